@@ -1,0 +1,1 @@
+"""Idempotent steps, by the cluster or system they touch. They know no order."""

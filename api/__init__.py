@@ -1,0 +1,1 @@
+"""The Kubernetes API of Gardener: models, defaults, validation, names. Imports nothing of ours."""

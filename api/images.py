@@ -1,0 +1,28 @@
+"""The image vector: every container image by its upstream name.
+
+The landscape builds the same names, so manifests are the same here and in production.
+"""
+
+OWN_VERSION = "v0.1.0"
+
+ETCD_VERSION = "3.6.16"
+COREDNS_VERSION = "1.14.7"
+FLANNEL_VERSION = "0.28.4"
+METRICS_SERVER_VERSION = "0.9.0"
+ENVOY_VERSION = "1.40.0"
+PAUSE_VERSION = "3.10.1"
+
+GARDENER = f"ghcr.io/gardener-on-temporal/gardener:{OWN_VERSION}"
+"""Our one image: Debian, Python, our code, etcd and etcdutl, openvpn, iproute2, iptables."""
+MACHINE = f"ghcr.io/gardener-on-temporal/machine:{OWN_VERSION}"
+"""A machine of provider-local: Debian with systemd, containerd, runc, CNI plugins, our node agent."""
+COREDNS = f"registry.k8s.io/coredns/coredns:v{COREDNS_VERSION}"
+FLANNEL = f"ghcr.io/flannel-io/flannel:v{FLANNEL_VERSION}"
+METRICS_SERVER = f"registry.k8s.io/metrics-server/metrics-server:v{METRICS_SERVER_VERSION}"
+ENVOY = f"docker.io/envoyproxy/envoy:v{ENVOY_VERSION}"
+PAUSE = f"registry.k8s.io/pause:{PAUSE_VERSION}"
+
+
+def kubernetes(component: str, version: str) -> str:
+    """Image of kube-apiserver, kube-controller-manager, kube-scheduler or kube-proxy; version like ``1.37.1``."""
+    return f"registry.k8s.io/{component}:v{version}"

@@ -1,0 +1,87 @@
+"""What flows and activities say to each other: references, never objects, never secret values."""
+
+from datetime import timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from api.model import ApiModel
+
+GARDEN_QUEUE = "garden"
+"""Task queue of all Shoot workflows and of activities that touch only the garden."""
+
+
+def seed_queue(seed: str) -> str:
+    """Task queue polled by the gardenlet of one seed."""
+    return f"seed-{seed}"
+
+
+class OperationType(StrEnum):
+    """``lastOperation.type`` of a Shoot."""
+
+    CREATE = "Create"
+    RECONCILE = "Reconcile"
+    DELETE = "Delete"
+    MIGRATE = "Migrate"
+    RESTORE = "Restore"
+
+
+class ShootRef(ApiModel):
+    """Names one Shoot for all time: delete and recreate it, and the uid differs."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ShootTask(ApiModel):
+    """Input of every activity of a Shoot's flow.
+
+    What the Shoot should look like is not in here: activities read it from the ``Cluster``
+    resource in the seed, which the flow's first task pinned for this generation.
+    """
+
+    shoot: ShootRef
+    technical_id: str
+    """Control-plane namespace in the seed: ``shoot--<project>--<name>``."""
+    seed: str
+    generation: int
+    operation: OperationType
+    trigger: str = ""
+    """RFC 3339 start of the operation; written as ``gardener.cloud/timestamp`` on extension objects."""
+
+
+class TaskResult(ApiModel):
+    """Small result of an activity, kept in the flow's outcome."""
+
+    secrets: tuple[str, ...] = ()
+    """Names of the Secrets that the secrets manager handed out; what no task names is cleaned up."""
+    note: str = ""
+    """One short human-readable line, for example an address."""
+
+
+class ExtensionKind(StrEnum):
+    """Kinds of ``extensions.gardener.cloud/v1alpha1`` that a flow deploys."""
+
+    INFRASTRUCTURE = "Infrastructure"
+    CONTROL_PLANE = "ControlPlane"
+    WORKER = "Worker"
+    NETWORK = "Network"
+    OPERATING_SYSTEM_CONFIG = "OperatingSystemConfig"
+    DNS_RECORD = "DNSRecord"
+    BACKUP_BUCKET = "BackupBucket"
+    BACKUP_ENTRY = "BackupEntry"
+    EXTENSION = "Extension"
+
+
+class Wait(ApiModel):
+    """How long an activity waits for an object, and when an error it reports becomes final.
+
+    Source: spec/extensions.md 1.4.
+    """
+
+    timeout: timedelta
+    severe_after: timedelta = Field(default=timedelta(seconds=30))

@@ -1,0 +1,1 @@
+"""The local landscape: a real cloud on one Linux machine."""

@@ -1,0 +1,1 @@
+"""Processes, watchers and the `gardener` command: they wire clients, queues and workflows."""

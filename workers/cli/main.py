@@ -1,0 +1,37 @@
+"""Entry point of the ``gardener`` command. Subcommands are imported only when they are called."""
+
+import importlib
+
+import click
+
+_COMMANDS = {
+    "demo": ("workers.cli.demo", "demo", "Bring up the landscape and a first cluster, and show them."),
+    "flow": ("workers.cli.flow", "flow", "List, show and follow the flows of a Shoot."),
+    "kubeconfig": ("workers.cli.kubeconfig", "kubeconfig", "Print a kubeconfig of a Shoot."),
+    "landscape": ("landscape.cli", "landscape", "Run a real cloud on this machine."),
+    "worker": ("workers.cli.worker", "worker", "Run one of our processes."),
+}
+
+
+class _LazyGroup(click.Group):
+    """Knows its commands by name; a process pays only for the imports of the one it runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+@click.command(cls=_LazyGroup)
+@click.version_option(package_name="gardener-on-temporal")
+def main() -> None:
+    """Kubernetes clusters as a service, where every operation is a durable workflow."""

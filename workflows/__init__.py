@@ -1,0 +1,1 @@
+"""Deterministic flows: order alone."""
