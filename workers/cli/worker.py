@@ -1,0 +1,32 @@
+"""``gardener worker NAME --config FILE``: one process of ours."""
+
+import importlib
+
+import click
+
+from workers.runtime import start
+
+_PROCESSES = {
+    "admission": ("workers.admission", "Webhooks of the garden API."),
+    "backup-restore": ("workers.etcd.backup_restore", "Snapshots of one etcd into its bucket."),
+    "codec-server": ("workers.codec_server", "Decrypts histories for the Temporal UI and CLI."),
+    "controller-manager": ("workers.controller_manager", "Shoot workflows, and the watcher that wakes them."),
+    "gardenlet": ("workers.gardenlet", "The activities of one seed, and its controllers."),
+    "gateway": ("workers.gateway", "Configures the Envoy in front of a seed's API servers."),
+    "machine-controller-manager": ("workers.machine_controller_manager", "Machines of one shoot."),
+    "node-agent": ("workers.node_agent", "Applies the operating system config on a node."),
+    "object-store": ("workers.object_store", "Backup buckets of the landscape."),
+    "provider-local": ("workers.provider_local", "The infrastructure provider of the landscape."),
+    "resource-manager": ("workers.resource_manager", "Keeps a shoot's system resources applied."),
+    "scheduler": ("workers.scheduler", "Chooses the seed of new Shoots."),
+}
+
+
+@click.command(
+    help="Run one of our processes.\n\n" + "\n\n".join(f"{n}: {t}" for n, (_, t) in _PROCESSES.items())
+)
+@click.argument("name", type=click.Choice(sorted(_PROCESSES)))
+@click.option("--config", "config_path", required=True, type=click.Path(dir_okay=False), help="YAML file.")
+def worker(name: str, config_path: str) -> None:
+    module = importlib.import_module(_PROCESSES[name][0])
+    start(name, module.run, config_path)

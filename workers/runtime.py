@@ -1,0 +1,158 @@
+"""What every process of ours has: a configuration file, JSON logs, health and metrics, a graceful stop."""
+
+import asyncio
+import contextvars
+import json
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from aiohttp import web
+from pydantic import ValidationError
+
+from api.model import ApiModel
+
+Config = TypeVar("Config", bound=ApiModel)
+
+log_context: contextvars.ContextVar[dict[str, str]] = contextvars.ContextVar("log_context")
+"""Fields that each log line of the current task carries, for example shoot, workflow and task."""
+
+
+class ConfigError(Exception):
+    """A configuration file that cannot be used; the text names the file, the field and what is wrong."""
+
+
+class TemporalConnection(ApiModel):
+    """Where Temporal is, and the key of the payload codec."""
+
+    address: str
+    namespace: str = "default"
+    codec_key_file: Path
+
+
+class HealthConfig(ApiModel):
+    """Where /healthz, /readyz and /metrics are served; port 0 picks a free one."""
+
+    address: str = "127.0.0.1"
+    port: int = 0
+
+
+def load_config(model: type[Config], path: str | Path) -> Config:
+    """Read a YAML configuration file.
+
+    Raises:
+        ConfigError: the file is missing, not YAML, or does not fit ``model``. Values are not
+            quoted: a configuration may hold what logs must not.
+    """
+    try:
+        data = yaml.safe_load(Path(path).read_text())
+        return model.model_validate(data or {})
+    except OSError as error:
+        raise ConfigError(f"reading configuration {path}: {error.strerror}") from None
+    except yaml.YAMLError:
+        raise ConfigError(f"reading configuration {path}: it is not YAML") from None
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+            for fault in error.errors(include_input=False)
+        )
+        raise ConfigError(f"configuration {path} is not valid: {faults}") from None
+
+
+class _JsonFormatter(logging.Formatter):
+    def __init__(self, component: str) -> None:
+        super().__init__()
+        self._component = component
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "component": self._component,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **log_context.get({}),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def configure_logging(component: str, level: str = "INFO") -> None:
+    """Log JSON lines to stderr, one object a line, with the fields of ``log_context``."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter(component))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+
+
+class Health:
+    """The endpoints of one process: alive since it listens, ready once told so."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self._checks: list[Callable[[], str | None]] = []
+
+    def add_check(self, check: Callable[[], str | None]) -> None:
+        """``check`` returns why the process is not alive, or None."""
+        self._checks.append(check)
+
+    async def serve(self, config: HealthConfig) -> web.AppRunner:
+        """Start to listen; the caller cleans the runner up."""
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, config.address, config.port).start()
+        return runner
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        faults = [fault for check in self._checks if (fault := check())]
+        return web.Response(status=500 if faults else 200, text="; ".join(faults) or "ok")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return web.Response(status=200 if self.ready else 503, text="ok" if self.ready else "starting")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        from prometheus_client import REGISTRY, generate_latest
+
+        return web.Response(
+            body=generate_latest(REGISTRY), headers={"Content-Type": "text/plain; version=0.0.4"}
+        )
+
+
+async def run_until_signal(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run the parts side by side until SIGTERM or SIGINT, then cancel them and wait for their ends.
+
+    A part that raises ends the process: whoever started it starts it again.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    tasks = [asyncio.create_task(part) for part in parts]
+    stopping = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+    for task in [*tasks, stopping]:
+        task.cancel()
+    await asyncio.gather(*tasks, stopping, return_exceptions=True)
+    for task in done - {stopping}:
+        if not task.cancelled() and (error := task.exception()):
+            raise error
+
+
+def start(component: str, run: Callable[[str], Awaitable[None]], config_path: str) -> None:
+    """Body of ``gardener worker <component>``: logs, then ``run``; exits 2 on a bad configuration."""
+    configure_logging(component)
+    try:
+        asyncio.run(run(config_path))  # type: ignore[arg-type]
+    except ConfigError as error:
+        logging.getLogger(__name__).error(str(error))
+        raise SystemExit(2) from None
