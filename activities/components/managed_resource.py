@@ -1,0 +1,62 @@
+"""A ManagedResource and the Secret it reads: how objects reach a cluster we don't write to ourselves."""
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+ORIGIN_LABEL = "origin"
+ORIGIN = "gardener"
+"""Label and value that tell our ManagedResources from those of extensions."""
+
+
+def managed_resource(
+    name: str,
+    namespace: str,
+    objects: Iterable[Mapping[str, Any]],
+    *,
+    clazz: str = "",
+    labels: Mapping[str, str] | None = None,
+    keep: bool = False,
+) -> list[dict[str, Any]]:
+    """The Secret ``managedresource-<name>`` and the ManagedResource that refers to it, in the order to apply.
+
+    ``clazz``: empty for objects of the shoot, ``seed`` for objects of the seed. ``keep``: deleting the
+    ManagedResource leaves the objects.
+    """
+    secret_name = f"managedresource-{name}"
+    common = {ORIGIN_LABEL: ORIGIN, **(labels or {})}
+    data = {_key(item): base64.b64encode(_canonical(item)).decode() for item in objects}
+    spec: dict[str, Any] = {"secretRefs": [{"name": secret_name}], "keepObjects": keep}
+    if clazz:
+        spec["class"] = clazz
+    else:
+        spec["injectLabels"] = {"shoot.gardener.cloud/no-cleanup": "true"}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": secret_name, "namespace": namespace, "labels": common},
+            "type": "Opaque",
+            "data": data,
+        },
+        {
+            "apiVersion": "resources.gardener.cloud/v1alpha1",
+            "kind": "ManagedResource",
+            "metadata": {"name": name, "namespace": namespace, "labels": common},
+            "spec": spec,
+        },
+    ]
+
+
+def _key(item: Mapping[str, Any]) -> str:
+    """``deployment__kube-system__coredns.yaml``: one data key per object, readable and stable."""
+    metadata = item["metadata"]
+    name = f"{item['kind'].lower()}__{metadata.get('namespace', '')}__{metadata['name']}"
+    return re.sub(r"[^-._a-zA-Z0-9]", "_", name) + ".yaml"
+
+
+def _canonical(item: Mapping[str, Any]) -> bytes:
+    # JSON is YAML; sorted, so that the same objects never look like a change.
+    return json.dumps(item, sort_keys=True, separators=(",", ":")).encode()
