@@ -1,0 +1,37 @@
+"""Configuration of the machine controller manager, one per shoot."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic import Field
+
+from api.model import ApiModel
+from workers.runtime import HealthConfig
+
+SHOOT_KUBECONFIG = Path("/var/run/secrets/gardener.cloud/shoot/generic-kubeconfig/kubeconfig")
+"""Where a control-plane pod finds the generic token kubeconfig."""
+
+
+class MachineControllerManagerConfig(ApiModel):
+    """Content of ``config.yaml``.
+
+    In its pod only ``namespace`` must be given. The seed is reached with the pod's ServiceAccount, which
+    needs in its own namespace: ``machine.sapcloud.io`` machinedeployments, machinesets, machines,
+    machineclasses and their ``/status`` (all verbs), and secrets (get, list, watch). In the shoot, the
+    user of ``shoot_kubeconfig`` needs: nodes (get, list, watch, patch, delete), pods (list, delete),
+    pods/eviction (create), and in kube-system secrets (create, get, delete).
+    """
+
+    namespace: str
+    """Control-plane namespace whose machines this process looks after."""
+    seed_kubeconfig: Path | None = None
+    """Unset: in-cluster."""
+    shoot_kubeconfig: Path = SHOOT_KUBECONFIG
+    health: HealthConfig = Field(default=HealthConfig(address="0.0.0.0", port=10258))
+
+    creation_timeout: timedelta = timedelta(minutes=20)
+    """A machine whose node has not become Ready by then is Failed and replaced. Gardener's default."""
+    health_timeout: timedelta = timedelta(minutes=10)
+    """A machine whose node has not been Ready for this long is Failed and replaced. Gardener's default."""
+    drain_timeout: timedelta = timedelta(hours=2)
+    """After this long, pods that could not be evicted are deleted with their machine. Gardener's default."""

@@ -1,0 +1,23 @@
+"""Configuration of provider-local, one process per seed, in the seed's network."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from api.model import ApiModel
+from workers.runtime import HealthConfig, TemporalConnection
+
+
+class ProviderLocalConfig(ApiModel):
+    """Content of ``config.yaml``."""
+
+    seed_name: str
+    seed_kubeconfig: Path | None = None
+    """Unset: in-cluster."""
+    temporal: TemporalConnection
+    """Its long operations run as workflows on the task queue ``provider-local-<seed name>``."""
+    load_balancer_ip: str
+    """Address that Services of type LoadBalancer in the seed get: the seed node's."""
+    heartbeat_namespace: str = "garden"
+    """Where the Lease ``gardener-extension-heartbeat`` is renewed."""
+    health: HealthConfig = Field(default=HealthConfig())
