@@ -1,0 +1,1 @@
+"""Steps that touch a seed cluster."""

@@ -1,0 +1,252 @@
+"""The caller's side of the extension contract: apply, trigger, wait, delete.
+
+Source: spec/extensions.md 1.2 to 1.5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from activities.errors import permanent
+from activities.heartbeat import heartbeating
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from api.errors import ErrorCode
+from api.operations import Wait
+from api.resources import Resource
+
+OPERATION = "gardener.cloud/operation"
+TIMESTAMP = "gardener.cloud/timestamp"
+CONFIRMATION = "confirmation.gardener.cloud/deletion"
+MANAGER = "gardenlet"
+
+MINUTE = timedelta(minutes=1)
+INFRASTRUCTURE = Wait(timeout=10 * MINUTE, severe_after=3 * MINUTE)
+WORKER = Wait(timeout=10 * MINUTE)
+CONTROL_PLANE = NETWORK = OPERATING_SYSTEM_CONFIG = EXTENSION = Wait(timeout=3 * MINUTE)
+DNS_RECORD = Wait(timeout=2 * MINUTE, severe_after=timedelta(seconds=15))
+BACKUP_ENTRY = Wait(timeout=10 * MINUTE)
+
+
+@dataclass(frozen=True)
+class ExtensionObject:
+    """One object of the extension API as a flow wants it; ``namespace`` is None where it is cluster-scoped."""
+
+    resource: Resource
+    name: str
+    namespace: str | None
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        place = f"{self.namespace}/" if self.namespace else ""
+        return f"{self.resource.kind} {place}{self.name}"
+
+
+async def apply_extension(
+    seed: KubeClient, wanted: ExtensionObject, trigger: str, *, only_on_change: bool = False
+) -> None:
+    """Write the object and ask its controller to reconcile it.
+
+    A second run of the same operation finds the timestamp that the first one wrote and does
+    nothing: spec and trigger arrive in one request.
+
+    Args:
+        trigger: RFC 3339 time of the operation.
+        only_on_change: leave an object alone that has this spec and whose last operation
+            succeeded (Infrastructure and DNSRecord, spec/extensions.md 2).
+    """
+    live = await seed.find(wanted.resource, wanted.name, wanted.namespace)
+    if live is not None:
+        annotations = live["metadata"].get("annotations", {})
+        if annotations.get(TIMESTAMP) == trigger:
+            return
+        if only_on_change and _has(live.get("spec"), dict(wanted.spec)) and _fault(live, None) is None:
+            return
+    await seed.apply(
+        {
+            "apiVersion": wanted.resource.api_version,
+            "kind": wanted.resource.kind,
+            "metadata": {
+                "name": wanted.name,
+                **({"namespace": wanted.namespace} if wanted.namespace else {}),
+                "labels": dict(wanted.labels),
+                "annotations": {OPERATION: "reconcile", TIMESTAMP: trigger},
+            },
+            "spec": dict(wanted.spec),
+        },
+        manager=MANAGER,
+    )
+
+
+async def wait_extension_ready(
+    caches: Caches, resource: Resource, name: str, namespace: str | None, wait: Wait, *, trigger: str | None
+) -> dict[str, Any]:
+    """Wait until the object's controller reports success for what we last wrote; returns the object.
+
+    Args:
+        trigger: the timestamp that this operation wrote; None where it may have left the object alone.
+
+    Raises:
+        ApplicationError: final, with the reported code, as soon as the object reports an error that
+            only a user can mend; retryable once another error is older than ``wait.severe_after``,
+            or the time is over.
+    """
+    cache = caches.of(resource)
+    started = datetime.now(UTC)
+    last_fault = "it is not there"
+
+    def ready(live: dict[str, Any] | None) -> dict[str, Any] | None:
+        nonlocal last_fault
+        if live is None:
+            last_fault = "it is not there"
+            return None
+        fault = _fault(live, trigger)
+        if fault is None:
+            return live
+        last_fault = fault
+        _raise_if_permanent(live, trigger)
+        return None
+
+    severe = min(wait.severe_after, wait.timeout).total_seconds()
+    try:
+        return await heartbeating(cache.wait_for(name, namespace, ready, severe))
+    except TimeoutError:
+        live = cache.get(name, namespace)
+        if live is not None and _reported_error(live, trigger):
+            raise _not_ready(resource, name, namespace, last_fault, started, live) from None
+    try:
+        return await heartbeating(
+            cache.wait_for(name, namespace, ready, wait.timeout.total_seconds() - severe)
+        )
+    except TimeoutError:
+        raise _not_ready(resource, name, namespace, last_fault, started, cache.get(name, namespace)) from None
+
+
+async def delete_extension(seed: KubeClient, resource: Resource, name: str, namespace: str | None) -> None:
+    """Confirm and issue the deletion; an object that is gone, or going, is left as it is."""
+    live = await seed.find(resource, name, namespace)
+    if live is None or live["metadata"].get("deletionTimestamp"):
+        return
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    await seed.patch(
+        resource, name, namespace, {"metadata": {"annotations": {CONFIRMATION: "true", TIMESTAMP: now}}}
+    )
+    await seed.delete(resource, name, namespace, uid=live["metadata"]["uid"])
+
+
+async def wait_extension_deleted(
+    caches: Caches, resource: Resource, name: str, namespace: str | None, wait: Wait
+) -> None:
+    """Wait until the object is gone.
+
+    Raises:
+        ApplicationError: as ``wait_extension_ready``, for what the controller reports while it deletes.
+    """
+    cache = caches.of(resource)
+    started = datetime.now(UTC)
+
+    def gone(live: dict[str, Any] | None) -> bool | None:
+        if live is None:
+            return True
+        if _operation(live).get("type") == "Delete":
+            _raise_if_permanent(live, None)
+        return None
+
+    try:
+        await heartbeating(cache.wait_for(name, namespace, gone, wait.timeout.total_seconds()))
+    except TimeoutError:
+        live = cache.get(name, namespace)
+        fault = "it still exists" + (f": {text}" if live and (text := _error_text(live)) else "")
+        raise _not_ready(resource, name, namespace, fault, started, live) from None
+
+
+def _operation(live: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(live.get("status", {}).get("lastOperation") or {})
+
+
+def _error_text(live: Mapping[str, Any]) -> str:
+    return str((live.get("status", {}).get("lastError") or {}).get("description", ""))
+
+
+def _fault(live: Mapping[str, Any], trigger: str | None) -> str | None:
+    """Why the object is not ready, or None if it is."""
+    metadata, status = live["metadata"], live.get("status", {})
+    annotations = metadata.get("annotations", {})
+    if trigger is not None and annotations.get(TIMESTAMP) != trigger:
+        return "the change of this operation is not visible yet"
+    if annotations.get(OPERATION):
+        return "its controller has not picked it up"
+    if status.get("lastError"):
+        return f"its controller reports: {_error_text(live)}"
+    if status.get("observedGeneration") != metadata.get("generation"):
+        return "its controller has not seen the newest version"
+    operation = _operation(live)
+    if operation.get("state") != "Succeeded":
+        return f"its last operation is {operation.get('state', 'not there')}"
+    if trigger is not None and _seconds(operation.get("lastUpdateTime")) < _seconds(trigger):
+        return "its last operation is older than this one"
+    return None
+
+
+def _reported_error(live: Mapping[str, Any], trigger: str | None) -> bool:
+    """Whether the reported error belongs to what we asked for, and not to an earlier operation."""
+    annotations = live["metadata"].get("annotations", {})
+    if annotations.get(OPERATION) or (trigger is not None and annotations.get(TIMESTAMP) != trigger):
+        return False
+    return bool(live.get("status", {}).get("lastError")) and (
+        _operation(live).get("state") != "Processing"
+        or live.get("status", {}).get("observedGeneration") == live["metadata"].get("generation")
+    )
+
+
+def _codes(live: Mapping[str, Any]) -> list[ErrorCode]:
+    codes = (live.get("status", {}).get("lastError") or {}).get("codes") or []
+    return [ErrorCode(code) for code in codes if code in ErrorCode.__members__.values()]
+
+
+def _raise_if_permanent(live: Mapping[str, Any], trigger: str | None) -> None:
+    if _operation(live).get("state") == "Processing" or not _reported_error(live, trigger):
+        return
+    if final := next((code for code in _codes(live) if not code.retryable), None):
+        raise permanent(final, f"{_named(live)} failed: {_error_text(live)}")
+
+
+def _named(live: Mapping[str, Any]) -> str:
+    namespace = live["metadata"].get("namespace")
+    return f"{live['kind']} {namespace + '/' if namespace else ''}{live['metadata']['name']}"
+
+
+def _not_ready(
+    resource: Resource,
+    name: str,
+    namespace: str | None,
+    fault: str,
+    started: datetime,
+    live: Mapping[str, Any] | None,
+) -> Exception:
+    from temporalio.exceptions import ApplicationError
+
+    waited = (datetime.now(UTC) - started).total_seconds()
+    codes = _codes(live) if live else []
+    return ApplicationError(
+        f"{resource.kind} {namespace + '/' if namespace else ''}{name} is not done after {waited:.0f} s: {fault}",
+        type=codes[0] if codes else "NotReady",
+    )
+
+
+def _seconds(time: str | None) -> datetime:
+    """RFC 3339 to the second: the contract compares no finer."""
+    if not time:
+        return datetime.min.replace(tzinfo=UTC)
+    return datetime.strptime(time[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+
+
+def _has(live: Any, wanted: Any) -> bool:
+    """Whether ``live`` holds all of ``wanted``; the API server may have added defaults."""
+    if isinstance(wanted, Mapping):
+        return isinstance(live, Mapping) and all(_has(live.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(live, list) and len(live) == len(wanted) and all(map(_has, live, wanted))
+    return bool(live == wanted)

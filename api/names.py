@@ -1,0 +1,61 @@
+"""Names that one object gives to others. Source: spec/api.md 3, spec/extensions.md 3."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from api.operations import ShootTask
+
+
+def technical_id(project: str, shoot: str) -> str:
+    """Control-plane namespace in the seed."""
+    return f"shoot--{project}--{shoot}"
+
+
+def project_and_shoot(technical_id: str) -> tuple[str, str]:
+    """The inverse of ``technical_id``; neither name may hold ``--``."""
+    _, project, shoot = technical_id.split("--")
+    return project, shoot
+
+
+def internal_api_domain(technical_id: str, internal_domain: str) -> str:
+    """``api.<shoot>.<project>.<internal domain>``."""
+    project, shoot = project_and_shoot(technical_id)
+    return f"api.{shoot}.{project}.{internal_domain}"
+
+
+def dns_record_name(shoot: str, role: str) -> str:
+    """DNSRecord of a Shoot; role is ``internal``, ``external`` or ``ingress``."""
+    return f"{shoot}-{role}"
+
+
+def backup_entry_name(task: ShootTask) -> str:
+    """BackupEntry of a Shoot, the same in garden and seed, and its prefix in the bucket."""
+    return f"{task.technical_id}--{task.shoot.uid}"
+
+
+def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
+    """Key of a pool's node configuration: a new key means new machines.
+
+    ``gardener-node-agent-<pool>-<16 hex>`` over what a running node cannot take over: the Kubernetes
+    minor, machine type, image, volumes, container runtime, kubelet settings and the start times of
+    CA and service account key rotations. Source: spec/extensions.md 3.
+    """
+    kubernetes = pool.get("kubernetes") or {}
+    version = kubernetes.get("version") or shoot["spec"]["kubernetes"]["version"]
+    rotation = (shoot.get("status", {}).get("credentials") or {}).get("rotation") or {}
+    started = {
+        kind: (rotation.get(kind) or {}).get("lastInitiationTime")
+        for kind in ("certificateAuthorities", "serviceAccountKey")
+    }
+    facts = {
+        "minor": ".".join(version.split(".")[:2]),
+        "machine": pool["machine"],
+        "volumes": [pool.get("volume"), pool.get("dataVolumes")],
+        "cri": pool.get("cri"),
+        "kubelet": kubernetes.get("kubelet") or shoot["spec"]["kubernetes"].get("kubelet"),
+        "rotation": started,
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    return f"gardener-node-agent-{pool['name']}-{digest}"
