@@ -74,9 +74,7 @@ class ExtensionActivities:
     @activity.defn
     async def wait_infrastructure_deleted(self, task: ShootTask) -> TaskResult:
         """Wait until the provider has released it."""
-        return await self._deleted(
-            task, resources.INFRASTRUCTURE, task.shoot.name, extension.INFRASTRUCTURE
-        )
+        return await self._deleted(task, resources.INFRASTRUCTURE, task.shoot.name, extension.INFRASTRUCTURE)
 
     # DNSRecord
 
@@ -119,7 +117,9 @@ class ExtensionActivities:
         """
         view = await self._clusters.cluster(task.technical_id)
         name = backup_entry_name(task)
-        bucket = await self._clusters.seed.get(resources.EXTENSION_BACKUP_BUCKET, view.seed["metadata"]["uid"])
+        bucket = await self._clusters.seed.get(
+            resources.EXTENSION_BACKUP_BUCKET, view.seed["metadata"]["uid"]
+        )
         generated = bucket.get("status", {}).get("generatedSecretRef")
         spec = {
             "type": view.seed["spec"]["backup"]["provider"],
@@ -252,7 +252,9 @@ class ExtensionActivities:
             "type": view.shoot["spec"]["provider"]["type"],
             "region": view.shoot["spec"]["region"],
             "secretRef": _secret_ref(CLOUD_SECRET, task),
-            "pools": [await self._pool(task, view, pool) for pool in view.shoot["spec"]["provider"]["workers"]],
+            "pools": [
+                await self._pool(task, view, pool) for pool in view.shoot["spec"]["provider"]["workers"]
+            ],
             **_optional(infrastructureProviderStatus=await self._infrastructure_status(task)),
         }
         return await self._apply(task, resources.WORKER, task.shoot.name, spec)
@@ -277,7 +279,13 @@ class ExtensionActivities:
     # What they have in common
 
     async def _apply(
-        self, task: ShootTask, kind: Resource, name: str, spec: dict[str, Any], *, only_on_change: bool = False
+        self,
+        task: ShootTask,
+        kind: Resource,
+        name: str,
+        spec: dict[str, Any],
+        *,
+        only_on_change: bool = False,
     ) -> TaskResult:
         wanted = ExtensionObject(kind, name, task.technical_id, spec)
         await apply_extension(self._clusters.seed, wanted, task.trigger, only_on_change=only_on_change)
@@ -349,9 +357,7 @@ class ExtensionActivities:
         return await self._deleted(task, resources.DNS_RECORD, name, extension.DNS_RECORD)
 
     async def _infrastructure_status(self, task: ShootTask) -> Any:
-        live = await self._clusters.seed.find(
-            resources.INFRASTRUCTURE, task.shoot.name, task.technical_id
-        )
+        live = await self._clusters.seed.find(resources.INFRASTRUCTURE, task.shoot.name, task.technical_id)
         return live.get("status", {}).get("providerStatus") if live else None
 
     async def _pool(self, task: ShootTask, view: ClusterView, pool: dict[str, Any]) -> dict[str, Any]:

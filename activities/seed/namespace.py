@@ -1,0 +1,228 @@
+"""The frame of a control plane in its seed: namespace, pinned desired state, cloud credentials."""
+
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.errors import permanent
+from activities.heartbeat import heartbeating
+from activities.kube.clusters import Clusters
+from activities.kube.errors import NotFound
+from activities.seed.extension_objects import MANAGER
+from api import resources
+from api.errors import ErrorCode
+from api.names import project_and_shoot
+from api.operations import ShootTask, TaskResult
+
+NAMESPACE_DELETION_SECONDS = 15 * 60
+"""Source: spec/flows.md 3."""
+
+
+class NamespaceActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    @activity.defn
+    async def deploy_namespace(self, task: ShootTask) -> TaskResult:
+        """Apply the control-plane namespace; a second run changes nothing.
+
+        Raises:
+            ApplicationError: ``ForeignNamespace`` (final) if it belongs to another Shoot.
+        """
+        found = await self._clusters.seed.find(resources.NAMESPACE, task.technical_id)
+        owner = found["metadata"].get("annotations", {}).get("shoot.gardener.cloud/uid") if found else None
+        if owner not in (None, task.shoot.uid):
+            raise ApplicationError(
+                f"namespace {task.technical_id} in seed {task.seed} belongs to an earlier Shoot of this name; "
+                "wait until it is gone",
+                type="ForeignNamespace",
+            )
+        shoot = await self._shoot(task)
+        project, name = project_and_shoot(task.technical_id)
+        provider = shoot["spec"]["provider"]["type"]
+        await self._clusters.seed.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {
+                    "name": task.technical_id,
+                    "labels": {
+                        "gardener.cloud/role": "shoot",
+                        "shoot.gardener.cloud/provider": provider,
+                        "shoot.gardener.cloud/name": name,
+                        "shoot.gardener.cloud/namespace": task.shoot.namespace,
+                        "project.gardener.cloud/name": project,
+                        **_network_label(shoot),
+                    },
+                    "annotations": {"shoot.gardener.cloud/uid": task.shoot.uid},
+                },
+            },
+            manager=MANAGER,
+        )
+        return TaskResult(note=task.technical_id)
+
+    @activity.defn
+    async def sync_cluster(self, task: ShootTask) -> TaskResult:
+        """Pin what this operation works towards: Shoot, CloudProfile and Seed in the ``Cluster`` resource.
+
+        A second run pins the same or a newer state; the objects are replaced whole.
+
+        Raises:
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the cloud profile does not exist.
+        """
+        shoot = await self._shoot(task)
+        profile = shoot["spec"].get("cloudProfile") or {
+            "kind": "CloudProfile",
+            "name": shoot["spec"].get("cloudProfileName", ""),
+        }
+        try:
+            cloud_profile = await self._clusters.garden.get(resources.CLOUD_PROFILE, profile["name"])
+        except NotFound:
+            raise permanent(
+                ErrorCode.ERR_CONFIGURATION_PROBLEM,
+                f"CloudProfile {profile['name']} of Shoot {task.shoot} does not exist: "
+                "create it, or name another one in spec.cloudProfile",
+            ) from None
+        seed = await self._clusters.garden.get(resources.SEED, task.seed)
+        wanted = {
+            "apiVersion": resources.CLUSTER.api_version,
+            "kind": "Cluster",
+            "metadata": {"name": task.technical_id},
+            "spec": {
+                "shoot": _bare(shoot, "Shoot"),
+                "cloudProfile": _bare(cloud_profile, "CloudProfile"),
+                "seed": _bare(seed, "Seed"),
+            },
+        }
+        await self._clusters.seed.apply(wanted, manager=MANAGER)
+        return TaskResult(note=f"generation {shoot['metadata']['generation']}")
+
+    @activity.defn
+    async def deploy_cloud_secret(self, task: ShootTask) -> TaskResult:
+        """Copy the user's cloud credentials into the control-plane namespace.
+
+        Raises:
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if binding or Secret do not exist.
+        """
+        shoot = await self._shoot(task)
+        try:
+            source = await self._cloud_credentials(shoot)
+        except NotFound as error:
+            raise permanent(
+                ErrorCode.ERR_CONFIGURATION_PROBLEM,
+                f"cloud credentials of Shoot {task.shoot} cannot be read: {error}; "
+                "create the binding and its Secret, or name others in the Shoot",
+            ) from None
+        await self._clusters.seed.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {
+                    "name": "cloudprovider",
+                    "namespace": task.technical_id,
+                    "labels": {"gardener.cloud/purpose": "cloudprovider"},
+                },
+                "type": "Opaque",
+                "data": source.get("data", {}),
+            },
+            manager=MANAGER,
+        )
+        return TaskResult()
+
+    @activity.defn
+    async def ensure_cluster_identity(self, task: ShootTask) -> TaskResult:
+        """Write ``status.clusterIdentity`` once; a second run finds it."""
+        shoot = await self._shoot(task)
+        identity = shoot.get("status", {}).get("clusterIdentity")
+        if not identity:
+            garden = await self._clusters.garden.find(resources.CONFIG_MAP, "cluster-identity", "kube-system")
+            garden_identity = garden["data"]["cluster-identity"] if garden else "garden"
+            identity = f"{task.technical_id}-{task.shoot.uid}-{garden_identity}"
+            await self._clusters.garden.patch(
+                resources.SHOOT,
+                task.shoot.name,
+                task.shoot.namespace,
+                {"status": {"clusterIdentity": identity}},
+                subresource="status",
+            )
+        return TaskResult(note=identity)
+
+    @activity.defn
+    async def delete_namespace(self, task: ShootTask) -> TaskResult:
+        """Delete the control-plane namespace if it is this Shoot's; a second run finds it going or gone."""
+        found = await self._clusters.seed.find(resources.NAMESPACE, task.technical_id)
+        if (
+            found
+            and found["metadata"].get("annotations", {}).get("shoot.gardener.cloud/uid") == task.shoot.uid
+        ):
+            await self._clusters.seed.delete(
+                resources.NAMESPACE, task.technical_id, uid=found["metadata"]["uid"]
+            )
+        return TaskResult()
+
+    @activity.defn
+    async def wait_namespace_deleted(self, task: ShootTask) -> TaskResult:
+        """Wait until nothing is left of it.
+
+        Raises:
+            ApplicationError: after 15 minutes, with what the namespace controller says is left.
+        """
+        cache = self._clusters.seed_caches.of(resources.NAMESPACE)
+
+        def gone(live: dict[str, Any] | None) -> bool | None:
+            theirs = live and live["metadata"].get("annotations", {}).get("shoot.gardener.cloud/uid")
+            return True if live is None or theirs != task.shoot.uid else None
+
+        try:
+            await heartbeating(cache.wait_for(task.technical_id, None, gone, NAMESPACE_DELETION_SECONDS))
+        except TimeoutError:
+            conditions = (cache.get(task.technical_id) or {}).get("status", {}).get("conditions", [])
+            left = "; ".join(each["message"] for each in conditions if each["status"] == "True")
+            raise ApplicationError(
+                f"namespace {task.technical_id} in seed {task.seed} still exists: {left or 'no reason is reported'}",
+                type="NotReady",
+            ) from None
+        return TaskResult()
+
+    @activity.defn
+    async def delete_cluster(self, task: ShootTask) -> TaskResult:
+        """Remove the Cluster resource; a second run finds none."""
+        await self._clusters.seed.delete(resources.CLUSTER, task.technical_id)
+        return TaskResult()
+
+    async def _shoot(self, task: ShootTask) -> dict[str, Any]:
+        shoot = await self._clusters.garden.find(resources.SHOOT, task.shoot.name, task.shoot.namespace)
+        if shoot is None or shoot["metadata"]["uid"] != task.shoot.uid:
+            raise ApplicationError(
+                f"Shoot {task.shoot} with uid {task.shoot.uid} does not exist any more",
+                type="ShootGone",
+                non_retryable=True,
+            )
+        return shoot
+
+    async def _cloud_credentials(self, shoot: dict[str, Any]) -> dict[str, Any]:
+        namespace = shoot["metadata"]["namespace"]
+        if name := shoot["spec"].get("credentialsBindingName"):
+            binding = await self._clusters.garden.get(resources.CREDENTIALS_BINDING, name, namespace)
+            reference = binding["credentialsRef"]
+        else:
+            name = shoot["spec"].get("secretBindingName", "")
+            binding = await self._clusters.garden.get(resources.SECRET_BINDING, name, namespace)
+            reference = binding["secretRef"]
+        return await self._clusters.garden.get(
+            resources.SECRET, reference["name"], reference.get("namespace") or namespace
+        )
+
+
+def _bare(live: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The object as others see it, without the bookkeeping of the garden's API server."""
+    metadata = {key: value for key, value in live["metadata"].items() if key != "managedFields"}
+    return {**live, "apiVersion": resources.SHOOT.api_version, "kind": kind, "metadata": metadata}
+
+
+def _network_label(shoot: dict[str, Any]) -> dict[str, str]:
+    type_ = (shoot["spec"].get("networking") or {}).get("type")
+    return {"networking.shoot.gardener.cloud/provider": type_} if type_ else {}
