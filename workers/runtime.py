@@ -58,8 +58,7 @@ def load_config(model: type[Config], path: str | Path) -> Config:
         raise ConfigError(f"reading configuration {path}: it is not YAML") from None
     except ValidationError as error:
         faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-            for fault in error.errors(include_input=False)
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False)
         )
         raise ConfigError(f"configuration {path} is not valid: {faults}") from None
 
@@ -123,9 +122,7 @@ class Health:
     async def _metrics(self, _: web.Request) -> web.Response:
         from prometheus_client import REGISTRY, generate_latest
 
-        return web.Response(
-            body=generate_latest(REGISTRY), headers={"Content-Type": "text/plain; version=0.0.4"}
-        )
+        return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": "text/plain; version=0.0.4"})
 
 
 async def run_until_signal(*parts: Coroutine[Any, Any, None]) -> None:

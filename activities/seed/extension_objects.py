@@ -117,9 +117,7 @@ async def wait_extension_ready(
         if live is not None and _reported_error(live, trigger):
             raise _not_ready(resource, name, namespace, last_fault, started, live) from None
     try:
-        return await heartbeating(
-            cache.wait_for(name, namespace, ready, wait.timeout.total_seconds() - severe)
-        )
+        return await heartbeating(cache.wait_for(name, namespace, ready, wait.timeout.total_seconds() - severe))
     except TimeoutError:
         raise _not_ready(resource, name, namespace, last_fault, started, cache.get(name, namespace)) from None
 
@@ -130,9 +128,7 @@ async def delete_extension(seed: KubeClient, resource: Resource, name: str, name
     if live is None or live["metadata"].get("deletionTimestamp"):
         return
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    await seed.patch(
-        resource, name, namespace, {"metadata": {"annotations": {CONFIRMATION: "true", TIMESTAMP: now}}}
-    )
+    await seed.patch(resource, name, namespace, {"metadata": {"annotations": {CONFIRMATION: "true", TIMESTAMP: now}}})
     await seed.delete(resource, name, namespace, uid=live["metadata"]["uid"])
 
 

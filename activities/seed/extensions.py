@@ -61,9 +61,7 @@ class ExtensionActivities:
             await self._clusters.garden.patch(
                 resources.SHOOT, task.shoot.name, task.shoot.namespace, patch, subresource="status"
             )
-            await self._clusters.seed.patch(
-                resources.CLUSTER, task.technical_id, None, {"spec": {"shoot": patch}}
-            )
+            await self._clusters.seed.patch(resources.CLUSTER, task.technical_id, None, {"spec": {"shoot": patch}})
         return TaskResult(note=f"nodes {', '.join(status['nodes'])}")
 
     @activity.defn
@@ -117,9 +115,7 @@ class ExtensionActivities:
         """
         view = await self._clusters.cluster(task.technical_id)
         name = backup_entry_name(task)
-        bucket = await self._clusters.seed.get(
-            resources.EXTENSION_BACKUP_BUCKET, view.seed["metadata"]["uid"]
-        )
+        bucket = await self._clusters.seed.get(resources.EXTENSION_BACKUP_BUCKET, view.seed["metadata"]["uid"])
         generated = bucket.get("status", {}).get("generatedSecretRef")
         spec = {
             "type": view.seed["spec"]["backup"]["provider"],
@@ -252,9 +248,7 @@ class ExtensionActivities:
             "type": view.shoot["spec"]["provider"]["type"],
             "region": view.shoot["spec"]["region"],
             "secretRef": _secret_ref(CLOUD_SECRET, task),
-            "pools": [
-                await self._pool(task, view, pool) for pool in view.shoot["spec"]["provider"]["workers"]
-            ],
+            "pools": [await self._pool(task, view, pool) for pool in view.shoot["spec"]["provider"]["workers"]],
             **_optional(infrastructureProviderStatus=await self._infrastructure_status(task)),
         }
         return await self._apply(task, resources.WORKER, task.shoot.name, spec)
@@ -314,9 +308,7 @@ class ExtensionActivities:
         return TaskResult()
 
     async def _deleted(self, task: ShootTask, kind: Resource, name: str, wait: extension.Wait) -> TaskResult:
-        await extension.wait_extension_deleted(
-            self._clusters.seed_caches, kind, name, task.technical_id, wait
-        )
+        await extension.wait_extension_deleted(self._clusters.seed_caches, kind, name, task.technical_id, wait)
         return TaskResult()
 
     async def _deploy_dns(
@@ -362,9 +354,7 @@ class ExtensionActivities:
 
     async def _pool(self, task: ShootTask, view: ClusterView, pool: dict[str, Any]) -> dict[str, Any]:
         key = node_agent_secret_name(view.shoot, pool)
-        provision = await self._clusters.seed.get(
-            resources.OPERATING_SYSTEM_CONFIG, f"{key}-init", task.technical_id
-        )
+        provision = await self._clusters.seed.get(resources.OPERATING_SYSTEM_CONFIG, f"{key}-init", task.technical_id)
         user_data = provision["status"]["cloudConfig"]["secretRef"]["name"]
         version = (pool.get("kubernetes") or {}).get("version") or view.shoot["spec"]["kubernetes"]["version"]
         labels = {
@@ -377,10 +367,19 @@ class ExtensionActivities:
             ).lower(),
             "node.kubernetes.io/role": "node",
         }
-        kept = (
-            "annotations taints zones volume dataVolumes kubeletDataVolumeName providerConfig "
-            "machineControllerManager clusterAutoscaler priority updateStrategy"
-        ).split()
+        kept = [
+            "annotations",
+            "taints",
+            "zones",
+            "volume",
+            "dataVolumes",
+            "kubeletDataVolumeName",
+            "providerConfig",
+            "machineControllerManager",
+            "clusterAutoscaler",
+            "priority",
+            "updateStrategy",
+        ]
         return {
             "name": pool["name"],
             "minimum": pool["minimum"],

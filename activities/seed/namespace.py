@@ -154,13 +154,8 @@ class NamespaceActivities:
     async def delete_namespace(self, task: ShootTask) -> TaskResult:
         """Delete the control-plane namespace if it is this Shoot's; a second run finds it going or gone."""
         found = await self._clusters.seed.find(resources.NAMESPACE, task.technical_id)
-        if (
-            found
-            and found["metadata"].get("annotations", {}).get("shoot.gardener.cloud/uid") == task.shoot.uid
-        ):
-            await self._clusters.seed.delete(
-                resources.NAMESPACE, task.technical_id, uid=found["metadata"]["uid"]
-            )
+        if found and found["metadata"].get("annotations", {}).get("shoot.gardener.cloud/uid") == task.shoot.uid:
+            await self._clusters.seed.delete(resources.NAMESPACE, task.technical_id, uid=found["metadata"]["uid"])
         return TaskResult()
 
     @activity.defn

@@ -22,9 +22,7 @@ _PROCESSES = {
 }
 
 
-@click.command(
-    help="Run one of our processes.\n\n" + "\n\n".join(f"{n}: {t}" for n, (_, t) in _PROCESSES.items())
-)
+@click.command(help="Run one of our processes.\n\n" + "\n\n".join(f"{n}: {t}" for n, (_, t) in _PROCESSES.items()))
 @click.argument("name", type=click.Choice(sorted(_PROCESSES)))
 @click.option("--config", "config_path", required=True, type=click.Path(dir_okay=False), help="YAML file.")
 def worker(name: str, config_path: str) -> None:
