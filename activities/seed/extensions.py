@@ -11,6 +11,7 @@ from temporalio import activity
 from activities.kube.clusters import Clusters, ClusterView
 from activities.seed import extension_objects as extension
 from activities.seed.extension_objects import ExtensionObject, apply_extension
+from activities.seed.gateway import gateway_address
 from api import resources
 from api.names import backup_entry_name, dns_record_name, internal_api_domain, node_agent_secret_name
 from api.operations import ShootTask, TaskResult
@@ -115,7 +116,7 @@ class ExtensionActivities:
         """
         view = await self._clusters.cluster(task.technical_id)
         name = backup_entry_name(task)
-        bucket = await self._clusters.seed.get(resources.EXTENSION_BACKUP_BUCKET, view.seed["metadata"]["uid"])
+        bucket = await self._clusters.seed.get(resources.BACKUP_BUCKET, view.seed["metadata"]["uid"])
         generated = bucket.get("status", {}).get("generatedSecretRef")
         spec = {
             "type": view.seed["spec"]["backup"]["provider"],
@@ -126,7 +127,7 @@ class ExtensionActivities:
         }
         await self._clusters.garden.apply(
             {
-                "apiVersion": resources.BACKUP_ENTRY.api_version,
+                "apiVersion": resources.CORE_BACKUP_ENTRY.api_version,
                 "kind": "BackupEntry",
                 "metadata": {
                     "name": name,
@@ -137,7 +138,7 @@ class ExtensionActivities:
             },
             manager=extension.MANAGER,
         )
-        wanted = ExtensionObject(resources.EXTENSION_BACKUP_ENTRY, name, None, spec)
+        wanted = ExtensionObject(resources.BACKUP_ENTRY, name, None, spec)
         await apply_extension(self._clusters.seed, wanted, task.trigger)
         return TaskResult()
 
@@ -146,7 +147,7 @@ class ExtensionActivities:
         """Wait until the entry can be written to."""
         await extension.wait_extension_ready(
             self._clusters.seed_caches,
-            resources.EXTENSION_BACKUP_ENTRY,
+            resources.BACKUP_ENTRY,
             backup_entry_name(task),
             None,
             extension.BACKUP_ENTRY,
@@ -158,7 +159,7 @@ class ExtensionActivities:
     async def delete_backup_entry(self, task: ShootTask) -> TaskResult:
         """Delete the Shoot's backups, in the bucket and as objects of seed and garden."""
         await extension.delete_extension(
-            self._clusters.seed, resources.EXTENSION_BACKUP_ENTRY, backup_entry_name(task), None
+            self._clusters.seed, resources.BACKUP_ENTRY, backup_entry_name(task), None
         )
         return TaskResult()
 
@@ -167,9 +168,9 @@ class ExtensionActivities:
         """Wait until the backups are gone, then remove the garden's BackupEntry."""
         name = backup_entry_name(task)
         await extension.wait_extension_deleted(
-            self._clusters.seed_caches, resources.EXTENSION_BACKUP_ENTRY, name, None, extension.BACKUP_ENTRY
+            self._clusters.seed_caches, resources.BACKUP_ENTRY, name, None, extension.BACKUP_ENTRY
         )
-        await self._clusters.garden.delete(resources.BACKUP_ENTRY, name, task.shoot.namespace)
+        await self._clusters.garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
         return TaskResult()
 
     # ControlPlane
@@ -315,7 +316,7 @@ class ExtensionActivities:
         self, task: ShootTask, role: str, domain: str, type_: str, credentials: dict[str, str]
     ) -> TaskResult:
         """The credentials travel as a Secret beside the record; the record changes only with its values."""
-        address = await self._clusters.gateway_address()
+        address = await gateway_address(self._clusters.seed_caches)
         name = dns_record_name(task.shoot.name, role)
         secret = f"dnsrecord-{name}"
         source = await self._clusters.garden.get(

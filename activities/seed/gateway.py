@@ -1,0 +1,27 @@
+"""The gateway in front of all API servers of a seed."""
+
+from typing import Any
+
+from activities.heartbeat import heartbeating
+from activities.kube.cache import Caches
+from api import resources
+
+GATEWAY_NAMESPACE = "istio-ingress"
+GATEWAY_SERVICE = "istio-ingressgateway"
+_ADDRESS_SECONDS = 10 * 60
+"""Source: spec/flows.md 2, wait of deploy_api_service."""
+
+
+async def gateway_address(seed: Caches) -> str:
+    """IP address (or host name) under which the seed's API servers are reached from outside.
+
+    Raises:
+        TimeoutError: the load balancer has none after 10 minutes.
+    """
+
+    def address(service: dict[str, Any] | None) -> str | None:
+        ingress = ((service or {}).get("status", {}).get("loadBalancer") or {}).get("ingress") or [{}]
+        return ingress[0].get("ip") or ingress[0].get("hostname")
+
+    cache = seed.of(resources.SERVICE)
+    return await heartbeating(cache.wait_for(GATEWAY_SERVICE, GATEWAY_NAMESPACE, address, _ADDRESS_SECONDS))
