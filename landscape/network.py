@@ -1,0 +1,169 @@
+"""Network namespaces, links, routes and rules of a landscape.
+
+The host itself forwards nothing and gets no iptables rule: it only has an address of its own for the landscape's
+services and a link to each namespace. Whatever has no route ends at an ``unreachable`` one, so nothing leaves the machine.
+"""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from landscape import plan as plans
+from landscape.plan import SEEDS, Link, Plan
+from landscape.shell import run
+
+GATEWAY_PORTS = (443, 8132, 8443)
+"""What machines may reach of a seed: SNI, the VPN's HTTP CONNECT, and the API server proxy."""
+
+# What the landscapes serve; other traffic to these ranges must not take the host's default route.
+_PRIVATE = ("198.18.0.0/15", "100.96.0.0/11", "100.64.0.0/13")
+_LAST_RESORT = "metric 4096"
+
+
+async def up(plan: Plan) -> None:
+    """Make the landscape's network; finds what an earlier run made."""
+    existing = _namespaces()
+    for namespace in plan.namespaces:
+        if namespace not in existing:
+            await run("ip", "netns", "add", namespace)
+    host = [f"addr replace {plan.host_address}/32 dev lo"]
+    host += [f"route replace unreachable {network} {_LAST_RESORT}" for network in _PRIVATE]
+    await _batch(None, host)
+    for link in plan.links:
+        await _link(link)
+    await asyncio.gather(_cloud(plan), *(_seed(plan, seed) for seed in SEEDS))
+
+
+async def down(plan: Plan) -> None:
+    """Remove what ``up`` made. The pods' interfaces go with their namespaces."""
+    for link in plan.links:
+        if link.left_netns is None:
+            await run("ip", "link", "delete", link.left_interface, check=False)
+    for namespace in set(plan.namespaces) & _namespaces():
+        await run("ip", "netns", "delete", namespace)
+    await run("ip", "addr", "delete", f"{plan.host_address}/32", "dev", "lo", check=False)
+    others = {name for other in plans.existing() if other.name != plan.name for name in other.namespaces}
+    if not others & _namespaces():
+        for network in _PRIVATE:
+            await run("ip", "route", "delete", "unreachable", network, *_LAST_RESORT.split(), check=False)
+
+
+async def set_seed_links(plan: Plan, seed: str, state: str) -> None:
+    """``down`` parts the seed from the garden, Temporal and the cloud; ``up`` joins them again."""
+    plan.cluster(seed)
+    namespace = plan.netns(seed)
+    await _batch(namespace, [f"link set {interface} {state}" for interface in ("host", "cloud")])
+    if state == "up":
+        # Routes through an interface vanish with it.
+        await _seed(plan, seed)
+
+
+def is_cut(plan: Plan, seed: str) -> bool:
+    """Whether the seed's link to the host was taken down."""
+    interface = plan.host_link(seed).left_interface
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/sys/class/net/{interface}/operstate").read_text().strip() != "up"
+    return False
+
+
+def _namespaces() -> set[str]:
+    directory = Path("/run/netns")
+    return {entry.name for entry in directory.iterdir()} if directory.is_dir() else set()
+
+
+async def _link(link: Link) -> None:
+    """Make a veth pair with its addresses, unless it is there."""
+    listing = ["ip", *_in(link.left_netns), "-brief", "link", "show", link.left_interface]
+    if not await run(*listing, check=False):
+        await run(
+            *("ip", *_in(link.left_netns), "link", "add", link.left_interface, "type", "veth"),
+            *("peer", "name", link.right_interface, "netns", link.right_netns),
+        )
+    for namespace, interface, address in (
+        (link.left_netns, link.left_interface, link.left_address),
+        (link.right_netns, link.right_interface, link.right_address),
+    ):
+        await _batch(namespace, [f"addr replace {address}/30 dev {interface}", f"link set {interface} up"])
+
+
+async def _cloud(plan: Plan) -> None:
+    """The cloud forwards its machines to the host's services and to the gateways of the seeds, and hides them."""
+    cloud, namespace = plan.cloud, plan.netns("cloud")
+    routes = [f"route replace {plan.host_address}/32 via {plan.host_link('cloud').left_address} src {cloud.address}"]
+    for seed in plan.seeds:
+        routes.append(f"route replace {seed.address}/32 via {plan.cloud_link(seed.name).right_address}")
+    await _batch(namespace, _common() + routes + _service_routes(cloud.services, cloud.address))
+    await _sysctl(namespace, {"net/ipv4/ip_forward": "1"})
+    ports = ",".join(map(str, GATEWAY_PORTS))
+    rules = ["*filter", ":FORWARD ACCEPT [0:0]", ":GARDENER-MACHINES - [0:0]"]
+    for seed in plan.seeds:
+        rules.append(f"-A GARDENER-MACHINES -d {seed.address}/32 -p tcp -m multiport --dports {ports} -j ACCEPT")
+        rules.append(f"-A GARDENER-MACHINES -d {seed.address}/32 -j REJECT")
+    rules += [f"-A FORWARD -s {plan.machine_network} -j GARDENER-MACHINES", "COMMIT"]
+    await _rules(namespace, "\n".join(rules), plan.machine_network)
+
+
+async def _seed(plan: Plan, name: str) -> None:
+    """A seed reaches the host's services, the cloud's API server and its own pods; nothing else."""
+    seed, cloud, namespace = plan.cluster(name), plan.cloud, plan.netns(name)
+    assert seed.pods is not None
+    routes = [
+        f"route replace {plan.host_address}/32 via {plan.host_link(name).left_address} src {seed.address}",
+        f"route replace {cloud.address}/32 via {plan.cloud_link(name).left_address} src {seed.address}",
+    ]
+    await _batch(namespace, _common() + routes + _service_routes(seed.services, seed.address))
+    await _sysctl(
+        namespace,
+        # Pods on one bridge that talk through a ClusterIP: the answer must pass iptables, too.
+        {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"},
+    )
+    await _rules(namespace, "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT", seed.pods)
+
+
+def _common() -> list[str]:
+    return ["link set lo up", f"route replace unreachable default {_LAST_RESORT}"]
+
+
+def _service_routes(services: str, source: str) -> list[str]:
+    """Routes come before DNAT: without one, the namespace's own processes reach no ClusterIP.
+
+    An empty bridge stands in for a dummy device, which not every kernel has.
+    """
+    return [
+        "link add svc type bridge",
+        "link set svc up",
+        f"route replace {services} dev svc src {source}",
+    ]
+
+
+async def _rules(namespace: str, filters: str, pods: str) -> None:
+    """Load the namespace's rules, once; kube-proxy keeps its own chains beside them.
+
+    One rule masquerades all pods: CNI's ``ipMasq`` would add several for each pod, and time to its start.
+    """
+    if "GARDENER-MASQUERADE" in await run("iptables-save", "-t", "nat", netns=namespace):
+        return
+    nat = (
+        "*nat\n:GARDENER-MASQUERADE - [0:0]\n"
+        f"-A GARDENER-MASQUERADE -s {pods} ! -d {pods} -j MASQUERADE\n"
+        "-A POSTROUTING -j GARDENER-MASQUERADE\nCOMMIT"
+    )
+    await run("iptables-restore", "--noflush", stdin=f"{filters}\n{nat}\n", netns=namespace)
+
+
+async def _sysctl(namespace: str, values: dict[str, str]) -> None:
+    script = "\n".join(f"echo {value} > /proc/sys/{key}" for key, value in values.items())
+    await run("sh", "-ec", script, netns=namespace)
+
+
+async def _batch(namespace: str | None, lines: list[str]) -> None:
+    """Run ``ip`` commands in one process. Adding what is there is no error."""
+    links = [line for line in lines if line.startswith("link add")]
+    if links:
+        await run("ip", *_in(namespace), "-force", "-batch", "-", stdin="\n".join(links) + "\n", check=False)
+    rest = "".join(f"{line}\n" for line in lines if line not in links)
+    await run("ip", *_in(namespace), "-batch", "-", stdin=rest)
+
+
+def _in(namespace: str | None) -> list[str]:
+    return ["-netns", namespace] if namespace else []

@@ -1,0 +1,184 @@
+"""Certificate authorities, certificates and keys of the landscape's own clusters, as files.
+
+P-256 throughout, keys as SEC1 PEM: the API server refuses PKCS #8 as a service account public key.
+"""
+
+import base64
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_VALIDITY = timedelta(days=365)
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A certificate and its key on disk."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """A certificate authority in a directory; made when first used, found again later."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.directory = directory
+        self.files = KeyPair(directory / f"{name}.crt", directory / f"{name}.key")
+        directory.mkdir(parents=True, exist_ok=True)
+        if self.files.certificate.exists():
+            self._certificate = x509.load_pem_x509_certificate(self.files.certificate.read_bytes())
+            key = serialization.load_pem_private_key(self.files.key.read_bytes(), password=None)
+            assert isinstance(key, ec.EllipticCurvePrivateKey)
+            self._key = key
+            return
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._certificate = (
+            _builder(subject, subject, self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(ca=True), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        _write(self.files, self._certificate, self._key)
+
+    @property
+    def pem(self) -> str:
+        return self.files.certificate.read_text()
+
+    def issue(
+        self, file_name: str, common_name: str, organizations: Sequence[str] = (), names: Sequence[str] = ()
+    ) -> KeyPair:
+        """A certificate for a client, and for a server too if it has ``names`` (DNS names or IP addresses)."""
+        files = KeyPair(self.directory / f"{file_name}.crt", self.directory / f"{file_name}.key")
+        if files.certificate.exists():
+            return files
+        key = ec.generate_private_key(ec.SECP256R1())
+        attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organizations]
+        subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        builder = _builder(subject, self._certificate.subject, key.public_key())
+        if names:
+            usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False
+            )
+        certificate = (
+            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(ca=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        _write(files, certificate, key)
+        return files
+
+
+def service_account_key(directory: Path) -> KeyPair:
+    """Key pair that signs service account tokens: here ``certificate`` is the bare public key."""
+    files = KeyPair(directory / "service-account.pub", directory / "service-account.key")
+    if not files.certificate.exists():
+        key = ec.generate_private_key(ec.SECP256R1())
+        write_secret(files.key, _key_pem(key))
+        public = key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        files.certificate.write_bytes(public)
+    return files
+
+
+def kubeconfig(server: str, authority: Authority, client: KeyPair, name: str) -> dict[str, Any]:
+    """A kubeconfig with everything inline."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "clusters": [
+            {"name": name, "cluster": {"server": server, "certificate-authority-data": _inline(authority.files.certificate)}}
+        ],
+        "users": [
+            {
+                "name": name,
+                "user": {
+                    "client-certificate-data": _inline(client.certificate),
+                    "client-key-data": _inline(client.key),
+                },
+            }
+        ],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+    }
+
+
+def write_kubeconfig(path: Path, content: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_secret(path, yaml.safe_dump(content, sort_keys=False).encode())
+    return path
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(path.name + ".new")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    scratch.replace(path)
+
+
+def _inline(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=1))
+        .not_valid_after(now + _VALIDITY)
+    )
+
+
+def _key_usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_encipherment=not ca,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        content_commitment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+
+
+def _write(files: KeyPair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    # The certificate last: where it is, the key is.
+    write_secret(files.key, _key_pem(key))
+    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

@@ -1,0 +1,302 @@
+"""Where everything of a landscape is: addresses, names and paths, computed from its name and index.
+
+Nothing here touches the machine. Landscapes differ by index, so several run side by side: each owns one /20 out of
+198.18.0.0/15 (hosts) and its own /24s out of 100.96.0.0/11 (pods) and 100.64.0.0/13 (services).
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+from landscape.errors import LandscapeError
+
+MAX_LANDSCAPES = 16
+SEEDS = ("seed-1", "seed-2")
+DEFAULT_NAME = "default"
+
+STATE_HOME = Path.home() / ".local/state/gardener/landscapes"
+CACHE_HOME = Path.home() / ".cache/gardener/landscape"
+RUN_HOME = Path("/run/gardener")
+"""Sockets live here: a path under the home directory could exceed the 107 characters of a socket's name."""
+
+SHOOT_PODS = "100.112.0.0/16"
+SHOOT_SERVICES = "100.68.0.0/16"
+VPN_NETWORK = "198.19.255.0/24"
+
+# Host-side interfaces are named gard<index>-<peer>, at most 15 characters.
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """One Kubernetes cluster of the landscape."""
+
+    name: str
+    address: str
+    """Where its API server listens, port 6443; the node's address where there is a node."""
+    netns: str | None
+    """Network namespace of its processes; ``None``: the host's own."""
+    services: str
+    pods: str | None
+    """Pod network; ``None``: a cluster without node."""
+    directory: Path
+    run_directory: Path
+    cgroup: str
+
+    @property
+    def server(self) -> str:
+        return f"https://{self.address}:6443"
+
+    @property
+    def has_node(self) -> bool:
+        return self.pods is not None
+
+    @property
+    def is_seed(self) -> bool:
+        return self.name in SEEDS
+
+    @property
+    def dns_address(self) -> str:
+        """ClusterIP of the cluster's DNS Service."""
+        return str(IPv4Network(self.services)[10])
+
+    @property
+    def containerd_socket(self) -> Path:
+        return self.run_directory / "containerd.sock"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A veth pair between two network namespaces (``None``: the host), each end with its address in a /30."""
+
+    left_netns: str | None
+    left_interface: str
+    left_address: str
+    right_netns: str
+    right_interface: str
+    right_address: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The landscape ``name``, which has the ``index``-th block of addresses."""
+
+    name: str
+    index: int
+    kubernetes_version: str
+    state_home: Path = field(default=STATE_HOME)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise LandscapeError(f"{self.name!r} is no landscape name: at most 20 of a-z, 0-9 and -")
+        if not 0 <= self.index < MAX_LANDSCAPES:
+            raise LandscapeError(f"landscape index {self.index} is not in 0..{MAX_LANDSCAPES - 1}")
+
+    # -- paths
+
+    @property
+    def directory(self) -> Path:
+        return self.state_home / self.name
+
+    @property
+    def run_directory(self) -> Path:
+        return RUN_HOME / self.name
+
+    @property
+    def logs(self) -> Path:
+        return self.directory / "logs"
+
+    @property
+    def configs(self) -> Path:
+        return self.directory / "config"
+
+    @property
+    def codec_key(self) -> Path:
+        return self.directory / "codec.key"
+
+    @property
+    def tsig_key(self) -> Path:
+        return self.directory / "dns" / "tsig.key"
+
+    @property
+    def object_store_tokens(self) -> Path:
+        return self.directory / "object-store" / "token"
+
+    def kubeconfig(self, cluster: str) -> Path:
+        return self.directory / "kubeconfigs" / f"{cluster}.yaml"
+
+    # -- addresses
+
+    @property
+    def block(self) -> IPv4Network:
+        base = IPv4Address("198.18.0.0") if self.index < 4 else IPv4Address("198.19.0.0")
+        return IPv4Network((int(base) + (self.index % 4 if self.index < 4 else self.index - 4) * 16 * 256, 20))
+
+    def _address(self, third: int, last: int) -> str:
+        return str(self.block[third * 256 + last])
+
+    @property
+    def host_address(self) -> str:
+        """The address, on ``lo``, of all services that run on the host."""
+        return self._address(0, 1)
+
+    @property
+    def temporal_address(self) -> str:
+        return f"{self.host_address}:7233"
+
+    @property
+    def temporal_ui(self) -> str:
+        return f"http://{self.host_address}:8233"
+
+    @property
+    def codec_endpoint(self) -> str:
+        return f"http://{self.host_address}:8234"
+
+    @property
+    def object_store_endpoint(self) -> str:
+        return f"http://{self.host_address}:9000"
+
+    @property
+    def machine_network(self) -> str:
+        """Pods of the cloud cluster: the machines, so also every shoot's nodes."""
+        return f"{self._address(8, 0)}/22"
+
+    @property
+    def dns_zone(self) -> str:
+        return f"{self.name}.garden.test"
+
+    @property
+    def internal_domain(self) -> str:
+        return f"internal.{self.dns_zone}"
+
+    @property
+    def default_domain(self) -> str:
+        return f"shoot.{self.dns_zone}"
+
+    # -- clusters and links
+
+    @property
+    def clusters(self) -> tuple[ClusterPlan, ...]:
+        return (self.garden, self.cloud, *self.seeds)
+
+    def cluster(self, name: str) -> ClusterPlan:
+        for cluster in self.clusters:
+            if cluster.name == name:
+                return cluster
+        known = ", ".join(cluster.name for cluster in self.clusters)
+        raise LandscapeError(f"no cluster {name!r} in landscape {self.name}: there are {known}")
+
+    @property
+    def garden(self) -> ClusterPlan:
+        return self._cluster("garden", self.host_address, None, f"100.64.{16 * self.index + 8}.0/24", None)
+
+    @property
+    def cloud(self) -> ClusterPlan:
+        services = f"100.64.{16 * self.index}.0/24"
+        return self._cluster("cloud", self._address(1, 2), self.netns("cloud"), services, self.machine_network)
+
+    @property
+    def seeds(self) -> tuple[ClusterPlan, ...]:
+        return tuple(
+            self._cluster(
+                name,
+                self._address(1 + number, 2),
+                self.netns(name),
+                f"100.64.{16 * self.index + number}.0/24",
+                f"100.96.{16 * self.index + number}.0/24",
+            )
+            for number, name in enumerate(SEEDS, start=1)
+        )
+
+    def _cluster(self, name: str, address: str, netns: str | None, services: str, pods: str | None) -> ClusterPlan:
+        return ClusterPlan(
+            name=name,
+            address=address,
+            netns=netns,
+            services=services,
+            pods=pods,
+            directory=self.directory / name,
+            run_directory=self.run_directory / name,
+            cgroup=f"/gardener-{self.name}-{name}",
+        )
+
+    def netns(self, cluster: str) -> str:
+        return f"gardener-{self.name}-{cluster}"
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        return tuple(self.netns(name) for name in ("cloud", *SEEDS))
+
+    def host_link(self, cluster: str) -> Link:
+        third = 1 if cluster == "cloud" else 2 + SEEDS.index(cluster)
+        return Link(
+            left_netns=None,
+            left_interface=f"gard{self.index}-{cluster}",
+            left_address=self._address(third, 1),
+            right_netns=self.netns(cluster),
+            right_interface="host",
+            right_address=self._address(third, 2),
+        )
+
+    def cloud_link(self, seed: str) -> Link:
+        third = 5 + SEEDS.index(seed)
+        return Link(
+            left_netns=self.netns("cloud"),
+            left_interface=seed,
+            left_address=self._address(third, 1),
+            right_netns=self.netns(seed),
+            right_interface="cloud",
+            right_address=self._address(third, 2),
+        )
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return (
+            self.host_link("cloud"),
+            *(self.host_link(seed) for seed in SEEDS),
+            *(self.cloud_link(seed) for seed in SEEDS),
+        )
+
+    # -- what is kept on disk
+
+    def save(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        content = {"name": self.name, "index": self.index, "kubernetesVersion": self.kubernetes_version}
+        (self.directory / "landscape.json").write_text(json.dumps(content, indent=2) + "\n")
+
+
+def load(name: str, state_home: Path = STATE_HOME) -> Plan | None:
+    """The plan of a landscape that is up or was not taken down; ``None``: there is none of that name."""
+    try:
+        content = json.loads((state_home / name / "landscape.json").read_text())
+    except FileNotFoundError:
+        return None
+    return Plan(content["name"], content["index"], content["kubernetesVersion"], state_home)
+
+
+def existing(state_home: Path = STATE_HOME) -> Iterator[Plan]:
+    """All landscapes with a state directory."""
+    if not state_home.is_dir():
+        return
+    for directory in sorted(state_home.iterdir()):
+        if plan := load(directory.name, state_home):
+            yield plan
+
+
+def choose(name: str, kubernetes_version: str, state_home: Path = STATE_HOME) -> Plan:
+    """A plan for a new landscape: index 0 belongs to the one called ``default``, others take the lowest that is free.
+
+    Raises LandscapeError if all blocks of addresses are taken.
+    """
+    if name == DEFAULT_NAME:
+        return Plan(name, 0, kubernetes_version, state_home)
+    taken = {plan.index for plan in existing(state_home)} | {0}
+    free = [index for index in range(MAX_LANDSCAPES) if index not in taken]
+    if not free:
+        raise LandscapeError(
+            f"all {MAX_LANDSCAPES - 1} blocks of addresses for named landscapes are taken: take one down first"
+        )
+    return Plan(name, free[0], kubernetes_version, state_home)

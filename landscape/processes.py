@@ -1,0 +1,221 @@
+"""Processes of a landscape: detached, with a log file each, and known by pid *and* start time.
+
+A pid alone may belong to somebody else after a reboot or a wrap-around; together with the start time of the process
+it names one process for all time. So nothing here ever signals a process that the landscape didn't start.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from landscape.errors import LandscapeError
+
+_KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "TZ")
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """What to run. The name is ``<cluster>/<component>``, or one word for a service of the host."""
+
+    name: str
+    argv: tuple[str, ...]
+    netns: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    directory: str = "/"
+
+    @property
+    def file_name(self) -> str:
+        return self.name.replace("/", "-")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A started process."""
+
+    spec: ProcessSpec
+    pid: int
+    start_time: int
+    """Field 22 of /proc/PID/stat: clock ticks since boot."""
+    starts: int = 1
+    """How often it was started, to tell a stable process from one that dies again and again."""
+
+    @property
+    def alive(self) -> bool:
+        state = _state(self.pid)
+        return state is not None and state[1] == self.start_time and state[0] != "Z"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is paused (SIGSTOP)."""
+        state = _state(self.pid)
+        return state is not None and state[1] == self.start_time and state[0] == "T"
+
+
+class Processes:
+    """The processes of one landscape; what was started is kept in ``directory``, one file each."""
+
+    def __init__(self, directory: Path, logs: Path) -> None:
+        self._directory = directory
+        self._logs = logs
+
+    def start(self, spec: ProcessSpec) -> Running:
+        """Start the process unless it runs; a process whose arguments have changed is replaced."""
+        known = self.find(spec.name)
+        if known is not None and known.alive:
+            if known.spec == spec:
+                return known
+            self.stop([known])
+        return self.launch(spec, starts=1)
+
+    def launch(self, spec: ProcessSpec, starts: int) -> Running:
+        """Start the process, whatever ran before."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._logs.mkdir(parents=True, exist_ok=True)
+        argv = list(spec.argv)
+        if spec.netns is not None:
+            # Not "ip netns exec": that mounts a new /sys, in which the cgroup mounts are gone.
+            argv = ["nsenter", f"--net=/run/netns/{spec.netns}", "--", *argv]
+        environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
+        with self.log(spec.name).open("ab") as log:
+            try:
+                child = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=spec.directory,
+                    env=environment | dict(spec.environment),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise LandscapeError(f"starting {spec.name}: {error.strerror}: {argv[0]}") from None
+        state = _state(child.pid)
+        # Reaped by init once we are gone; Popen must not warn about a child that outlives it.
+        child.returncode = 0
+        running = Running(spec=spec, pid=child.pid, start_time=state[1] if state else 0, starts=starts)
+        file = self._file(spec.name)
+        scratch = file.with_suffix(".new")
+        scratch.write_text(json.dumps(asdict(running)))
+        scratch.replace(file)
+        return running
+
+    def find(self, name: str) -> Running | None:
+        try:
+            content = json.loads(self._file(name).read_text())
+        except FileNotFoundError:
+            return None
+        spec = content.pop("spec")
+        spec["argv"] = tuple(spec["argv"])
+        return Running(spec=ProcessSpec(**spec), **content)
+
+    def all(self) -> Iterator[Running]:
+        """Every process that was started, dead ones too."""
+        if not self._directory.is_dir():
+            return
+        for file in sorted(self._directory.glob("*.json")):
+            name = json.loads(file.read_text())["spec"]["name"]
+            if running := self.find(name):
+                yield running
+
+    def get(self, name: str) -> Running:
+        running = self.find(name)
+        if running is None:
+            known = ", ".join(known.spec.name for known in self.all())
+            raise LandscapeError(f"no process {name!r}: there are {known or 'none'}")
+        return running
+
+    def log(self, name: str) -> Path:
+        return self._logs / f"{name.replace('/', '-')}.log"
+
+    def send(self, running: Running, number: signal.Signals) -> bool:
+        """Signal the process; ``False``: it is gone."""
+        return _signal(running.pid, running.start_time, number)
+
+    def stop(self, processes: Sequence[Running], grace: float = 5.0) -> None:
+        """End processes: politely, after ``grace`` seconds by force; and forget them."""
+        for running in processes:
+            self._file(running.spec.name).unlink(missing_ok=True)
+        stop([(running.pid, running.start_time) for running in processes], grace)
+
+    def _file(self, name: str) -> Path:
+        return self._directory / f"{name.replace('/', '-')}.json"
+
+
+def stop(processes: Sequence[tuple[int, int]], grace: float) -> None:
+    """End processes, each given by pid and start time, and wait until they are gone."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid, start_time in processes:
+            if _signal(pid, start_time, number) and number is signal.SIGTERM:
+                # A paused process gets its signals only once it continues.
+                _signal(pid, start_time, signal.SIGCONT)
+        deadline = time.monotonic() + grace
+        while processes and time.monotonic() < deadline:
+            processes = [process for process in processes if _runs(*process)]
+            if processes:
+                _await_any_exit(processes, deadline)
+
+
+def start_time(pid: int) -> int | None:
+    """Start time of a process, ``None`` if there is none with this pid."""
+    state = _state(pid)
+    return state[1] if state else None
+
+
+def _await_any_exit(processes: Sequence[tuple[int, int]], deadline: float) -> None:
+    """Block until one of the processes ends or the deadline passes."""
+    poller = select.poll()
+    descriptors = []
+    try:
+        for pid, _ in processes:
+            with contextlib.suppress(ProcessLookupError):
+                descriptors.append(os.pidfd_open(pid))
+                poller.register(descriptors[-1], select.POLLIN)
+        if len(descriptors) == len(processes):
+            poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    for pid, _ in processes:
+        # Our own dead children stay zombies until they are waited for; of others this is an error.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _signal(pid: int, started: int, number: signal.Signals) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        # The descriptor pins the process: checked after it was opened, the pid cannot change hands any more.
+        if not _runs(pid, started):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _runs(pid: int, started: int) -> bool:
+    state = _state(pid)
+    return state is not None and state[1] == started and state[0] != "Z"
+
+
+def _state(pid: int) -> tuple[str, int] | None:
+    """State letter and start time of a process."""
+    try:
+        content = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command name, in parentheses, may itself hold spaces and parentheses.
+    fields = content[content.rindex(")") + 2 :].split()
+    return fields[0], int(fields[19])
