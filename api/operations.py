@@ -85,3 +85,13 @@ class Wait(ApiModel):
 
     timeout: timedelta
     severe_after: timedelta = Field(default=timedelta(seconds=30))
+
+
+class SeedTask(ApiModel):
+    """Input of every activity that bootstraps a seed."""
+
+    name: str
+    uid: str
+    generation: int
+    trigger: str
+    """RFC 3339 start of the operation."""

@@ -158,9 +158,7 @@ class ExtensionActivities:
     @activity.defn
     async def delete_backup_entry(self, task: ShootTask) -> TaskResult:
         """Delete the Shoot's backups, in the bucket and as objects of seed and garden."""
-        await extension.delete_extension(
-            self._clusters.seed, resources.BACKUP_ENTRY, backup_entry_name(task), None
-        )
+        await extension.delete_extension(self._clusters.seed, resources.BACKUP_ENTRY, backup_entry_name(task), None)
         return TaskResult()
 
     @activity.defn

@@ -1,0 +1,115 @@
+"""What a seed needs before it can host control planes.
+
+Everything is applied by name, so a second run changes nothing.
+"""
+
+from typing import Any
+
+from temporalio import activity
+
+from activities.components import gateway
+from activities.heartbeat import heartbeating
+from activities.kube.clusters import Clusters
+from activities.seed import extension_objects as extension
+from activities.seed.extension_objects import MANAGER, ExtensionObject
+from activities.seed.gateway import GATEWAY_NAMESPACE, gateway_address
+from api import resources
+from api.crds import crds
+from api.operations import SeedTask, TaskResult
+
+GARDEN_NAMESPACE = "garden"
+BACKUP_SECRET = "backup-bucket"
+
+
+class SeedActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    @activity.defn
+    async def deploy_seed_crds(self, task: SeedTask) -> TaskResult:
+        """Apply the kinds that extensions, etcds, machines and resource managers work with, and wait for them."""
+        seed = self._clusters.seed
+        definitions = crds("seed")
+        for definition in definitions:
+            await seed.apply(definition, manager=MANAGER)
+        cache = self._clusters.seed_caches.of(resources.CUSTOM_RESOURCE_DEFINITION)
+        for definition in definitions:
+            await heartbeating(cache.wait_for(definition["metadata"]["name"], None, _established, 60))
+        return TaskResult(note=f"{len(definitions)} kinds")
+
+    @activity.defn
+    async def deploy_seed_gateway(self, task: SeedTask) -> TaskResult:
+        """Apply the gateway and wait for the address that Shoots' names will point to."""
+        for namespace in (GARDEN_NAMESPACE, GATEWAY_NAMESPACE):
+            await self._clusters.seed.apply(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Namespace",
+                    "metadata": {"name": namespace, "labels": {"gardener.cloud/role": namespace}},
+                },
+                manager=MANAGER,
+            )
+        for item in gateway.objects():
+            await self._clusters.seed.apply(item, manager=MANAGER)
+        return TaskResult(note=await gateway_address(self._clusters.seed_caches))
+
+    @activity.defn
+    async def deploy_backup_bucket(self, task: SeedTask) -> TaskResult:
+        """Order the seed's backup bucket and wait for it; its name is the Seed's uid."""
+        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        backup = seed["spec"].get("backup")
+        if not backup:
+            return TaskResult(note="no backup")
+        reference = backup["credentialsRef"]
+        source = await self._clusters.garden.get(resources.SECRET, reference["name"], reference["namespace"])
+        await self._clusters.seed.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": BACKUP_SECRET, "namespace": GARDEN_NAMESPACE},
+                "type": "Opaque",
+                "data": source.get("data", {}),
+            },
+            manager=MANAGER,
+        )
+        region = backup.get("region") or seed["spec"]["provider"]["region"]
+        await self._clusters.garden.apply(
+            {
+                "apiVersion": resources.CORE_BACKUP_BUCKET.api_version,
+                "kind": "BackupBucket",
+                "metadata": {"name": task.uid},
+                "spec": {
+                    "provider": {"type": backup["provider"], "region": region},
+                    "credentialsRef": {"apiVersion": "v1", "kind": "Secret", **_reference(reference)},
+                    "seedName": task.name,
+                },
+            },
+            manager=MANAGER,
+        )
+        spec = {
+            "type": backup["provider"],
+            "region": region,
+            "secretRef": {"name": BACKUP_SECRET, "namespace": GARDEN_NAMESPACE},
+        }
+        wanted = ExtensionObject(resources.BACKUP_BUCKET, task.uid, None, spec)
+        await extension.apply_extension(self._clusters.seed, wanted, task.trigger)
+        await extension.wait_extension_ready(
+            self._clusters.seed_caches,
+            resources.BACKUP_BUCKET,
+            task.uid,
+            None,
+            extension.BACKUP_ENTRY,
+            trigger=task.trigger,
+        )
+        return TaskResult(note=f"bucket {task.uid}")
+
+
+def _established(live: dict[str, Any] | None) -> bool | None:
+    conditions = (live or {}).get("status", {}).get("conditions") or []
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions) or None
+
+
+def _reference(reference: dict[str, Any]) -> dict[str, Any]:
+    return {"name": reference["name"], "namespace": reference["namespace"]}

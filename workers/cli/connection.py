@@ -1,0 +1,83 @@
+"""Where the CLI finds the garden, Temporal and a Shoot's API server."""
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+SYSTEM_RESOLVER = "resolved by the system"
+
+
+def landscape_facts(name: str | None = None) -> dict[str, Any]:
+    """``landscape.json`` of a landscape; the default is named by GARDENER_LANDSCAPE, else ``default``.
+
+    Raises:
+        click.ClickException: it is not there; says how to bring it up.
+    """
+    name = name or os.environ.get("GARDENER_LANDSCAPE", "default")
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    path = state / "gardener/landscapes" / name / "landscape.json"
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise click.ClickException(
+            f"landscape {name!r} is not up ({path} is missing): run `gardener landscape up --name {name}`, "
+            "or say where the garden and Temporal are"
+        ) from None
+    return facts
+
+
+def garden_kubeconfig(path: str | None) -> Path:
+    """The garden's kubeconfig: the given one, GARDEN_KUBECONFIG, or the landscape's."""
+    given = path or os.environ.get("GARDEN_KUBECONFIG")
+    return Path(given) if given else Path(landscape_facts()["clusters"]["garden"]["kubeconfig"])
+
+
+def namespaced_name(_: click.Context, __: click.Parameter, value: str) -> tuple[str, str]:
+    """Callback for an argument NAMESPACE/NAME."""
+    namespace, slash, name = value.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise click.BadParameter(f"{value!r} is not NAMESPACE/NAME, for example garden-local/demo")
+    return namespace, name
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How this machine reaches a Shoot's API server."""
+
+    server: str
+    tls_server_name: str | None
+    how: str
+
+
+def reach(url: str) -> Reach:
+    """The URL itself where its name resolves; else the address that the landscape's DNS gives.
+
+    The landscape does not touch the resolver of the machine it runs on, so its names are looked up at
+    its own DNS server, and kubectl gets the address with the name to verify.
+    """
+    host = urlsplit(url).hostname or ""
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        pass
+    else:
+        return Reach(url, None, SYSTEM_RESOLVER)
+    import dns.resolver
+
+    server = landscape_facts()["dns"]["server"]
+    resolver = dns.resolver.Resolver(configure=False)
+    resolver.nameservers = [server]
+    try:
+        address = str(resolver.resolve(host, "A", lifetime=5)[0])
+    except dns.exception.DNSException as error:
+        raise click.ClickException(
+            f"{host} is not in the DNS (asked the system and {server}: {type(error).__name__}); "
+            "has its DNSRecord been created?"
+        ) from None
+    return Reach(f"https://{address}:443", host, f"{host} is {address} by the landscape's DNS {server}")

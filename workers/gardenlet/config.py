@@ -1,0 +1,41 @@
+"""Configuration of a gardenlet."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from api.model import ApiModel
+from workers.runtime import HealthConfig, TemporalConnection
+
+
+class ClientConnection(ApiModel):
+    kubeconfig: Path
+
+
+class SeedConfig(ApiModel):
+    """The Seed that the gardenlet registers: metadata and spec of ``core.gardener.cloud/v1beta1``."""
+
+    metadata: dict[str, Any]
+    spec: dict[str, Any]
+
+
+class ShootCareConfig(ApiModel):
+    sync_period: timedelta = timedelta(minutes=1)
+    """Conditions are looked at this often, and at once when something they depend on changes."""
+
+
+class VpnConfig(ApiModel):
+    network: str = "192.168.123.0/24"
+    """Range of the tunnels; must not meet any network of a shoot or seed."""
+
+
+class GardenletConfig(ApiModel):
+    garden_client_connection: ClientConnection
+    seed_client_connection: ClientConnection
+    seed_config: SeedConfig
+    temporal: TemporalConnection
+    health: HealthConfig = HealthConfig()
+    shoot_care: ShootCareConfig = ShootCareConfig()
+    vpn: VpnConfig = VpnConfig()
+    max_concurrent_activities: int = 200
+    identity: str = "gardenlet"

@@ -1,0 +1,63 @@
+"""The gardenlet process: one Temporal worker for its seed's queue, beside its controllers."""
+
+import logging
+from datetime import timedelta
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from activities.kube.clusters import Clusters
+from api.operations import seed_queue
+from workers import registry
+from workers.codec import data_converter
+from workers.etcd.controller import EtcdController
+from workers.gardenlet.care import CareController
+from workers.gardenlet.config import GardenletConfig
+from workers.gardenlet.seed import SeedController
+from workers.interceptors import ActivityInterceptor
+from workers.runtime import Health, load_config, run_until_signal
+
+log = logging.getLogger(__name__)
+
+
+async def run(config_path: str) -> None:
+    """Run until SIGTERM; activities in flight get 10 s to end, another gardenlet goes on with the rest."""
+    config = load_config(GardenletConfig, config_path)
+    seed_name = config.seed_config.metadata["name"]
+    garden = KubeClient.from_kubeconfig(config.garden_client_connection.kubeconfig)
+    seed = KubeClient.from_kubeconfig(config.seed_client_connection.kubeconfig)
+    clusters = Clusters(
+        garden=garden, garden_caches=Caches(garden), seed=seed, seed_caches=Caches(seed), seed_name=seed_name
+    )
+    temporal = await Client.connect(
+        config.temporal.address,
+        namespace=config.temporal.namespace,
+        data_converter=data_converter(config.temporal.codec_key_file),
+    )
+    worker = Worker(
+        temporal,
+        task_queue=seed_queue(seed_name),
+        activities=registry.seed_activities(clusters, vpn_network=config.vpn.network),
+        interceptors=[ActivityInterceptor()],
+        max_concurrent_activities=config.max_concurrent_activities,
+        graceful_shutdown_timeout=timedelta(seconds=10),
+    )
+    health = Health()
+    runner = await health.serve(config.health)
+    health.ready = True
+    log.info("gardenlet of seed %s is serving queue %s", seed_name, seed_queue(seed_name))
+    try:
+        await run_until_signal(
+            worker.run(),
+            SeedController(clusters, temporal, config.seed_config, config.identity).run(),
+            EtcdController(seed, clusters.seed_caches).run(),
+            CareController(clusters, config.shoot_care.sync_period).run(),
+        )
+    finally:
+        await runner.cleanup()
+        for caches in (clusters.garden_caches, clusters.seed_caches):
+            await caches.close()
+        for client in (garden, seed):
+            await client.close()

@@ -1,0 +1,51 @@
+"""Which activities a process offers. A test holds the flows' task names against these lists."""
+
+from collections.abc import Callable
+from typing import Any
+
+from temporalio import activity
+
+from activities.garden.shoots import ShootActivities
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from activities.kube.clusters import Clusters
+from activities.seed.bootstrap import SeedActivities
+from activities.seed.control_plane import ControlPlaneActivities
+from activities.seed.etcd import EtcdActivities
+from activities.seed.extensions import ExtensionActivities
+from activities.seed.namespace import NamespaceActivities
+from activities.seed.operating_system_configs import OperatingSystemConfigActivities
+from activities.seed.secrets import SecretActivities
+from activities.shoot.cleanup import CleanupActivities
+from activities.shoot.system import ShootSystemActivities
+
+
+def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..., Any]]:
+    """Activities of queue ``seed-<name>``."""
+    return _activities_of(
+        SeedActivities(clusters),
+        NamespaceActivities(clusters),
+        ExtensionActivities(clusters),
+        SecretActivities(clusters),
+        EtcdActivities(clusters),
+        ControlPlaneActivities(clusters, vpn_network=vpn_network),
+        ShootSystemActivities(clusters, vpn_network=vpn_network),
+        OperatingSystemConfigActivities(clusters),
+        CleanupActivities(clusters),
+    )
+
+
+def garden_activities(garden: KubeClient, caches: Caches) -> list[Callable[..., Any]]:
+    """Activities of queue ``garden``."""
+    return _activities_of(ShootActivities(garden, caches))
+
+
+def _activities_of(*owners: object) -> list[Callable[..., Any]]:
+    methods = [getattr(owner, name) for owner in owners for name in dir(owner) if not name.startswith("_")]
+    return [method for method in methods if hasattr(method, "__temporal_activity_definition")]
+
+
+def activity_name(method: Callable[..., Any]) -> str:
+    """The name that a flow calls the activity by."""
+    definition = activity._Definition.must_from_callable(method)
+    return definition.name or method.__name__

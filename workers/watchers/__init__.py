@@ -1,0 +1,1 @@
+"""Thin watchers: they translate an event to a signal, and decide nothing."""

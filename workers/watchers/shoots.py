@@ -1,0 +1,104 @@
+"""Tell a Shoot's lifecycle workflow that there is something to look at."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import Counter, Histogram
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError
+
+from activities.kube.cache import Caches
+from activities.kube.client import WatchEvent
+from activities.kube.controller import Queue
+from api import resources
+from api.operations import GARDEN_QUEUE, ShootRef
+from workers.runtime import log_context
+from workflows import visibility
+from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle, lifecycle_id
+
+log = logging.getLogger(__name__)
+
+SIGNALS = Counter("gardener_shoot_signals_total", "Events of Shoots passed on to their workflows.")
+SIGNAL_SECONDS = Histogram(
+    "gardener_shoot_signal_seconds",
+    "Time from the arrival of a Shoot's event to the delivery of its signal.",
+    buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
+)
+
+
+class ShootWatcher:
+    """Signals with start; losing an event, doubling one, or starting from nothing is harmless.
+
+    The signal says "look again": the workflow reads the Shoot itself. What does not concern it, a
+    change of status, is not passed on.
+    """
+
+    def __init__(self, garden: Caches, temporal: Client) -> None:
+        self._shoots = garden.of(resources.SHOOT)
+        self._temporal = temporal
+        self._seen: dict[str, object] = {}
+        self._arrived: dict[tuple[str | None, str], float] = {}
+        self._queue = Queue("shoots", self._signal, workers=8)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        unsubscribe = self._shoots.subscribe(self._on_event)
+        try:
+            await self._queue.run()
+        finally:
+            unsubscribe()
+
+    def _on_event(self, event: WatchEvent) -> None:
+        shoot = event.object
+        uid = shoot["metadata"]["uid"]
+        concern = _concern(shoot)
+        if event.type == "DELETED":
+            self._seen.pop(uid, None)
+        elif self._seen.get(uid) == concern:
+            return
+        else:
+            self._seen[uid] = concern
+        key = (shoot["metadata"]["namespace"], shoot["metadata"]["name"])
+        self._arrived.setdefault(key, time.monotonic())
+        self._queue.add(key)
+
+    async def _signal(self, key: tuple[str | None, str]) -> None:
+        namespace, name = key
+        shoot = self._shoots.get(name, namespace)
+        arrived = self._arrived.pop(key, time.monotonic())
+        if shoot is None:
+            return
+        ref = ShootRef(namespace=namespace or "", name=name, uid=shoot["metadata"]["uid"])
+        log_context.set({"shoot": str(ref)})
+        try:
+            await self._temporal.start_workflow(
+                ShootLifecycle.run,
+                LifecycleInput(shoot=ref),
+                id=lifecycle_id(ref),
+                task_queue=GARDEN_QUEUE,
+                start_signal="wake",
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                search_attributes=visibility.of_shoot(ref),
+                static_summary=f"Shoot {ref}",
+            )
+        except RPCError as error:
+            self._arrived.setdefault(key, arrived)
+            log.warning("signalling the workflow of Shoot %s: %s; trying again", ref, error.status.name)
+            raise
+        SIGNALS.inc()
+        SIGNAL_SECONDS.observe(time.monotonic() - arrived)
+
+
+def _concern(shoot: Mapping[str, Any]) -> object:
+    """What a lifecycle decides by; an annotation does not raise a custom resource's generation."""
+    metadata = shoot["metadata"]
+    return (
+        metadata.get("generation"),
+        metadata.get("deletionTimestamp"),
+        tuple(sorted((metadata.get("annotations") or {}).items())),
+        tuple(metadata.get("finalizers") or ()),
+        shoot["spec"].get("seedName"),
+    )
