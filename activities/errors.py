@@ -1,0 +1,31 @@
+"""Failures of activities: one function knows what is final, one table of codes says why."""
+
+from temporalio.exceptions import ApplicationError
+
+from activities.kube.errors import ApiError, Invalid
+
+# The request itself is wrong: the same bytes will get the same answer.
+# Not 401 or 403: an operator can mend credentials and RBAC while we wait.
+_FINAL = frozenset({400, 405, 415, 422})
+
+
+def api_failure(error: ApiError, doing: str = "") -> ApplicationError:
+    """What an activity raises ``from None`` when an API server refused it.
+
+    ``doing`` goes in front of what the error itself says it was doing.
+    """
+    return ApplicationError(
+        f"{doing}: {error}" if doing and doing != error.doing else str(error),
+        type="KubernetesApi",
+        non_retryable=error.status in _FINAL or isinstance(error, Invalid),
+    )
+
+
+def permanent(code: str, message: str) -> ApplicationError:
+    """A failure that trying again does not mend; ``code`` is one of ``api.errors.ErrorCode``."""
+    return ApplicationError(message, type=str(code), non_retryable=True)
+
+
+def transient(code: str, message: str) -> ApplicationError:
+    """A failure with a code for ``lastErrors`` that may pass: the retry policy decides."""
+    return ApplicationError(message, type=str(code))

@@ -1,0 +1,1 @@
+"""Kubernetes access: clients of clusters, shared list+watch caches, a small controller base."""

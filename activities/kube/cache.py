@@ -1,0 +1,274 @@
+"""Shared copies of what a cluster holds: list once, then watch; waiters are woken by events."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from activities.kube.client import KubeClient, Object, Objects, WatchEvent
+from activities.kube.errors import ApiError, Gone
+from api.resources import Resource
+
+T = TypeVar("T")
+Handler = Callable[[WatchEvent], None]
+
+_log = logging.getLogger(__name__)
+
+_FIRST_DELAY = 0.2
+_LONGEST_DELAY = 10.0
+"""Seconds between attempts to reach the API server again; short, because waiters sleep on it."""
+
+
+class Key(NamedTuple):
+    """Names an object of one kind; the namespace is None for cluster-scoped kinds."""
+
+    namespace: str | None
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def key_of(obj: Object) -> Key:
+    return Key(obj["metadata"].get("namespace"), obj["metadata"]["name"])
+
+
+class Cache:
+    """One resource of one cluster, whole or by namespace, labels or fields.
+
+    Objects handed out are shared: read them, copy before changing. The copy may lag behind the
+    cluster; who just wrote compares generation or resourceVersion.
+    """
+
+    def __init__(
+        self, client: KubeClient, resource: Resource, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> None:
+        self.resource = resource
+        self._client = client
+        self._namespace = namespace
+        self._labels = labels
+        self._fields = fields
+        self._objects: dict[Key, Object] = {}
+        self._handlers: list[Handler] = []
+        self._synced = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._last_error = ""
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name=f"cache of {self.resource} {self._namespace or ''}"
+            )
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            self._task = None
+
+    def get(self, name: str, namespace: str | None = None) -> Object | None:
+        """The object; the namespace may be left out if the cache has just one."""
+        return self._objects.get(self._key(name, namespace))
+
+    def list(self, namespace: str | None = None) -> Objects:
+        if namespace is None:
+            return list(self._objects.values())
+        return [obj for key, obj in self._objects.items() if key.namespace == namespace]
+
+    async def synced(self) -> None:
+        """Returns once the first list has been read."""
+        await self._synced.wait()
+
+    @property
+    def is_synced(self) -> bool:
+        return self._synced.is_set()
+
+    def subscribe(self, handler: Handler) -> Callable[[], None]:
+        """Call ``handler`` for everything there is, as ADDED, and for every change after that.
+
+        Handlers must be quick and must not raise. Returns the function that ends it.
+        """
+        self._handlers.append(handler)
+        for obj in list(self._objects.values()):
+            self._tell(handler, WatchEvent("ADDED", obj))
+
+        def unsubscribe() -> None:
+            if handler in self._handlers:
+                self._handlers.remove(handler)
+
+        return unsubscribe
+
+    async def wait_for(
+        self,
+        name: str,
+        namespace: str | None,
+        predicate: Callable[[Object | None], T | None],
+        timeout: float,
+        on_progress: Callable[[Object | None], None] | None = None,
+    ) -> T:
+        """What ``predicate`` says of the object, as soon as that is neither None nor False.
+
+        It is asked once at the start and again after each change of the object, with None while
+        the object does not exist; what it raises ends the wait. ``on_progress`` sees each state
+        that was not enough. Raises TimeoutError after ``timeout`` seconds.
+        """
+        key = self._key(name, namespace)
+
+        def check() -> T | None:
+            obj = self._objects.get(key)
+            answer = predicate(obj)
+            if (answer is None or answer is False) and on_progress is not None:
+                on_progress(obj)
+            return answer
+
+        return await self._wait(
+            check, lambda event: key_of(event.object) == key, f"{self.resource.kind} {key}", timeout
+        )
+
+    async def wait_until(self, predicate: Callable[["Cache"], T | None], timeout: float) -> T:
+        """Like wait_for, over the whole cache: asked again after each change of any object."""
+        return await self._wait(lambda: predicate(self), lambda _: True, str(self.resource), timeout)
+
+    async def _wait(
+        self, check: Callable[[], T | None], concerns: Callable[[WatchEvent], bool], what: str, timeout: float
+    ) -> T:
+        changed = asyncio.Event()
+
+        def handler(event: WatchEvent) -> None:
+            if concerns(event):
+                changed.set()
+
+        try:
+            async with asyncio.timeout(timeout):
+                await self._synced.wait()
+                unsubscribe = self.subscribe(handler)
+                try:
+                    while True:
+                        changed.clear()
+                        answer = check()
+                        if answer is not None and answer is not False:
+                            return answer
+                        await changed.wait()
+                finally:
+                    unsubscribe()
+        except TimeoutError:
+            lost = f"; the watch is broken: {self._last_error}" if self._last_error else ""
+            raise TimeoutError(f"{what} was not as wanted after {timeout:.0f} s{lost}") from None
+
+    def _key(self, name: str, namespace: str | None) -> Key:
+        return Key((namespace or self._namespace) if self.resource.namespaced else None, name)
+
+    async def _run(self) -> None:
+        delay = _FIRST_DELAY
+        while True:
+            try:
+                version = await self._relist()
+                self._last_error = ""
+                delay = _FIRST_DELAY
+                await self._follow(version)
+            except Gone:
+                _log.debug("watch of %s is too old, listing again", self.resource)
+                continue
+            except ApiError as error:
+                if str(error) != self._last_error:
+                    _log.warning("%s; trying again", error)
+                self._last_error = str(error)
+            except Exception:
+                _log.exception("cache of %s failed, starting anew", self.resource)
+            await asyncio.sleep(delay * random.uniform(0.7, 1.3))
+            delay = min(delay * 2, _LONGEST_DELAY)
+
+    async def _relist(self) -> str:
+        objects, version = await self._client.list_with_version(
+            self.resource, self._namespace, labels=self._labels, fields=self._fields
+        )
+        found = {key_of(obj): obj for obj in objects}
+        for key in [key for key in self._objects if key not in found]:
+            self._remove(key, self._objects[key])
+        for obj in found.values():
+            self._put(obj)
+        self._synced.set()
+        return version
+
+    async def _follow(self, version: str) -> None:
+        """Watch from a version on, reconnecting where that is enough. Raises ApiError when it isn't."""
+        failures = 0
+        while True:
+            started = asyncio.get_running_loop().time()
+            try:
+                async for event in self._client.watch(
+                    self.resource,
+                    self._namespace,
+                    labels=self._labels,
+                    fields=self._fields,
+                    resource_version=version,
+                ):
+                    failures = 0
+                    version = event.object["metadata"]["resourceVersion"]
+                    if event.type == "DELETED":
+                        self._remove(key_of(event.object), event.object)
+                    elif event.type != "BOOKMARK":
+                        self._put(event.object)
+            except ApiError as error:
+                if error.status not in (0, 429, 500, 502, 503, 504):
+                    raise
+                self._last_error = str(error)
+                failures += 1
+                _log.debug("%s; reconnecting", error)
+            else:
+                self._last_error = ""
+                # A server that ends watches at once would have us spin.
+                failures = failures + 1 if asyncio.get_running_loop().time() - started < 1 else 0
+            if failures:
+                delay = min(_FIRST_DELAY * 2 ** (failures - 1), _LONGEST_DELAY)
+                await asyncio.sleep(delay * random.uniform(0.7, 1.3))
+
+    def _put(self, obj: Object) -> None:
+        key = key_of(obj)
+        old = self._objects.get(key)
+        if old is not None and old["metadata"].get("resourceVersion") == obj["metadata"].get("resourceVersion"):
+            return
+        self._objects[key] = obj
+        self._publish(WatchEvent("ADDED" if old is None else "MODIFIED", obj, old))
+
+    def _remove(self, key: Key, last: Object) -> None:
+        old = self._objects.pop(key, None)
+        if old is not None:
+            self._publish(WatchEvent("DELETED", last, old))
+
+    def _publish(self, event: WatchEvent) -> None:
+        for handler in list(self._handlers):
+            self._tell(handler, event)
+
+    def _tell(self, handler: Handler, event: WatchEvent) -> None:
+        try:
+            handler(event)
+        except Exception:
+            _log.exception("a handler of %s events failed", self.resource)
+
+
+class Caches:
+    """The caches of one cluster, each started when first asked for and shared by all who ask."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.client = client
+        self._caches: dict[tuple[Resource, str | None, str, str], Cache] = {}
+
+    def of(self, resource: Resource, namespace: str | None = None, labels: str = "", fields: str = "") -> Cache:
+        """The cache of a resource; start it before the write whose effect you wait for, or after: both work."""
+        key = (resource, namespace if resource.namespaced else None, labels, fields)
+        cache = self._caches.get(key)
+        if cache is None:
+            cache = self._caches[key] = Cache(self.client, resource, key[1], labels, fields)
+            cache.start()
+        return cache
+
+    async def forget(self, namespace: str) -> None:
+        """Stop the caches of one namespace, when it is gone."""
+        gone = [key for key in self._caches if key[1] == namespace]
+        await asyncio.gather(*(self._caches.pop(key).close() for key in gone))
+
+    async def close(self) -> None:
+        await asyncio.gather(*(cache.close() for cache in self._caches.values()))
+        self._caches.clear()

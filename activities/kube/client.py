@@ -1,0 +1,654 @@
+"""An async client of one cluster: raw JSON in and out, over the official client's transport."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import random
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+from activities.kube.errors import ApiError, Conflict, Gone, NotFound, Unauthorized, Unreachable, error_from_status
+from activities.kube.kubeconfig import Endpoint, endpoint_of, in_cluster_endpoint, parse_kubeconfig
+from api.resources import Resource, UnknownKind, resource_of
+
+Object = dict[str, Any]
+Objects = list[Object]
+
+APPLY = "application/apply-patch+yaml"
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+
+_log = logging.getLogger(__name__)
+
+_SECRET_KINDS = frozenset(
+    {
+        "secrets",
+        "internalsecrets",
+        "shootstates",
+        "tokenreviews",
+        "operatingsystemconfigs",
+    }
+)
+"""Resources whose content a server's error message must not carry into logs and histories."""
+
+_ANSWER = aiohttp.ClientTimeout(total=60, sock_connect=5)
+# API servers send a bookmark about once a minute; a silent watch is a dead one.
+_WATCH = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=100)
+_WATCH_SECONDS = (280, 560)
+"""How long a watch is asked to last; spread, so that not all reconnect at once."""
+_PAGE = 500
+_PARALLEL_REQUESTS = 16
+"""Requests in flight per client, watches aside: each new connection costs a TLS handshake."""
+_REREAD_FILES = 5.0
+"""Seconds between looks at a kubeconfig or token file that may have rotated."""
+_PATIENCE = 3
+"""How often a request is sent again because the server asks for it (429)."""
+
+
+@dataclass(frozen=True)
+class WatchEvent:
+    """A change of one object. Objects are shared: read them, copy before changing."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+    object: Object
+    old: Object | None = None
+    """The object before, where a cache knew it."""
+
+
+class KubeClient:
+    """One cluster, safe for concurrent use from one event loop.
+
+    Failures are ``activities.kube.errors.ApiError``. Files named in a kubeconfig, and the
+    kubeconfig itself if it was given as a path, are read again when they rotate.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, kubeconfig_path: Path | None = None) -> None:
+        self._endpoint = endpoint
+        self._path = kubeconfig_path
+        self._token = ""
+        self._files_read_at = float("-inf")
+        self._transport: _Transport | None = None
+        self._retired: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(_PARALLEL_REQUESTS)
+        self._discovered: dict[tuple[str, str], Resource] = {}
+        self._discovery = asyncio.Lock()
+        self._closed = False
+
+    @classmethod
+    def from_kubeconfig(cls, kubeconfig: str | Path | Mapping[str, Any]) -> "KubeClient":
+        """A client for the current context of a path, of YAML text, or of a parsed kubeconfig."""
+        if isinstance(kubeconfig, Mapping):
+            return cls(endpoint_of(kubeconfig))
+        if isinstance(kubeconfig, str) and "\n" in kubeconfig:
+            return cls(endpoint_of(parse_kubeconfig(kubeconfig)))
+        path = Path(kubeconfig).expanduser()
+        return cls(endpoint_of(parse_kubeconfig(path.read_bytes()), path.parent), kubeconfig_path=path)
+
+    @classmethod
+    def in_cluster(cls) -> "KubeClient":
+        """A client with the service account of the pod we run in."""
+        return cls(in_cluster_endpoint())
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._endpoint
+
+    def reconfigure(self, endpoint: Endpoint) -> None:
+        """Go on with another address or other credentials; requests in flight end on the old ones."""
+        if not self._endpoint.same_connection(endpoint) and self._transport is not None:
+            task = asyncio.get_running_loop().create_task(self._transport.retire())
+            self._retired.add(task)
+            task.add_done_callback(self._retired.discard)
+            self._transport = None
+        self._endpoint = endpoint
+        self._token = ""
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in self._retired:
+            task.cancel()
+        if self._retired:
+            await asyncio.wait(self._retired)
+        if self._transport is not None:
+            await self._transport.close()
+            self._transport = None
+
+    async def __aenter__(self) -> "KubeClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Reading
+
+    async def get(self, res: Resource, name: str, namespace: str | None = None, *, subresource: str = "") -> Object:
+        """Raises NotFound."""
+        answer = await self._call("GET", res, namespace, name, subresource)
+        return _object(answer)
+
+    async def find(self, res: Resource, name: str, namespace: str | None = None) -> Object | None:
+        """Like get, None if there is no such object or no such kind."""
+        try:
+            return await self.get(res, name, namespace)
+        except NotFound:
+            return None
+
+    async def list(self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "") -> Objects:
+        """All objects, or those of one namespace, in the server's order."""
+        objects, _ = await self.list_with_version(res, namespace, labels=labels, fields=fields)
+        return objects
+
+    async def list_with_version(
+        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> tuple[Objects, str]:
+        """The objects and the resource version to start a watch at."""
+        try:
+            return await self._list(res, namespace, labels, fields, limit=_PAGE)
+        except Gone:  # the continue token expired between two pages
+            return await self._list(res, namespace, labels, fields, limit=0)
+
+    async def _list(
+        self, res: Resource, namespace: str | None, labels: str, fields: str, limit: int
+    ) -> tuple[Objects, str]:
+        query = _selectors(labels, fields)
+        if limit:
+            query["limit"] = str(limit)
+        objects: Objects = []
+        while True:
+            page = await self._call("GET", res, namespace, query=query)
+            for item in page.get("items") or ():
+                # Items of a list don't say what they are.
+                objects.append({"apiVersion": res.api_version, "kind": res.kind, **item})
+            more = page["metadata"].get("continue")
+            if not more:
+                return objects, str(page["metadata"].get("resourceVersion", ""))
+            query["continue"] = more
+
+    async def watch(
+        self,
+        res: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        resource_version: str = "",
+    ) -> AsyncIterator[WatchEvent]:
+        """Events of one watch connection, until the server ends it, as it does every few minutes.
+
+        With bookmarks. Raises Gone if the resource version is too old. For a watch that lasts,
+        use ``activities.kube.cache``.
+        """
+        doing = f"watching {_where(res, namespace)}"
+        query = _selectors(labels, fields)
+        query |= {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),
+        }
+        if resource_version:
+            query["resourceVersion"] = resource_version
+        response = await self._open(
+            "GET", res.path(namespace), query=query, timeout=_WATCH, doing=doing, quote_answer=_quotable(res)
+        )
+        try:
+            async for line in _lines(response, doing):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    status = event["object"]
+                    raise error_from_status(int(status.get("code") or 500), status, doing, quote=_quotable(res))
+                yield WatchEvent(event["type"], event["object"])
+        finally:
+            # Not release(): the stream has no end to read to.
+            response.close()
+
+    # Writing
+
+    async def create(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
+        """Raises AlreadyExists. With a subresource: create that, such as ``token``, of the named object."""
+        res = await self._resource(obj)
+        name = str(obj["metadata"].get("name", "")) if subresource else ""
+        return _object(await self._call("POST", res, self._namespace(res, obj), name, subresource, body=obj, named=obj))
+
+    async def replace(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
+        """Overwrite what has the same resourceVersion. Raises Conflict if somebody was faster."""
+        res = await self._resource(obj)
+        name = str(obj["metadata"]["name"])
+        return _object(await self._call("PUT", res, self._namespace(res, obj), name, subresource, body=obj))
+
+    async def apply(self, obj: Mapping[str, Any], *, manager: str, subresource: str = "", force: bool = True) -> Object:
+        """Server-side apply: own exactly the fields given here. Raises Conflict only without force."""
+        res = await self._resource(obj)
+        metadata = {
+            key: value for key, value in obj["metadata"].items() if key not in ("managedFields", "resourceVersion")
+        }
+        return _object(
+            await self._call(
+                "PATCH",
+                res,
+                self._namespace(res, obj),
+                str(metadata["name"]),
+                subresource,
+                body={**obj, "metadata": metadata},
+                query={"fieldManager": manager, "force": "true" if force else "false"},
+                content_type=APPLY,
+            )
+        )
+
+    async def patch(
+        self,
+        res: Resource,
+        name: str,
+        namespace: str | None,
+        patch: Mapping[str, Any] | Objects,
+        *,
+        subresource: str = "",
+    ) -> Object:
+        """Merge patch for a mapping, JSON patch for a list."""
+        content_type = JSON_PATCH if isinstance(patch, list) else MERGE_PATCH
+        return _object(
+            await self._call("PATCH", res, namespace, name, subresource, body=patch, content_type=content_type)
+        )
+
+    async def delete(
+        self,
+        res: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
+        grace_seconds: int | None = None,
+    ) -> bool:
+        """Ask for deletion. False: already gone, or another object (uid) has the name now."""
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if propagation is not None:
+            options["propagationPolicy"] = propagation
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        try:
+            await self._call("DELETE", res, namespace, name, body=options)
+        except NotFound:
+            return False
+        except Conflict:
+            if uid is None:
+                raise
+            now = await self.find(res, name, namespace)
+            if now is not None and now["metadata"].get("uid") == uid:
+                raise
+            return False
+        return True
+
+    async def resource_for(self, api_version: str, kind: str) -> Resource:
+        """Where a kind lives, asked of the cluster if it is not in ``api.resources``.
+
+        Raises NotFound if the cluster does not serve it.
+        """
+        with contextlib.suppress(UnknownKind):
+            return resource_of(api_version, kind)
+        async with self._discovery:
+            if (api_version, kind) not in self._discovered:
+                await self._discover(api_version, kind)
+            try:
+                return self._discovered[api_version, kind]
+            except KeyError:
+                raise NotFound(404, "UnknownKind", f"looking up kind {kind} of {api_version}") from None
+
+    async def _discover(self, api_version: str, kind: str) -> None:
+        group, _, version = api_version.rpartition("/")
+        path = f"/apis/{api_version}" if group else f"/api/{version}"
+        served = await self.request("GET", path, doing=f"looking up kind {kind} of {api_version}")
+        for entry in served.get("resources") or ():
+            if "/" not in entry["name"]:
+                self._discovered[api_version, entry["kind"]] = Resource(
+                    group, version, entry["kind"], entry["name"], bool(entry["namespaced"])
+                )
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        doing: str = "",
+    ) -> Any:
+        """Any request: parsed JSON, or text if the answer is not JSON."""
+        secret = any(part in _SECRET_KINDS for part in path.split("/"))
+        return await self._answer(
+            method,
+            path,
+            body=body,
+            query=query,
+            content_type=content_type,
+            doing=doing or f"{method} {path}",
+            quote_answer=not secret,
+        )
+
+    # Plumbing
+
+    async def _resource(self, obj: Mapping[str, Any]) -> Resource:
+        return await self.resource_for(str(obj["apiVersion"]), str(obj["kind"]))
+
+    @staticmethod
+    def _namespace(res: Resource, obj: Mapping[str, Any]) -> str | None:
+        if not res.namespaced:
+            return None
+        namespace = obj["metadata"].get("namespace")
+        if not namespace:
+            raise ValueError(f"{res.kind} {obj['metadata'].get('name', '')!r} has no namespace")
+        return str(namespace)
+
+    async def _call(
+        self,
+        method: str,
+        res: Resource,
+        namespace: str | None = None,
+        name: str = "",
+        subresource: str = "",
+        *,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        named: Mapping[str, Any] | None = None,
+    ) -> Any:
+        shown = name or (str(named["metadata"].get("name", "")) if named else "")
+        verb = _VERBS.get(content_type or "", "") or ("listing" if method == "GET" and not name else _VERBS[method])
+        doing = f"{verb} {_where(res, namespace, shown)}" + (f" ({subresource})" if subresource else "")
+        return await self._answer(
+            method,
+            res.path(namespace, name, subresource),
+            body=body,
+            query=query,
+            content_type=content_type,
+            doing=doing,
+            quote_answer=_quotable(res) and subresource != "token",
+        )
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any,
+        query: Mapping[str, str] | None,
+        content_type: str | None,
+        doing: str,
+        quote_answer: bool,
+    ) -> Any:
+        async with self._slots:
+            for attempt in range(_PATIENCE + 1):
+                try:
+                    response = await self._open(
+                        method,
+                        path,
+                        body=body,
+                        query=query,
+                        content_type=content_type,
+                        timeout=_ANSWER,
+                        doing=doing,
+                        quote_answer=quote_answer,
+                    )
+                    with _unreachable(doing):
+                        text = await response.read()
+                    return _parsed(response, text)
+                except ApiError as error:
+                    wait = error.retry_after
+                    if error.status != 429 or wait is None or attempt == _PATIENCE:
+                        raise
+                await asyncio.sleep(min(wait, 5.0) * random.uniform(1.0, 1.3))
+        raise AssertionError("unreachable")
+
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        timeout: aiohttp.ClientTimeout,
+        doing: str,
+        quote_answer: bool,
+    ) -> aiohttp.ClientResponse:
+        """Send, and return a good answer with its body still unread. Raises ApiError."""
+        try:
+            return await self._send(method, path, body, query, content_type, timeout, doing, quote_answer)
+        except Unauthorized:
+            if not self._reread_files(now=True):
+                raise
+        return await self._send(method, path, body, query, content_type, timeout, doing, quote_answer)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Mapping[str, str] | None,
+        content_type: str | None,
+        timeout: aiohttp.ClientTimeout,
+        doing: str,
+        quote_answer: bool,
+    ) -> aiohttp.ClientResponse:
+        if self._closed:
+            raise Unreachable(0, "client is closed", doing)
+        self._reread_files()
+        if self._transport is None:
+            self._transport = _Transport(self._endpoint)
+        headers = {"Accept": "application/json", "User-Agent": "gardener-on-temporal"}
+        if content_type or body is not None:
+            headers["Content-Type"] = content_type or "application/json"
+        if token := self._token or self._endpoint.token:
+            headers["Authorization"] = f"Bearer {token}"
+        url = self._endpoint.server + path + (f"?{urlencode(query, quote_via=quote)}" if query else "")
+        transport = self._transport
+        for retry in (True, False):
+            try:
+                with _unreachable(doing):
+                    response = await transport.send(method, url, headers, body, timeout)
+                break
+            except ConnectionLost:
+                # A kept-alive connection may have died with a restarted server before we wrote to
+                # it. POST may have reached the server, everything else is the same done twice.
+                if not retry or method == "POST":
+                    raise
+        if response.status < 300:
+            return response
+        with _unreachable(doing):
+            text = await response.read()
+        raise _refusal(response, text, doing, quote_answer)
+
+    def _reread_files(self, *, now: bool = False) -> bool:
+        """Take over rotated files; true if something changed."""
+        if self._path is None and self._endpoint.token_file is None:
+            return False
+        clock = time.monotonic()
+        if not now and clock - self._files_read_at < _REREAD_FILES:
+            return False
+        self._files_read_at = clock
+        changed = False
+        try:
+            if self._path is not None:
+                endpoint = endpoint_of(parse_kubeconfig(self._path.read_bytes()), self._path.parent)
+                if endpoint != self._endpoint:
+                    self.reconfigure(endpoint)
+                    changed = True
+            if self._endpoint.token_file is not None:
+                token = self._endpoint.token_file.read_text().strip()
+                changed |= token != self._token
+                self._token = token
+        except (OSError, ValueError) as error:
+            # Half a rotation, or a volume not mounted yet: go on with what we have.
+            _log.warning("credentials can't be read again: %s", error)
+        return changed
+
+
+class ConnectionLost(Unreachable):
+    """The connection broke while we used it."""
+
+
+class _Transport(RESTClientObject):
+    """Connections to one API server, as the official client makes them, with our settings."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(
+            Configuration(
+                host=endpoint.server,
+                ca_cert_data=endpoint.ca or None,
+                verify_ssl=not endpoint.insecure,
+                tls_server_name=endpoint.tls_server_name or None,
+                proxy=endpoint.proxy or None,
+                # API servers are reached directly or by the kubeconfig's proxy, not by HTTPS_PROXY.
+                client_session_kwargs={"trust_env": False, "auto_decompress": True},
+            )
+        )
+        if endpoint.certificate and endpoint.key:
+            _load_certificate(self.ssl_context, endpoint.certificate, endpoint.key)
+
+    async def send(
+        self, method: str, url: str, headers: dict[str, str], body: Any, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        answer = await self.request(  # type: ignore[no-untyped-call]
+            method, url, headers=headers, body=body, _request_timeout=timeout
+        )
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(
+            limit=0, ssl=self.ssl_context, keepalive_timeout=60, socket_factory=_watchful_socket
+        )
+
+    async def retire(self) -> None:
+        """Close, once everything but watches must have ended."""
+        try:
+            await asyncio.sleep(_ANSWER.total or 60)
+        finally:
+            await self.close()
+
+
+def _watchful_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that notices within 30 s that its peer is gone, also when nobody sends."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000)):
+        if hasattr(socket, name):  # Linux has them all
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Python's ssl takes files only; this one has no name on any disk where that is possible."""
+    pem = certificate.rstrip() + b"\n" + key
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("client-certificate")
+        try:
+            os.write(descriptor, pem)
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.NamedTemporaryFile() as file:  # mode 0600
+        file.write(pem)
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+_VERBS = {
+    "GET": "getting",
+    "POST": "creating",
+    "PUT": "replacing",
+    "DELETE": "deleting",
+    APPLY: "applying",
+    MERGE_PATCH: "patching",
+    JSON_PATCH: "patching",
+}
+
+
+def _where(res: Resource, namespace: str | None, name: str = "") -> str:
+    return f"{res.kind} " + "/".join(part for part in (namespace, name) if part) if namespace or name else str(res)
+
+
+def _quotable(res: Resource) -> bool:
+    return res.plural not in _SECRET_KINDS
+
+
+def _selectors(labels: str, fields: str) -> dict[str, str]:
+    query = {}
+    if labels:
+        query["labelSelector"] = labels
+    if fields:
+        query["fieldSelector"] = fields
+    return query
+
+
+def _object(answer: Any) -> Object:
+    if not isinstance(answer, dict):
+        raise TypeError("API server answered with something that is no object")
+    return answer
+
+
+def _parsed(response: aiohttp.ClientResponse, text: bytes) -> Any:
+    return json.loads(text) if "json" in response.content_type else text.decode(errors="replace")
+
+
+def _refusal(response: aiohttp.ClientResponse, text: bytes, doing: str, quote_answer: bool) -> ApiError:
+    body: Any = {}
+    if "json" in response.content_type:
+        with contextlib.suppress(ValueError):
+            body = json.loads(text)
+    if not isinstance(body, Mapping) or not body.get("reason"):
+        message = body.get("message", "") if isinstance(body, Mapping) else ""
+        body = {"reason": response.reason, "message": message}
+    error = error_from_status(response.status, body, doing, quote=quote_answer)
+    if error.retry_after is None and response.headers.get("Retry-After", "").isdigit():
+        error.retry_after = float(response.headers["Retry-After"])
+    return error
+
+
+@contextlib.contextmanager
+def _unreachable(doing: str) -> Any:
+    """Turn the transport's exceptions into ours."""
+    try:
+        yield
+    except TimeoutError:
+        raise Unreachable(0, "API server did not answer in time", doing) from None
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise Unreachable(0, f"API server's certificate is not trusted: {error.certificate_error}", doing) from None
+    except aiohttp.ClientConnectorError as error:
+        raise Unreachable(0, f"API server can't be reached: {error.os_error.strerror or error}", doing) from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise ConnectionLost(0, f"connection to API server was lost: {type(error).__name__}", doing) from None
+
+
+async def _lines(response: aiohttp.ClientResponse, doing: str) -> AsyncIterator[bytes]:
+    """Lines of any length: an object may be larger than the transport's buffer."""
+    rest = b""
+    chunks = response.content.iter_any()
+    while True:
+        with _unreachable(doing):
+            try:
+                chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if line:
+                yield line

@@ -1,0 +1,183 @@
+"""The clusters that activities work on: the garden, our seed, and the shoots on it."""
+
+import asyncio
+import base64
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from activities.kube.cache import Cache, Caches
+from activities.kube.client import KubeClient, Object
+from activities.kube.errors import NotFound
+from activities.kube.kubeconfig import Endpoint, endpoint_of, parse_kubeconfig
+from api.resources import CLUSTER, SECRET, SERVICE
+
+SHOOT_KUBECONFIG = "gardener-internal"
+"""Secret in the control-plane namespace with our own access to the shoot."""
+API_SERVER = "kube-apiserver"
+"""Service of the shoot's API server in its control-plane namespace."""
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """What a flow's first task pinned: the desired state that all later tasks work from."""
+
+    cluster: Object
+
+    @property
+    def shoot(self) -> Object:
+        return self._part("shoot")
+
+    @property
+    def cloud_profile(self) -> Object:
+        return self._part("cloudProfile")
+
+    @property
+    def seed(self) -> Object:
+        return self._part("seed")
+
+    @property
+    def technical_id(self) -> str:
+        return str(self.cluster["metadata"]["name"])
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Of the Shoot, not of the Cluster object."""
+        return dict(self.shoot.get("metadata", {}).get("annotations") or {})
+
+    @property
+    def hibernated(self) -> bool:
+        """Whether the Shoot is wanted asleep."""
+        return bool((self.shoot.get("spec", {}).get("hibernation") or {}).get("enabled"))
+
+    @property
+    def workerless(self) -> bool:
+        return not self.shoot.get("spec", {}).get("provider", {}).get("workers")
+
+    @property
+    def kubernetes_version(self) -> str:
+        return str(self.shoot["spec"]["kubernetes"]["version"])
+
+    def _part(self, name: str) -> Object:
+        part: Object | None = self.cluster["spec"].get(name)
+        if part is None:
+            raise NotFound(404, "Incomplete", f"reading {name} from Cluster {self.cluster['metadata']['name']}")
+        return part
+
+
+@dataclass
+class Clusters:
+    """What an activities class is constructed with. One instance per worker process."""
+
+    garden: KubeClient
+    seed: KubeClient
+    seed_name: str
+    garden_caches: Caches = field(init=False)
+    seed_caches: Caches = field(init=False)
+    _shoots: dict[str, "_ShootAccess"] = field(init=False, default_factory=dict, repr=False)
+    _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        self.garden_caches = Caches(self.garden)
+        self.seed_caches = Caches(self.seed)
+
+    @classmethod
+    def connect(
+        cls, garden: str | Path | dict[str, Any], seed: str | Path | dict[str, Any] | None, seed_name: str
+    ) -> "Clusters":
+        """From kubeconfigs; without one for the seed, we run in it."""
+        return cls(
+            garden=KubeClient.from_kubeconfig(garden),
+            seed=KubeClient.from_kubeconfig(seed) if seed is not None else KubeClient.in_cluster(),
+            seed_name=seed_name,
+        )
+
+    async def shoot(self, technical_id: str) -> KubeClient:
+        """A client for a shoot, by its cluster IP in the seed; follows its Secret when that rotates.
+
+        Don't keep it longer than an activity. Raises NotFound while the shoot has no access for us.
+        """
+        async with self._lock:
+            access = self._shoots.get(technical_id)
+            if access is None or access.lost:
+                if access is not None:
+                    await access.close()
+                access = self._shoots[technical_id] = _ShootAccess(self.seed, technical_id)
+        return await access.client()
+
+    async def forget_shoot(self, technical_id: str) -> None:
+        """Drop the connections of a shoot that is put to sleep or deleted."""
+        access = self._shoots.pop(technical_id, None)
+        if access is not None:
+            await access.close()
+
+    async def cluster(self, technical_id: str) -> ClusterView:
+        """The pinned desired state. Read from the cluster, not a cache: it was perhaps written just now.
+
+        Raises NotFound.
+        """
+        return ClusterView(await self.seed.get(CLUSTER, technical_id))
+
+    async def close(self) -> None:
+        await asyncio.gather(self.garden_caches.close(), self.seed_caches.close())
+        await asyncio.gather(*(access.close() for access in self._shoots.values()))
+        self._shoots.clear()
+        await self.garden.close()
+        await self.seed.close()
+
+
+class _ShootAccess:
+    """One shoot's client, and the watch on the Secret it comes from."""
+
+    def __init__(self, seed: KubeClient, technical_id: str) -> None:
+        self._seed = seed
+        self._namespace = technical_id
+        self._secret = Cache(seed, SECRET, technical_id, fields=f"metadata.name={SHOOT_KUBECONFIG}")
+        self._secret.start()
+        self._client: KubeClient | None = None
+        self._made_of = ""
+        self._making = asyncio.Lock()
+
+    @property
+    def lost(self) -> bool:
+        """The Secret was there and is gone: so is the shoot, or it is another one."""
+        return self._client is not None and self._secret.get(SHOOT_KUBECONFIG) is None
+
+    async def client(self) -> KubeClient:
+        async with self._making:
+            secret = self._secret.get(SHOOT_KUBECONFIG) if self._secret.is_synced else None
+            if secret is None:
+                # Perhaps written a moment ago: the cluster knows better than the cache.
+                secret = await self._seed.get(SECRET, SHOOT_KUBECONFIG, self._namespace)
+            version = secret["metadata"]["resourceVersion"]
+            if self._client is None:
+                self._client = KubeClient(await self._endpoint(secret))
+            elif version != self._made_of:
+                self._client.reconfigure(await self._endpoint(secret))
+            self._made_of = version
+            return self._client
+
+    async def _endpoint(self, secret: Object) -> Endpoint:
+        doing = f"reading access to shoot {self._namespace} from Secret {SHOOT_KUBECONFIG}"
+        encoded = (secret.get("data") or {}).get("kubeconfig")
+        if not encoded:
+            raise NotFound(404, "NoKubeconfig", doing)
+        endpoint = endpoint_of(parse_kubeconfig(base64.b64decode(encoded)))
+        if not (endpoint.token or endpoint.certificate):
+            raise NotFound(404, "NoCredentialsYet", doing)
+        service = await self._seed.get(SERVICE, API_SERVER, self._namespace)
+        address = service["spec"].get("clusterIP")
+        if not address or address == "None":
+            return endpoint
+        host = f"[{address}]" if ":" in address else address
+        return dataclasses.replace(
+            endpoint,
+            server=f"https://{host}:{service['spec']['ports'][0]['port']}",
+            tls_server_name=f"{API_SERVER}.{self._namespace}.svc",
+        )
+
+    async def close(self) -> None:
+        await self._secret.close()
+        if self._client is not None:
+            await self._client.close()

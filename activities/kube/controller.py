@@ -1,0 +1,152 @@
+"""A small controller: a queue of object keys, workers, and another try with backoff."""
+
+import asyncio
+import heapq
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from activities.kube.cache import Cache, Key, key_of
+from activities.kube.client import WatchEvent
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """Look at this object again after some seconds, though nothing failed."""
+
+    after: float
+
+
+class Queue:
+    """Keys to look at: each at most once in the queue, and never with two workers at a time."""
+
+    def __init__(self) -> None:
+        self._ready: asyncio.Queue[Key] = asyncio.Queue()
+        self._waiting: set[Key] = set()
+        self._running: set[Key] = set()
+        self._again: set[Key] = set()
+        self._timers: list[tuple[float, int, Key]] = []
+        self._serial = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, key: Key, after: float = 0.0) -> None:
+        if after > 0:
+            loop = asyncio.get_running_loop()
+            self._serial += 1
+            heapq.heappush(self._timers, (loop.time() + after, self._serial, key))
+            self._arm(loop)
+        elif key in self._running:
+            self._again.add(key)
+        elif key not in self._waiting:
+            self._waiting.add(key)
+            self._ready.put_nowait(key)
+
+    async def take(self) -> Key:
+        key = await self._ready.get()
+        self._waiting.discard(key)
+        self._running.add(key)
+        return key
+
+    def done(self, key: Key) -> None:
+        self._running.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._timers:
+            self._timer = loop.call_at(self._timers[0][0], self._ring, loop)
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        while self._timers and self._timers[0][0] <= loop.time():
+            self.add(heapq.heappop(self._timers)[2])
+        self._arm(loop)
+
+
+Reconcile = Callable[[Key], Awaitable[Requeue | None]]
+
+
+class Controller:
+    """Calls ``reconcile`` for every key that was enqueued, again after a failure.
+
+    ``reconcile`` looks at the world itself; a key says where, not what happened.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Reconcile,
+        *,
+        workers: int = 5,
+        first_delay: float = 0.5,
+        longest_delay: float = 60.0,
+    ) -> None:
+        self.name = name
+        self._reconcile = reconcile
+        self._workers = workers
+        self._first_delay = first_delay
+        self._longest_delay = longest_delay
+        self._queue = Queue()
+        self._failures: dict[Key, int] = {}
+        self._unsubscribe: list[Callable[[], None]] = []
+
+    def enqueue(self, key: Key, after: float = 0.0) -> None:
+        """Look at a key soon, or after some seconds."""
+        self._queue.add(key, after)
+
+    def watch(
+        self,
+        cache: Cache,
+        keys: Callable[[WatchEvent], Iterable[Key]] | None = None,
+        when: Callable[[WatchEvent], bool] | None = None,
+    ) -> None:
+        """Enqueue on events of a cache: the object itself, or the keys that ``keys`` makes of it."""
+
+        def handler(event: WatchEvent) -> None:
+            if when is not None and not when(event):
+                return
+            for key in keys(event) if keys is not None else (key_of(event.object),):
+                self._queue.add(key)
+
+        self._unsubscribe.append(cache.subscribe(handler))
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._workers):
+                    group.create_task(self._work(), name=f"{self.name} {number}")
+        finally:
+            for unsubscribe in self._unsubscribe:
+                unsubscribe()
+            self._queue.close()
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.take()
+            try:
+                again = await self._reconcile(key)
+            except Exception as error:
+                failures = self._failures[key] = self._failures.get(key, 0) + 1
+                delay = min(self._first_delay * 2 ** min(failures - 1, 16), self._longest_delay)
+                # The traceback only once: a server that is down is no news the tenth time.
+                _log.warning("%s: %s failed (%d): %s", self.name, key, failures, error, exc_info=failures == 1)
+                self._queue.add(key, delay * random.uniform(0.7, 1.3))
+            else:
+                self._failures.pop(key, None)
+                if again is not None:
+                    self._queue.add(key, again.after)
+            finally:
+                self._queue.done(key)

@@ -1,0 +1,94 @@
+"""What an API server can refuse, as exceptions that are safe to log and to keep in a history."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_MESSAGE_LIMIT = 500
+
+_BAD_APPLY = "failed to create typed patch object"
+"""How server-side apply says that a field is not in the schema, with status 500."""
+
+
+class ApiError(Exception):
+    """An API server refused a request, or did not answer.
+
+    ``str()`` says what we were doing and what came back. The server's own message is part of it
+    only for kinds that hold no secrets: a 422 quotes the values it does not like.
+    """
+
+    def __init__(self, status: int, reason: str, doing: str, message: str = "") -> None:
+        super().__init__(status, reason, doing)
+        self.status = status
+        """HTTP status; 0 if no answer came."""
+        self.reason = reason
+        """Kubernetes' machine-readable reason, ``AlreadyExists``, or that of HTTP."""
+        self.doing = doing
+        self.message = message[:_MESSAGE_LIMIT]
+        """The server's explanation; empty for kinds that hold secrets."""
+        self.retry_after: float | None = None
+        """Seconds after which the server wants to be asked again."""
+
+    def __str__(self) -> str:
+        answer = f"API server answered {self.status} {self.reason}" if self.status else self.reason
+        return f"{self.doing}: {answer}" + (f" ({self.message})" if self.message else "")
+
+
+class Unreachable(ApiError):
+    """No answer: connection refused or lost, or out of time."""
+
+
+class BadRequest(ApiError):
+    """400: the request itself makes no sense."""
+
+
+class Unauthorized(ApiError):
+    """401: the credentials are unknown or expired."""
+
+
+class Forbidden(ApiError):
+    """403: the credentials don't allow this, or an admission plugin refused it."""
+
+
+class NotFound(ApiError):
+    """404: no such object, or no such kind in this cluster."""
+
+
+class AlreadyExists(ApiError):
+    """409 on create."""
+
+
+class Conflict(ApiError):
+    """409 on update: somebody else was faster, or owns a field."""
+
+
+class Gone(ApiError):
+    """410: the resource version is too old, list again."""
+
+
+class Invalid(ApiError):
+    """422: the object breaks its schema or a rule of its kind."""
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    0: Unreachable,
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+}
+
+
+def error_from_status(status: int, body: Mapping[str, Any], doing: str, *, quote: bool) -> ApiError:
+    """The exception for a Kubernetes ``Status`` object; ``quote`` if its message may be repeated."""
+    reason = str(body.get("reason") or "Unknown")
+    kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(status, ApiError)
+    if status == 500 and str(body.get("message", "")).startswith(_BAD_APPLY):
+        kind = Invalid
+    error = kind(status, reason, doing, str(body.get("message") or "") if quote else "")
+    details = body.get("details")
+    if isinstance(details, Mapping) and details.get("retryAfterSeconds"):
+        error.retry_after = float(details["retryAfterSeconds"])
+    return error

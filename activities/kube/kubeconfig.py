@@ -1,0 +1,125 @@
+"""How to reach one cluster: the current context of a kubeconfig, or the files of a pod."""
+
+import base64
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class KubeconfigError(ValueError):
+    """The kubeconfig does not say how to reach a cluster. Its text never quotes the kubeconfig."""
+
+
+@dataclass(frozen=True, repr=False)  # repr: credentials must not end in a log
+class Endpoint:
+    """Address and credentials of one API server."""
+
+    server: str
+    ca: str = ""
+    """PEM bundle; empty: the CAs of this machine."""
+    insecure: bool = False
+    tls_server_name: str = ""
+    certificate: bytes = b""
+    key: bytes = b""
+    token: str = ""
+    token_file: Path | None = None
+    proxy: str = ""
+
+    def same_connection(self, other: "Endpoint") -> bool:
+        """True if open connections can go on; a bearer token is sent anew with each request."""
+        return (
+            self.server,
+            self.ca,
+            self.insecure,
+            self.tls_server_name,
+            self.certificate,
+            self.key,
+            self.proxy,
+        ) == (
+            other.server,
+            other.ca,
+            other.insecure,
+            other.tls_server_name,
+            other.certificate,
+            other.key,
+            other.proxy,
+        )
+
+
+def in_cluster_endpoint() -> Endpoint:
+    """What every pod with a mounted service account token can use."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise KubeconfigError("not in a cluster: KUBERNETES_SERVICE_HOST is not set")
+    if ":" in host:
+        host = f"[{host}]"
+    return Endpoint(
+        server=f"https://{host}:{port}",
+        ca=(_SERVICE_ACCOUNT / "ca.crt").read_text(),
+        token_file=_SERVICE_ACCOUNT / "token",
+    )
+
+
+def parse_kubeconfig(text: str | bytes) -> dict[str, Any]:
+    """YAML or JSON of a kubeconfig. Raises KubeconfigError without quoting it."""
+    try:
+        parsed = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        raise KubeconfigError("kubeconfig is not YAML") from None
+    if not isinstance(parsed, dict):
+        raise KubeconfigError("kubeconfig is not a mapping")
+    return parsed
+
+
+def endpoint_of(config: Mapping[str, Any], directory: Path | None = None) -> Endpoint:
+    """The current context's cluster and user; relative file names are meant from ``directory``.
+
+    Raises KubeconfigError if something is missing, or if credentials would come from a program.
+    """
+    context = _named(config, "contexts", "context", config.get("current-context"))
+    cluster = _named(config, "clusters", "cluster", context.get("cluster"))
+    user = _named(config, "users", "user", context.get("user")) if context.get("user") else {}
+    if "exec" in user or "auth-provider" in user:
+        raise KubeconfigError("kubeconfig gets credentials from a program, which is not supported")
+    if not cluster.get("server"):
+        raise KubeconfigError("kubeconfig names no server")
+    token_file = user.get("tokenFile")
+    return Endpoint(
+        server=str(cluster["server"]).rstrip("/"),
+        ca=_data(cluster, "certificate-authority", directory).decode(),
+        insecure=bool(cluster.get("insecure-skip-tls-verify")),
+        tls_server_name=str(cluster.get("tls-server-name") or ""),
+        certificate=_data(user, "client-certificate", directory),
+        key=_data(user, "client-key", directory),
+        token=str(user.get("token") or ""),
+        token_file=_resolve(token_file, directory) if token_file else None,
+        proxy=str(cluster.get("proxy-url") or ""),
+    )
+
+
+def _named(config: Mapping[str, Any], group: str, inner: str, name: object) -> dict[str, Any]:
+    for entry in config.get(group) or ():
+        if entry.get("name") == name:
+            return dict(entry.get(inner) or {})
+    raise KubeconfigError(f"kubeconfig has no {inner} {name!r}")
+
+
+def _data(section: Mapping[str, Any], key: str, directory: Path | None) -> bytes:
+    if encoded := section.get(f"{key}-data"):
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except ValueError:
+            raise KubeconfigError(f"{key}-data is not base64") from None
+    if path := section.get(key):
+        return _resolve(path, directory).read_bytes()
+    return b""
+
+
+def _resolve(path: str, directory: Path | None) -> Path:
+    return directory / path if directory else Path(path)
