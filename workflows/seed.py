@@ -1,6 +1,7 @@
 """Make a seed ready to host control planes: kinds, gateway, backup bucket."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from temporalio import workflow
@@ -8,7 +9,7 @@ from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from activities.seed.bootstrap import SeedActivities
-    from api.operations import SeedTask, seed_queue
+    from api.operations import SeedTask, TaskResult, seed_queue
 
 
 def seed_workflow_id(task: SeedTask) -> str:
@@ -22,20 +23,23 @@ class ReconcileSeed:
 
     @workflow.run
     async def run(self, task: SeedTask) -> None:
-        options = workflow.ActivityConfig(
+        workflow.set_current_details(f"Seed `{task.name}`: custom resources, gateway and backup bucket")
+        await self._step(SeedActivities.deploy_seed_crds, task, "Apply kinds")
+        await asyncio.gather(
+            self._step(SeedActivities.deploy_seed_gateway, task, "Deploy gateway"),
+            self._step(SeedActivities.deploy_backup_bucket, task, "Deploy backup bucket"),
+        )
+        workflow.set_current_details(f"Seed `{task.name}` is ready")
+
+    async def _step(
+        self, step: Callable[[SeedActivities, SeedTask], Awaitable[TaskResult]], task: SeedTask, summary: str
+    ) -> None:
+        await workflow.execute_activity_method(
+            step,
+            task,
             task_queue=seed_queue(task.name),
+            summary=summary,
             start_to_close_timeout=timedelta(minutes=15),
             heartbeat_timeout=timedelta(seconds=30),
             retry_policy=RetryPolicy(maximum_interval=timedelta(seconds=30)),
         )
-        workflow.set_current_details(f"Seed `{task.name}`: custom resources, gateway and backup bucket")
-        await workflow.execute_activity_method(SeedActivities.deploy_seed_crds, task, summary="Apply kinds", **options)
-        await asyncio.gather(
-            workflow.execute_activity_method(
-                SeedActivities.deploy_seed_gateway, task, summary="Deploy gateway", **options
-            ),
-            workflow.execute_activity_method(
-                SeedActivities.deploy_backup_bucket, task, summary="Deploy backup bucket", **options
-            ),
-        )
-        workflow.set_current_details(f"Seed `{task.name}` is ready")

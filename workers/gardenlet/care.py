@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from activities.kube.cache import Key, key_of
 from activities.kube.client import WatchEvent
 from activities.kube.clusters import Clusters
-from activities.kube.controller import Queue
+from activities.kube.controller import Controller, Requeue
 from activities.kube.errors import ApiError
 from api import resources
 from workers.gardenlet.seed import timestamp
@@ -42,45 +43,34 @@ class CareController:
         self._clusters = clusters
         self._period = period.total_seconds()
         self._shoots = clusters.garden_caches.of(resources.SHOOT)
-        self._queue = Queue("care", self._check, workers=5)
-        self._operations: dict[tuple[str | None, str], object] = {}
+        self._operations: dict[Key, object] = {}
+        self._controller = Controller("care", self._check, workers=5)
+        self._controller.watch(self._shoots, when=self._new_operation)
+        for kind in (resources.DEPLOYMENT, resources.ETCD, resources.MANAGED_RESOURCE, resources.WORKER):
+            self._controller.watch(clusters.seed_caches.of(kind), keys=self._shoots_in_namespace)
 
     async def run(self) -> None:
         """Until cancelled."""
-        subscriptions = [self._shoots.subscribe(self._on_shoot)]
-        for kind in (
-            resources.DEPLOYMENT,
-            resources.ETCD,
-            resources.MANAGED_RESOURCE,
-            resources.WORKER,
-        ):
-            subscriptions.append(self._clusters.seed_caches.of(kind).subscribe(self._on_control_plane))
-        try:
-            await self._queue.run()
-        finally:
-            for unsubscribe in subscriptions:
-                unsubscribe()
+        await self._controller.run()
 
-    def _on_shoot(self, event: WatchEvent) -> None:
-        """A new operation state is a reason to look; a change of conditions, our own, is not."""
-        metadata, status = event.object["metadata"], event.object.get("status", {})
-        key = (metadata["namespace"], metadata["name"])
+    def _new_operation(self, event: WatchEvent) -> bool:
+        """A new state of the operation is a reason to look; a change of conditions, our own, is not."""
+        key, status = key_of(event.object), event.object.get("status", {})
         if event.type == "DELETED":
             self._operations.pop(key, None)
-            return
+            return False
         operation = status.get("lastOperation") or {}
-        seen = (operation.get("type"), operation.get("state"), operation.get("progress"), status.get("seedName"))
-        if self._operations.get(key) != seen:
-            self._operations[key] = seen
-            self._queue.add(key)
+        seen = (operation.get("type"), operation.get("state"), status.get("seedName"))
+        if self._operations.get(key) == seen:
+            return False
+        self._operations[key] = seen
+        return True
 
-    def _on_control_plane(self, event: WatchEvent) -> None:
+    def _shoots_in_namespace(self, event: WatchEvent) -> list[Key]:
         namespace = event.object["metadata"].get("namespace")
-        for shoot in self._shoots.list():
-            if shoot.get("status", {}).get("technicalID") == namespace:
-                self._queue.add((shoot["metadata"]["namespace"], shoot["metadata"]["name"]))
+        return [key_of(each) for each in self._shoots.list() if each.get("status", {}).get("technicalID") == namespace]
 
-    async def _check(self, key: tuple[str | None, str]) -> float | None:
+    async def _check(self, key: Key) -> Requeue | None:
         namespace, name = key
         shoot = self._shoots.get(name, namespace)
         if shoot is None or shoot.get("status", {}).get("seedName") != self._clusters.seed_name:
@@ -98,7 +88,7 @@ class CareController:
         if shoot["metadata"].get("labels", {}).get("shoot.gardener.cloud/status") != label:
             labels = {"metadata": {"labels": {"shoot.gardener.cloud/status": label}}}
             await self._clusters.garden.patch(resources.SHOOT, name, namespace, labels)
-        return self._period
+        return Requeue(self._period)
 
     async def _findings(self, shoot: Mapping[str, Any], technical_id: str) -> list[Finding]:
         has_workers = bool(shoot["spec"]["provider"].get("workers"))

@@ -6,8 +6,6 @@ from datetime import timedelta
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
 from activities.kube.clusters import Clusters
 from api.operations import seed_queue
 from workers import registry
@@ -26,10 +24,8 @@ async def run(config_path: str) -> None:
     """Run until SIGTERM; activities in flight get 10 s to end, another gardenlet goes on with the rest."""
     config = load_config(GardenletConfig, config_path)
     seed_name = config.seed_config.metadata["name"]
-    garden = KubeClient.from_kubeconfig(config.garden_client_connection.kubeconfig)
-    seed = KubeClient.from_kubeconfig(config.seed_client_connection.kubeconfig)
-    clusters = Clusters(
-        garden=garden, garden_caches=Caches(garden), seed=seed, seed_caches=Caches(seed), seed_name=seed_name
+    clusters = Clusters.connect(
+        config.garden_client_connection.kubeconfig, config.seed_client_connection.kubeconfig, seed_name
     )
     temporal = await Client.connect(
         config.temporal.address,
@@ -52,12 +48,9 @@ async def run(config_path: str) -> None:
         await run_until_signal(
             worker.run(),
             SeedController(clusters, temporal, config.seed_config, config.identity).run(),
-            EtcdController(seed, clusters.seed_caches).run(),
+            EtcdController(clusters.seed, clusters.seed_caches).run(),
             CareController(clusters, config.shoot_care.sync_period).run(),
         )
     finally:
         await runner.cleanup()
-        for caches in (clusters.garden_caches, clusters.seed_caches):
-            await caches.close()
-        for client in (garden, seed):
-            await client.close()
+        await clusters.close()

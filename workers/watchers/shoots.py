@@ -10,9 +10,9 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
-from activities.kube.cache import Caches
+from activities.kube.cache import Caches, Key, key_of
 from activities.kube.client import WatchEvent
-from activities.kube.controller import Queue
+from activities.kube.controller import Controller
 from api import resources
 from api.operations import GARDEN_QUEUE, ShootRef
 from workers.runtime import log_context
@@ -40,38 +40,33 @@ class ShootWatcher:
         self._shoots = garden.of(resources.SHOOT)
         self._temporal = temporal
         self._seen: dict[str, object] = {}
-        self._arrived: dict[tuple[str | None, str], float] = {}
-        self._queue = Queue("shoots", self._signal, workers=8)
+        self._arrived: dict[Key, float] = {}
+        self._controller = Controller("shoots", self._signal, workers=8)
+        self._controller.watch(self._shoots, when=self._concerns)
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        unsubscribe = self._shoots.subscribe(self._on_event)
-        try:
-            await self._queue.run()
-        finally:
-            unsubscribe()
+        await self._controller.run()
 
-    def _on_event(self, event: WatchEvent) -> None:
+    def _concerns(self, event: WatchEvent) -> bool:
         shoot = event.object
         uid = shoot["metadata"]["uid"]
-        concern = _concern(shoot)
         if event.type == "DELETED":
             self._seen.pop(uid, None)
-        elif self._seen.get(uid) == concern:
-            return
-        else:
-            self._seen[uid] = concern
-        key = (shoot["metadata"]["namespace"], shoot["metadata"]["name"])
-        self._arrived.setdefault(key, time.monotonic())
-        self._queue.add(key)
+            return False
+        concern = _concern(shoot)
+        if self._seen.get(uid) == concern:
+            return False
+        self._seen[uid] = concern
+        self._arrived.setdefault(key_of(shoot), time.monotonic())
+        return True
 
-    async def _signal(self, key: tuple[str | None, str]) -> None:
-        namespace, name = key
-        shoot = self._shoots.get(name, namespace)
+    async def _signal(self, key: Key) -> None:
+        shoot = self._shoots.get(key.name, key.namespace)
         arrived = self._arrived.pop(key, time.monotonic())
         if shoot is None:
             return
-        ref = ShootRef(namespace=namespace or "", name=name, uid=shoot["metadata"]["uid"])
+        ref = ShootRef(namespace=key.namespace or "", name=key.name, uid=shoot["metadata"]["uid"])
         log_context.set({"shoot": str(ref)})
         try:
             await self._temporal.start_workflow(
