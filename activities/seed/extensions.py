@@ -14,7 +14,7 @@ from activities.seed.extension_objects import ExtensionObject, apply_extension
 from activities.seed.gateway import gateway_address
 from api import resources
 from api.names import backup_entry_name, dns_record_name, internal_api_domain, node_agent_secret_name
-from api.operations import ShootTask, TaskResult
+from api.operations import ShootTask, TaskResult, Wait
 from api.resources import Resource
 
 CLOUD_SECRET = "cloudprovider"
@@ -289,7 +289,7 @@ class ExtensionActivities:
         task: ShootTask,
         kind: Resource,
         name: str,
-        wait: extension.Wait,
+        wait: Wait,
         *,
         maybe_unchanged: bool = False,
     ) -> dict[str, Any]:
@@ -306,7 +306,7 @@ class ExtensionActivities:
         await extension.delete_extension(self._clusters.seed, kind, name, task.technical_id)
         return TaskResult()
 
-    async def _deleted(self, task: ShootTask, kind: Resource, name: str, wait: extension.Wait) -> TaskResult:
+    async def _deleted(self, task: ShootTask, kind: Resource, name: str, wait: Wait) -> TaskResult:
         await extension.wait_extension_deleted(self._clusters.seed_caches, kind, name, task.technical_id, wait)
         return TaskResult()
 

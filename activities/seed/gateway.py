@@ -21,7 +21,8 @@ async def gateway_address(seed: Caches) -> str:
 
     def address(service: dict[str, Any] | None) -> str | None:
         ingress = ((service or {}).get("status", {}).get("loadBalancer") or {}).get("ingress") or [{}]
-        return ingress[0].get("ip") or ingress[0].get("hostname")
+        found: str | None = ingress[0].get("ip") or ingress[0].get("hostname")
+        return found
 
     cache = seed.of(resources.SERVICE)
     return await heartbeating(cache.wait_for(GATEWAY_SERVICE, GATEWAY_NAMESPACE, address, _ADDRESS_SECONDS))

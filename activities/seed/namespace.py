@@ -82,7 +82,7 @@ class NamespaceActivities:
             cloud_profile = await self._clusters.garden.get(resources.CLOUD_PROFILE, profile["name"])
         except NotFound:
             raise permanent(
-                ErrorCode.ERR_CONFIGURATION_PROBLEM,
+                ErrorCode.CONFIGURATION_PROBLEM,
                 f"CloudProfile {profile['name']} of Shoot {task.shoot} does not exist: "
                 "create it, or name another one in spec.cloudProfile",
             ) from None
@@ -112,7 +112,7 @@ class NamespaceActivities:
             source = await self._cloud_credentials(shoot)
         except NotFound as error:
             raise permanent(
-                ErrorCode.ERR_CONFIGURATION_PROBLEM,
+                ErrorCode.CONFIGURATION_PROBLEM,
                 f"cloud credentials of Shoot {task.shoot} cannot be read: {error}; "
                 "create the binding and its Secret, or name others in the Shoot",
             ) from None
