@@ -1,0 +1,204 @@
+"""The caller's side of the extension contract, against a cache that a test fills by hand."""
+
+import copy
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.seed import extension_objects as extension
+from activities.seed.extension_objects import ExtensionObject
+from api import resources
+from api.operations import Wait
+
+TRIGGER = "2026-11-21T10:00:00.123456Z"
+PENDING = {"gardener.cloud/timestamp": TRIGGER, "gardener.cloud/operation": "reconcile"}
+READY: dict[str, Any] = {
+    "apiVersion": "extensions.gardener.cloud/v1alpha1",
+    "kind": "Infrastructure",
+    "metadata": {
+        "name": "demo",
+        "namespace": "shoot--local--demo",
+        "uid": "u1",
+        "generation": 2,
+        "annotations": {"gardener.cloud/timestamp": TRIGGER},
+    },
+    "spec": {"type": "local", "region": "local"},
+    "status": {
+        "observedGeneration": 2,
+        "lastOperation": {"type": "Create", "state": "Succeeded", "lastUpdateTime": "2026-11-21T10:00:00Z"},
+    },
+}
+QUICK = Wait.model_validate({"timeout": "PT0.3S", "severeAfter": "PT0.1S"})
+
+
+class OneObjectCache:
+    """Answers a wait from what it holds, at once or never."""
+
+    def __init__(self, live: dict[str, Any] | None) -> None:
+        self._live = live
+
+    def of(self, _: object) -> "OneObjectCache":
+        return self
+
+    def get(self, *_: object) -> dict[str, Any] | None:
+        return self._live
+
+    async def wait_for(self, _name: str, _namespace: str, predicate: Any, timeout: float) -> Any:
+        if answer := predicate(self._live):
+            return answer
+        raise TimeoutError
+
+
+class Seed:
+    """Remembers what it was asked to write."""
+
+    def __init__(self, live: dict[str, Any] | None = None) -> None:
+        self.live = live
+        self.calls: list[tuple[str, Any]] = []
+
+    async def find(self, *_: object) -> dict[str, Any] | None:
+        return self.live
+
+    async def apply(self, obj: dict[str, Any], manager: str) -> dict[str, Any]:
+        self.calls.append(("apply", obj))
+        return obj
+
+    async def patch(self, *arguments: Any) -> None:
+        self.calls.append(("patch", arguments[-1]))
+
+    async def delete(self, *_: object, uid: str) -> bool:
+        self.calls.append(("delete", uid))
+        return True
+
+
+def changed(**paths: Any) -> dict[str, Any]:
+    """READY with some leaves replaced; ``metadata__generation=3``."""
+    live = copy.deepcopy(READY)
+    for path, value in paths.items():
+        *parents, leaf = path.split("__")
+        place = live
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[leaf] = value
+    return live
+
+
+async def wait(live: dict[str, Any] | None, trigger: str | None = TRIGGER) -> dict[str, Any]:
+    return await extension.wait_extension_ready(
+        OneObjectCache(live),  # type: ignore[arg-type]
+        resources.INFRASTRUCTURE,
+        "demo",
+        "shoot--local--demo",
+        QUICK,
+        trigger=trigger,
+    )
+
+
+async def test_an_object_that_succeeded_after_our_trigger_is_ready() -> None:
+    assert (await wait(READY))["metadata"]["uid"] == "u1"
+
+
+@pytest.mark.parametrize(
+    ("live", "because"),
+    [
+        (None, "it is not there"),
+        (changed(metadata__generation=3), "has not seen the newest version"),
+        (changed(metadata__annotations={"gardener.cloud/timestamp": "2026-11-21T09:00:00Z"}), "not visible yet"),
+        (
+            changed(
+                metadata__annotations={"gardener.cloud/timestamp": TRIGGER, "gardener.cloud/operation": "reconcile"}
+            ),
+            "has not picked it up",
+        ),
+        (changed(status__lastOperation={"state": "Processing"}), "last operation is Processing"),
+        (
+            changed(status__lastOperation={"state": "Succeeded", "lastUpdateTime": "2026-11-21T09:59:59Z"}),
+            "older than this one",
+        ),
+    ],
+)
+async def test_what_is_not_ready_is_named_when_the_time_is_over(live: dict[str, Any] | None, because: str) -> None:
+    with pytest.raises(ApplicationError) as failure:
+        await wait(live)
+
+    assert because in str(failure.value)
+    assert not failure.value.non_retryable
+
+
+async def test_an_error_that_only_a_user_can_mend_ends_the_wait_at_once() -> None:
+    """Retrying wrong credentials for hours helps nobody."""
+    live = changed(
+        status__lastError={"description": "wrong key", "codes": ["ERR_INFRA_UNAUTHENTICATED"]},
+        status__lastOperation={"state": "Error", "lastUpdateTime": "2026-11-21T10:00:01Z"},
+    )
+    with pytest.raises(ApplicationError) as failure:
+        await wait(live)
+
+    assert failure.value.type == "ERR_INFRA_UNAUTHENTICATED"
+    assert failure.value.non_retryable
+    assert "Infrastructure shoot--local--demo/demo failed: wrong key" in str(failure.value)
+
+
+async def test_an_error_of_an_earlier_operation_does_not_end_the_wait() -> None:
+    """The user mended the credentials; the object still shows the old error until it is picked up."""
+    live = changed(
+        metadata__annotations=PENDING,
+        status__lastError={"description": "wrong key", "codes": ["ERR_INFRA_UNAUTHENTICATED"]},
+        status__lastOperation={"state": "Error"},
+    )
+    with pytest.raises(ApplicationError) as failure:
+        await wait(live)
+
+    assert not failure.value.non_retryable
+
+
+async def test_a_second_run_of_the_same_operation_writes_nothing() -> None:
+    """The activity was killed after its write: the retry finds the timestamp it wrote."""
+    seed = Seed(READY)
+    wanted = ExtensionObject(resources.INFRASTRUCTURE, "demo", "shoot--local--demo", {"type": "local"})
+    await extension.apply_extension(seed, wanted, TRIGGER)  # type: ignore[arg-type]
+
+    assert seed.calls == []
+
+
+async def test_an_unchanged_infrastructure_is_left_alone_by_a_later_operation() -> None:
+    seed = Seed(READY)
+    wanted = ExtensionObject(resources.INFRASTRUCTURE, "demo", "shoot--local--demo", {"type": "local"})
+    await extension.apply_extension(seed, wanted, "2026-11-21T11:00:00Z", only_on_change=True)  # type: ignore[arg-type]
+    assert seed.calls == []
+
+    other = ExtensionObject(resources.INFRASTRUCTURE, "demo", "shoot--local--demo", {"type": "other"})
+    await extension.apply_extension(seed, other, "2026-11-21T11:00:00Z", only_on_change=True)  # type: ignore[arg-type]
+    assert [verb for verb, _ in seed.calls] == ["apply"]
+
+
+async def test_spec_and_trigger_are_written_in_one_request() -> None:
+    """Two requests could be torn apart by a kill, and the controller would miss the change."""
+    seed = Seed()
+    wanted = ExtensionObject(resources.INFRASTRUCTURE, "demo", "shoot--local--demo", {"type": "local"})
+    await extension.apply_extension(seed, wanted, TRIGGER)  # type: ignore[arg-type]
+
+    ((_, written),) = seed.calls
+    assert written["spec"] == {"type": "local"}
+    assert written["metadata"]["annotations"] == {
+        "gardener.cloud/operation": "reconcile",
+        "gardener.cloud/timestamp": TRIGGER,
+    }
+
+
+async def test_deletion_is_confirmed_first_and_holds_on_to_the_uid() -> None:
+    seed = Seed(READY)
+    await extension.delete_extension(seed, resources.INFRASTRUCTURE, "demo", "shoot--local--demo")  # type: ignore[arg-type]
+
+    (_, confirmation), deletion = seed.calls
+    assert confirmation["metadata"]["annotations"]["confirmation.gardener.cloud/deletion"] == "true"
+    assert deletion == ("delete", "u1")
+
+
+@pytest.mark.parametrize("live", [None, changed(metadata__deletionTimestamp="2026-11-21T10:00:00Z")])
+async def test_what_is_gone_or_going_is_not_deleted_again(live: dict[str, Any] | None) -> None:
+    seed = Seed(live)
+    await extension.delete_extension(seed, resources.INFRASTRUCTURE, "demo", "shoot--local--demo")  # type: ignore[arg-type]
+
+    assert seed.calls == []
