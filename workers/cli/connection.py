@@ -32,7 +32,7 @@ def landscape_facts(name: str | None = None) -> dict[str, Any]:
     return facts
 
 
-def garden_kubeconfig(path: str | None) -> Path:
+def find_garden_kubeconfig(path: str | None) -> Path:
     """The garden's kubeconfig: the given one, GARDEN_KUBECONFIG, or the landscape's."""
     given = path or os.environ.get("GARDEN_KUBECONFIG")
     return Path(given) if given else Path(landscape_facts()["clusters"]["garden"]["kubeconfig"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -18,7 +19,7 @@ from api import resources
 from workers.cli.connection import (
     SYSTEM_RESOLVER,
     Reach,
-    garden_kubeconfig,
+    find_garden_kubeconfig,
     namespaced_name,
     reach,
 )
@@ -40,32 +41,42 @@ def kubeconfig() -> None:
 def shoot(shoot: tuple[str, str], expiration: int, garden_kubeconfig: str | None, output: str) -> None:
     """Administrator's kubeconfig of the Shoot NAMESPACE/NAME, by a certificate of limited life."""
     try:
-        config, where = asyncio.run(_admin_kubeconfig(*shoot, expiration, garden_kubeconfig))
+        config, where = asyncio.run(_from_garden(*shoot, expiration, garden_kubeconfig))
     except NotFound as error:
         raise click.ClickException(f"{error}; does the Shoot exist, and has its control plane got a CA yet?") from None
     except ApiError as error:
         raise click.ClickException(str(error)) from None
     if where != SYSTEM_RESOLVER:
         click.echo(f"# {where}", err=True)
-    import json
-
     click.echo(json.dumps(config, indent=2) if output == "json" else yaml.safe_dump(config, sort_keys=False), nl=False)
 
 
-async def _admin_kubeconfig(
+async def _from_garden(
     namespace: str, name: str, expiration: int, garden_path: str | None
 ) -> tuple[dict[str, object], str]:
-    garden = KubeClient.from_kubeconfig(garden_kubeconfig(garden_path))
+    garden = KubeClient.from_kubeconfig(find_garden_kubeconfig(garden_path))
     try:
-        live = await garden.get(resources.SHOOT, name, namespace)
-        addresses = (live.get("status", {}).get("advertisedAddresses")) or []
-        shown = [each for each in addresses if each["name"] in ("external", "internal", "unmanaged")]
-        if not shown:
-            raise click.ClickException(f"Shoot {namespace}/{name} advertises no address yet; see its lastOperation")
-        signer = await garden.get(resources.INTERNAL_SECRET, f"{name}.ca-client", namespace)
-        bundle = await garden.get(resources.CONFIG_MAP, f"{name}.ca-cluster", namespace)
+        return await admin_kubeconfig(garden, namespace, name, expiration=expiration)
     finally:
         await garden.close()
+
+
+async def admin_kubeconfig(
+    garden: KubeClient, namespace: str, name: str, *, expiration: int
+) -> tuple[dict[str, object], str]:
+    """The kubeconfig, and how its server was found.
+
+    Raises:
+        NotFound: no such Shoot, or it has no CA yet.
+        click.ClickException: it advertises no address yet.
+    """
+    live = await garden.get(resources.SHOOT, name, namespace)
+    addresses = (live.get("status", {}).get("advertisedAddresses")) or []
+    shown = [each for each in addresses if each["name"] in ("external", "internal", "unmanaged")]
+    if not shown:
+        raise click.ClickException(f"Shoot {namespace}/{name} advertises no address yet; see its lastOperation")
+    signer = await garden.get(resources.INTERNAL_SECRET, f"{name}.ca-client", namespace)
+    bundle = await garden.get(resources.CONFIG_MAP, f"{name}.ca-cluster", namespace)
     certificate, key = client_certificate(
         base64.b64decode(signer["data"]["ca.crt"]), base64.b64decode(signer["data"]["ca.key"]), expiration
     )
