@@ -1,0 +1,1 @@
+"""Models of core.gardener.cloud: the garden side of Gardener."""

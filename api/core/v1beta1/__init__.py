@@ -1,0 +1,1 @@
+"""core.gardener.cloud/v1beta1, one kind a module."""

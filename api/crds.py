@@ -1,0 +1,187 @@
+"""CustomResourceDefinitions, generated from the models: structural schemas, columns, immutability rules."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any, Literal
+
+from api.constants import DELETION_PROTECTED
+from api.meta import Column, KubeObject
+
+_KINDS = {
+    "garden": (
+        "core.v1beta1.cloud_profile:CloudProfile",
+        "core.v1beta1.seed:Seed",
+        "core.v1beta1.project:Project",
+        "core.v1beta1.shoot:Shoot",
+        "core.v1beta1.shoot_state:ShootState",
+        "core.v1beta1.secret_binding:SecretBinding",
+        "core.v1beta1.quota:Quota",
+        "core.v1beta1.exposure_class:ExposureClass",
+        "core.v1beta1.internal_secret:InternalSecret",
+        "core.v1beta1.backup_bucket:BackupBucket",
+        "core.v1beta1.backup_entry:BackupEntry",
+        "core.v1beta1.controller_registration:ControllerRegistration",
+        "core.v1beta1.controller_deployment:ControllerDeployment",
+        "core.v1beta1.controller_installation:ControllerInstallation",
+        "security.v1alpha1.credentials_binding:CredentialsBinding",
+    ),
+    "seed": (
+        "extensions.v1alpha1.backup_bucket:BackupBucket",
+        "extensions.v1alpha1.backup_entry:BackupEntry",
+        "extensions.v1alpha1.cluster:Cluster",
+        "extensions.v1alpha1.container_runtime:ContainerRuntime",
+        "extensions.v1alpha1.control_plane:ControlPlane",
+        "extensions.v1alpha1.dns_record:DNSRecord",
+        "extensions.v1alpha1.extension:Extension",
+        "extensions.v1alpha1.infrastructure:Infrastructure",
+        "extensions.v1alpha1.network:Network",
+        "extensions.v1alpha1.operating_system_config:OperatingSystemConfig",
+        "extensions.v1alpha1.worker:Worker",
+        "managed_resources.v1alpha1.managed_resource:ManagedResource",
+        "druid.v1alpha1.etcd:Etcd",
+        "druid.v1alpha1.etcd_copy_backups_task:EtcdCopyBackupsTask",
+        "machine.v1alpha1.machine:Machine",
+        "machine.v1alpha1.machine_class:MachineClass",
+        "machine.v1alpha1.machine_deployment:MachineDeployment",
+        "machine.v1alpha1.machine_set:MachineSet",
+    ),
+}
+
+
+def kinds(side: Literal["garden", "seed"]) -> list[type[KubeObject]]:
+    """The models of all kinds served in the garden, or in a seed."""
+    models = []
+    for entry in _KINDS[side]:
+        module, name = entry.split(":")
+        models.append(getattr(importlib.import_module(f"api.{module}"), name))
+    return models
+
+
+def crds(side: Literal["garden", "seed"]) -> list[dict[str, Any]]:
+    """CustomResourceDefinitions to apply in the garden, or in a seed."""
+    return [crd(model) for model in kinds(side)]
+
+
+@cache
+def crd(model: type[KubeObject]) -> dict[str, Any]:
+    """The CustomResourceDefinition that serves ``model``. Treat the result as read-only."""
+    served = model.definition
+    subresources: dict[str, Any] = {"status": {}} if served.status else {}
+    if served.scale:
+        spec_path, status_path, selector_path = served.scale
+        subresources["scale"] = {
+            "specReplicasPath": spec_path,
+            "statusReplicasPath": status_path,
+            **({"labelSelectorPath": selector_path} if selector_path else {}),
+        }
+    version: dict[str, Any] = {
+        "name": served.version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema(model)},
+        "additionalPrinterColumns": [_column(column) for column in served.columns],
+    }
+    if subresources:
+        version["subresources"] = subresources
+    if served.selectable:
+        version["selectableFields"] = [{"jsonPath": path} for path in served.selectable]
+    kind = model.__name__
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{served.plural}.{served.group}",
+            "labels": {DELETION_PROTECTED: "true"} if served.deletion_protected else {},
+        },
+        "spec": {
+            "group": served.group,
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": served.plural,
+                "singular": kind.lower(),
+                "shortNames": list(served.short_names),
+            },
+            "scope": "Namespaced" if served.namespaced else "Cluster",
+            "versions": [version],
+        },
+    }
+
+
+def schema(model: type[KubeObject]) -> dict[str, Any]:
+    """Structural OpenAPI v3 schema of ``model``."""
+    document = model.model_json_schema(by_alias=True, mode="validation")
+    structural = _structural(document, document.get("$defs", {}))
+    # The API server knows metadata better than we do, and allows no more than a type here.
+    structural["properties"]["metadata"] = {"type": "object"}
+    for name in ("apiVersion", "kind"):
+        structural["properties"][name] = {"type": "string"}
+    return structural
+
+
+def _column(column: Column) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": column.name, "type": column.type, "jsonPath": column.path}
+    return {**entry, "priority": 1} if column.wide else entry
+
+
+_DROPPED = frozenset({"$defs", "$ref", "title", "anyOf", "allOf", "const", "discriminator"})
+
+
+def _structural(node: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+    """Rewrite a pydantic JSON schema node as Kubernetes wants it, ``$ref`` and ``null`` resolved."""
+    if "$ref" in node:
+        # What stands beside the reference (default, markers) belongs to the field and wins.
+        node = {**defs[node["$ref"].rsplit("/", 1)[1]], **node}
+        return _structural({key: value for key, value in node.items() if key != "$ref"}, defs)
+    if "anyOf" in node:
+        choices = [choice for choice in node["anyOf"] if choice.get("type") != "null"]
+        if len(choices) != 1:
+            raise ValueError(f"a structural schema cannot offer a choice of types: {node}")
+        rest = {key: value for key, value in node.items() if key != "anyOf"}
+        return _structural({**choices[0], **rest}, defs)
+    result = {key: value for key, value in node.items() if key not in _DROPPED}
+    if "const" in node:
+        result["enum"] = [node["const"]]
+    if result.get("default", ...) in (None, "", [], {}):
+        del result["default"]
+    if "items" in result:
+        result["items"] = _structural(result["items"], defs)
+    if "properties" in result:
+        # Unknown fields: pruned, or refused with fieldValidation=Strict, as a typed API server does.
+        result.pop("additionalProperties", None)
+        _resolve_properties(result, defs)
+    elif isinstance(result.get("additionalProperties"), dict):
+        result["additionalProperties"] = _structural(result["additionalProperties"], defs)
+    return result
+
+
+def _resolve_properties(result: dict[str, Any], defs: dict[str, Any]) -> None:
+    """Resolve an object's fields; their immutability becomes CEL rules of the object."""
+    required = set(result.get("required", ()))
+    rules = list(result.get("x-kubernetes-validations", ()))
+    properties = {}
+    for name, node in result["properties"].items():
+        field = _structural(node, defs)
+        if immutable := field.pop("x-immutable", None):
+            rules.append(_immutable(name, always=immutable == "always", required=name in required))
+        properties[name] = field
+    result["properties"] = properties
+    if rules:
+        result["x-kubernetes-validations"] = rules
+
+
+_CEL_RESERVED = frozenset({"namespace", "package", "import", "as", "in", "for", "if", "else", "const"})
+
+
+def _immutable(name: str, *, always: bool, required: bool) -> dict[str, Any]:
+    field = f"__{name}__" if name in _CEL_RESERVED else name
+    same = f"self.{field} == oldSelf.{field}"
+    if required:
+        rule = same
+    elif always:
+        rule = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {same})"
+    else:
+        rule = f"!has(oldSelf.{field}) || (has(self.{field}) && {same})"
+    return {"rule": rule, "message": "field is immutable", "fieldPath": f".{name}", "reason": "FieldValueInvalid"}

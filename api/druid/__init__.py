@@ -1,0 +1,1 @@
+"""Models of druid.gardener.cloud: etcd clusters."""

@@ -1,0 +1,1 @@
+"""druid.gardener.cloud/v1alpha1, one kind a module."""

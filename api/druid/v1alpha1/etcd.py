@@ -1,0 +1,213 @@
+"""Etcd: an etcd cluster with backups, ``etcd-main`` and ``etcd-events`` per Shoot."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from api.constants import DRUID
+from api.meta import (
+    AGE,
+    IMMUTABLE,
+    Column,
+    Conditions,
+    CrossVersionObjectReference,
+    Definition,
+    Duration,
+    KubeModel,
+    KubeObject,
+    LabelSelector,
+    Quantity,
+    Raw,
+    SecretReference,
+    Timestamp,
+    map_list,
+)
+
+
+class TLSSecretReference(SecretReference):
+    data_key: str | None = None
+
+
+class TLSConfig(KubeModel):
+    tls_ca_secret_ref: Annotated[TLSSecretReference, Field(alias="tlsCASecretRef")]
+    server_tls_secret_ref: SecretReference
+    client_tls_secret_ref: SecretReference | None = None
+
+
+class ClientService(KubeModel):
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    traffic_distribution: str | None = None
+
+
+class MemberPeerURLs(KubeModel):
+    member_name: str
+    urls: Annotated[list[str], Field(alias="urls")]
+
+
+class ResourceRequirements(KubeModel):
+    requests: dict[str, Quantity] | None = None
+    limits: dict[str, Quantity] | None = None
+
+
+class EtcdConfig(KubeModel):
+    image: str | None = None
+    quota: Quantity | None = None
+    resources: ResourceRequirements | None = None
+    metrics: Literal["basic", "extensive"] | None = None
+    defragmentation_schedule: str | None = None
+    heartbeat_duration: Duration | None = None
+    snapshot_count: int | None = None
+    etcd_defrag_timeout: Duration | None = None
+    client_port: int | None = None
+    server_port: int | None = None
+    wrapper_port: int | None = None
+    enable_grpc_gateway: bool | None = None
+    client_url_tls: Annotated[TLSConfig | None, Field(alias="clientUrlTls")] = None
+    peer_url_tls: Annotated[TLSConfig | None, Field(alias="peerUrlTls")] = None
+    auth_secret_ref: SecretReference | None = None
+    client_service: ClientService | None = None
+    additional_advertise_peer_urls: list[MemberPeerURLs] | None = None
+    bootstrap_with_existing_cluster: Annotated[Raw | None, IMMUTABLE] = None
+
+
+class Store(KubeModel):
+    provider: str | None = None
+    container: str | None = None
+    prefix: str
+    secret_ref: SecretReference | None = None
+    endpoint_override: str | None = None
+
+
+class Compression(KubeModel):
+    enabled: bool | None = None
+    policy: Literal["gzip", "lzw", "zlib"] | None = None
+
+
+class SnapshotCompaction(KubeModel):
+    events_threshold: int | None = None
+    trigger_full_snapshot_threshold: int | None = None
+    resources: ResourceRequirements | None = None
+
+
+class LeaderElection(KubeModel):
+    reelection_period: Duration | None = None
+    etcd_connection_timeout: Duration | None = None
+
+
+class Backup(KubeModel):
+    image: str | None = None
+    port: int | None = None
+    resources: ResourceRequirements | None = None
+    store: Store | None = None
+    full_snapshot_schedule: str | None = None
+    delta_snapshot_period: Duration | None = None
+    delta_snapshot_memory_limit: Quantity | None = None
+    delta_snapshot_retention_period: Duration | None = None
+    garbage_collection_policy: Literal["Exponential", "LimitBased"] | None = None
+    garbage_collection_period: Duration | None = None
+    max_backups_limit_based_gc: int | None = None
+    compression: Compression | None = None
+    snapshot_compaction: SnapshotCompaction | None = None
+    leader_election: LeaderElection | None = None
+    tls: TLSConfig | None = None
+    enable_profiling: bool | None = None
+    etcd_snapshot_timeout: Duration | None = None
+
+
+class SharedConfig(KubeModel):
+    auto_compaction_mode: Literal["periodic", "revision"] | None = None
+    auto_compaction_retention: str | None = None
+
+
+class SchedulingConstraints(KubeModel):
+    affinity: Raw | None = None
+    topology_spread_constraints: list[Raw] | None = None
+
+
+class EtcdSpec(KubeModel):
+    replicas: int = Field(ge=0)
+    selector: LabelSelector
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    priority_class_name: str | None = None
+    storage_capacity: Quantity | None = None
+    storage_class: Annotated[str | None, IMMUTABLE] = None
+    volume_claim_template: Annotated[str | None, IMMUTABLE] = None
+    member_name_prefix: Annotated[str | None, IMMUTABLE] = None
+    run_as_root: bool | None = None
+    scheduling_constraints: SchedulingConstraints | None = None
+    shared_config: SharedConfig | None = None
+    externally_managed_member_addresses: list[str] | None = None
+    etcd: EtcdConfig
+    backup: Backup
+
+
+class Member(KubeModel):
+    name: str
+    id: str | None = None
+    role: Literal["Leader", "Member"] | None = None
+    status: Literal["Ready", "NotReady", "Unknown"]
+    reason: str = ""
+    last_transition_time: Timestamp | None = None
+
+
+class EtcdLastOperation(KubeModel):
+    type: Literal["Create", "Reconcile", "Delete"]
+    state: str
+    description: str = ""
+    run_id: str = ""
+    last_update_time: Timestamp | None = None
+
+
+class EtcdLastError(KubeModel):
+    code: str
+    description: str
+    observed_at: Timestamp | None = None
+
+
+class EtcdStatus(KubeModel):
+    observed_generation: int | None = None
+    etcd: CrossVersionObjectReference | None = None
+    """Its StatefulSet."""
+    replicas: int | None = None
+    current_replicas: int | None = None
+    ready_replicas: int | None = None
+    ready: bool | None = None
+    members: Annotated[list[Member], map_list("name")] | None = None
+    peer_url_tls_enabled: Annotated[bool | None, Field(alias="peerUrlTLSEnabled")] = None
+    label_selector: LabelSelector | None = None
+    selector: str | None = None
+    last_operation: EtcdLastOperation | None = None
+    last_errors: list[EtcdLastError] | None = None
+    conditions: Conditions | None = None
+
+
+def _condition(name: str, kind: str) -> Column:
+    return Column(name, f'.status.conditions[?(@.type=="{kind}")].status')
+
+
+class Etcd(KubeObject):
+    definition: ClassVar[Definition] = Definition(
+        DRUID,
+        "v1alpha1",
+        "etcds",
+        columns=(
+            _condition("Ready", "Ready"),
+            Column("Quorate", ".status.ready", "boolean"),
+            _condition("All Members Ready", "AllMembersReady"),
+            _condition("Backup Ready", "BackupReady"),
+            _condition("Cluster ID Mismatch", "ClusterIDMismatch"),
+            AGE,
+            Column("Cluster Size", ".spec.replicas", "integer", wide=True),
+            Column("Current Replicas", ".status.currentReplicas", "integer", wide=True),
+            Column("Ready Replicas", ".status.readyReplicas", "integer", wide=True),
+        ),
+        scale=(".spec.replicas", ".status.replicas", ".status.selector"),
+        deletion_protected=True,
+    )
+
+    spec: EtcdSpec
+    status: EtcdStatus | None = None

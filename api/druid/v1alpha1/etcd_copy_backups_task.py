@@ -1,0 +1,38 @@
+"""EtcdCopyBackupsTask: copies the backups of an etcd from one bucket to another, once per migration."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from api.constants import DRUID
+from api.druid.v1alpha1.etcd import Store
+from api.meta import AGE, Conditions, Definition, Duration, KubeModel, KubeObject
+
+
+class WaitForFinalSnapshot(KubeModel):
+    enabled: bool
+    timeout: Duration | None = None
+
+
+class EtcdCopyBackupsTaskSpec(KubeModel):
+    source_store: Store
+    target_store: Store
+    max_backup_age: int | None = None
+    """Days."""
+    max_backups: int | None = None
+    pod_labels: dict[str, str] | None = None
+    wait_for_final_snapshot: WaitForFinalSnapshot | None = None
+
+
+class EtcdCopyBackupsTaskStatus(KubeModel):
+    conditions: Conditions | None = None
+    """``Succeeded`` and ``Failed``."""
+    last_error: str | None = None
+    observed_generation: int | None = None
+
+
+class EtcdCopyBackupsTask(KubeObject):
+    definition: ClassVar[Definition] = Definition(DRUID, "v1alpha1", "etcdcopybackupstasks", columns=(AGE,))
+
+    spec: EtcdCopyBackupsTaskSpec
+    status: EtcdCopyBackupsTaskStatus | None = None

@@ -1,0 +1,44 @@
+"""Gardener's error codes: what went wrong, whether trying again can help, and whose turn it is."""
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """``codes`` of conditions and errors, and ``type`` of a final ApplicationError."""
+
+    INFRA_UNAUTHENTICATED = "ERR_INFRA_UNAUTHENTICATED"
+    INFRA_UNAUTHORIZED = "ERR_INFRA_UNAUTHORIZED"
+    INFRA_QUOTA_EXCEEDED = "ERR_INFRA_QUOTA_EXCEEDED"
+    INFRA_RATE_LIMITS_EXCEEDED = "ERR_INFRA_RATE_LIMITS_EXCEEDED"
+    INFRA_DEPENDENCIES = "ERR_INFRA_DEPENDENCIES"
+    RETRYABLE_INFRA_DEPENDENCIES = "ERR_RETRYABLE_INFRA_DEPENDENCIES"
+    INFRA_RESOURCES_DEPLETED = "ERR_INFRA_RESOURCES_DEPLETED"
+    CLEANUP_CLUSTER_RESOURCES = "ERR_CLEANUP_CLUSTER_RESOURCES"
+    CONFIGURATION_PROBLEM = "ERR_CONFIGURATION_PROBLEM"
+    RETRYABLE_CONFIGURATION_PROBLEM = "ERR_RETRYABLE_CONFIGURATION_PROBLEM"
+    PROBLEMATIC_WEBHOOK = "ERR_PROBLEMATIC_WEBHOOK"
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later without anybody's doing."""
+        return self not in _FINAL
+
+    @property
+    def user(self) -> bool:
+        """Whether the owner of the cluster, not the operator, has to act."""
+        return self not in _OPERATOR
+
+
+# ERR_INFRA_RATE_LIMITS_EXCEEDED ends an operation, too; the garden's retry controller starts it again later.
+_FINAL = frozenset(
+    {
+        ErrorCode.INFRA_UNAUTHENTICATED,
+        ErrorCode.INFRA_UNAUTHORIZED,
+        ErrorCode.INFRA_QUOTA_EXCEEDED,
+        ErrorCode.INFRA_RATE_LIMITS_EXCEEDED,
+        ErrorCode.INFRA_DEPENDENCIES,
+        ErrorCode.CONFIGURATION_PROBLEM,
+        ErrorCode.PROBLEMATIC_WEBHOOK,
+    }
+)
+_OPERATOR = frozenset({ErrorCode.INFRA_RATE_LIMITS_EXCEEDED, ErrorCode.RETRYABLE_INFRA_DEPENDENCIES})

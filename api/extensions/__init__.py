@@ -1,0 +1,1 @@
+"""Models of extensions.gardener.cloud: the contract with extension controllers."""

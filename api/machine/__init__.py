@@ -1,0 +1,1 @@
+"""Models of machine.sapcloud.io: machines."""

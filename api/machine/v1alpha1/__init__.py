@@ -1,0 +1,1 @@
+"""machine.sapcloud.io/v1alpha1, one kind a module."""

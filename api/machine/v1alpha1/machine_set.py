@@ -1,0 +1,49 @@
+"""MachineSet: equal machines of one class."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from api.constants import MACHINE
+from api.machine.v1alpha1.machine import ClassSpec, MachineLastOperation, MachineSummary, MachineTemplateSpec
+from api.meta import AGE, Column, Conditions, Definition, KubeModel, KubeObject, LabelSelector
+
+
+class MachineSetSpec(KubeModel):
+    replicas: int | None = None
+    selector: LabelSelector | None = None
+    machine_class: ClassSpec | None = None
+    template: MachineTemplateSpec | None = None
+    min_ready_seconds: int | None = None
+    auto_preserve_failed_machine_max: int | None = None
+
+
+class MachineSetStatus(KubeModel):
+    observed_generation: int | None = None
+    replicas: int | None = None
+    fully_labeled_replicas: int | None = None
+    ready_replicas: int | None = None
+    available_replicas: int | None = None
+    conditions: Conditions | None = None
+    last_operation: MachineLastOperation | None = None
+    failed_machines: list[MachineSummary] | None = None
+    preserved_failed_replicas: int | None = None
+
+
+class MachineSet(KubeObject):
+    definition: ClassVar[Definition] = Definition(
+        MACHINE,
+        "v1alpha1",
+        "machinesets",
+        ("mcs",),
+        columns=(
+            Column("Desired", ".spec.replicas", "integer"),
+            Column("Current", ".status.replicas", "integer"),
+            Column("Ready", ".status.readyReplicas", "integer"),
+            AGE,
+        ),
+        scale=(".spec.replicas", ".status.replicas", ""),
+    )
+
+    spec: MachineSetSpec
+    status: MachineSetStatus | None = None

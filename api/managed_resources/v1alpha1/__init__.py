@@ -1,0 +1,1 @@
+"""resources.gardener.cloud/v1alpha1, one kind a module."""
