@@ -1,0 +1,454 @@
+"""The secrets manager: generates, rotates, bundles and cleans up the secrets of one namespace.
+
+The Secrets in the namespace are the only memory. A Secret's name is computed from its description,
+its signing CA and the time of its last rotation, so activities that run at the same time, or a
+second time, meet each other's work instead of making it anew. Semantics: spec/credentials.md 2.
+"""
+
+import asyncio
+import base64
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from activities.kube.client import KubeClient
+from activities.kube.errors import AlreadyExists
+from activities.secrets import crypto
+from activities.secrets.configs import (
+    Certificate,
+    KeyAlgorithm,
+    Making,
+    SecretConfig,
+    SignedBy,
+    bundle_of,
+)
+from activities.secrets.crypto import KeyPair
+from activities.secrets.rotation import COMPLETING, Rotation
+from api.resources import SECRET
+
+logger = logging.getLogger(__name__)
+
+NAME = "name"
+MANAGED_BY = "managed-by"
+IDENTITY = "manager-identity"
+CHECKSUM_OF_CONFIG = "checksum-of-config"
+CHECKSUM_OF_SIGNING_CA = "checksum-of-signing-ca"
+BUNDLE_FOR = "bundle-for"
+PERSIST = "persist"
+ROTATED_AT = "last-rotation-initiation-time"
+ISSUED_AT = "issued-at-time"
+VALID_UNTIL = "valid-until-time"
+RENEW_AT_PERCENT = "renew-after-validity-percentage"
+USE_DATA_FOR = "secrets-manager-use-data-for-name"
+
+SECRETS_MANAGER = "secrets-manager"
+RENEW_AT_PERCENT_DEFAULT = 80
+RENEW_BEFORE_END = timedelta(days=10)
+_LABEL_LIMIT = 63
+_PARALLEL_DELETES = 10
+
+
+class Which(StrEnum):
+    """Which generation of a secret."""
+
+    DEFAULT = "default"
+    """The bundle if the kind has one, else the current one."""
+    CURRENT = "current"
+    OLD = "old"
+    BUNDLE = "bundle"
+
+
+class UnknownSecret(LookupError):
+    """Nobody has generated this secret in the namespace yet: an error in the order of a flow."""
+
+
+class ForeignSecret(Exception):
+    """The Secret of a computed name belongs to somebody else."""
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A Secret of the namespace: what to mount, and what is in it."""
+
+    name: str
+    data: Mapping[str, bytes] = field(repr=False)
+
+    def key_pair(self) -> KeyPair:
+        """Certificate and key of a CA. Raises KeyError if this is no CA."""
+        return KeyPair(self.data["ca.crt"], self.data["ca.key"])
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A Secret as found in the cluster; decoded only where it is read."""
+
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return str(self.raw["metadata"]["name"])
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.raw["metadata"].get("labels") or {}
+
+    @cached_property
+    def data(self) -> dict[str, bytes]:
+        return {key: base64.b64decode(value) for key, value in (self.raw.get("data") or {}).items()}
+
+    @property
+    def handle(self) -> Handle:
+        return Handle(self.name, self.data)
+
+    def number(self, label: str) -> int:
+        value = self.labels.get(label, "")
+        return int(value) if value.isdigit() else 0
+
+    @property
+    def age_key(self) -> tuple[int, int, str, str]:
+        """Sorts generations. Creation times mean nothing after a restore, so they come last."""
+        created = str(self.raw["metadata"].get("creationTimestamp") or "")
+        return self.number(ROTATED_AT), self.number(ISSUED_AT), created, self.name
+
+
+class SecretsManager:
+    """Serves one activity: load, generate or get, report ``generated``.
+
+    Use ``load``. Not to be kept: it does not see what others generate later.
+    """
+
+    key_algorithm: KeyAlgorithm = KeyAlgorithm.P256
+    """Of keys whose description names none; a process sets it once, from its configuration."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: str,
+        secrets: Iterable[Mapping[str, Any]],
+        *,
+        rotation: Rotation,
+        manager_identity: str,
+        now: datetime,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._rotation = rotation
+        self._identity = manager_identity
+        self._now = now
+        self._by_name: dict[str, _Stored] = {}
+        self._use_data: dict[str, list[_Stored]] = defaultdict(list)
+        for raw in secrets:
+            stored = _Stored(raw)
+            self._by_name[stored.name] = stored
+            if source := stored.labels.get(USE_DATA_FOR):
+                self._use_data[source].append(stored)
+        self._last_rotations = self._find_last_rotations()
+        self._current: dict[str, _Stored] = {}
+        self._handed_out: set[str] = set()
+
+    @classmethod
+    async def load(
+        cls,
+        client: KubeClient,
+        *,
+        namespace: str,
+        rotation: Rotation | None = None,
+        manager_identity: str = "gardenlet",
+        now: datetime | None = None,
+    ) -> "SecretsManager":
+        """Look at the namespace, once."""
+        return cls(
+            client,
+            namespace,
+            await client.list(SECRET, namespace),
+            rotation=rotation or Rotation(),
+            manager_identity=manager_identity,
+            now=now or datetime.now(UTC),
+        )
+
+    @property
+    def generated(self) -> tuple[str, ...]:
+        """Names of all Secrets handed out, with their old ones and bundles; for ``TaskResult.secrets``."""
+        return tuple(sorted(self._handed_out))
+
+    async def generate(self, config: SecretConfig, labels: Mapping[str, str] | None = None) -> Handle:
+        """The current Secret for this description; made unless it exists.
+
+        A second run computes the same name and finds the first's Secret; of two that create it at the
+        same time one wins, and both use the winner's. ``labels`` are added to the manager's own.
+
+        Raises:
+            UnknownSecret: the signing CA was not generated.
+            ForeignSecret: another manager owns a Secret of this name.
+        """
+        ca = self._signing_ca(config)
+        wanted = self._labels(config, ca)
+        name = _secret_name(config, wanted)
+        stored = self._by_name.get(name)
+        if stored is None:
+            stored = await self._create(name, config, ca, wanted, labels or {})
+        stored = await self._correct_labels(stored, {**wanted, **(labels or {})})
+        self._current[config.name] = stored
+        self._handed_out.add(stored.name)
+        if config.keep_old:
+            await self._bundle(config.name)
+        return stored.handle
+
+    def get(self, name: str, which: Which = Which.DEFAULT) -> Handle:
+        """A secret that this or an earlier activity generated, by its stable name.
+
+        Raises UnknownSecret if there is none.
+        """
+        current = self._current_of(name)
+        if which is Which.CURRENT:
+            return self._hand_out(current)
+        old = self._old_of(name, current)
+        if which is Which.OLD:
+            if old is None:
+                raise UnknownSecret(f"no old {name} is kept in namespace {self._namespace}")
+            return self._hand_out(old)
+        bundle = self._bundle_data(current, old)
+        if bundle is None:
+            if which is Which.BUNDLE:
+                raise UnknownSecret(f"{name} is of a kind that has no bundle")
+            return self._hand_out(current)
+        stored = self._by_name.get(_bundle_name(name, bundle))
+        if stored is None:
+            raise self._unknown(f"the bundle of {name}")
+        return self._hand_out(stored)
+
+    def has_old(self, name: str) -> bool:
+        """Whether an older generation is still kept: a rotation is under way."""
+        return self._old_of(name, self._current_of(name)) is not None
+
+    async def cleanup(self, keep: Iterable[str]) -> tuple[str, ...]:
+        """Delete this manager's Secrets that are not in ``keep``; returns their names.
+
+        Only after a fully successful flow, with what all of its activities handed out.
+        """
+        kept = set(keep)
+        unused = [stored for stored in self._by_name.values() if self._is_own(stored) and stored.name not in kept]
+        limit = asyncio.Semaphore(_PARALLEL_DELETES)
+
+        async def delete(stored: _Stored) -> None:
+            async with limit:
+                await self._client.delete(SECRET, stored.name, self._namespace, uid=stored.raw["metadata"].get("uid"))
+
+        await asyncio.gather(*map(delete, unused))
+        return tuple(sorted(stored.name for stored in unused))
+
+    # -- names and labels
+
+    def _labels(self, config: SecretConfig, ca: _Stored | None) -> dict[str, str]:
+        rotated_at = self._rotation.of(config.name).initiated or self._last_rotations.get(config.name)
+        labels = {
+            NAME: config.name,
+            MANAGED_BY: SECRETS_MANAGER,
+            IDENTITY: self._identity,
+            CHECKSUM_OF_CONFIG: config.checksum()[:_LABEL_LIMIT],
+            ROTATED_AT: str(rotated_at) if rotated_at else "",
+        }
+        if ca is not None:
+            labels[CHECKSUM_OF_SIGNING_CA] = hashlib.sha256(ca.data["ca.crt"]).hexdigest()[:_LABEL_LIMIT]
+        if config.persist:
+            labels[PERSIST] = "true"
+        if isinstance(config, Certificate) and config.renew_at_percent:
+            labels[RENEW_AT_PERCENT] = str(config.renew_at_percent)
+        return labels
+
+    def _find_last_rotations(self) -> dict[str, int]:
+        """Unix time of each name's last rotation as its newest Secret tells, or of its due renewal."""
+        newest: dict[str, _Stored] = {}
+        for stored in filter(self._is_own, self._by_name.values()):
+            name = stored.labels.get(NAME, "")
+            if name not in newest or newest[name].age_key < stored.age_key:
+                newest[name] = stored
+        return {name: self._renewed_at(stored) or stored.number(ROTATED_AT) for name, stored in newest.items()}
+
+    def _renewed_at(self, stored: _Stored) -> int | None:
+        """When renewal fell due, if it did.
+
+        Not the present time: activities that look at different times must compute the same name.
+        """
+        valid_until, issued = stored.number(VALID_UNTIL), stored.number(ISSUED_AT)
+        if not valid_until or {"ca.crt", "ca.key"} <= set(stored.raw.get("data") or {}):
+            return None  # CAs are rotated by their owner alone
+        percent = stored.number(RENEW_AT_PERCENT) or RENEW_AT_PERCENT_DEFAULT
+        due = min(
+            issued + (valid_until - issued) * percent // 100,
+            valid_until - int(RENEW_BEFORE_END.total_seconds()),
+        )
+        if self._now.timestamp() < due:
+            return None
+        return max(due, stored.number(ROTATED_AT) + 1)
+
+    def _is_own(self, stored: _Stored) -> bool:
+        labels = stored.labels
+        return labels.get(MANAGED_BY) == SECRETS_MANAGER and labels.get(IDENTITY) == self._identity
+
+    # -- making
+
+    def _signing_ca(self, config: SecretConfig) -> _Stored | None:
+        if not isinstance(config, Certificate):
+            return None
+        current = self._current_of(config.signer)
+        if config.generation_of_ca is SignedBy.OLD_WHILE_KEPT:
+            return self._old_of(config.signer, current) or current
+        return current
+
+    async def _create(
+        self,
+        name: str,
+        config: SecretConfig,
+        ca: _Stored | None,
+        wanted: Mapping[str, str],
+        labels: Mapping[str, str],
+    ) -> _Stored:
+        sources = self._use_data.get(name, [])
+        if len(sources) > 1:
+            raise ForeignSecret(
+                f"{len(sources)} Secrets in namespace {self._namespace} offer data for {name}, must be one: "
+                f"remove the label {USE_DATA_FOR} from all others"
+            )
+        if sources:
+            data: Mapping[str, bytes] = sources[0].data
+        else:
+            algorithm = getattr(config, "algorithm", None) or self.key_algorithm
+            making = Making(name, self._now, algorithm, ca.handle.key_pair() if ca else None)
+            # RSA keys take up to seconds: off the event loop. P-256 is quicker than a thread switch.
+            data = (
+                config.make(making) if algorithm is KeyAlgorithm.P256 else await asyncio.to_thread(config.make, making)
+            )
+        return await self._store(name, data, {**wanted, **_times(data, self._now), **labels})
+
+    async def _store(self, name: str, data: Mapping[str, bytes], labels: Mapping[str, str]) -> _Stored:
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": name, "namespace": self._namespace, "labels": dict(labels)},
+            "type": "Opaque",
+            "immutable": True,
+            "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+        }
+        try:
+            raw = await self._client.create(secret)
+        except AlreadyExists:
+            raw = await self._client.get(SECRET, name, self._namespace)
+        stored = _Stored(raw)
+        self._by_name[name] = stored
+        return stored
+
+    async def _correct_labels(self, stored: _Stored, wanted: Mapping[str, str]) -> _Stored:
+        owner = stored.labels.get(IDENTITY, self._identity)
+        if owner != self._identity:
+            raise ForeignSecret(
+                f"secret {self._namespace}/{stored.name} belongs to secrets manager {owner}, not {self._identity}"
+            )
+        exact = {
+            **{key: value for key, value in stored.labels.items() if key in (ISSUED_AT, VALID_UNTIL)},
+            **wanted,
+        }
+        if dict(stored.labels) == exact and stored.raw.get("immutable"):
+            return stored
+        absent = {key: None for key in stored.labels if key not in exact}
+        patch = {"metadata": {"labels": {**exact, **absent}}, "immutable": True}
+        corrected = _Stored(await self._client.patch(SECRET, stored.name, self._namespace, patch))
+        self._by_name[stored.name] = corrected
+        return corrected
+
+    # -- generations
+
+    def _current_of(self, name: str) -> _Stored:
+        if name in self._current:
+            return self._current[name]
+        generations = self._generations(name)
+        initiated = self._rotation.of(name).initiated
+        if initiated:
+            # A rotation that was just started: what is there yet is old, and not to be taken for current.
+            generations = [stored for stored in generations if stored.number(ROTATED_AT) == initiated]
+        if not generations:
+            raise self._unknown(name)
+        return generations[0]
+
+    def _old_of(self, name: str, current: _Stored) -> _Stored | None:
+        if self._rotation.of(name).phase == COMPLETING:
+            return None
+        return next((stored for stored in self._generations(name) if stored.name != current.name), None)
+
+    def _generations(self, name: str) -> list[_Stored]:
+        """Own Secrets of this stable name, newest first."""
+        own = [stored for stored in self._by_name.values() if stored.labels.get(NAME) == name and self._is_own(stored)]
+        return sorted(own, key=lambda stored: stored.age_key, reverse=True)
+
+    def _bundle_data(self, current: _Stored, old: _Stored | None) -> dict[str, bytes] | None:
+        return bundle_of([current.data, *([old.data] if old else [])], self._now)
+
+    async def _bundle(self, name: str) -> None:
+        current = self._current_of(name)
+        old = self._old_of(name, current)
+        if old is not None:
+            self._handed_out.add(old.name)
+        data = self._bundle_data(current, old)
+        if data is None:
+            return
+        bundle = _bundle_name(name, data)
+        labels = {
+            NAME: f"{name}-bundle",
+            MANAGED_BY: SECRETS_MANAGER,
+            IDENTITY: self._identity,
+            CHECKSUM_OF_CONFIG: _checksum_of_data(data)[:_LABEL_LIMIT],
+            BUNDLE_FOR: name,
+            ROTATED_AT: "",
+        }
+        stored = self._by_name.get(bundle)
+        if stored is None:
+            stored = await self._store(bundle, data, {**labels, ISSUED_AT: _unix(self._now)})
+        await self._correct_labels(stored, labels)
+        self._handed_out.add(bundle)
+
+    def _hand_out(self, stored: _Stored) -> Handle:
+        self._handed_out.add(stored.name)
+        return stored.handle
+
+    def _unknown(self, what: str) -> UnknownSecret:
+        return UnknownSecret(f"{what} was not generated in namespace {self._namespace} yet")
+
+
+def _secret_name(config: SecretConfig, labels: Mapping[str, str]) -> str:
+    name = config.name
+    rotated = labels[ROTATED_AT]
+    if rotated or not config.plain_name_until_rotated or getattr(config, "hashed_name", False):
+        infix = labels[CHECKSUM_OF_CONFIG] + labels.get(CHECKSUM_OF_SIGNING_CA, "")
+        name += f"-{hashlib.sha256(infix.encode()).hexdigest()[:8]}"
+    if rotated:
+        name += f"-{hashlib.sha256(rotated.encode()).hexdigest()[:5]}"
+    return name
+
+
+def _bundle_name(name: str, data: Mapping[str, bytes]) -> str:
+    return f"{name}-bundle-{_checksum_of_data(data)[:8]}"
+
+
+def _checksum_of_data(data: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for key in sorted(data):
+        digest.update(key.encode() + b"\0" + data[key] + b"\0")
+    return digest.hexdigest()
+
+
+def _times(data: Mapping[str, bytes], now: datetime) -> dict[str, str]:
+    certificate = data.get("tls.crt") or data.get("ca.crt")
+    if certificate is None:
+        return {ISSUED_AT: _unix(now)}
+    begin, end = crypto.validity_of(certificate)
+    return {ISSUED_AT: _unix(begin + crypto.CLOCK_SKEW), VALID_UNTIL: _unix(end)}
+
+
+def _unix(time: datetime) -> str:
+    return str(int(time.timestamp()))

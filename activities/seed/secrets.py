@@ -1,0 +1,236 @@
+"""The secrets of a control plane, made before anything that mounts them."""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from pydantic import Field
+from temporalio import activity
+
+from activities.kube.client import KubeClient
+from activities.kube.clusters import Clusters, ClusterView
+from activities.kube.errors import AlreadyExists
+from activities.secrets.configs import (
+    CertificateAuthority,
+    EncryptionConfiguration,
+    EtcdEncryptionKey,
+    GenericTokenKubeconfig,
+    ServiceAccountKey,
+    SSHKeyPair,
+    StaticToken,
+    VPNTlsAuth,
+)
+from activities.secrets.manager import SecretsManager, Which
+from activities.secrets.rotation import Rotation
+from api import constants
+from api.model import ApiModel
+from api.operations import OperationType, ShootRef, ShootTask, TaskResult
+from api.resources import CLUSTER, CONFIG_MAP, DEPLOYMENT, INTERNAL_SECRET, SECRET, SHOOT, SHOOT_STATE
+
+MANAGER = "gardenlet"
+
+CLUSTER_CA = "ca"
+CLIENT_CA = "ca-client"
+KUBELET_CA = "ca-kubelet"
+SERVICE_ACCOUNT_KEY = "service-account-key"
+ENCRYPTION_KEY = "kube-apiserver-etcd-encryption-key"
+ENCRYPTION_CONFIGURATION = "kube-apiserver-etcd-encryption-configuration"
+STATIC_TOKEN = "kube-apiserver-static-token"
+GENERIC_KUBECONFIG = "generic-token-kubeconfig"
+VPN_TLS_AUTH = "vpn-seed-server-tlsauth"
+SSH_KEYPAIR = "ssh-keypair"
+
+_AUTHORITIES = ("ca-etcd", "ca-etcd-peer", "ca-front-proxy")
+_AUTHORITIES_WITH_WORKERS = (KUBELET_CA, "ca-metrics-server", "ca-vpn")
+
+IN_CLUSTER_SERVER = "https://kube-apiserver"
+"""The API server as pods of the control plane reach it."""
+KEY_POPULATED = "credentials.gardener.cloud/new-encryption-key-populated"
+"""Annotation of the Deployment kube-apiserver: all replicas know the new key."""
+
+
+class CleanupSecrets(ApiModel):
+    """Input of ``cleanup_secrets``."""
+
+    task: ShootTask
+    names: tuple[str, ...] = Field(min_length=1)
+    """All Secrets that the activities of the flow handed out: what is not named goes."""
+
+
+class SecretActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    @activity.defn
+    async def init_secrets(self, task: ShootTask) -> TaskResult:
+        """Make what all components share: authorities, keys, tokens; publish the public parts in the garden.
+
+        A second run computes the same names and finds the first's Secrets; copies in the garden are
+        applied. In a restore, what the ShootState kept is put back first.
+        """
+        cluster = await self._clusters.cluster(task.technical_id)
+        if task.operation is OperationType.RESTORE:
+            await self._restore(task)
+        manager = await self._load(task, cluster)
+        names = ["ca", *_AUTHORITIES, *(() if cluster.workerless else _AUTHORITIES_WITH_WORKERS)]
+        making: list[Awaitable[Any]] = [
+            *(manager.generate(CertificateAuthority(name)) for name in names),
+            manager.generate(CertificateAuthority(CLIENT_CA, hashed_name=True)),
+            manager.generate(ServiceAccountKey(SERVICE_ACCOUNT_KEY)),
+            manager.generate(StaticToken(STATIC_TOKEN)),
+            self._encryption(task, cluster, manager),
+        ]
+        if not cluster.workerless:
+            making.append(manager.generate(VPNTlsAuth(VPN_TLS_AUTH)))
+        if _ssh_access(cluster):
+            making.append(manager.generate(SSHKeyPair(SSH_KEYPAIR)))
+        await asyncio.gather(*making)
+        await self._generic_kubeconfig(task, manager)
+        await self._publish(task, cluster, manager)
+        return TaskResult(secrets=manager.generated, note=f"{len(manager.generated)} secrets")
+
+    @activity.defn
+    async def cleanup_secrets(self, request: CleanupSecrets) -> TaskResult:
+        """Delete our Secrets that no activity of this flow used; a second run finds them gone.
+
+        Only at the end of a fully successful flow.
+        """
+        task = request.task
+        manager = await self._load(task, await self._clusters.cluster(task.technical_id))
+        deleted = await manager.cleanup(request.names)
+        return TaskResult(note=f"{len(deleted)} unused secrets deleted")
+
+    async def _load(self, task: ShootTask, cluster: ClusterView) -> SecretsManager:
+        return await SecretsManager.load(
+            self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(cluster.shoot)
+        )
+
+    async def _encryption(self, task: ShootTask, cluster: ClusterView, manager: SecretsManager) -> None:
+        config = _at(cluster.shoot, "spec", "kubernetes", "kubeAPIServer", "encryptionConfig")
+        provider = _at(config, "provider").get("type", "aescbc")
+        current = await manager.generate(EtcdEncryptionKey(ENCRYPTION_KEY, provider))
+        keys = [current.data]
+        if manager.has_old(ENCRYPTION_KEY):
+            old = manager.get(ENCRYPTION_KEY, Which.OLD)
+            server = await self._clusters.seed.find(DEPLOYMENT, "kube-apiserver", task.technical_id)
+            populated = KEY_POPULATED in ((server or {}).get("metadata", {}).get("annotations") or {})
+            # A key encrypts only after every replica can read with it. Source: spec/credentials.md 6.
+            keys = [current.data, old.data] if populated else [old.data, current.data]
+        resources = tuple(dict.fromkeys(["secrets", *(config.get("resources") or ())]))
+        await manager.generate(EncryptionConfiguration(ENCRYPTION_CONFIGURATION, tuple(keys), resources))
+
+    async def _generic_kubeconfig(self, task: ShootTask, manager: SecretsManager) -> None:
+        """The kubeconfig of all pods of the control plane, and its name where extensions look for it."""
+        made = await manager.generate(
+            GenericTokenKubeconfig(
+                GENERIC_KUBECONFIG, server=IN_CLUSTER_SERVER, server_ca=manager.get(CLUSTER_CA).data["bundle.crt"]
+            )
+        )
+        annotations = {constants.GENERIC_TOKEN_KUBECONFIG_NAME: made.name}
+        await self._clusters.seed.patch(CLUSTER, task.technical_id, None, {"metadata": {"annotations": annotations}})
+
+    async def _publish(self, task: ShootTask, cluster: ClusterView, manager: SecretsManager) -> None:
+        client_ca = manager.get(CLIENT_CA, Which.CURRENT)
+        copies = [
+            _public_bundle(task.shoot, "ca-cluster", "shoot-ca", manager.get(CLUSTER_CA).data["bundle.crt"]),
+            _garden_object(task.shoot, INTERNAL_SECRET.api_version, "InternalSecret", CLIENT_CA)
+            | {"type": "Opaque", "data": _encoded(client_ca.data)},
+        ]
+        if not cluster.workerless:
+            bundle = manager.get(KUBELET_CA).data["bundle.crt"]
+            copies.append(_public_bundle(task.shoot, KUBELET_CA, "shoot-kubelet-ca", bundle))
+        if _ssh_access(cluster):
+            generations = [(SSH_KEYPAIR, Which.CURRENT)]
+            if manager.has_old(SSH_KEYPAIR):
+                generations.append((f"{SSH_KEYPAIR}.old", Which.OLD))
+            copies += [
+                _garden_object(task.shoot, "v1", "Secret", suffix, role=SSH_KEYPAIR)
+                | {"type": "Opaque", "data": _encoded(manager.get(SSH_KEYPAIR, which).data)}
+                for suffix, which in generations
+            ]
+        garden = self._clusters.garden
+        await asyncio.gather(*(_apply(garden, copy) for copy in copies))
+        if not _ssh_access(cluster):
+            names = [f"{task.shoot.name}.{suffix}" for suffix in (SSH_KEYPAIR, f"{SSH_KEYPAIR}.old")]
+            await asyncio.gather(*(garden.delete(SECRET, name, task.shoot.namespace) for name in names))
+
+    async def _restore(self, task: ShootTask) -> None:
+        """Put back the Secrets of the ShootState; what exists stays as it is."""
+        state = await self._clusters.garden.find(SHOOT_STATE, task.shoot.name, task.shoot.namespace)
+        items = [item for item in _at(state or {}, "spec").get("gardener") or () if item["type"] == "secret"]
+
+        async def put_back(item: Mapping[str, Any]) -> None:
+            secret = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {
+                    "name": item["name"],
+                    "namespace": task.technical_id,
+                    "labels": dict(item.get("labels") or {}),
+                },
+                **{key: item["data"][key] for key in ("data", "immutable", "type") if key in item["data"]},
+            }
+            try:
+                await self._clusters.seed.create(secret)
+            except AlreadyExists:
+                return
+
+        await asyncio.gather(*map(put_back, items))
+
+
+async def _apply(garden: KubeClient, wanted: dict[str, Any]) -> None:
+    await garden.apply(wanted, manager=MANAGER)
+
+
+def _garden_object(shoot: ShootRef, api_version: str, kind: str, suffix: str, *, role: str = "") -> dict[str, Any]:
+    """Frame of a copy in the project's namespace; it goes when the Shoot goes."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": f"{shoot.name}.{suffix}",
+            "namespace": shoot.namespace,
+            "labels": {
+                constants.ROLE: role or suffix,
+                constants.SHOOT_NAME: shoot.name,
+                constants.SHOOT_UID: shoot.uid,
+            },
+            "ownerReferences": [
+                {
+                    "apiVersion": SHOOT.api_version,
+                    "kind": SHOOT.kind,
+                    "name": shoot.name,
+                    "uid": shoot.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+    }
+
+
+def _public_bundle(shoot: ShootRef, suffix: str, discovery: str, bundle: bytes) -> dict[str, Any]:
+    wanted = _garden_object(shoot, "v1", CONFIG_MAP.kind, suffix)
+    wanted["metadata"]["labels"] |= {
+        constants.DISCOVERY_PUBLIC: discovery,
+        constants.UPDATE_RESTRICTION: "true",
+    }
+    return {**wanted, "data": {"ca.crt": bundle.decode()}}
+
+
+def _ssh_access(cluster: ClusterView) -> bool:
+    settings = _at(cluster.shoot, "spec", "provider", "workersSettings", "sshAccess")
+    return not cluster.workerless and bool(settings.get("enabled", True))
+
+
+def _at(document: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    for key in path:
+        document = document.get(key) or {}
+    return document
+
+
+def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:
+    return {key: base64.b64encode(value).decode() for key, value in data.items()}

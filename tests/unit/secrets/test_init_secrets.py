@@ -1,0 +1,202 @@
+"""``init_secrets``: what a control plane starts from, also when its worker dies in the middle."""
+
+import base64
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from activities.kube.clusters import ClusterView
+from activities.seed.secrets import CleanupSecrets, SecretActivities
+from api.operations import OperationType, ShootRef, ShootTask
+from tests.unit.secrets.conftest import Killed, MemoryCluster
+
+NAMESPACE = "shoot--local--one"
+TASK = ShootTask(
+    shoot=ShootRef(namespace="garden-local", name="one", uid="c0ffee"),
+    technical_id=NAMESPACE,
+    seed="seed-1",
+    generation=1,
+    operation=OperationType.CREATE,
+)
+AUTHORITIES = {"ca", "ca-etcd", "ca-etcd-peer", "ca-front-proxy", "ca-kubelet", "ca-metrics-server", "ca-vpn"}
+
+
+class World:
+    """Garden and seed of one Shoot."""
+
+    def __init__(self) -> None:
+        self.garden = MemoryCluster()
+        self.seed = MemoryCluster()
+        self.shoot = {"spec": {"provider": {"workers": [{"name": "pool"}]}, "kubernetes": {}}}
+        self.seed.objects["Cluster", None, NAMESPACE] = {"metadata": {"name": NAMESPACE}, "spec": {"shoot": self.shoot}}
+        clusters = SimpleNamespace(seed=self.seed, garden=self.garden, cluster=self._cluster)
+        self.activities = SecretActivities(clusters)
+
+    async def _cluster(self, technical_id: str) -> ClusterView:
+        return ClusterView(self.seed.objects["Cluster", None, technical_id])
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_all_shared_secrets_are_made(world):
+    result = await world.activities.init_secrets(TASK)
+    names = world.seed.names()
+
+    assert names >= AUTHORITIES
+    stable = {world.seed.objects["Secret", NAMESPACE, name]["metadata"]["labels"]["name"] for name in names}
+    assert stable >= {
+        "ca-client",
+        "ca-bundle",
+        "service-account-key",
+        "service-account-key-bundle",
+        "kube-apiserver-static-token",
+        "kube-apiserver-etcd-encryption-key",
+        "kube-apiserver-etcd-encryption-configuration",
+        "generic-token-kubeconfig",
+        "vpn-seed-server-tlsauth",
+        "ssh-keypair",
+    }
+    assert set(result.secrets) == names
+
+
+async def test_the_garden_gets_public_bundles_and_the_client_authority(world):
+    await world.activities.init_secrets(TASK)
+    bundle = world.garden.objects["ConfigMap", "garden-local", "one.ca-cluster"]
+    client = world.garden.objects["InternalSecret", "garden-local", "one.ca-client"]
+
+    assert bundle["data"]["ca.crt"].encode() == world.seed.secret(NAMESPACE, "ca")["ca.crt"]
+    assert bundle["metadata"]["labels"]["discovery.gardener.cloud/public"] == "shoot-ca"
+    assert bundle["metadata"]["ownerReferences"][0]["uid"] == "c0ffee"
+    assert base64.b64decode(client["data"]["ca.key"]).startswith(b"-----BEGIN EC PRIVATE KEY")
+    assert "one.ca-kubelet" in world.garden.names("ConfigMap")
+    assert world.garden.names("Secret") == {"one.ssh-keypair"}
+
+
+async def test_extensions_find_the_generic_kubeconfig_by_the_clusters_annotation(world):
+    await world.activities.init_secrets(TASK)
+    annotations = world.seed.objects["Cluster", None, NAMESPACE]["metadata"]["annotations"]
+    name = annotations["generic-token-kubeconfig.secret.gardener.cloud/name"]
+    kubeconfig = json.loads(world.seed.secret(NAMESPACE, name)["kubeconfig"])
+
+    assert kubeconfig["clusters"][0]["cluster"]["server"] == "https://kube-apiserver"
+    assert "tokenFile" in kubeconfig["users"][0]["user"]
+
+
+async def test_the_encryption_configuration_holds_the_key(world):
+    await world.activities.init_secrets(TASK)
+    by_name = {name.rsplit("-", 1)[0]: name for name in world.seed.names()}
+    key = world.seed.secret(NAMESPACE, by_name["kube-apiserver-etcd-encryption-key"])
+    document = json.loads(
+        world.seed.secret(NAMESPACE, by_name["kube-apiserver-etcd-encryption-configuration"])[
+            "encryption-configuration.yaml"
+        ]
+    )
+    (rule,) = document["resources"]
+
+    assert rule["resources"] == ["secrets"]
+    assert rule["providers"][0]["aescbc"]["keys"] == [
+        {"name": key["key"].decode(), "secret": base64.b64encode(key["secret"]).decode()}
+    ]
+    assert rule["providers"][-1] == {"identity": {}}
+
+
+async def test_a_new_encryption_key_reads_before_it_writes(world):
+    """A replica that does not know the key yet could not read what another one wrote with it."""
+    await world.activities.init_secrets(TASK)
+    world.shoot["status"] = {
+        "credentials": {
+            "rotation": {"etcdEncryptionKey": {"phase": "Preparing", "lastInitiationTime": "2030-01-01T00:00:00Z"}}
+        }
+    }
+
+    async def first_key() -> str:
+        result = await world.activities.init_secrets(TASK)
+        (config,) = [name for name in result.secrets if name.startswith("kube-apiserver-etcd-encryption-configuration")]
+        document = json.loads(world.seed.secret(NAMESPACE, config)["encryption-configuration.yaml"])
+        return document["resources"][0]["providers"][0]["aescbc"]["keys"][0]["secret"]
+
+    before = await first_key()
+    world.seed.objects["Deployment", NAMESPACE, "kube-apiserver"] = {
+        "metadata": {"annotations": {"credentials.gardener.cloud/new-encryption-key-populated": "true"}}
+    }
+    assert await first_key() != before
+
+
+async def test_a_workerless_shoot_has_no_secrets_for_nodes(world):
+    world.shoot["spec"]["provider"]["workers"] = []
+    await world.activities.init_secrets(TASK)
+    assert not {"ca-kubelet", "ca-metrics-server", "ca-vpn"} & world.seed.names()
+    assert world.garden.names("ConfigMap") == {"one.ca-cluster"}
+    assert world.garden.names("Secret") == set()
+
+
+@pytest.mark.parametrize("dies_after", [1, 2, 5, 9, 13, 17, 21, 24])
+async def test_killed_in_between_a_second_run_completes_the_first(world, dies_after):
+    """Whatever the first attempt made stays: a component may already have mounted it."""
+    world.seed.dies_after = dies_after
+    with pytest.raises(Killed):
+        await world.activities.init_secrets(TASK)
+    made = {key: dict(obj["data"]) for key, obj in world.seed.objects.items() if key[0] == "Secret"}
+    world.seed.dies_after = None
+    result = await world.activities.init_secrets(TASK)
+
+    for key, data in made.items():
+        assert world.seed.objects[key]["data"] == data
+    assert set(result.secrets) == world.seed.names()
+    bundle = world.garden.objects["ConfigMap", "garden-local", "one.ca-cluster"]["data"]["ca.crt"]
+    assert bundle.encode() == world.seed.secret(NAMESPACE, "ca")["ca.crt"]
+
+
+async def test_a_second_run_changes_nothing_in_the_seed(world):
+    await world.activities.init_secrets(TASK)
+    before = {key: obj for key, obj in world.seed.objects.items() if key[0] == "Secret"}
+    again = await world.activities.init_secrets(TASK)
+    assert {key: obj for key, obj in world.seed.objects.items() if key[0] == "Secret"} == before
+    assert set(again.secrets) == world.seed.names()
+
+
+async def test_cleanup_removes_what_no_activity_used_and_only_own_secrets(world):
+    result = await world.activities.init_secrets(TASK)
+    world.seed.objects["Secret", NAMESPACE, "cloudprovider"] = {"metadata": {"name": "cloudprovider"}, "data": {}}
+    kept = tuple(name for name in result.secrets if name != "ca-vpn")
+    for _ in range(2):
+        await world.activities.cleanup_secrets(CleanupSecrets(task=TASK, names=kept))
+        assert world.seed.names() == {*kept, "cloudprovider"}
+
+
+def test_cleanup_refuses_an_empty_list():
+    """An empty union means that a flow lost its outcome, not that no secret is in use."""
+    with pytest.raises(ValueError, match="at least 1 item"):
+        CleanupSecrets(task=TASK, names=())
+
+
+async def test_a_restore_puts_the_persisted_secrets_back_before_it_makes_new_ones(world):
+    await world.activities.init_secrets(TASK)
+    persisted = {
+        name: world.seed.objects["Secret", NAMESPACE, name]
+        for name in world.seed.names()
+        if world.seed.objects["Secret", NAMESPACE, name]["metadata"]["labels"].get("persist") == "true"
+    }
+    destination = World()
+    destination.garden.objects["ShootState", "garden-local", "one"] = {
+        "spec": {
+            "gardener": [
+                {
+                    "name": name,
+                    "type": "secret",
+                    "labels": secret["metadata"]["labels"],
+                    "data": {"data": secret["data"], "immutable": True, "type": "Opaque"},
+                }
+                for name, secret in persisted.items()
+            ]
+        }
+    }
+    await destination.activities.init_secrets(TASK.model_copy(update={"operation": OperationType.RESTORE}))
+
+    assert {"ca", "service-account-key"} <= {name.rsplit("-", 1)[0] for name in persisted} | set(persisted)
+    for name, secret in persisted.items():
+        assert destination.seed.objects["Secret", NAMESPACE, name]["data"] == secret["data"]
