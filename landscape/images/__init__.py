@@ -1,0 +1,258 @@
+"""Container images under their upstream names, built without an engine or a registry.
+
+An image is a stack of layers: Debian (``trees``), binaries, Python packages, our code (``layers``). Images that share
+layers lie in one archive (``oci``). Our code changes often while one develops, so it is a small archive of its own, which
+holds only the top layers: import it after the others. Everything is cached outside the checkout and made once.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from api import images
+from landscape.images.layers import PROJECT, PYTHON_PATH, Layers
+from landscape.images.oci import Blob, Image, write_archive
+from landscape.plan import CACHE_HOME
+
+Role = Literal["seed", "cloud", "shoot"]
+Progress = Callable[[str], None]
+
+CACHE = CACHE_HOME / "images"
+
+_CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+
+
+class Binaries(Protocol):
+    """Path of a binary by its name, for example ``kube-apiserver`` or ``flannel-cni``."""
+
+    def __getitem__(self, name: str) -> str: ...
+
+
+def prepare(progress: Progress) -> None:
+    """Make the Debian trees, side by side. Needs no binaries, so it can run while they are built."""
+    with _locked(progress), ThreadPoolExecutor(2) as pool:
+        layers = Layers(CACHE, progress)
+        for made in (pool.submit(layers.base), pool.submit(layers.machine)):
+            made.result()
+
+
+def archives_for(
+    role: Role, kubernetes_version: str, binaries: Binaries, progress: Progress = lambda _: None
+) -> list[Path]:
+    """The archives that a cluster of this role imports, in this order; made where missing.
+
+    ``seed``: what runs in control planes. ``cloud``: the machine. ``shoot``: what runs on a machine. The last one holds our
+    code; its path stays when the code changes.
+    """
+    with _locked(progress):
+        return _Builder(Layers(CACHE, progress), kubernetes_version, binaries).archives(role)
+
+
+def fill_machine_directory(
+    directory: Path, kubernetes_versions: Iterable[str], binaries: Callable[[str], Binaries], progress: Progress
+) -> None:
+    """Put the archives of role ``shoot`` where machines import them from at boot (mounted at /opt/images).
+
+    ``binaries`` gives those of one Kubernetes version.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    wanted: dict[str, Path] = {}
+    for version in kubernetes_versions:
+        wanted |= {path.name: path for path in archives_for("shoot", version, binaries(version), progress)}
+    for name, archive in wanted.items():
+        file = directory / name
+        if file.exists() and file.samefile(archive):
+            continue
+        temporary = directory / f".{name}"
+        temporary.unlink(missing_ok=True)
+        try:
+            temporary.hardlink_to(archive)
+        except OSError:  # another file system
+            shutil.copy2(archive, temporary)
+        temporary.rename(file)
+    for file in directory.glob("*.tar"):
+        if file.name not in wanted:
+            file.unlink()
+
+
+class _Builder:
+    """Composes images out of layers, and archives out of images."""
+
+    def __init__(self, layers: Layers, kubernetes_version: str, binaries: Binaries) -> None:
+        self._layers = layers
+        self._version = kubernetes_version
+        self._binaries = binaries
+        self._archives = CACHE / "archives"
+        self._archives.mkdir(parents=True, exist_ok=True)
+
+    def archives(self, role: Role) -> list[Path]:
+        match role:
+            case "seed":
+                ground = self._gardener_ground()
+                return [
+                    self._archive("pause", [self._pause()]),
+                    self._archive(f"control-plane-{self._version}", self._control_plane()),
+                    self._archive("coredns", [self._coredns()]),
+                    self._archive("debian-seed", [ground, self._envoy()]),
+                    self._code(role, [(self._gardener(), ground)]),
+                ]
+            case "cloud":
+                ground = self._machine_ground()
+                return [
+                    self._archive("pause", [self._pause()]),
+                    self._archive("machine", [ground]),
+                    self._code(role, [(self._machine(), ground)]),
+                ]
+            case "shoot":
+                ground = self._gardener_ground()
+                return [
+                    self._archive("pause", [self._pause()]),
+                    self._archive("coredns", [self._coredns()]),
+                    self._archive("metrics-server", [self._metrics_server()]),
+                    self._archive(
+                        f"debian-shoot-{self._version}",
+                        [self._kube_proxy(), self._flannel(), self._envoy(), ground],
+                    ),
+                    self._code(role, [(self._gardener(), ground)]),
+                ]
+
+    def _pause(self) -> Image:
+        return Image(images.PAUSE, (self._binary("pause", "/pause"),), ("/pause",), user="65535")
+
+    def _coredns(self) -> Image:
+        return Image(images.COREDNS, (self._binary("coredns", "/coredns"),), ("/coredns",))
+
+    def _metrics_server(self) -> Image:
+        layer = self._binary("metrics-server", "/metrics-server")
+        return Image(images.METRICS_SERVER, (layer,), ("/metrics-server",), user="65534")
+
+    def _flannel(self) -> Image:
+        """Upstream's paths; the CNI plugin, which upstream ships in an image of its own, lies beside it."""
+        files = [
+            (Path(self._binaries["flannel"]), "/opt/bin/flanneld"),
+            (Path(self._binaries["flannel-cni"]), "/opt/cni/bin/flannel"),
+        ]
+        layer = self._layers.files("flannel", files)
+        return Image(images.FLANNEL, (self._layers.base(), layer), ("/opt/bin/flanneld",))
+
+    def _envoy(self) -> Image:
+        import envoy
+
+        binary = Path(envoy.__file__).parent / "_bin/envoy"
+        layer = self._layers.files("envoy", [(binary, "/usr/local/bin/envoy")])
+        return Image(images.ENVOY, (self._layers.base(), layer), ("/usr/local/bin/envoy",))
+
+    def _control_plane(self) -> list[Image]:
+        return [
+            Image(
+                images.kubernetes(name, self._version),
+                (self._kubernetes(*_CONTROL_PLANE, of=name),),
+                (f"/usr/local/bin/{name}",),
+            )
+            for name in _CONTROL_PLANE
+        ]
+
+    def _kube_proxy(self) -> Image:
+        name = "kube-proxy"
+        return Image(
+            images.kubernetes(name, self._version),
+            (self._layers.base(), self._kubernetes("kube-proxy", "kubelet", of=name)),
+            (f"/usr/local/bin/{name}",),
+        )
+
+    def _gardener_ground(self) -> Image:
+        """All of our image but our code."""
+        files = [(Path(self._binaries[name]), f"/usr/local/bin/{name}") for name in ("etcd", "etcdctl", "etcdutl")]
+        layers = (self._layers.base(), self._layers.packages(), self._layers.files("etcd", files))
+        return Image(_ground(images.GARDENER), layers)
+
+    def _gardener(self) -> Image:
+        ground = self._gardener_ground()
+        return replace(
+            ground,
+            name=images.GARDENER,
+            layers=(*ground.layers, self._layers.code()),
+            entrypoint=("/usr/local/bin/gardener",),
+            environment={"PYTHONPATH": PYTHON_PATH, "PATH": _PATH},
+        )
+
+    def _machine_ground(self) -> Image:
+        """All of a machine but our code: with the kubelet of one version, so that its first start waits for nothing."""
+        kubelet = self._layers.files(
+            f"kubelet-{self._version}", [(Path(self._binaries["kubelet"]), f"/opt/bin/kubelet-{self._version}")]
+        )
+        cni = self._layers.files("flannel-cni", [(Path(self._binaries["flannel-cni"]), "/usr/lib/cni/flannel")])
+        return Image(_ground(images.MACHINE), (self._layers.machine(), kubelet, cni, self._layers.packages()))
+
+    def _machine(self) -> Image:
+        ground = self._machine_ground()
+        return replace(
+            ground,
+            name=images.MACHINE,
+            layers=(*ground.layers, self._layers.machine_files(), self._layers.code()),
+            entrypoint=("/sbin/init",),
+            environment={"container": "gardener", "PATH": _PATH},
+            stop_signal="SIGRTMIN+3",
+        )
+
+    def _kubernetes(self, *names: str, of: str) -> Blob:
+        """The layer of one component. Components that are one multi-call binary share a layer."""
+        files = {name: Path(self._binaries[name]).resolve() for name in names}
+        if len(set(files.values())) > 1:
+            return self._layers.files(f"{of}-{self._version}", [(files[of], f"/usr/local/bin/{of}")])
+        multicall = "/usr/local/bin/kubernetes"
+        links = [(f"/usr/local/bin/{name}", "kubernetes") for name in names]
+        return self._layers.files(f"kubernetes-{self._version}", [(files[of], multicall)], links)
+
+    def _binary(self, name: str, path: str) -> Blob:
+        return self._layers.files(name, [(Path(self._binaries[name]), path)])
+
+    def _archive(self, name: str, contents: list[Image]) -> Path:
+        """Named by its content: what a cluster imported stays what it was."""
+        key = hashlib.sha256(b"".join(image.manifest() + image.name.encode() for image in contents)).hexdigest()[:12]
+        path = self._archives / f"{name}-{key}.tar"
+        if not path.exists():
+            write_archive(path, contents, self._layers.store)
+        path.touch()  # kept by _prune
+        return path
+
+    def _code(self, role: Role, contents: list[tuple[Image, Image]]) -> Path:
+        """Only what the images add to their grounds. One file per checkout, rewritten when the code changes."""
+        checkout = hashlib.sha256(str(PROJECT).encode()).hexdigest()[:6]
+        path = self._archives / f"code-{role}-{self._version}-{checkout}.tar"
+        note = path.with_suffix(".key")
+        key = hashlib.sha256(b"".join(image.manifest() for image, _ in contents)).hexdigest()
+        if not (path.exists() and note.exists() and note.read_text() == key):
+            grounds = [layer for _, ground in contents for layer in ground.layers]
+            write_archive(path, [image for image, _ in contents], self._layers.store, grounds)
+            note.write_text(key)
+        return path
+
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _ground(name: str) -> str:
+    repository, tag = name.rsplit(":", 1)
+    return f"{repository}-ground:{tag}"
+
+
+@contextmanager
+def _locked(progress: Progress) -> Iterator[None]:
+    """Two landscapes that start at once build once."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another process that makes images")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        os.utime(CACHE)
+        yield

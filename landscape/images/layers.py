@@ -1,0 +1,206 @@
+"""The layers of our images. Each is named by a hash of what it is made from, and made once."""
+
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from importlib import metadata
+from pathlib import Path
+
+from api import images
+from landscape.errors import LandscapeError
+from landscape.images import trees
+from landscape.images.oci import Blob, BlobStore
+
+Progress = Callable[[str], None]
+PROJECT = Path(__file__).resolve().parents[2]
+_CODE = ("activities", "api", "workers", "workflows")
+_FILES = Path(__file__).parent / "files"
+_PYTHON_OF_TREES = (3, 11)
+
+# Raise it when the steps below change what a layer holds.
+_RECIPE = 1
+
+_LAUNCHER = """\
+#!/usr/bin/python3 -I
+import sys
+
+sys.path[:0] = ["/opt/gardener/code", "/opt/gardener/packages"]
+from workers.cli.main import main
+
+sys.exit(main())
+"""
+
+PYTHON_PATH = "/opt/gardener/code:/opt/gardener/packages"
+
+
+class Layers:
+    """Makes layers, and finds those made before."""
+
+    def __init__(self, cache: Path, progress: Progress) -> None:
+        self.store = BlobStore(cache / "blobs")
+        self._cache = cache
+        self._known = cache / "layers"
+        self._trees = cache / "trees"
+        self._progress = progress
+        for directory in (self._known, self._trees):
+            directory.mkdir(parents=True, exist_ok=True)
+
+    def base(self) -> Blob:
+        """The Debian tree under every image that is not static."""
+        return self._remember("base", trees.base_key(), lambda: self.store.add_tree(self.base_tree(), ("./tmp/*",)))
+
+    def base_tree(self) -> Path:
+        tree = self._trees / f"base-{trees.base_key()}"
+        if not tree.exists():
+            trees.make_base(tree, self._cache / "debs", self._progress)
+        return tree
+
+    def machine(self) -> Blob:
+        """The Debian tree of a machine: systemd, containerd, runc, CNI plugins."""
+
+        def make() -> Blob:
+            tree = self._trees / f"machine-{trees.machine_key()}"
+            if not tree.exists():
+                trees.make_machine(tree, self._cache / "debs", self._progress)
+            blob = self.store.add_tree(tree)
+            shutil.rmtree(tree)
+            return blob
+
+        return self._remember("machine", trees.machine_key(), make)
+
+    def machine_files(self) -> Blob:
+        """Our configuration of a machine: units, containerd's configuration, scripts."""
+        source = _FILES / "machine"
+
+        def fill(root: Path) -> None:
+            shutil.copytree(source, root, symlinks=True, dirs_exist_ok=True)
+            config = root / "etc/containerd/config.toml"
+            config.write_text(config.read_text().replace("@PAUSE@", images.PAUSE))
+            units = root / "etc/systemd/system"
+            wants = units / "multi-user.target.wants"
+            wants.mkdir()
+            for unit in ("containerd.service", "machine-images.service", "machine-userdata.service"):
+                own = units / unit
+                (wants / unit).symlink_to(f"../{unit}" if own.exists() else f"/lib/systemd/system/{unit}")
+            (units / "default.target").symlink_to("/lib/systemd/system/multi-user.target")
+            for script in (root / "usr/local/lib/machine").iterdir():
+                script.chmod(0o755)
+
+        return self._made("machine-files", _digest([images.PAUSE, _hash_of_tree(source)]), fill)
+
+    def files(self, name: str, files: Iterable[tuple[Path, str]], links: Iterable[tuple[str, str]] = ()) -> Blob:
+        """Executables: (file, path in the image), and symbolic links (path, target)."""
+        files, links = tuple(files), tuple(links)
+        key = hashlib.sha256(json.dumps([_identity(files), links]).encode()).hexdigest()[:16]
+
+        def fill(root: Path) -> None:
+            for source, path in files:
+                target = root / path.lstrip("/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+                target.chmod(0o755)
+            for path, target_of_link in links:
+                link = root / path.lstrip("/")
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(target_of_link)
+
+        return self._made(name, key, fill)
+
+    def packages(self) -> Blob:
+        """The Python packages that our code needs at run time, as installed beside this process."""
+        distributions = _runtime_distributions()
+        key = _digest([f"{name}=={found.version}" for name, found in sorted(distributions.items())])
+
+        def fill(root: Path) -> None:
+            if sys.version_info[:2] != _PYTHON_OF_TREES:
+                raise LandscapeError(
+                    "images need the packages of Python 3.11: make the virtual environment with python3.11"
+                )
+            target = root / "opt/gardener/packages"
+            for found in distributions.values():
+                for file in found.files or ():
+                    path = Path(str(file.locate()))
+                    if ".." in file.parts or path.suffix in (".pyc", ".pyi"):
+                        continue
+                    copy = target / file
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, copy)
+            trees.compile_python(self.base_tree(), target, "/opt/gardener/packages")
+
+        return self._made("packages", key, fill)
+
+    def code(self) -> Blob:
+        """Our own code: the only layer that changes while one develops."""
+        sources = [PROJECT / name for name in _CODE]
+
+        def fill(root: Path) -> None:
+            target = root / "opt/gardener/code"
+            for source in sources:
+                shutil.copytree(source, target / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+            trees.compile_python(self.base_tree(), target, "/opt/gardener/code")
+            launcher = root / "usr/local/bin/gardener"
+            launcher.parent.mkdir(parents=True)
+            launcher.write_text(_LAUNCHER)
+            launcher.chmod(0o755)
+
+        return self._made("code", _digest([_LAUNCHER, *map(_hash_of_tree, sources)]), fill)
+
+    def _made(self, name: str, key: str, fill: Callable[[Path], None]) -> Blob:
+        def make() -> Blob:
+            self._progress(f"layer {name}")
+            # In the directory of the trees: compile_python moves files to and from a tree.
+            with tempfile.TemporaryDirectory(dir=self._trees, prefix=".layer-") as temporary:
+                root = Path(temporary) / "root"
+                root.mkdir(mode=0o755)
+                fill(root)
+                return self.store.add_tree(root)
+
+        return self._remember(name, f"{_RECIPE}-{key}", make)
+
+    def _remember(self, name: str, key: str, make: Callable[[], Blob]) -> Blob:
+        note = self._known / f"{name}-{key}.json"
+        if note.exists():
+            blob = Blob(**json.loads(note.read_text()))
+            if self.store.holds(blob):
+                return blob
+        blob = make()
+        note.write_text(json.dumps({"digest": blob.digest, "size": blob.size}))
+        return blob
+
+
+def _runtime_distributions() -> dict[str, metadata.Distribution]:
+    """Our dependencies and theirs, without extras, by normalized name."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    found: dict[str, metadata.Distribution] = {}
+    todo = [*(metadata.distribution("gardener-on-temporal").requires or ())]
+    while todo:
+        requirement = Requirement(todo.pop())
+        name = str(canonicalize_name(requirement.name))
+        if name in found or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        found[name] = metadata.distribution(name)
+        todo += found[name].requires or ()
+    return found
+
+
+def _identity(files: Iterable[tuple[Path, str]]) -> list[tuple[str, int, int]]:
+    """Binaries lie in directories named by version; size and date tell a rebuilt one."""
+    return [(path, file.stat().st_size, file.stat().st_mtime_ns) for file, path in files]
+
+
+def _hash_of_tree(directory: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(directory)}\0{path.stat().st_size}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,3 @@
+module gardener/landscape/tools/pause
+
+go 1.26.8
