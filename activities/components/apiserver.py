@@ -1,0 +1,337 @@
+"""kube-apiserver of a shoot: Deployment, Service, budget, and the files it reads.
+
+Flags follow Gardener's pkg/component/kubernetes/apiserver. It differs in one point: probes use no token.
+Anonymous requests are allowed for the health endpoints alone, so no credential stands in the pod template.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from activities.components import base
+from activities.components.base import Manifest
+from api import images
+
+NAME = "kube-apiserver"
+PORT = 443
+"""Of Service and pod alike: it becomes the port of the shoot's ``kubernetes`` endpoint."""
+SELECT = base.control_plane_labels("kubernetes", "apiserver")
+
+VPN_HOST = "vpn-seed-server"
+VPN_PROXY_PORT = 9443
+
+_DEFAULT_MAX_INFLIGHT = 400
+_DEFAULT_MAX_MUTATING_INFLIGHT = 200
+
+_SECRETS = "/srv/kubernetes"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Names of the Secrets that the API server mounts."""
+
+    ca_bundle: str
+    client_ca_bundle: str
+    etcd_ca_bundle: str
+    front_proxy_ca_bundle: str
+    server: str
+    etcd_client: str
+    aggregator: str
+    service_account_key: str
+    service_account_key_bundle: str
+    static_token: str
+    encryption_configuration: str
+    kubelet_ca_bundle: str = ""
+    kubelet_client: str = ""
+    vpn_ca_bundle: str = ""
+    vpn_client: str = ""
+
+
+@dataclass(frozen=True)
+class ApiServer:
+    """What one shoot's API server is made of."""
+
+    namespace: str
+    version: str
+    replicas: int
+    advertise_address: str
+    """ClusterIP of its Service in the seed; on each node a proxy answers there."""
+    external_hostname: str
+    issuer: str
+    service_cidrs: Sequence[str]
+    secrets: Secrets
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """``Shoot.spec.kubernetes.kubeAPIServer``."""
+    audit_policy: str = ""
+    """YAML of the owner's own policy; empty for the default."""
+    workers: bool = True
+
+
+def service(namespace: str) -> Manifest:
+    """The Service whose ClusterIP becomes the advertised address; not-ready pods are left out."""
+    return base.service(NAME, namespace, select=SELECT, ports={"kube-apiserver": PORT})
+
+
+def objects(server: ApiServer) -> list[Manifest]:
+    """All but the Service, in the order to apply."""
+    labels = {**SELECT, "gardener.cloud/role": "controlplane"}
+    files = _config_maps(server, labels)
+    return [
+        *files,
+        base.pod_disruption_budget(NAME, server.namespace, SELECT),
+        _deployment(server, files),
+    ]
+
+
+def default_audit_policy() -> Manifest:
+    """Who changed what; reads, events and the noise of the cluster's own parts are left out."""
+    quiet = ["events", "leases", "endpointslices"]
+    system = ["system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", "system:apiserver"]
+    groups = [{"group": "", "resources": quiet[:1]}, {"group": "coordination.k8s.io", "resources": quiet[1:2]}]
+    return {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            {"level": "None", "resources": [*groups, {"group": "discovery.k8s.io", "resources": quiet[2:]}]},
+            {"level": "None", "users": system, "verbs": ["get", "list", "watch"]},
+            {"level": "None", "userGroups": ["system:nodes"], "verbs": ["get", "list", "watch"]},
+            {"level": "None", "nonResourceURLs": ["/healthz*", "/livez*", "/readyz*", "/version", "/metrics"]},
+            {"level": "Metadata"},
+        ],
+    }
+
+
+def _config_maps(server: ApiServer, labels: Mapping[str, str]) -> list[Manifest]:
+    def config_map(name: str, files: Mapping[str, str]) -> Manifest:
+        return base.versioned_config_map(f"{NAME}-{name}", server.namespace, files, labels=labels)
+
+    policy = server.audit_policy or base.to_json(default_audit_policy())
+    made = [
+        config_map("audit-policy", {"audit-policy.yaml": policy}),
+        config_map("authentication", {"authentication-config.yaml": base.to_json(_authentication())}),
+        config_map("admission", _admission_files(server.settings)),
+    ]
+    if server.workers:
+        egress = {"egress-selector-configuration.yaml": base.to_json(_egress_selector())}
+        made.append(config_map("egress-selector", egress))
+    return made
+
+
+def _authentication() -> Manifest:
+    return {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AuthenticationConfiguration",
+        "anonymous": {
+            "enabled": True,
+            "conditions": [{"path": path} for path in ("/healthz", "/livez", "/readyz")],
+        },
+    }
+
+
+def _admission_files(settings: Mapping[str, Any]) -> dict[str, str]:
+    configured = [
+        {"name": plugin["name"], "configuration": plugin["config"]}
+        for plugin in settings.get("admissionPlugins") or []
+        if plugin.get("config") and not plugin.get("disabled")
+    ]
+    configuration = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AdmissionConfiguration",
+        "plugins": configured,
+    }
+    return {"admission-configuration.yaml": base.to_json(configuration)}
+
+
+def _egress_selector() -> Manifest:
+    tls = {
+        "caBundle": f"{_SECRETS}/vpn-ca/bundle.crt",
+        "clientCert": f"{_SECRETS}/vpn-client/tls.crt",
+        "clientKey": f"{_SECRETS}/vpn-client/tls.key",
+    }
+    proxy = {"tcp": {"url": f"https://{VPN_HOST}:{VPN_PROXY_PORT}", "tlsConfig": tls}}
+    direct = {"proxyProtocol": "Direct"}
+    return {
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [
+            {"name": "cluster", "connection": {"proxyProtocol": "HTTPConnect", "transport": proxy}},
+            {"name": "controlplane", "connection": direct},
+            {"name": "etcd", "connection": direct},
+        ],
+    }
+
+
+def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
+    volumes, mounts = _secret_volumes(server)
+    for item in files:
+        short = item["metadata"]["name"].removeprefix(f"{NAME}-").rpartition("-")[0]
+        volumes.append(base.config_map_volume(short, item["metadata"]["name"]))
+        mounts[short] = f"/etc/kubernetes/{short}"
+    health = {"port": PORT, "scheme": "HTTPS"}
+    main = base.container(
+        NAME,
+        images.kubernetes(NAME, server.version),
+        [f"/usr/local/bin/{NAME}", *_flags(server)],
+        cpu="250m",
+        memory="400Mi",
+        mounts=mounts,
+        ports={"https": PORT},
+        # Watches of old clients hold the server for at most a moment; the Service has dropped it by then.
+        terminationMessagePolicy="FallbackToLogsOnError",
+        readinessProbe=base.http_probe("/readyz", period=1, failures=3, timeout=5, **health),
+        livenessProbe=base.http_probe("/livez", period=10, failures=3, delay=15, timeout=15, **health),
+    )
+    return base.control_plane_deployment(
+        NAME,
+        server.namespace,
+        select=SELECT,
+        replicas=server.replicas,
+        annotations=base.references(files),
+        pod_labels={"networking.gardener.cloud/to-shoot-networks": "allowed"} if server.workers else None,
+        pod={
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 30,
+            # A safe sysctl: nobody may bind to 443 without it.
+            "securityContext": base.non_root_pod(
+                sysctls=[{"name": "net.ipv4.ip_unprivileged_port_start", "value": str(PORT)}]
+            ),
+            "topologySpreadConstraints": base.spread_over_hosts(SELECT),
+            "containers": [main],
+            "volumes": volumes,
+        },
+    )
+
+
+def _secret_volumes(server: ApiServer) -> tuple[list[Manifest], dict[str, str]]:
+    secrets = server.secrets
+    wanted = {
+        "ca": (secrets.ca_bundle, ["bundle.crt"]),
+        "ca-client": (secrets.client_ca_bundle, ["bundle.crt"]),
+        "etcd-ca": (secrets.etcd_ca_bundle, ["bundle.crt"]),
+        "etcd-client": (secrets.etcd_client, ["tls.crt", "tls.key"]),
+        "front-proxy-ca": (secrets.front_proxy_ca_bundle, ["bundle.crt"]),
+        "aggregator": (secrets.aggregator, ["tls.crt", "tls.key"]),
+        "server": (secrets.server, ["tls.crt", "tls.key"]),
+        "service-account-key": (secrets.service_account_key, ["id_rsa"]),
+        "service-account-key-bundle": (secrets.service_account_key_bundle, ["bundle.key"]),
+        "static-token": (secrets.static_token, ["static_tokens.csv"]),
+        "encryption": (secrets.encryption_configuration, ["encryption-configuration.yaml"]),
+    }
+    if server.workers:
+        wanted |= {
+            "kubelet-ca": (secrets.kubelet_ca_bundle, ["bundle.crt"]),
+            "kubelet-client": (secrets.kubelet_client, ["tls.crt", "tls.key"]),
+            "vpn-ca": (secrets.vpn_ca_bundle, ["bundle.crt"]),
+            "vpn-client": (secrets.vpn_client, ["tls.crt", "tls.key"]),
+        }
+    volumes = [base.secret_volume(name, secret, *keys) for name, (secret, keys) in wanted.items()]
+    return volumes, {name: f"{_SECRETS}/{name}" for name in wanted}
+
+
+def _flags(server: ApiServer) -> list[str]:
+    settings = server.settings
+    requests = settings.get("requests") or {}
+    config = "/etc/kubernetes"
+    flags = {
+        "admission-control-config-file": f"{config}/admission/admission-configuration.yaml",
+        "advertise-address": server.advertise_address,
+        "allow-privileged": "true",
+        "audit-log-format": "json",
+        # To stdout, with the other logs: no file that fills a node.
+        "audit-log-path": "-",
+        "audit-log-mode": "batch",
+        "audit-policy-file": f"{config}/audit-policy/audit-policy.yaml",
+        "authentication-config": f"{config}/authentication/authentication-config.yaml",
+        "authorization-mode": "Node,RBAC" if server.workers else "RBAC",
+        "bind-address": "0.0.0.0",
+        "client-ca-file": f"{_SECRETS}/ca-client/bundle.crt",
+        "default-not-ready-toleration-seconds": str(settings.get("defaultNotReadyTolerationSeconds", 300)),
+        "default-unreachable-toleration-seconds": str(settings.get("defaultUnreachableTolerationSeconds", 300)),
+        "enable-aggregator-routing": "true",
+        "enable-bootstrap-token-auth": "true",
+        "encryption-provider-config": f"{_SECRETS}/encryption/encryption-configuration.yaml",
+        "etcd-cafile": f"{_SECRETS}/etcd-ca/bundle.crt",
+        "etcd-certfile": f"{_SECRETS}/etcd-client/tls.crt",
+        "etcd-keyfile": f"{_SECRETS}/etcd-client/tls.key",
+        "etcd-servers": "https://etcd-main-client:2379",
+        "etcd-servers-overrides": "/events#https://etcd-events-client:2379",
+        "event-ttl": settings.get("eventTTL", "1h"),
+        "external-hostname": server.external_hostname,
+        "goaway-chance": "0.001" if server.replicas > 1 else "0",
+        "logging-format": "json",
+        "max-mutating-requests-inflight": str(
+            requests.get("maxMutatingInflight", _DEFAULT_MAX_MUTATING_INFLIGHT)
+        ),
+        "max-requests-inflight": str(requests.get("maxNonMutatingInflight", _DEFAULT_MAX_INFLIGHT)),
+        "profiling": "false",
+        "proxy-client-cert-file": f"{_SECRETS}/aggregator/tls.crt",
+        "proxy-client-key-file": f"{_SECRETS}/aggregator/tls.key",
+        "requestheader-allowed-names": "system:kube-aggregator",
+        "requestheader-client-ca-file": f"{_SECRETS}/front-proxy-ca/bundle.crt",
+        "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+        "requestheader-group-headers": "X-Remote-Group",
+        "requestheader-username-headers": "X-Remote-User",
+        "secure-port": str(PORT),
+        "service-account-key-file": f"{_SECRETS}/service-account-key-bundle/bundle.key",
+        "service-account-signing-key-file": f"{_SECRETS}/service-account-key/id_rsa",
+        "service-cluster-ip-range": ",".join(server.service_cidrs),
+        "tls-cert-file": f"{_SECRETS}/server/tls.crt",
+        "tls-min-version": settings.get("tlsMinVersion", "VersionTLS12"),
+        "tls-private-key-file": f"{_SECRETS}/server/tls.key",
+        "token-auth-file": f"{_SECRETS}/static-token/static_tokens.csv",
+        "v": str((settings.get("logging") or {}).get("verbosity", 2)),
+        **_service_account_flags(server),
+        **_admission_flags(settings),
+    }
+    if server.workers:
+        flags |= {
+            "egress-selector-config-file": f"{config}/egress-selector/egress-selector-configuration.yaml",
+            "kubelet-certificate-authority": f"{_SECRETS}/kubelet-ca/bundle.crt",
+            "kubelet-client-certificate": f"{_SECRETS}/kubelet-client/tls.crt",
+            "kubelet-client-key": f"{_SECRETS}/kubelet-client/tls.key",
+            "kubelet-preferred-address-types": "InternalIP,Hostname,ExternalIP",
+        }
+    if gates := settings.get("featureGates"):
+        flags["feature-gates"] = _pairs(gates)
+    if runtime := settings.get("runtimeConfig"):
+        flags["runtime-config"] = _pairs(runtime)
+    if sizes := (settings.get("watchCacheSizes") or {}).get("resources"):
+        flags["watch-cache-sizes"] = ",".join(
+            f"{each['resource']}{'.' + each['apiGroup'] if each.get('apiGroup') else ''}#{each['size']}"
+            for each in sizes
+        )
+    issuers = [server.issuer, *((settings.get("serviceAccountConfig") or {}).get("acceptedIssuers") or [])]
+    return sorted(f"--{flag}={value}" for flag, value in flags.items()) + [
+        # Order counts here: the first one signs.
+        f"--service-account-issuer={issuer}"
+        for issuer in dict.fromkeys(issuers)
+    ]
+
+
+def _service_account_flags(server: ApiServer) -> dict[str, str]:
+    settings = server.settings.get("serviceAccountConfig") or {}
+    audiences = server.settings.get("apiAudiences") or ["kubernetes", "gardener"]
+    flags = {"api-audiences": ",".join(dict.fromkeys([server.issuer, *audiences]))}
+    if "extendTokenExpiration" in settings:
+        flags["service-account-extend-token-expiration"] = str(settings["extendTokenExpiration"]).lower()
+    if settings.get("maxTokenExpiration"):
+        flags["service-account-max-token-expiration"] = settings["maxTokenExpiration"]
+    return flags
+
+
+def _admission_flags(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Plugins beyond Kubernetes' own defaults; what the owner disables is switched off."""
+    plugins = settings.get("admissionPlugins") or []
+    disabled = sorted({plugin["name"] for plugin in plugins if plugin.get("disabled")})
+    enabled = sorted({"NodeRestriction", *(plugin["name"] for plugin in plugins)} - set(disabled))
+    flags = {"enable-admission-plugins": ",".join(enabled)}
+    if disabled:
+        flags["disable-admission-plugins"] = ",".join(disabled)
+    return flags
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ",".join(
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in sorted(values.items())
+    )

@@ -1,0 +1,410 @@
+"""What manifests of all components share: metadata, pods, volumes, access to the shoot's API."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Manifest = dict[str, Any]
+Labels = Mapping[str, str]
+
+NON_ROOT = 65532
+"""User and group of every container that needs no root, as in distroless images."""
+
+VERSIONED_LABEL = "resources.gardener.cloud/garbage-collectable-reference"
+REFERENCE_PREFIX = "reference.resources.gardener.cloud"
+
+KUBECONFIG_DIR = "/var/run/secrets/gardener.cloud/shoot/generic-kubeconfig"
+KUBECONFIG_PATH = f"{KUBECONFIG_DIR}/kubeconfig"
+"""Where a control-plane pod finds the generic kubeconfig; its token file lies beside it."""
+
+_CONTROL_PLANE_ROLE = {"gardener.cloud/role": "controlplane"}
+
+
+def metadata(
+    name: str,
+    namespace: str | None = None,
+    *,
+    labels: Labels | None = None,
+    annotations: Labels | None = None,
+) -> Manifest:
+    made: Manifest = {"name": name}
+    if namespace:
+        made["namespace"] = namespace
+    if labels:
+        made["labels"] = dict(labels)
+    if annotations:
+        made["annotations"] = dict(annotations)
+    return made
+
+
+def deployment(
+    name: str,
+    namespace: str,
+    *,
+    select: Labels,
+    pod: Manifest,
+    replicas: int,
+    labels: Labels | None = None,
+    pod_labels: Labels | None = None,
+    annotations: Labels | None = None,
+    recreate: bool = False,
+) -> Manifest:
+    """A Deployment that never has fewer pods than wanted while it rolls, unless ``recreate``.
+
+    The annotations go on the object and its pod template: a change in a checksum rolls the pods.
+    """
+    strategy: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(name, namespace, labels={**select, **(labels or {})}, annotations=annotations),
+        "spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": dict(select)},
+            "strategy": {"type": "Recreate"} if recreate else strategy,
+            "template": {
+                "metadata": {
+                    "labels": {**select, **(labels or {}), **(pod_labels or {})},
+                    **({"annotations": dict(annotations)} if annotations else {}),
+                },
+                "spec": pod,
+            },
+        },
+    }
+
+
+def control_plane_labels(app: str, role: str = "") -> dict[str, str]:
+    """Labels that select the pods of one control-plane component."""
+    return {"app": app, **({"role": role} if role else {})}
+
+
+def control_plane_deployment(name: str, namespace: str, **rest: Any) -> Manifest:
+    return deployment(name, namespace, labels=_CONTROL_PLANE_ROLE, **rest)
+
+
+def service(
+    name: str,
+    namespace: str,
+    *,
+    select: Labels,
+    ports: Mapping[str, int | tuple[int, int | str]],
+    **spec: Any,
+) -> Manifest:
+    """A Service; ``ports`` by name: a number, or the number and the pods' port."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(name, namespace, labels=select),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": dict(select),
+            "ports": [
+                {
+                    "name": port_name,
+                    "protocol": "TCP",
+                    "port": port if isinstance(port, int) else port[0],
+                    "targetPort": port if isinstance(port, int) else port[1],
+                }
+                for port_name, port in ports.items()
+            ],
+            **spec,
+        },
+    }
+
+
+def pod_disruption_budget(name: str, namespace: str, select: Labels) -> Manifest:
+    """At most one pod at a time goes; sick ones may always be evicted."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(name, namespace, labels=select),
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": dict(select)},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
+def service_account(name: str, namespace: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata(name, namespace),
+        "automountServiceAccountToken": False,
+    }
+
+
+def cluster_role(name: str, rules: Sequence[Manifest], *, labels: Labels | None = None) -> Manifest:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": metadata(name, labels=labels),
+        "rules": list(rules),
+    }
+
+
+def role(name: str, namespace: str, rules: Sequence[Manifest]) -> Manifest:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": metadata(name, namespace),
+        "rules": list(rules),
+    }
+
+
+def rule(groups: str, resource_names: str, verbs: str, names: Sequence[str] = ()) -> Manifest:
+    """A policy rule; lists are given as words, the core group as ``core``."""
+    made: Manifest = {
+        "apiGroups": ["" if group == "core" else group for group in groups.split()],
+        "resources": resource_names.split(),
+        "verbs": verbs.split(),
+    }
+    if names:
+        made["resourceNames"] = list(names)
+    return made
+
+
+def binding(
+    name: str,
+    subjects: Sequence[Manifest],
+    *,
+    cluster_role: str = "",
+    role: str = "",
+    namespace: str | None = None,
+) -> Manifest:
+    """A RoleBinding in ``namespace``, without one a ClusterRoleBinding."""
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
+        "metadata": metadata(name, namespace),
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole" if cluster_role else "Role",
+            "name": cluster_role or role,
+        },
+        "subjects": list(subjects),
+    }
+
+
+def account(name: str, namespace: str = "kube-system") -> Manifest:
+    """A ServiceAccount as subject of a binding."""
+    return {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+
+
+def user(name: str) -> Manifest:
+    return {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}
+
+
+def group(name: str) -> Manifest:
+    return {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name}
+
+
+# Containers
+
+
+def container(
+    name: str,
+    image: str,
+    command: Sequence[str],
+    *,
+    cpu: str,
+    memory: str,
+    mounts: Mapping[str, str] | None = None,
+    writable: Mapping[str, str] | None = None,
+    ports: Mapping[str, int] | None = None,
+    security: Manifest | None = None,
+    **rest: Any,
+) -> Manifest:
+    """A container; ``mounts`` and ``writable`` map a volume's name to its path."""
+    made: Manifest = {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(command),
+        "resources": {"requests": {"cpu": cpu, "memory": memory}},
+        "securityContext": security if security is not None else restricted(),
+        **rest,
+    }
+    if ports:
+        made["ports"] = [
+            {"name": port_name, "containerPort": port, "protocol": "TCP"} for port_name, port in ports.items()
+        ]
+    volume_mounts = [
+        {"name": volume, "mountPath": path, "readOnly": True} for volume, path in (mounts or {}).items()
+    ] + [{"name": volume, "mountPath": path} for volume, path in (writable or {}).items()]
+    if volume_mounts:
+        made["volumeMounts"] = volume_mounts
+    return made
+
+
+def restricted() -> Manifest:
+    """The least a container can have."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def non_root_pod(**rest: Any) -> Manifest:
+    """Security context of a pod whose containers run as nobody."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": NON_ROOT,
+        "runAsGroup": NON_ROOT,
+        "fsGroup": NON_ROOT,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        **rest,
+    }
+
+
+def http_probe(
+    path: str,
+    port: int | str,
+    *,
+    scheme: str = "HTTPS",
+    period: int = 10,
+    failures: int = 3,
+    delay: int = 0,
+    timeout: int = 5,
+    host: str = "",
+) -> Manifest:
+    get: Manifest = {"path": path, "port": port, "scheme": scheme}
+    if host:
+        get["host"] = host
+    made: Manifest = {
+        "httpGet": get,
+        "periodSeconds": period,
+        "failureThreshold": failures,
+        "successThreshold": 1,
+        "timeoutSeconds": timeout,
+    }
+    if delay:
+        made["initialDelaySeconds"] = delay
+    return made
+
+
+def spread_over_hosts(select: Labels) -> list[Manifest]:
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": dict(select)},
+        }
+    ]
+
+
+# Volumes
+
+
+def secret_volume(name: str, secret: str, *keys: str) -> Manifest:
+    """Keys of one Secret (all if none is named), readable by the pod's group alone."""
+    source: Manifest = {"secretName": secret, "defaultMode": 0o640}
+    if keys:
+        source["items"] = [{"key": key, "path": key} for key in keys]
+    return {"name": name, "secret": source}
+
+
+def config_map_volume(name: str, config_map: str, *, mode: int = 0o644) -> Manifest:
+    return {"name": name, "configMap": {"name": config_map, "defaultMode": mode}}
+
+
+def projected_volume(name: str, *sources: Manifest) -> Manifest:
+    return {"name": name, "projected": {"defaultMode": 0o640, "sources": list(sources)}}
+
+
+def secret_source(secret: str, **paths: str) -> Manifest:
+    """Part of a projected volume; maps file names, with ``_`` for ``.``, to keys: ``ca_crt="bundle.crt"``."""
+    return {
+        "secret": {
+            "name": secret,
+            "items": [{"key": key, "path": path.replace("_", ".")} for path, key in paths.items()],
+        }
+    }
+
+
+def empty_dir(name: str, *, memory: bool = False) -> Manifest:
+    return {"name": name, "emptyDir": {"medium": "Memory"} if memory else {}}
+
+
+# Access to the shoot's API
+
+
+def shoot_access_name(component: str) -> str:
+    return f"shoot-access-{component}"
+
+
+def shoot_access(component: str, namespace: str, *, service_account: str = "") -> Manifest:
+    """Secret that the resource manager keeps filled with a token of the shoot's ServiceAccount."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(
+            shoot_access_name(component),
+            namespace,
+            labels={
+                "resources.gardener.cloud/purpose": "token-requestor",
+                "resources.gardener.cloud/class": "shoot",
+            },
+            annotations={
+                "serviceaccount.resources.gardener.cloud/name": service_account or component,
+                "serviceaccount.resources.gardener.cloud/namespace": "kube-system",
+            },
+        ),
+        "type": "Opaque",
+    }
+
+
+def shoot_access_volume(component: str, generic_kubeconfig: str) -> Manifest:
+    """The generic kubeconfig and the component's token, for a mount at ``KUBECONFIG_DIR``."""
+    return projected_volume(
+        "kubeconfig",
+        secret_source(generic_kubeconfig, kubeconfig="kubeconfig"),
+        secret_source(shoot_access_name(component), token="token"),
+    )
+
+
+# Configuration whose change rolls the pods that mount it
+
+
+def checksum(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def versioned_config_map(name: str, namespace: str, data: Labels, *, labels: Labels) -> Manifest:
+    """An immutable ConfigMap named after its content: pods of an older revision keep theirs."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(
+            f"{name}-{checksum(dict(data))[:8]}", namespace, labels={**labels, VERSIONED_LABEL: "true"}
+        ),
+        "immutable": True,
+        "data": dict(data),
+    }
+
+
+def references(objects: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Annotations by which a garbage collector knows the versioned objects of a pod template."""
+    return {
+        f"{REFERENCE_PREFIX}/{item['kind'].lower()}-{checksum(item['metadata']['name'])[:8]}": item["metadata"][
+            "name"
+        ]
+        for item in objects
+        if item["metadata"].get("labels", {}).get(VERSIONED_LABEL)
+    }
+
+
+def to_json(value: Any) -> str:
+    """JSON for configuration files: all YAML readers take it, and equal content gives equal bytes."""
+    return json.dumps(value, sort_keys=True, indent=1)
+
+
+def fail_safe_tolerations() -> list[Manifest]:
+    """Tolerations of pods that must run on every node, whatever its state."""
+    return [{"effect": "NoSchedule", "operator": "Exists"}, {"effect": "NoExecute", "operator": "Exists"}]

@@ -1,0 +1,193 @@
+"""kube-controller-manager of a shoot."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from activities.components import base
+from activities.components.base import Manifest
+from api import images
+
+NAME = "kube-controller-manager"
+PORT = 10257
+SELECT = base.control_plane_labels("kubernetes", "controller-manager")
+
+_SECRETS = "/srv/kubernetes"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Names of the Secrets it mounts."""
+
+    generic_kubeconfig: str
+    ca_bundle: str
+    client_ca: str
+    """Current client CA: it signs kubelets' client certificates."""
+    server: str
+    service_account_key: str
+    kubelet_ca: str = ""
+    """Current kubelet CA: it signs kubelets' serving certificates."""
+
+
+@dataclass(frozen=True)
+class ControllerManager:
+    namespace: str
+    version: str
+    replicas: int
+    pod_cidrs: Sequence[str]
+    service_cidrs: Sequence[str]
+    secrets: Secrets
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """``Shoot.spec.kubernetes.kubeControllerManager``."""
+    workers: bool = True
+
+
+def objects(manager: ControllerManager) -> list[Manifest]:
+    return [
+        base.shoot_access(NAME, manager.namespace),
+        base.service(NAME, manager.namespace, select=SELECT, ports={"metrics": PORT}),
+        base.pod_disruption_budget(NAME, manager.namespace, SELECT),
+        _deployment(manager),
+    ]
+
+
+def shoot_objects() -> list[Manifest]:
+    """What its token may do in the shoot: start; each controller then acts as an account of its own."""
+    subject = base.account(NAME)
+    return [
+        base.binding(
+            "gardener.cloud:target:kube-controller-manager",
+            [subject],
+            cluster_role="system:kube-controller-manager",
+        ),
+        base.binding(
+            "gardener.cloud:target:kube-controller-manager:auth-delegator",
+            [subject],
+            cluster_role="system:auth-delegator",
+        ),
+        base.binding(
+            "gardener.cloud:target:kube-controller-manager:auth-reader",
+            [subject],
+            role="extension-apiserver-authentication-reader",
+            namespace="kube-system",
+        ),
+    ]
+
+
+def _deployment(manager: ControllerManager) -> Manifest:
+    secrets = manager.secrets
+    volumes = [
+        base.shoot_access_volume(NAME, secrets.generic_kubeconfig),
+        base.secret_volume("ca", secrets.ca_bundle, "bundle.crt"),
+        base.secret_volume("ca-client", secrets.client_ca, "ca.crt", "ca.key"),
+        base.secret_volume("server", secrets.server, "tls.crt", "tls.key"),
+        base.secret_volume("service-account-key", secrets.service_account_key, "id_rsa"),
+    ]
+    if manager.workers:
+        volumes.append(base.secret_volume("ca-kubelet", secrets.kubelet_ca, "ca.crt", "ca.key"))
+    mounts = {volume["name"]: f"{_SECRETS}/{volume['name']}" for volume in volumes}
+    mounts["kubeconfig"] = base.KUBECONFIG_DIR
+    main = base.container(
+        NAME,
+        images.kubernetes(NAME, manager.version),
+        [f"/usr/local/bin/{NAME}", *_flags(manager)],
+        cpu="100m",
+        memory="128Mi",
+        mounts=mounts,
+        ports={"metrics": PORT},
+        terminationMessagePolicy="FallbackToLogsOnError",
+        readinessProbe=base.http_probe("/healthz", PORT, period=1, failures=3),
+        livenessProbe=base.http_probe("/healthz", PORT, period=10, failures=2, delay=15, timeout=15),
+    )
+    return base.control_plane_deployment(
+        NAME,
+        manager.namespace,
+        select=SELECT,
+        replicas=manager.replicas,
+        pod={
+            "automountServiceAccountToken": False,
+            "securityContext": base.non_root_pod(),
+            "topologySpreadConstraints": base.spread_over_hosts(SELECT),
+            "containers": [main],
+            "volumes": volumes,
+        },
+    )
+
+
+def _flags(manager: ControllerManager) -> list[str]:
+    settings = manager.settings
+    controllers = ["*", "bootstrapsigner", "tokencleaner"]
+    if not manager.workers:
+        controllers += [
+            "-nodeipam",
+            "-nodelifecycle",
+            "-daemonset",
+            "-deployment",
+            "-replicaset",
+            "-statefulset",
+            "-cronjob",
+            "-job",
+            "-horizontalpodautoscaling",
+            "-persistentvolume-binder",
+            "-attachdetach",
+            "-persistentvolume-expander",
+        ]
+    flags = {
+        "authentication-kubeconfig": base.KUBECONFIG_PATH,
+        "authorization-kubeconfig": base.KUBECONFIG_PATH,
+        "authorization-always-allow-paths": "/healthz,/readyz,/livez",
+        "bind-address": "0.0.0.0",
+        "cluster-name": manager.namespace,
+        "cluster-signing-duration": "720h",
+        "controllers": ",".join(controllers),
+        "kubeconfig": base.KUBECONFIG_PATH,
+        "leader-elect": "true",
+        "logging-format": "json",
+        "profiling": "false",
+        "root-ca-file": f"{_SECRETS}/ca/bundle.crt",
+        "secure-port": str(PORT),
+        "service-account-private-key-file": f"{_SECRETS}/service-account-key/id_rsa",
+        "tls-cert-file": f"{_SECRETS}/server/tls.crt",
+        "tls-private-key-file": f"{_SECRETS}/server/tls.key",
+        "use-service-account-credentials": "true",
+        "v": "2",
+        **_signer("kube-apiserver-client", "ca-client"),
+        **_signer("kubelet-client", "ca-client"),
+        **_signer("legacy-unknown", "ca-client"),
+    }
+    if manager.workers:
+        flags |= {
+            "allocate-node-cidrs": "true",
+            "attach-detach-reconcile-sync-period": "1m0s",
+            "cluster-cidr": ",".join(manager.pod_cidrs),
+            "node-cidr-mask-size": str(settings.get("nodeCIDRMaskSize", 24)),
+            "node-monitor-grace-period": settings.get("nodeMonitorGracePeriod", "40s"),
+            "service-cluster-ip-range": ",".join(manager.service_cidrs),
+            **_signer("kubelet-serving", "ca-kubelet"),
+            **_autoscaler_flags(settings.get("horizontalPodAutoscaler") or {}),
+        }
+    if gates := settings.get("featureGates"):
+        flags["feature-gates"] = ",".join(f"{key}={str(on).lower()}" for key, on in sorted(gates.items()))
+    return sorted(f"--{flag}={value}" for flag, value in flags.items())
+
+
+def _signer(kind: str, volume: str) -> dict[str, str]:
+    return {
+        f"cluster-signing-{kind}-cert-file": f"{_SECRETS}/{volume}/ca.crt",
+        f"cluster-signing-{kind}-key-file": f"{_SECRETS}/{volume}/ca.key",
+    }
+
+
+def _autoscaler_flags(settings: Mapping[str, Any]) -> dict[str, str]:
+    names = {
+        "cpuInitializationPeriod": "cpu-initialization-period",
+        "downscaleStabilization": "downscale-stabilization",
+        "initialReadinessDelay": "initial-readiness-delay",
+        "syncPeriod": "sync-period",
+        "tolerance": "tolerance",
+    }
+    return {
+        f"horizontal-pod-autoscaler-{flag}": str(settings[name])
+        for name, flag in names.items()
+        if name in settings
+    }

@@ -1,0 +1,170 @@
+"""Parts of Envoy configurations that our three Envoys share: gateway, VPN proxy, apiserver-proxy."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from activities.components import base
+from activities.components.base import Manifest
+from api import images
+
+_TYPE = "type.googleapis.com/envoy.extensions"
+_ADMIN_SOCKET = "/tmp/envoy-admin.sock"
+METRICS_PORT = 15000
+
+
+def typed(path: str, **fields: Any) -> Manifest:
+    """A ``typed_config``: ``path`` below envoy.extensions, for example ``filters.http.router.v3.Router``."""
+    return {"@type": f"{_TYPE}.{path}", **fields}
+
+
+def socket(address: str, port: int) -> Manifest:
+    return {"socket_address": {"address": address, "port_value": port}}
+
+
+def listener(name: str, address: str, port: int, chains: Sequence[Manifest], **rest: Any) -> Manifest:
+    return {"name": name, "address": socket(address, port), "filter_chains": list(chains), **rest}
+
+
+def tcp_proxy(cluster: str, **rest: Any) -> Manifest:
+    """Network filter that joins two connections; idle ones stay, Kubernetes' watches are quiet for long."""
+    config = typed(
+        "filters.network.tcp_proxy.v3.TcpProxy",
+        stat_prefix=cluster,
+        cluster=cluster,
+        idle_timeout="0s",
+        **rest,
+    )
+    return {"name": "envoy.filters.network.tcp_proxy", "typed_config": config}
+
+
+def http(name: str, *, filters: Sequence[Manifest] = (), **rest: Any) -> Manifest:
+    """Network filter for HTTP, with CONNECT if the routes say so; streams may be idle for ever."""
+    router = {"name": "envoy.filters.http.router", "typed_config": typed("filters.http.router.v3.Router")}
+    config = typed(
+        "filters.network.http_connection_manager.v3.HttpConnectionManager",
+        stat_prefix=name,
+        stream_idle_timeout="0s",
+        http_filters=[*filters, router],
+        **rest,
+    )
+    return {"name": "envoy.filters.network.http_connection_manager", "typed_config": config}
+
+
+def connect_route(cluster: str, **match: Any) -> Manifest:
+    """Ends an HTTP CONNECT here and joins its bytes with a connection to ``cluster``."""
+    return {
+        "match": {"connect_matcher": {}, **match},
+        "route": {
+            "cluster": cluster,
+            "timeout": "0s",
+            "upgrade_configs": [{"upgrade_type": "CONNECT", "connect_config": {}}],
+        },
+    }
+
+
+def static_cluster(name: str, address: str, port: int) -> Manifest:
+    """A cluster of one IP address."""
+    return {
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "upstream_connection_options": {"tcp_keepalive": {"keepalive_time": 60, "keepalive_interval": 15}},
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": socket(address, port)}}]}],
+        },
+    }
+
+
+def bootstrap(
+    *,
+    listeners: Sequence[Manifest] = (),
+    clusters: Sequence[Manifest] = (),
+    metrics_address: str = "0.0.0.0",
+    metrics_port: int = METRICS_PORT,
+    **rest: Any,
+) -> Manifest:
+    """A whole configuration. The admin interface listens on a socket file; only metrics and readiness get out."""
+    admin = {
+        "name": "admin",
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "load_assignment": {
+            "cluster_name": "admin",
+            "endpoints": [
+                {"lb_endpoints": [{"endpoint": {"address": {"pipe": {"path": _ADMIN_SOCKET}}}}]}
+            ],
+        },
+    }
+    shown = [
+        {"match": {"path": path}, "route": {"cluster": "admin"}} for path in ("/ready", "/stats/prometheus")
+    ]
+    routes = {"virtual_hosts": [{"name": "metrics", "domains": ["*"], "routes": shown}]}
+    metrics = listener(
+        "metrics", metrics_address, metrics_port, [{"filters": [http("metrics", route_config=routes)]}]
+    )
+    return {
+        "application_log_config": {
+            "log_format": {
+                "json_format": {"time": "%Y-%m-%dT%T.%eZ", "level": "%l", "logger": "%n", "message": "%j"}
+            }
+        },
+        "admin": {"address": {"pipe": {"path": _ADMIN_SOCKET}}},
+        "static_resources": {
+            "listeners": [metrics, *listeners],
+            "clusters": [admin, *clusters],
+        },
+        "overload_manager": {
+            "resource_monitors": [
+                {
+                    "name": "envoy.resource_monitors.global_downstream_max_connections",
+                    "typed_config": typed(
+                        "resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+                        max_active_downstream_connections=50000,
+                    ),
+                }
+            ]
+        },
+        **rest,
+    }
+
+
+def container(
+    name: str,
+    *,
+    config: str,
+    cpu: str,
+    memory: str,
+    mounts: Mapping[str, str],
+    ports: Mapping[str, int] | None = None,
+    metrics_port: int = METRICS_PORT,
+    probe_host: str = "",
+    drain_seconds: int = 60,
+    **rest: Any,
+) -> Manifest:
+    """Envoy with the configuration file ``config``; ``/tmp`` must be a volume named ``tmp``."""
+    probe = {"scheme": "HTTP", "host": probe_host}
+    return base.container(
+        name,
+        images.ENVOY,
+        [
+            "/usr/local/bin/envoy",
+            "--config-path",
+            config,
+            "--concurrency",
+            "2",
+            "--drain-time-s",
+            str(drain_seconds),
+            "--disable-hot-restart",
+            "--log-level",
+            "warn",
+        ],
+        cpu=cpu,
+        memory=memory,
+        mounts=mounts,
+        writable={"tmp": "/tmp"},
+        ports={"metrics": metrics_port, **(ports or {})},
+        readinessProbe=base.http_probe("/ready", metrics_port, period=1, **probe),
+        livenessProbe=base.http_probe("/ready", metrics_port, period=10, delay=10, failures=6, **probe),
+        **rest,
+    )

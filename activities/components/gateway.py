@@ -1,0 +1,274 @@
+"""The gateway of a seed: the one Envoy through which the world reaches all API servers of its shoots.
+
+Three ports: 443 passes TLS through by server name; 8132 takes the VPN's HTTP CONNECT; 8443 that of the
+apiserver-proxies on the nodes. Envoy reads its listeners, clusters and routes from files (filesystem xDS) that
+a controller beside it writes from the ``ApiServerExposure`` of each control plane. Why not Istio:
+docs/decisions/010-envoy-filesystem-xds.md.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from activities.components import base, envoy
+from activities.components.base import Manifest
+from api import images
+from api.model import ApiModel
+
+NAME = "istio-ingressgateway"
+NAMESPACE = "istio-ingress"
+SELECT = base.control_plane_labels(NAME)
+
+SNI_PORT = 443
+VPN_PORT = 8132
+PROXY_PORT = 8443
+_SNI_TARGET_PORT = 9443
+_CONTROLLER_PORT = 8080
+
+VPN_HEADER = "Reversed-VPN"
+PROXY_HEADER = "X-Gardener-Destination"
+
+LABEL = "networking.gardener.cloud/gateway"
+"""On ConfigMaps with an exposure, and on the Services that these name."""
+LABELS = {LABEL: NAME}
+EXPOSURE_KEY = "exposure.json"
+
+XDS_DIRECTORY = "/var/lib/envoy"
+LISTENERS_FILE = "listeners.json"
+CLUSTERS_FILE = "clusters.json"
+VPN_ROUTES_FILE = "routes-vpn.json"
+PROXY_ROUTES_FILE = "routes-apiserver-proxy.json"
+
+_BLACKHOLE = "blackhole"
+
+
+class Upstream(ApiModel):
+    """A port of a Service in the namespace of the exposure."""
+
+    service: str
+    port: int
+
+
+class ApiServerExposure(ApiModel):
+    """What of one control plane the gateway serves: as Istio's Gateway and VirtualService would say it."""
+
+    hosts: tuple[str, ...]
+    """Server names that lead to the API server."""
+    api_server: Upstream
+    vpn: Upstream | None = None
+
+
+@dataclass(frozen=True)
+class Route:
+    """An exposure with its Services resolved to addresses; an upstream without an address is left out."""
+
+    namespace: str
+    hosts: tuple[str, ...]
+    api_server: tuple[str, int] | None
+    vpn: tuple[str, int] | None
+
+
+def vpn_header(namespace: str) -> str:
+    """Value of ``Reversed-VPN`` for one control plane."""
+    return f"outbound|1194||vpn-seed-server.{namespace}.svc.cluster.local"
+
+
+def proxy_header(namespace: str) -> str:
+    """Value of ``X-Gardener-Destination`` for one control plane."""
+    return f"outbound|443||kube-apiserver.{namespace}.svc.cluster.local"
+
+
+def exposure(name: str, namespace: str, what: ApiServerExposure) -> Manifest:
+    """The ConfigMap that the gateway's controller reads."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": base.metadata(name, namespace, labels=LABELS),
+        "data": {EXPOSURE_KEY: what.model_dump_json(exclude_none=True)},
+    }
+
+
+# What Envoy reads
+
+
+def xds_files(routes: Sequence[Route]) -> dict[str, Manifest]:
+    """All files by name, in the order to write: no listener or route may name a cluster to come."""
+    return {
+        CLUSTERS_FILE: _response("cluster.v3.Cluster", _clusters(routes)),
+        VPN_ROUTES_FILE: _response("route.v3.RouteConfiguration", [_vpn_routes(routes)]),
+        PROXY_ROUTES_FILE: _response("route.v3.RouteConfiguration", [_proxy_routes(routes)]),
+        LISTENERS_FILE: _response("listener.v3.Listener", _listeners(routes)),
+    }
+
+
+def _response(kind: str, items: Iterable[Manifest]) -> Manifest:
+    resources = [{"@type": f"type.googleapis.com/envoy.config.{kind}", **item} for item in items]
+    return {"version_info": base.checksum(resources)[:16], "resources": resources}
+
+
+def _clusters(routes: Sequence[Route]) -> list[Manifest]:
+    made = []
+    for route in routes:
+        if route.api_server:
+            made.append(envoy.static_cluster(proxy_header(route.namespace), *route.api_server))
+        if route.vpn:
+            made.append(envoy.static_cluster(vpn_header(route.namespace), *route.vpn))
+    return made
+
+
+def _listeners(routes: Sequence[Route]) -> list[Manifest]:
+    inspector = {
+        "name": "envoy.filters.listener.tls_inspector",
+        "typed_config": envoy.typed("filters.listener.tls_inspector.v3.TlsInspector"),
+    }
+    chains = [
+        {
+            "name": route.namespace,
+            "filter_chain_match": {"server_names": list(route.hosts)},
+            "filters": [envoy.tcp_proxy(proxy_header(route.namespace))],
+        }
+        for route in routes
+        if route.api_server and route.hosts
+    ]
+    # A listener needs a chain. This one matches nobody, so that the first shoot is no new listener.
+    nobody = {
+        "name": _BLACKHOLE,
+        "filter_chain_match": {"server_names": ["blackhole.invalid"]},
+        "filters": [envoy.tcp_proxy(_BLACKHOLE)],
+    }
+    return [
+        # As long as only chains change, Envoy leaves the connections of all others alone.
+        envoy.listener("sni", "0.0.0.0", _SNI_TARGET_PORT, [nobody, *chains], listener_filters=[inspector]),
+        # These never change; their routes are files of their own, because a changed chain ends its connections.
+        _connect_listener("vpn", VPN_PORT, VPN_ROUTES_FILE, http_protocol_options={"accept_http_10": True}),
+        _connect_listener("apiserver-proxy", PROXY_PORT, PROXY_ROUTES_FILE),
+    ]
+
+
+def _connect_listener(name: str, port: int, routes_file: str, **rest: Any) -> Manifest:
+    rds = {"route_config_name": name, "config_source": _file(routes_file)}
+    http = envoy.http(name, rds=rds, upgrade_configs=[{"upgrade_type": "CONNECT"}], **rest)
+    return envoy.listener(name, "0.0.0.0", port, [{"filters": [http]}])
+
+
+def _vpn_routes(routes: Sequence[Route]) -> Manifest:
+    return _routes("vpn", VPN_HEADER, [vpn_header(route.namespace) for route in routes if route.vpn])
+
+
+def _proxy_routes(routes: Sequence[Route]) -> Manifest:
+    wanted = [proxy_header(route.namespace) for route in routes if route.api_server]
+    return _routes("apiserver-proxy", PROXY_HEADER, wanted)
+
+
+def _routes(name: str, header: str, destinations: Sequence[str]) -> Manifest:
+    """Who names a destination that is not among these gets a 404."""
+    made = [
+        envoy.connect_route(each, headers=[{"name": header, "string_match": {"exact": each}}])
+        for each in destinations
+    ]
+    return {"name": name, "virtual_hosts": [{"name": name, "domains": ["*"], "routes": made}]}
+
+
+def _file(name: str) -> Manifest:
+    return {
+        "resource_api_version": "V3",
+        "path_config_source": {
+            "path": f"{XDS_DIRECTORY}/{name}",
+            "watched_directory": {"path": XDS_DIRECTORY},
+        },
+    }
+
+
+# What runs in the seed
+
+
+def objects(*, replicas: int = 1) -> list[Manifest]:
+    """The whole gateway of a seed, in the order to apply."""
+    account = base.service_account(NAME, NAMESPACE)
+    role = f"gardener.cloud:{NAME}"
+    config = base.versioned_config_map(
+        NAME, NAMESPACE, {"envoy.json": base.to_json(_bootstrap()), "gateway.yaml": _controller()}, labels=SELECT
+    )
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": base.metadata(NAMESPACE, labels={"gardener.cloud/role": "istio-ingress"}),
+        },
+        account,
+        base.cluster_role(role, [base.rule("core", "configmaps services", "get list watch")]),
+        base.binding(role, [base.account(NAME, NAMESPACE)], cluster_role=role),
+        config,
+        base.pod_disruption_budget(NAME, NAMESPACE, SELECT),
+        _service(),
+        _deployment(config, replicas),
+    ]
+
+
+def _service() -> Manifest:
+    return base.service(
+        NAME,
+        NAMESPACE,
+        select=SELECT,
+        ports={"tls": (SNI_PORT, _SNI_TARGET_PORT), "vpn": VPN_PORT, "apiserver-proxy": PROXY_PORT},
+        type="LoadBalancer",
+        externalTrafficPolicy="Cluster",
+    )
+
+
+def _bootstrap() -> Manifest:
+    return envoy.bootstrap(
+        node={"id": NAME, "cluster": NAME},
+        dynamic_resources={"lds_config": _file(LISTENERS_FILE), "cds_config": _file(CLUSTERS_FILE)},
+    )
+
+
+def _controller() -> str:
+    return base.to_json(
+        {"directory": XDS_DIRECTORY, "health": {"address": "0.0.0.0", "port": _CONTROLLER_PORT}}
+    )
+
+
+def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:
+    controller = base.container(
+        "gateway",
+        images.GARDENER,
+        ["gardener", "worker", "gateway", "--config", "/etc/gardener/gateway.yaml"],
+        cpu="20m",
+        memory="64Mi",
+        mounts={"config": "/etc/gardener"},
+        writable={"xds": XDS_DIRECTORY, "tmp": "/tmp"},
+        ports={"health": _CONTROLLER_PORT},
+        # A sidecar: Envoy starts when this one has written its first files.
+        restartPolicy="Always",
+        startupProbe=base.http_probe("/readyz", _CONTROLLER_PORT, scheme="HTTP", period=1, failures=60),
+        livenessProbe=base.http_probe("/healthz", _CONTROLLER_PORT, scheme="HTTP"),
+    )
+    proxy = envoy.container(
+        "envoy",
+        config="/etc/envoy/envoy.json",
+        cpu="50m",
+        memory="64Mi",
+        mounts={"config": "/etc/envoy", "xds": XDS_DIRECTORY},
+        ports={"tls": _SNI_TARGET_PORT, "vpn": VPN_PORT, "apiserver-proxy": PROXY_PORT},
+    )
+    return base.deployment(
+        NAME,
+        NAMESPACE,
+        select=SELECT,
+        replicas=replicas,
+        annotations=base.references([config]),
+        pod={
+            "serviceAccountName": NAME,
+            "automountServiceAccountToken": True,
+            "securityContext": base.non_root_pod(),
+            "topologySpreadConstraints": base.spread_over_hosts(SELECT),
+            "initContainers": [controller],
+            "containers": [proxy],
+            "volumes": [
+                base.config_map_volume("config", config["metadata"]["name"]),
+                base.empty_dir("xds", memory=True),
+                base.empty_dir("tmp", memory=True),
+            ],
+        },
+    )
