@@ -4,7 +4,6 @@ P-256 throughout, keys as SEC1 PEM: the API server refuses PKCS #8 as a service 
 """
 
 import base64
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from landscape.files import write_file
 
 _VALIDITY = timedelta(days=365)
 
@@ -103,7 +104,10 @@ def kubeconfig(server: str, authority: Authority, client: KeyPair, name: str) ->
         "kind": "Config",
         "current-context": name,
         "clusters": [
-            {"name": name, "cluster": {"server": server, "certificate-authority-data": _inline(authority.files.certificate)}}
+            {
+                "name": name,
+                "cluster": {"server": server, "certificate-authority-data": _inline(authority.files.certificate)},
+            }
         ],
         "users": [
             {
@@ -125,13 +129,8 @@ def write_kubeconfig(path: Path, content: dict[str, Any]) -> Path:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, never half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".new")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    scratch.replace(path)
+    """Write a file that only its owner may read."""
+    write_file(path, content, mode=0o600)
 
 
 def _inline(path: Path) -> str:

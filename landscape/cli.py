@@ -1,0 +1,164 @@
+"""``gardener landscape``: a real cloud on this machine."""
+
+import asyncio
+import json
+import signal
+import subprocess
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import click
+
+from landscape import lifecycle, network
+from landscape.errors import LandscapeError
+from landscape.plan import DEFAULT_NAME, SEEDS, Plan
+from landscape.processes import Running
+from landscape.progress import Progress
+
+Result = TypeVar("Result")
+
+_name = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Which landscape.")
+_output = click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
+
+@click.group()
+def landscape() -> None:
+    """Run a real cloud on this machine: Temporal, a garden, a cloud with machines, and two seeds."""
+
+
+@landscape.command()
+@_name
+@_output
+@click.option("--kubernetes-version", default=None, help="Version of the landscape's own clusters.")
+def up(name: str, output: str, kubernetes_version: str | None) -> None:
+    """Bring the landscape up, or what of it is not."""
+    from landscape.binaries import KUBERNETES_VERSION
+
+    progress = Progress()
+    plan = _run(lifecycle.up(name, kubernetes_version or KUBERNETES_VERSION, progress))
+    progress.say(f"landscape {name} is up")
+    _print_status(plan, output)
+
+
+@landscape.command()
+@_name
+def down(name: str) -> None:
+    """Take the landscape down; nothing stays but the caches."""
+    _run(lifecycle.down(name, Progress()))
+
+
+@landscape.command()
+@_name
+@_output
+def status(name: str, output: str) -> None:
+    """Say what runs where."""
+    _print_status(lifecycle.require(name), output)
+
+
+@landscape.command()
+@_name
+@_output
+@click.argument("cluster")
+@click.option("--path", is_flag=True, help="Print the name of the file, not its content.")
+def kubeconfig(name: str, output: str, cluster: str, path: bool) -> None:
+    """Print the admin kubeconfig of CLUSTER: garden, cloud, seed-1 or seed-2."""
+    plan = lifecycle.require(name)
+    file = plan.kubeconfig(plan.cluster(cluster).name)
+    if not file.exists():
+        raise LandscapeError(f"{cluster} was not brought up yet: run `gardener landscape up --name {name}`")
+    if path:
+        click.echo(json.dumps({"path": str(file)}) if output == "json" else str(file))
+        return
+    content = file.read_text()
+    if output == "json":
+        import yaml
+
+        content = json.dumps(yaml.safe_load(content), indent=2)
+    click.echo(content.rstrip())
+
+
+@landscape.command()
+@_name
+@click.argument("process")
+@click.option("--follow", "-f", is_flag=True, help="Go on printing what is added.")
+@click.option("--tail", default=200, show_default=True, help="Number of lines from the end.")
+def logs(name: str, process: str, follow: bool, tail: int) -> None:
+    """Print the log of PROCESS, for example seed-1/gardenlet."""
+    processes = lifecycle.processes_of(lifecycle.require(name))
+    file = processes.log(processes.get(process).spec.name)
+    raise SystemExit(subprocess.call(["tail", f"--lines={tail}", *(["--follow=name"] if follow else []), str(file)]))
+
+
+@landscape.command()
+@_name
+@click.argument("seed", type=click.Choice(SEEDS))
+def cut(name: str, seed: str) -> None:
+    """Part SEED from the garden, from Temporal and from the cloud."""
+    _run(network.set_seed_links(lifecycle.require(name), seed, "down"))
+    click.echo(f"{seed} is cut off")
+
+
+@landscape.command()
+@_name
+@click.argument("seed", type=click.Choice(SEEDS))
+def heal(name: str, seed: str) -> None:
+    """Join SEED again."""
+    _run(network.set_seed_links(lifecycle.require(name), seed, "up"))
+    click.echo(f"{seed} is joined again")
+
+
+@landscape.command()
+@_name
+@click.argument("process")
+def kill(name: str, process: str) -> None:
+    """Kill PROCESS (SIGKILL), for example seed-1/kube-apiserver; it is started again."""
+    _signal(name, process, signal.SIGKILL, "killed")
+
+
+@landscape.command()
+@_name
+@click.argument("process")
+def pause(name: str, process: str) -> None:
+    """Stop PROCESS from running (SIGSTOP), until it is resumed."""
+    _signal(name, process, signal.SIGSTOP, "paused")
+
+
+@landscape.command()
+@_name
+@click.argument("process")
+def resume(name: str, process: str) -> None:
+    """Let a paused PROCESS run on (SIGCONT)."""
+    _signal(name, process, signal.SIGCONT, "resumed")
+
+
+def _signal(name: str, process: str, number: signal.Signals, done: str) -> None:
+    processes = lifecycle.processes_of(lifecycle.require(name))
+    running: Running = processes.get(process)
+    if not processes.send(running, number):
+        raise LandscapeError(f"{process} does not run")
+    click.echo(f"{process} (pid {running.pid}) {done}")
+
+
+def _print_status(plan: Plan, output: str) -> None:
+    state = _run(lifecycle.status(plan))
+    if output == "json":
+        click.echo(json.dumps(state, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"Temporal {state['temporal']['address']}, UI {state['temporal']['ui']}", highlight=False)
+    table = Table("cluster", "ready", "server", "kubeconfig", box=None)
+    for cluster, content in state["clusters"].items():
+        ready = "cut off" if content.get("cut") else str(content["ready"]).lower()
+        table.add_row(cluster, ready, content["server"], content["kubeconfig"])
+    console.print(table)
+    table = Table("process", "state", "pid", "starts", box=None)
+    for process, content in state["processes"].items():
+        table.add_row(process, content["state"], str(content["pid"]), str(content["starts"]))
+    console.print(table)
+
+
+def _run(work: Coroutine[Any, Any, Result]) -> Result:
+    return asyncio.run(work)

@@ -1,0 +1,349 @@
+"""One cluster: a control plane of host processes and, where the plan has a pod network, a node."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from landscape import cgroups, containerd, pki
+from landscape.binaries import Binaries
+from landscape.files import write_if_changed
+from landscape.kube import Api
+from landscape.plan import ClusterPlan, Plan
+from landscape.processes import Processes, ProcessSpec
+from landscape.waiting import until
+
+# What these clusters are never asked for.
+_KCM_WITHOUT = (
+    "persistentvolume-expander-controller",
+    "persistentvolume-attach-detach-controller",
+    "ephemeral-volume-controller",
+    "node-ipam-controller",
+    "ttl-controller",
+    "validatingadmissionpolicy-status-controller",
+)
+_GARDEN_CONTROLLERS = (
+    "namespace-controller",
+    "garbage-collector-controller",
+    "serviceaccount-controller",
+    "root-ca-certificate-publisher-controller",
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-signing-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "bootstrap-signer-controller",
+    "token-cleaner-controller",
+    "clusterrole-aggregation-controller",
+    "resourcequota-controller",
+)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Certificates and kubeconfigs of one cluster's processes."""
+
+    directory: Path
+    ca: pki.Authority
+    front_proxy_ca: pki.Authority
+    etcd_ca: pki.Authority
+    service_account: pki.KeyPair
+
+    @classmethod
+    def of(cls, cluster: ClusterPlan) -> "Credentials":
+        directory = cluster.directory / "pki"
+        return cls(
+            directory,
+            pki.Authority(directory, "ca"),
+            pki.Authority(directory, "front-proxy-ca"),
+            pki.Authority(directory, "etcd-ca"),
+            pki.service_account_key(directory),
+        )
+
+    def kubeconfig(self, cluster: ClusterPlan, component: str, user: str, groups: Sequence[str] = ()) -> Path:
+        """A component's kubeconfig, beside its certificate."""
+        client = self.ca.issue(component, user, groups)
+        content = pki.kubeconfig(cluster.server, self.ca, client, cluster.name)
+        return pki.write_kubeconfig(self.directory / f"{component}.kubeconfig", content)
+
+
+class Cluster:
+    """Starts and watches the processes of one cluster."""
+
+    def __init__(self, plan: Plan, cluster: ClusterPlan, binaries: Binaries, processes: Processes) -> None:
+        self._plan = plan
+        self._cluster = cluster
+        self._binaries = binaries
+        self._processes = processes
+        cluster.directory.mkdir(parents=True, exist_ok=True)
+        cluster.run_directory.mkdir(parents=True, exist_ok=True)
+        self._credentials = Credentials.of(cluster)
+        # Each namespace has a loopback of its own; the garden shares the host's, so it stays on its own address.
+        self._local = "127.0.0.1" if cluster.netns else cluster.address
+
+    async def start_control_plane(self) -> None:
+        """Start etcd and the API server; returns when the API server is ready, with the other components started."""
+        admin = self._credentials.ca.issue("admin", "landscape-admin", ["system:masters"])
+        content = pki.kubeconfig(self._cluster.server, self._credentials.ca, admin, self._cluster.name)
+        path = pki.write_kubeconfig(self._plan.kubeconfig(self._cluster.name), content)
+        self._start(self._etcd())
+        self._start(self._api_server())
+        async with Api(path) as api:
+            await until(api.ready, f"API server of {self._cluster.name}", 60, self._first_death)
+        self._start(self._controller_manager())
+        if self._cluster.has_node:
+            self._start(self._scheduler())
+
+    def start_containerd(self) -> None:
+        self._start(containerd.process(self._cluster, self._cni_name))
+
+    async def start_node(self) -> None:
+        """Start kubelet and kube-proxy; returns when the node is ready. Wants the API server and containerd."""
+        cgroups.create(self._cluster.cgroup)
+        await containerd.ready(self._cluster.containerd_socket)
+        self._start(self._kubelet())
+        if self._cluster.is_seed:  # the cloud's machines use no Services of the cloud
+            self._start(self._proxy())
+        async with Api(self._plan.kubeconfig(self._cluster.name)) as api:
+            await until(
+                lambda: _node_ready(api, self._cluster.name), f"node {self._cluster.name}", 60, self._first_death
+            )
+
+    @property
+    def _cni_name(self) -> str:
+        assert self._cluster.netns is not None
+        return self._cluster.netns
+
+    def _start(self, spec: ProcessSpec) -> None:
+        self._processes.start(spec)
+
+    def _first_death(self) -> str | None:
+        prefix = f"{self._cluster.name}/"
+        for running in self._processes.all():
+            if running.spec.name.startswith(prefix) and not running.alive:
+                log = self._processes.log(running.spec.name)
+                last = log.read_text(errors="replace").strip().splitlines()[-3:]
+                return f"{running.spec.name} ended, see {log}: {' / '.join(last)[:600]}"
+        return None
+
+    def _spec(self, component: str, flags: Mapping[str, str], **environment: str) -> ProcessSpec:
+        argv = (self._binaries[component], *(f"--{name}={value}" for name, value in flags.items()))
+        return ProcessSpec(f"{self._cluster.name}/{component}", argv, self._cluster.netns, environment)
+
+    def _etcd(self) -> ProcessSpec:
+        server = self._credentials.etcd_ca.issue("etcd", "etcd", names=[self._local, "localhost"])
+        ca = str(self._credentials.etcd_ca.files.certificate)
+        certificate, key = str(server.certificate), str(server.key)
+        client, peer = f"https://{self._local}:2379", f"https://{self._local}:2380"
+        flags = {
+            "name": self._cluster.name,
+            "data-dir": str(self._cluster.directory / "etcd"),
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"{self._cluster.name}={peer}",
+            "client-cert-auth": "true",
+            "trusted-ca-file": ca,
+            "cert-file": certificate,
+            "key-file": key,
+            "peer-client-cert-auth": "true",
+            "peer-trusted-ca-file": ca,
+            "peer-cert-file": certificate,
+            "peer-key-file": key,
+            # A landscape lives as long as the machine runs: its data need not survive a loss of power.
+            "unsafe-no-fsync": "true",
+            "auto-compaction-retention": "5m",
+            "log-level": "warn",
+        }
+        return self._spec("etcd", flags, GOGC="50")
+
+    def _api_server(self) -> ProcessSpec:
+        cluster, credentials = self._cluster, self._credentials
+        service_address = cluster.services.removesuffix(".0/24") + ".1"
+        server = credentials.ca.issue(
+            "kube-apiserver",
+            "kube-apiserver",
+            names=[cluster.address, service_address, "kubernetes.default", "kubernetes.default.svc", "localhost"],
+        )
+        kubelet_client = credentials.ca.issue("kubelet-client", "kube-apiserver", ["system:masters"])
+        proxy_client = credentials.front_proxy_ca.issue("front-proxy", "front-proxy-client")
+        etcd_client = credentials.etcd_ca.issue("etcd-client", "kube-apiserver")
+        flags = {
+            "etcd-servers": f"https://{self._local}:2379",
+            "etcd-cafile": str(credentials.etcd_ca.files.certificate),
+            "etcd-certfile": str(etcd_client.certificate),
+            "etcd-keyfile": str(etcd_client.key),
+            "bind-address": cluster.address,
+            "advertise-address": cluster.address,
+            "secure-port": "6443",
+            "tls-cert-file": str(server.certificate),
+            "tls-private-key-file": str(server.key),
+            "client-ca-file": str(credentials.ca.files.certificate),
+            "enable-bootstrap-token-auth": "true",
+            "authorization-mode": "Node,RBAC",
+            "enable-admission-plugins": "NodeRestriction",
+            "allow-privileged": "true",
+            "service-cluster-ip-range": cluster.services,
+            "service-account-issuer": f"https://{cluster.name}.{self._plan.dns_zone}",
+            "api-audiences": f"https://{cluster.name}.{self._plan.dns_zone},https://kubernetes.default.svc",
+            "service-account-key-file": str(credentials.service_account.certificate),
+            "service-account-signing-key-file": str(credentials.service_account.key),
+            "kubelet-client-certificate": str(kubelet_client.certificate),
+            "kubelet-client-key": str(kubelet_client.key),
+            "kubelet-preferred-address-types": "InternalIP",
+            "requestheader-client-ca-file": str(credentials.front_proxy_ca.files.certificate),
+            "requestheader-allowed-names": "front-proxy-client",
+            "requestheader-username-headers": "X-Remote-User",
+            "requestheader-group-headers": "X-Remote-Group",
+            "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+            "proxy-client-cert-file": str(proxy_client.certificate),
+            "proxy-client-key-file": str(proxy_client.key),
+            "profiling": "false",
+        }
+        if not cluster.has_node:
+            # Nothing here turns ClusterIPs into endpoints: aggregated APIs are called at their endpoints.
+            flags["enable-aggregator-routing"] = "true"
+        return self._spec("kube-apiserver", flags, GOGC="60")
+
+    def _controller_manager(self) -> ProcessSpec:
+        cluster, credentials = self._cluster, self._credentials
+        ca = credentials.ca.files
+        kubeconfig = credentials.kubeconfig(cluster, "kube-controller-manager", "system:kube-controller-manager")
+        controllers: tuple[str, ...] = _GARDEN_CONTROLLERS
+        if cluster.has_node:
+            controllers = ("*", *(f"-{name}" for name in _KCM_WITHOUT))
+        flags = {
+            "kubeconfig": str(kubeconfig),
+            "authentication-kubeconfig": str(kubeconfig),
+            "authorization-kubeconfig": str(kubeconfig),
+            "controllers": ",".join(controllers),
+            "cluster-name": cluster.name,
+            "root-ca-file": str(ca.certificate),
+            "cluster-signing-cert-file": str(ca.certificate),
+            "cluster-signing-key-file": str(ca.key),
+            "service-account-private-key-file": str(credentials.service_account.key),
+            "allocate-node-cidrs": "false",
+            "bind-address": self._local,
+            "leader-elect": "false",
+            "kube-api-qps": "500",
+            "kube-api-burst": "1000",
+            "concurrent-deployment-syncs": "10",
+            "concurrent-statefulset-syncs": "10",
+            "concurrent-namespace-syncs": "20",
+            "profiling": "false",
+        }
+        return self._spec("kube-controller-manager", flags, GOGC="50")
+
+    def _scheduler(self) -> ProcessSpec:
+        kubeconfig = self._credentials.kubeconfig(self._cluster, "kube-scheduler", "system:kube-scheduler")
+        flags = {
+            "kubeconfig": str(kubeconfig),
+            "authentication-kubeconfig": str(kubeconfig),
+            "authorization-kubeconfig": str(kubeconfig),
+            "bind-address": self._local,
+            "leader-elect": "false",
+            "kube-api-qps": "500",
+            "kube-api-burst": "1000",
+            "profiling": "false",
+        }
+        return self._spec("kube-scheduler", flags, GOGC="50")
+
+    def _kubelet(self) -> ProcessSpec:
+        cluster, credentials = self._cluster, self._credentials
+        root = cluster.directory / "kubelet"
+        user = f"system:node:{cluster.name}"
+        kubeconfig = credentials.kubeconfig(cluster, "kubelet", user, ["system:nodes"])
+        serving = credentials.ca.issue("kubelet-serving", user, ["system:nodes"], names=[cluster.address, cluster.name])
+        resolv = cluster.directory / "resolv.conf"
+        resolv.write_text(f"nameserver {self._plan.host_address}\n")
+        config = kubelet_config(self._plan, cluster, credentials.ca.files.certificate, serving, resolv)
+        file = cluster.directory / "kubelet.json"
+        write_if_changed(file, json.dumps(config, indent=2))
+        flags = {
+            "config": str(file),
+            "kubeconfig": str(kubeconfig),
+            "root-dir": str(root),
+            "cert-dir": str(root / "pki"),
+            "hostname-override": cluster.name,
+            "node-ip": cluster.address,
+        }
+        return self._spec("kubelet", flags, GOGC="50")
+
+    def _proxy(self) -> ProcessSpec:
+        kubeconfig = self._credentials.kubeconfig(self._cluster, "kube-proxy", "system:kube-proxy")
+        config = {
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "clientConnection": {"kubeconfig": str(kubeconfig)},
+            "mode": "iptables",
+            "bindAddress": self._cluster.address,
+            "hostnameOverride": self._cluster.name,
+            "clusterCIDR": self._cluster.pods,
+            "healthzBindAddress": "127.0.0.1:10256",
+            "metricsBindAddress": "127.0.0.1:10249",
+            # The kernel's conntrack table is the whole machine's: leave it alone.
+            "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+            "iptables": {"minSyncPeriod": "100ms", "syncPeriod": "30s"},
+        }
+        file = self._cluster.directory / "kube-proxy.json"
+        write_if_changed(file, json.dumps(config, indent=2))
+        return self._spec("kube-proxy", {"config": str(file)}, GOGC="50")
+
+
+def kubelet_config(
+    plan: Plan, cluster: ClusterPlan, client_ca: Path, serving: pki.KeyPair, resolv_conf: Path
+) -> dict[str, Any]:
+    """A kubelet beside others on one machine, that never evicts and starts pods fast."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": cluster.address,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(client_ca)},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(serving.certificate),
+        "tlsPrivateKeyFile": str(serving.key),
+        "clusterDomain": "cluster.local",
+        "clusterDNS": [cluster.dns_address if cluster.is_seed else plan.host_address],
+        "resolvConf": str(resolv_conf),
+        "containerRuntimeEndpoint": f"unix://{cluster.containerd_socket}",
+        "cgroupDriver": "cgroupfs",
+        # Two kubelets with one cgroup root delete each other's pods.
+        "cgroupRoot": cluster.cgroup,
+        "failCgroupV1": False,
+        "enforceNodeAllocatable": [],
+        "evictionHard": {
+            "memory.available": "1Mi",
+            "nodefs.available": "0%",
+            "nodefs.inodesFree": "0%",
+            "imagefs.available": "0%",
+            "imagefs.inodesFree": "0%",
+        },
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "oomScoreAdj": 0,
+        "failSwapOn": False,
+        "makeIPTablesUtilChains": False,
+        "localStorageCapacityIsolation": False,
+        "maxPods": 110,
+        "podLogsDir": str(cluster.directory / "pod-logs"),
+        "volumePluginDir": str(cluster.directory / "volume-plugins"),
+        "serializeImagePulls": False,
+        "registryPullQPS": 0,
+        "eventRecordQPS": 0,
+        "kubeAPIQPS": 500,
+        "kubeAPIBurst": 1000,
+        "syncFrequency": "10s",
+        "nodeStatusUpdateFrequency": "5s",
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "15s"},
+        "shutdownGracePeriod": "0s",
+    }
+
+
+async def _node_ready(api: Api, name: str) -> bool:
+    node = await api.get(f"/api/v1/nodes/{name}")
+    conditions = (node or {}).get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

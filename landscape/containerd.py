@@ -1,0 +1,207 @@
+"""One containerd per node, and prepared roots: a cache of containerd directories that hold imported images already.
+
+Importing takes longer than starting a cluster. So images are imported once into a prepared root, and a cluster gets a
+copy of it made of hard links: blobs and unpacked layers are never written to, only the databases are copied.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from api import images
+from landscape.errors import LandscapeError
+from landscape.plan import CACHE_HOME, RUN_HOME, ClusterPlan
+from landscape.processes import Processes, ProcessSpec
+from landscape.shell import run
+from landscape.waiting import until
+
+_PREPARED = CACHE_HOME / "containerd"
+_NAMESPACE = "k8s.io"
+_IMPORTED = "imported.json"
+"""In a containerd root: image archives by path with their state when they were imported."""
+_CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
+
+
+def cni_plugins() -> Path:
+    for directory in _CNI_DIRECTORIES:
+        if (directory / "bridge").exists():
+            return directory
+    looked = " or ".join(map(str, _CNI_DIRECTORIES))
+    raise LandscapeError(f"no CNI plugins in {looked}: run `make packages`")
+
+
+def config(root: Path, run_directory: Path, cni: Path) -> str:
+    """containerd's configuration; everything it writes lies below ``root`` and ``run_directory``."""
+    return f"""version = 2
+root = "{root}"
+state = "{run_directory}/containerd"
+oom_score = 0
+disabled_plugins = [
+  "io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp",
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+[debug]
+  level = "warn"
+[grpc]
+  address = "{run_directory}/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{root}/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{images.PAUSE}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  netns_mounts_under_state_dir = true
+  enable_unprivileged_ports = true
+  enable_unprivileged_icmp = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{cni_plugins()}"
+    conf_dir = "{cni}"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      Root = "{run_directory}/runc"
+"""
+
+
+def cni_config(cluster: ClusterPlan, name: str) -> str:
+    """A bridge with host-local addresses. No ``ipMasq``: the namespace masquerades all pods by one rule."""
+    bridge = {
+        "type": "bridge",
+        "bridge": "cni0",
+        "isGateway": True,
+        "hairpinMode": True,
+        "ipMasq": False,
+        "ipam": {
+            "type": "host-local",
+            "dataDir": str(cluster.directory / "cni-addresses"),
+            "ranges": [[{"subnet": cluster.pods}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    return json.dumps({"cniVersion": "0.4.0", "name": name, "plugins": [bridge]}, indent=2)
+
+
+def process(cluster: ClusterPlan, cni_name: str) -> ProcessSpec:
+    """Write the configuration of the cluster's containerd and say how to start it."""
+    cni = cluster.directory / "cni"
+    cni.mkdir(parents=True, exist_ok=True)
+    (cni / "10-bridge.conflist").write_text(cni_config(cluster, cni_name))
+    return _process(
+        f"{cluster.name}/containerd", cluster.directory / "containerd", cluster.run_directory, cni, cluster.netns
+    )
+
+
+def _process(name: str, root: Path, run_directory: Path, cni: Path, netns: str | None) -> ProcessSpec:
+    run_directory.mkdir(parents=True, exist_ok=True)
+    file = run_directory / "containerd.toml"
+    file.write_text(config(root, run_directory, cni))
+    return ProcessSpec(name, ("containerd", "--config", str(file)), netns=netns)
+
+
+async def ready(socket: Path) -> None:
+    async def answers() -> bool:
+        return bool(await run("ctr", "--address", socket, "version", check=False)) and socket.exists()
+
+    await until(answers, f"containerd on {socket}", timeout=30)
+
+
+async def refresh(cluster: ClusterPlan, archives: Sequence[Path]) -> list[str]:
+    """Import the archives that changed since they were imported into a running containerd; returns their names."""
+    return await _import(cluster.directory / "containerd", cluster.containerd_socket, archives)
+
+
+async def _import(root: Path, socket: Path, archives: Sequence[Path]) -> list[str]:
+    known = imported(root)
+    changed = [archive for archive in archives if known.get(str(archive)) != _state(archive)]
+    for archive in changed:
+        state = _state(archive)
+        await run(
+            "ctr", "--address", socket, "--namespace", _NAMESPACE, "images", "import", "--no-unpack=false", archive
+        )
+        known[str(archive)] = state
+        (root / _IMPORTED).write_text(json.dumps(known, indent=2))
+    return [archive.name for archive in changed]
+
+
+def imported(root: Path) -> dict[str, str]:
+    try:
+        content: dict[str, str] = json.loads((root / _IMPORTED).read_text())
+    except FileNotFoundError:
+        return {}
+    return content
+
+
+def _state(archive: Path) -> str:
+    stat = archive.stat()
+    return f"{stat.st_size}/{stat.st_mtime_ns}"
+
+
+async def prepare(role: str, archives: Sequence[Path]) -> tuple[Path, list[str]]:
+    """The prepared root of a role, with exactly these archives imported; and the names of those imported now.
+
+    When archives have changed, the new root starts as a copy of the last, and only they are imported.
+    """
+    _PREPARED.mkdir(parents=True, exist_ok=True)
+    states = {str(archive): _state(archive) for archive in archives}
+    digest = hashlib.sha256(json.dumps(states, sort_keys=True).encode()).hexdigest()[:12]
+    target = _PREPARED / f"{role}-{digest}"
+    async with _locked(_PREPARED / f".{role}.lock"):
+        if target.is_dir():
+            return target, []
+        older = sorted(_PREPARED.glob(f"{role}-*"), key=lambda path: path.stat().st_mtime)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{role}-", dir=_PREPARED))
+        root = scratch / "root"
+        try:
+            if older and set(imported(older[-1])) <= set(states):
+                await copy(older[-1], root)
+            root.mkdir(exist_ok=True)
+            changed = await _import_offline(root, scratch, archives)
+            root.rename(target)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, scratch, True)
+        for path in older:
+            await asyncio.to_thread(shutil.rmtree, path, True)
+    return target, changed
+
+
+async def _import_offline(root: Path, scratch: Path, archives: Sequence[Path]) -> list[str]:
+    """Run a containerd of our own on the root for as long as the import takes."""
+    processes = Processes(scratch / "processes", scratch)
+    run_directory = RUN_HOME / f".prepare-{os.getpid()}-{scratch.name.lstrip('.')}"
+    running = processes.start(_process("containerd", root, run_directory, scratch, None))
+    socket = run_directory / "containerd.sock"
+    try:
+        await ready(socket)
+        return await _import(root, socket, archives)
+    finally:
+        await asyncio.to_thread(processes.stop, [running])
+        await asyncio.to_thread(shutil.rmtree, run_directory, True)
+
+
+async def copy(source: Path, target: Path) -> None:
+    """Copy a containerd root: hard links for blobs and layers, real copies of what is written to in place."""
+    await run("cp", "--archive", "--link", source, target)
+    for file in [*target.glob("**/*.db"), target / _IMPORTED]:
+        if file.is_file() and not file.is_symlink():
+            content = file.read_bytes()
+            file.unlink()
+            file.write_bytes(content)
+
+
+@asynccontextmanager
+async def _locked(path: Path) -> AsyncIterator[None]:
+    with path.open("w") as lock:
+        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+        yield
+
+
+def summary(changed: Mapping[str, Sequence[str]]) -> str:
+    """What was imported where, for the progress line."""
+    return "; ".join(f"{role}: {', '.join(names)}" for role, names in changed.items() if names)

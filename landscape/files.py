@@ -1,0 +1,22 @@
+"""Files that running processes read."""
+
+import os
+from pathlib import Path
+
+
+def write_if_changed(path: Path, content: str, *, mode: int = 0o644) -> None:
+    """Write a whole file or nothing: kube-proxy, for one, ends when its configuration is written, changed or not."""
+    if path.exists() and path.read_text() == content:
+        return
+    write_file(path, content.encode(), mode=mode)
+
+
+def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write a file, never half. Its mode holds from the start."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(path.name + ".new")
+    scratch.unlink(missing_ok=True)
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    scratch.replace(path)

@@ -1,0 +1,226 @@
+"""Bring a landscape up, say how it is, take it down."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from landscape import binaries, containerd, dns, images, network, residue, seed, temporal
+from landscape import plan as plans
+from landscape.cluster import Cluster
+from landscape.errors import LandscapeError
+from landscape.images import Role
+from landscape.kube import Api
+from landscape.plan import STATE_HOME, ClusterPlan, Plan
+from landscape.processes import Processes
+from landscape.progress import Progress
+
+_NODE_ROLES: tuple[Role, ...] = ("seed", "cloud")
+
+
+def processes_of(plan: Plan) -> Processes:
+    return Processes(plan.directory / "processes", plan.logs)
+
+
+def require(name: str) -> Plan:
+    """The plan of a landscape that must be there."""
+    plan = plans.load(name)
+    if plan is None:
+        raise LandscapeError(f"there is no landscape {name!r}: run `gardener landscape up --name {name}`")
+    return plan
+
+
+async def up(name: str, kubernetes_version: str, progress: Progress) -> Plan:
+    """Bring up what isn't; safe to repeat, also after an ``up`` that was broken off."""
+    _require_root()
+    with _locked(name):
+        plan = plans.load(name) or plans.choose(name, kubernetes_version)
+        plan.save()
+        found = await binaries.ensure(binaries.cluster_tools(plan.kubernetes_version), progress)
+        await network.up(plan)
+        progress.say(f"network of landscape {name} at {plan.block}")
+        await _Up(plan, found, progress).run()
+    return plan
+
+
+class _Up:
+    """One run of ``up``: everything that can go in parallel does."""
+
+    def __init__(self, plan: Plan, found: binaries.Binaries, progress: Progress) -> None:
+        self._plan = plan
+        self._binaries = found
+        self._progress = progress
+        self._processes = processes_of(plan)
+        self._archives: dict[Role, asyncio.Task[list[Path]]] = {}
+        self._roots: dict[Role, asyncio.Task[Path]] = {}
+
+    async def run(self) -> None:
+        # A failure cancels the rest; what was started stays for the next up, or for down.
+        try:
+            async with asyncio.TaskGroup() as group:
+                image_binaries = group.create_task(self._image_binaries())
+                for role in _NODE_ROLES:
+                    self._archives[role] = group.create_task(self._made_archives(role, image_binaries))
+                    self._roots[role] = group.create_task(self._prepared_root(role))
+                group.create_task(self._temporal())
+                group.create_task(self._dns())
+                group.create_task(self._garden())
+                group.create_task(self._cluster(self._plan.cloud))
+                for each in self._plan.seeds:
+                    group.create_task(self._cluster(each))
+        except* LandscapeError as errors:
+            first, *_ = _leaves(errors)
+            raise first from None
+
+    async def _temporal(self) -> None:
+        self._processes.start(temporal.process(self._plan))
+        with self._progress.step(
+            f"Temporal serves at {self._plan.temporal_address}, its UI at {self._plan.temporal_ui}"
+        ):
+            await temporal.ready(self._plan)
+
+    async def _dns(self) -> None:
+        self._processes.start(dns.process(self._plan))
+        with self._progress.step(f"DNS serves {self._plan.dns_zone}"):
+            await dns.ready(self._plan)
+
+    async def _garden(self) -> None:
+        cluster = Cluster(self._plan, self._plan.garden, self._binaries, self._processes)
+        with self._progress.step(f"garden: API server at {self._plan.garden.server}"):
+            await cluster.start_control_plane()
+
+    async def _cluster(self, cluster_plan: ClusterPlan) -> None:
+        cluster = Cluster(self._plan, cluster_plan, self._binaries, self._processes)
+        role: Role = "seed" if cluster_plan.is_seed else "cloud"
+        with self._progress.step(f"{cluster_plan.name}: API server at {cluster_plan.server}"):
+            await cluster.start_control_plane()
+        with self._progress.step(f"{cluster_plan.name}: node ready"):
+            await self._containerd(cluster, cluster_plan, role)
+            await cluster.start_node()
+        if cluster_plan.is_seed:
+            with self._progress.step(f"{cluster_plan.name}: DNS and storage"):
+                await seed.deploy(self._plan, cluster_plan, self._processes)
+
+    async def _containerd(self, cluster: Cluster, cluster_plan: ClusterPlan, role: Role) -> None:
+        root = cluster_plan.directory / "containerd"
+        running = self._processes.find(f"{cluster_plan.name}/containerd")
+        prepared = await self._roots[role]
+        if not root.exists():
+            await containerd.copy(prepared, root)
+        cluster.start_containerd()
+        if running is not None and running.alive:
+            changed = await containerd.refresh(cluster_plan, await self._archives[role])
+            if changed:
+                self._progress.say(f"{cluster_plan.name}: imported again: {', '.join(changed)}")
+
+    async def _image_binaries(self) -> binaries.Binaries:
+        return await binaries.ensure(binaries.image_tools(self._plan.kubernetes_version), self._progress)
+
+    async def _made_archives(self, role: Role, image_binaries: asyncio.Task[binaries.Binaries]) -> list[Path]:
+        """Image archives for the nodes of clusters of this role, made where they are missing."""
+        version, say = self._plan.kubernetes_version, self._progress.say
+        return await asyncio.to_thread(images.archives_for, role, version, await image_binaries, say)
+
+    async def _prepared_root(self, role: Role) -> Path:
+        root, changed = await containerd.prepare(role, await self._archives[role])
+        if changed:
+            self._progress.say(f"images for {role} clusters imported: {', '.join(changed)}")
+        return root
+
+
+async def down(name: str, progress: Progress) -> None:
+    """Leave nothing behind but the caches."""
+    _require_root()
+    plan = plans.load(name)
+    if plan is None:
+        progress.say(f"there is no landscape {name}")
+        return
+    with _locked(name):
+        processes = processes_of(plan)
+        running = list(processes.all())
+        # Kubelets and containerd's clients first: they would start pods again while these are ended.
+        await asyncio.to_thread(processes.stop, running, 3.0)
+        progress.say(f"{len(running)} processes ended")
+        await asyncio.to_thread(residue.remove_pods, plan)
+        await network.down(plan)
+        progress.say("pods, mounts, control groups, links and network namespaces removed")
+        await asyncio.to_thread(shutil.rmtree, plan.run_directory, True)
+        await asyncio.to_thread(shutil.rmtree, plan.directory, False)
+        for directory in (plan.run_directory.parent, STATE_HOME):
+            with contextlib.suppress(OSError):
+                directory.rmdir()  # only if it is empty
+    progress.say(f"landscape {name} is down")
+
+
+async def status(plan: Plan) -> dict[str, Any]:
+    """What ``gardener landscape status`` prints."""
+    clusters = await asyncio.gather(*(_cluster_status(plan, cluster) for cluster in plan.clusters))
+    processes = {
+        running.spec.name: {
+            "pid": running.pid,
+            "state": ("Paused" if running.stopped else "Running") if running.alive else "Dead",
+            "starts": running.starts,
+            "log": str(processes_of(plan).log(running.spec.name)),
+        }
+        for running in processes_of(plan).all()
+    }
+    return {
+        "name": plan.name,
+        "ready": all(cluster["ready"] for cluster in clusters)
+        and all(process["state"] == "Running" for process in processes.values()),
+        "kubernetesVersion": plan.kubernetes_version,
+        "temporal": {"address": plan.temporal_address, "ui": plan.temporal_ui, "codec": plan.codec_endpoint},
+        "dns": {"address": plan.host_address, "zone": plan.dns_zone},
+        "objectStore": {"endpoint": plan.object_store_endpoint},
+        "clusters": {cluster.pop("name"): cluster for cluster in clusters},
+        "processes": processes,
+    }
+
+
+async def _cluster_status(plan: Plan, cluster: ClusterPlan) -> dict[str, Any]:
+    kubeconfig = plan.kubeconfig(cluster.name)
+    ready, cut = False, cluster.is_seed and network.is_cut(plan, cluster.name)
+    if kubeconfig.exists() and not cut:
+        async with Api(kubeconfig) as api:
+            ready = await api.ready()
+    return {
+        "name": cluster.name,
+        "kubeconfig": str(kubeconfig),
+        "server": cluster.server,
+        "ready": ready,
+        **({"cut": cut} if cluster.is_seed else {}),
+    }
+
+
+def _leaves(group: BaseExceptionGroup[LandscapeError]) -> Iterator[LandscapeError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        raise LandscapeError("a landscape makes network namespaces, mounts and control groups: run it as root")
+
+
+@contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """One ``up`` or ``down`` of a landscape at a time."""
+    STATE_HOME.mkdir(parents=True, exist_ok=True)
+    path = STATE_HOME / f".{name}.lock"
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LandscapeError(f"another up or down of landscape {name} is at work") from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,86 @@
+"""What outlives the processes of a node: containers, their shims, mounts, control groups, and some files of CNI and kubelet."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from landscape import cgroups
+from landscape.plan import ClusterPlan, Plan
+from landscape.processes import start_time, stop
+
+_MNT_DETACH = 2
+_CNI_RESULTS = Path("/var/lib/cni/results")
+_CONTAINER_LOGS = Path("/var/log/containers")
+
+
+def remove_pods(plan: Plan) -> None:
+    """End every container of the landscape and remove what it leaves on the machine."""
+    clusters = [cluster for cluster in plan.clusters if cluster.has_node]
+    # Shims before containers: a shim that sees its container end would write to its containerd.
+    _stop_shims(clusters)
+    for cluster in clusters:
+        cgroups.kill(cluster.cgroup)
+    sockets = [socket for cluster in clusters for socket in _shim_sockets(cluster)]
+    unmount_below(plan.directory, plan.run_directory)
+    for socket in sockets:
+        socket.unlink(missing_ok=True)
+    for cluster in clusters:
+        cgroups.remove(cluster.cgroup)
+        if _CNI_RESULTS.is_dir():
+            for file in _CNI_RESULTS.glob(f"{cluster.netns}-*"):
+                file.unlink(missing_ok=True)
+    _remove_log_links(plan)
+
+
+def unmount_below(*directories: Path) -> None:
+    """Detach every mount at or below the directories, deepest first."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for point in sorted(_mount_points(*directories), key=len, reverse=True):
+        if libc.umount2(os.fsencode(point), _MNT_DETACH) != 0 and Path(point).is_mount():
+            code = ctypes.get_errno()
+            raise OSError(code, f"unmounting {point}: {os.strerror(code)}")
+
+
+def _mount_points(*directories: Path) -> Iterator[str]:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        point = line.split()[4].encode().decode("unicode_escape")
+        if any(Path(point).is_relative_to(directory) for directory in directories):
+            yield point
+
+
+def _stop_shims(clusters: list[ClusterPlan]) -> None:
+    """A shim names its containerd's socket on its command line: so we know which are ours."""
+    sockets = {os.fsencode(cluster.containerd_socket) for cluster in clusters}
+    ours = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"containerd-shim" in arguments[0] and sockets & set(arguments):
+                    ours.append((int(entry.name), start_time(int(entry.name)) or 0))
+    stop(ours, grace=3.0, signals=(signal.SIGKILL,))
+
+
+def _shim_sockets(cluster: ClusterPlan) -> Iterator[Path]:
+    """Sockets of the shims, which lie outside of our directories; each task's bundle names its own."""
+    tasks = cluster.run_directory / "containerd" / "io.containerd.runtime.v2.task"
+    for file in tasks.glob("*/*/address"):
+        yield Path(file.read_text().removeprefix("unix://"))
+
+
+def _remove_log_links(plan: Plan) -> None:
+    """The kubelet puts a link for each container into one fixed directory."""
+    if not _CONTAINER_LOGS.is_dir():
+        return
+    for link in _CONTAINER_LOGS.iterdir():
+        if link.is_symlink() and Path(os.readlink(link)).is_relative_to(plan.directory):
+            link.unlink(missing_ok=True)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory tree that nothing is mounted in any more."""
+    shutil.rmtree(path, ignore_errors=False)

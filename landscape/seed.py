@@ -1,0 +1,117 @@
+"""What a seed has before a gardenlet comes: DNS and storage."""
+
+from typing import Any
+
+from api import images
+from landscape import storage
+from landscape.kube import Api
+from landscape.plan import ClusterPlan, Plan
+from landscape.processes import Processes
+
+_COREFILE = """.:53 {{
+    errors
+    health :8080
+    ready :8181
+    kubernetes cluster.local in-addr.arpa ip6.arpa {{
+        pods insecure
+        ttl 5
+    }}
+    forward . {upstream}
+    cache 5
+    loop
+    reload
+}}
+"""
+
+
+async def deploy(plan: Plan, cluster: ClusterPlan, processes: Processes) -> None:
+    """Apply DNS and the storage class, start the provisioner."""
+    processes.start(storage.process(plan, cluster))
+    async with Api(plan.kubeconfig(cluster.name)) as api:
+        await api.apply(*coredns(cluster.dns_address, plan.host_address), storage.storage_class())
+
+
+def coredns(address: str, upstream: str) -> list[dict[str, Any]]:
+    """CoreDNS with the cluster's domain; everything else goes to ``upstream``."""
+    labels = {"k8s-app": "kube-dns"}
+    name, namespace = "coredns", "kube-system"
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    container = {
+        "name": name,
+        "image": images.COREDNS,
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["-conf", "/etc/coredns/Corefile"],
+        "ports": [
+            {"name": "dns", "containerPort": 53, "protocol": "UDP"},
+            {"name": "dns-tcp", "containerPort": 53, "protocol": "TCP"},
+        ],
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": 8181}, "periodSeconds": 1},
+        "livenessProbe": {"httpGet": {"path": "/health", "port": 8080}, "failureThreshold": 5},
+        "resources": {"requests": {"cpu": "5m", "memory": "20Mi"}, "limits": {"memory": "170Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/coredns", "readOnly": True}],
+    }
+    pod = {
+        "serviceAccountName": name,
+        "priorityClassName": "system-cluster-critical",
+        "dnsPolicy": "Default",
+        "containers": [container],
+        "volumes": [{"name": "config", "configMap": {"name": name}}],
+    }
+    role = "system:coredns"
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": role},
+            "rules": [
+                {
+                    "apiGroups": [""],
+                    "resources": ["endpoints", "services", "pods", "namespaces"],
+                    "verbs": ["list", "watch"],
+                },
+                {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+            ],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": role},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {"Corefile": _COREFILE.format(upstream=upstream)},
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": metadata,
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata | {"name": "kube-dns"},
+            "spec": {
+                "clusterIP": address,
+                "selector": labels,
+                "ports": [
+                    {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
+                    {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},
+                ],
+            },
+        },
+    ]

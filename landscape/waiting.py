@@ -1,0 +1,29 @@
+"""Waiting for something outside of this process that can't tell us."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from landscape.errors import LandscapeError
+
+_INTERVAL = 0.05
+"""Seconds between two looks: short against a process start, long against the look itself."""
+
+
+async def until(
+    condition: Callable[[], Awaitable[bool]],
+    what: str,
+    timeout: float,
+    failed: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Look until the condition holds.
+
+    Raises LandscapeError after ``timeout`` seconds, or as soon as ``failed`` gives a reason why it never will.
+    """
+    deadline = time.monotonic() + timeout
+    while not await condition():
+        if reason := failed():
+            raise LandscapeError(f"{what}: {reason}")
+        if time.monotonic() > deadline:
+            raise LandscapeError(f"{what} is not ready after {timeout:.0f} s")
+        await asyncio.sleep(_INTERVAL)
