@@ -1,0 +1,1 @@
+"""Backups of etcd: the store that holds them, the names and order of snapshots. Light to import."""
