@@ -1,0 +1,177 @@
+"""BackupBucket and BackupEntry: buckets of the landscape's object store (``workers/object_store.py``).
+
+The Secret of a bucket holds ``endpoint`` and the administrator's ``token``; that of an entry the
+bucket's own token.
+"""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from activities.errors import permanent, transient
+from activities.kube.client import KubeClient
+from activities.kube.errors import Forbidden, NotFound
+from activities.provider_local.extension import (
+    MANAGER,
+    Actuator,
+    Extension,
+    delete_quietly,
+    required_secret_data,
+    secret_data,
+)
+from api.errors import ErrorCode
+from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, NAMESPACE, SECRET
+
+ENDPOINT_KEY = "endpoint"
+TOKEN_KEY = "token"
+BUCKET_KEY = "bucketName"
+_NAMESPACE_ANNOTATION = "backupbucket.extensions.gardener.cloud/generated-secret-namespace"
+_DEFAULT_NAMESPACE = "garden"
+_SOURCE_PREFIX = "source-"
+_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
+
+
+class BackupBucketActuator(Actuator):
+    """A bucket, and a Secret with a token for nothing else."""
+
+    resource = BACKUP_BUCKET
+
+    async def reconcile(self, extension: Extension) -> dict[str, Any]:
+        data = await required_secret_data(self._seed, extension)
+        store = _ObjectStore.read(data, extension)
+        answer = await store.request("PUT", f"/{extension.name}", f"making bucket {extension.name}")
+        reference = _generated_secret(extension)
+        await self._seed.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": dict(reference),
+                "type": "Opaque",
+                "data": {
+                    ENDPOINT_KEY: data[ENDPOINT_KEY],
+                    TOKEN_KEY: base64.b64encode(str(answer["token"]).encode()).decode(),
+                },
+            },
+            manager=MANAGER,
+        )
+        return {"generatedSecretRef": reference}
+
+    async def delete(self, extension: Extension) -> None:
+        data = await secret_data(self._seed, extension)
+        if data is not None:
+            store = _ObjectStore.read(data, extension)
+            await store.request("DELETE", f"/{extension.name}", f"deleting bucket {extension.name}")
+        await self.force_delete(extension)
+
+    async def force_delete(self, extension: Extension) -> None:
+        reference = _generated_secret(extension)
+        await delete_quietly(self._seed, SECRET, reference["name"], reference["namespace"])
+
+
+class BackupEntryActuator(Actuator):
+    """The credentials of a bucket, brought to one control plane; deleting removes what it has stored."""
+
+    resource = BACKUP_ENTRY
+
+    async def reconcile(self, extension: Extension) -> dict[str, Any]:
+        data = await required_secret_data(self._seed, extension)
+        _ObjectStore.read(data, extension)
+        namespace, secret = _place(extension)
+        live = await self._seed.find(NAMESPACE, namespace)
+        if live is None or live["metadata"].get("deletionTimestamp"):
+            return {}  # the entry outlives its Shoot by the grace period
+        bucket = base64.b64encode(extension.spec["bucketName"].encode()).decode()
+        try:
+            await self._seed.apply(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Secret",
+                    "metadata": {"name": secret, "namespace": namespace},
+                    "type": "Opaque",
+                    "data": {**data, BUCKET_KEY: bucket},
+                },
+                manager=MANAGER,
+            )
+        except (NotFound, Forbidden):
+            if await _exists(self._seed, namespace):
+                raise
+        return {}
+
+    async def delete(self, extension: Extension) -> None:
+        data = await secret_data(self._seed, extension)
+        if data is not None:
+            store = _ObjectStore.read(data, extension)
+            path = f"/{extension.spec['bucketName']}?prefix={quote(extension.name)}/"
+            await store.request("DELETE", path, f"deleting backups of {extension.name}")
+        await self.force_delete(extension)
+
+    async def migrate(self, extension: Extension) -> dict[str, Any]:
+        await self.force_delete(extension)
+        return {}
+
+    async def force_delete(self, extension: Extension) -> None:
+        namespace, secret = _place(extension)
+        await delete_quietly(self._seed, SECRET, secret, namespace)
+
+
+class _ObjectStore:
+    def __init__(self, endpoint: str, token: str) -> None:
+        self._endpoint = endpoint.rstrip("/")
+        self._token = token
+
+    @classmethod
+    def read(cls, secret: Mapping[str, str], extension: Extension) -> "_ObjectStore":
+        try:
+            endpoint, token = (base64.b64decode(secret[key]).decode() for key in (ENDPOINT_KEY, TOKEN_KEY))
+        except (KeyError, ValueError):
+            reference = extension.spec["secretRef"]
+            raise permanent(
+                ErrorCode.CONFIGURATION_PROBLEM,
+                f"Secret {reference['namespace']}/{reference['name']} of {extension} must have keys"
+                f" {ENDPOINT_KEY} and {TOKEN_KEY}",
+            ) from None
+        return cls(endpoint, token.strip())
+
+    async def request(self, method: str, path: str, doing: str) -> Any:
+        """The answer's JSON, if any; an object or bucket that is not there needs no deletion."""
+        headers = {"Authorization": f"Bearer {self._token}"}
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=_TIMEOUT, headers=headers) as session,
+                session.request(method, self._endpoint + path) as answer,
+            ):
+                if answer.status < 300:
+                    return await answer.json() if answer.content_type == "application/json" else None
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise transient(
+                ErrorCode.RETRYABLE_INFRA_DEPENDENCIES,
+                f"{doing}: the object store does not answer ({type(error).__name__})",
+            ) from None
+        if status == 404 and method == "DELETE":
+            return None
+        code = {401: ErrorCode.INFRA_UNAUTHENTICATED, 403: ErrorCode.INFRA_UNAUTHORIZED}.get(status)
+        if code is not None:
+            raise permanent(code, f"{doing}: the object store does not accept the token (HTTP {status})")
+        raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"{doing}: the object store answered HTTP {status}")
+
+
+def _generated_secret(extension: Extension) -> dict[str, str]:
+    annotations = extension.object["metadata"].get("annotations") or {}
+    namespace = annotations.get(_NAMESPACE_ANNOTATION, _DEFAULT_NAMESPACE)
+    return {"name": f"generated-bucket-{extension.name}", "namespace": namespace}
+
+
+def _place(extension: Extension) -> tuple[str, str]:
+    """Namespace and Secret that an entry's etcd reads."""
+    source = extension.name.startswith(_SOURCE_PREFIX)
+    namespace = extension.name.removeprefix(_SOURCE_PREFIX).rpartition("--")[0]
+    return namespace, "source-etcd-backup" if source else "etcd-backup"
+
+
+async def _exists(seed: KubeClient, namespace: str) -> bool:
+    live = await seed.find(NAMESPACE, namespace)
+    return live is not None and not live["metadata"].get("deletionTimestamp")

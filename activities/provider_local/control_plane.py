@@ -1,0 +1,18 @@
+"""ControlPlane: the cloud has neither load balancers nor volumes of its own, so shoots need no controllers for them."""
+
+from typing import Any
+
+from activities.provider_local.extension import Actuator, Extension
+from api.resources import CONTROL_PLANE
+
+
+class ControlPlaneActuator(Actuator):
+    """Reports success: there is nothing to bring into a control plane."""
+
+    resource = CONTROL_PLANE
+
+    async def reconcile(self, extension: Extension) -> dict[str, Any]:
+        return {}
+
+    async def delete(self, extension: Extension) -> None:
+        return

@@ -1,0 +1,177 @@
+"""One object of the extension API while its controller works on it, and what an actuator can do.
+
+Source: spec/extensions.md 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from activities.errors import permanent
+from activities.kube.client import KubeClient
+from activities.kube.errors import NotFound
+from api.errors import ErrorCode
+from api.local import InvalidProviderConfig, M, read_provider_section
+from api.resources import CLUSTER, SECRET, Resource
+
+MANAGER = "provider-local"
+"""Field manager of everything that provider-local applies."""
+PROVIDER_TYPE = "local"
+
+
+@dataclass(frozen=True)
+class Extension:
+    """An object as read at the start of a run, and the Cluster it belongs to."""
+
+    resource: Resource
+    object: Mapping[str, Any]
+    cluster: Mapping[str, Any] | None
+    """The raw Cluster; None for objects that belong to a seed."""
+
+    @property
+    def name(self) -> str:
+        return str(self.object["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """Empty for cluster-scoped kinds."""
+        return str(self.object["metadata"].get("namespace", ""))
+
+    @property
+    def uid(self) -> str:
+        return str(self.object["metadata"]["uid"])
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        spec: Mapping[str, Any] = self.object["spec"]
+        return spec
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        status: Mapping[str, Any] = self.object.get("status") or {}
+        return status
+
+    @property
+    def shoot(self) -> Mapping[str, Any]:
+        """The Shoot in the Cluster."""
+        return self._of_cluster("shoot")
+
+    @property
+    def cloud_profile(self) -> Mapping[str, Any]:
+        """The CloudProfile in the Cluster."""
+        return self._of_cluster("cloudProfile")
+
+    @property
+    def hibernated(self) -> bool:
+        """Whether the owner wants the Shoot asleep."""
+        return bool((self.shoot["spec"].get("hibernation") or {}).get("enabled"))
+
+    def _of_cluster(self, part: str) -> Mapping[str, Any]:
+        if self.cluster is None:
+            raise permanent(
+                ErrorCode.CONFIGURATION_PROBLEM,
+                f"{self} needs Cluster {self.namespace}, which does not exist",
+            )
+        found: Mapping[str, Any] = self.cluster["spec"][part]
+        return found
+
+    def owner_reference(self) -> dict[str, Any]:
+        """For objects that must not outlive this one."""
+        return {
+            "apiVersion": self.resource.api_version,
+            "kind": self.resource.kind,
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": False,
+        }
+
+    def __str__(self) -> str:
+        place = f"{self.namespace}/" if self.namespace else ""
+        return f"{self.resource.kind} {place}{self.name}"
+
+
+async def load_extension(seed: KubeClient, resource: Resource, namespace: str, name: str) -> Extension | None:
+    """Read an object and its Cluster from the API server; None if the object is gone.
+
+    Not from a cache: the Cluster is written just before the object is triggered, and two watches
+    keep no order between them.
+    """
+    found = await seed.find(resource, name, namespace or None)
+    if found is None:
+        return None
+    cluster = await seed.find(CLUSTER, namespace) if namespace else None
+    return Extension(resource, found, cluster)
+
+
+async def secret_data(seed: KubeClient, extension: Extension) -> Mapping[str, str] | None:
+    """The base64 data of the Secret that ``spec.secretRef`` names, None if it is gone."""
+    reference = extension.spec["secretRef"]
+    secret = await seed.find(SECRET, reference["name"], reference["namespace"])
+    return None if secret is None else secret.get("data") or {}
+
+
+async def required_secret_data(seed: KubeClient, extension: Extension) -> Mapping[str, str]:
+    """As ``secret_data``; a missing one is for the user to mend."""
+    data = await secret_data(seed, extension)
+    if data is None:
+        raise missing_secret(extension)
+    return data
+
+
+def missing_secret(extension: Extension) -> Exception:
+    """The error for a ``spec.secretRef`` that leads nowhere."""
+    reference = extension.spec["secretRef"]
+    return permanent(
+        ErrorCode.CONFIGURATION_PROBLEM,
+        f"Secret {reference['namespace']}/{reference['name']}, which {extension} refers to, does not exist",
+    )
+
+
+def provider_section(model: type[M], section: Mapping[str, Any] | None, where: str) -> M:
+    """A raw provider section as ``model``; what does not fit is for the user to mend."""
+    try:
+        return read_provider_section(model, section, where)
+    except InvalidProviderConfig as error:
+        raise permanent(ErrorCode.CONFIGURATION_PROBLEM, str(error)) from None
+
+
+class Actuator:
+    """Does for one kind what its objects ask for; every method may run twice.
+
+    Each returns the fields it contributes to ``status``. Failures are ``ApplicationError``: final
+    where only a user can mend them.
+    """
+
+    resource: ClassVar[Resource]
+    type: ClassVar[str] = PROVIDER_TYPE
+
+    def __init__(self, seed: KubeClient) -> None:
+        self._seed = seed
+
+    async def reconcile(self, extension: Extension) -> dict[str, Any]:
+        """Make the world as ``spec`` says."""
+        raise NotImplementedError
+
+    async def delete(self, extension: Extension) -> None:
+        """Remove external and own objects."""
+        raise NotImplementedError
+
+    async def migrate(self, extension: Extension) -> dict[str, Any]:
+        """Delete own objects in the seed, touch nothing outside it; returns the final ``state``."""
+        return {}
+
+    async def restore(self, extension: Extension) -> dict[str, Any]:
+        """Rebuild from ``status.state``, then reconcile."""
+        return await self.reconcile(extension)
+
+    async def force_delete(self, extension: Extension) -> None:
+        """Release own objects in the seed without asking the provider."""
+
+
+async def delete_quietly(seed: KubeClient, resource: Resource, name: str, namespace: str) -> None:
+    """Delete an object of ours; gone already, or its whole namespace, is as good."""
+    try:
+        await seed.delete(resource, name, namespace)
+    except NotFound:
+        return

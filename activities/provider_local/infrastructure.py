@@ -1,0 +1,122 @@
+"""Infrastructure: a namespace of the cloud cluster, where the machines of one shoot live."""
+
+from typing import Any, Literal
+
+from temporalio.exceptions import ApplicationError
+
+from activities.errors import transient
+from activities.kube.client import KubeClient
+from activities.provider_local.cloud import Clouds, cloud_errors
+from activities.provider_local.extension import (
+    MANAGER,
+    Actuator,
+    Extension,
+    provider_section,
+    required_secret_data,
+    secret_data,
+)
+from api.errors import ErrorCode
+from api.local import (
+    API_VERSION,
+    CloudProfileConfig,
+    InfrastructureStatus,
+    infrastructure_namespace,
+)
+from api.model import ApiModel
+from api.resources import INFRASTRUCTURE, NAMESPACE
+
+SHOOT_UID_LABEL = "local.provider.extensions.gardener.cloud/shoot-uid"
+
+
+class InfrastructureConfig(ApiModel):
+    """``Shoot.spec.provider.infrastructureConfig``: nothing to choose."""
+
+    api_version: Literal["local.provider.extensions.gardener.cloud/v1alpha1"]
+    kind: Literal["InfrastructureConfig"]
+
+
+def cloud_profile_config(extension: Extension) -> CloudProfileConfig:
+    """The cloud's facts, from the CloudProfile in the Cluster."""
+    profile = extension.cloud_profile
+    where = f"spec.providerConfig of CloudProfile {profile['metadata']['name']}"
+    return provider_section(CloudProfileConfig, profile["spec"].get("providerConfig"), where)
+
+
+class InfrastructureActuator(Actuator):
+    """Keeps the namespace; deleting it is a workflow, since machines take their time to stop."""
+
+    resource = INFRASTRUCTURE
+
+    def __init__(self, seed: KubeClient, clouds: Clouds) -> None:
+        super().__init__(seed)
+        self._clouds = clouds
+
+    async def reconcile(self, extension: Extension) -> dict[str, Any]:
+        cloud = await self._clouds.connect(await required_secret_data(self._seed, extension), secret_name(extension))
+        if (own := extension.spec.get("providerConfig")) is not None:
+            provider_section(InfrastructureConfig, own, f"spec.providerConfig of {extension}")
+        profile = cloud_profile_config(extension)
+        namespace = infrastructure_namespace(extension.namespace)
+        with cloud_errors(f"making namespace {namespace} in the cloud"):
+            live = await cloud.apply(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Namespace",
+                    "metadata": {
+                        "name": namespace,
+                        "labels": {SHOOT_UID_LABEL: extension.shoot["metadata"]["uid"]},
+                    },
+                },
+                manager=MANAGER,
+            )
+        if live["metadata"].get("deletionTimestamp"):
+            raise transient(
+                ErrorCode.RETRYABLE_INFRA_DEPENDENCIES,
+                f"namespace {namespace} of an earlier shoot is still being deleted in the cloud",
+            )
+        networking = extension.shoot["spec"].get("networking") or {}
+        status = InfrastructureStatus(namespace=namespace).model_dump(mode="json")
+        return {
+            "providerStatus": status,
+            "nodesCIDR": profile.machine_network,
+            "networking": {
+                "nodes": [profile.machine_network],
+                "pods": [networking["pods"]] if networking.get("pods") else [],
+                "services": [networking["services"]] if networking.get("services") else [],
+            },
+            "state": {"apiVersion": API_VERSION, "kind": "InfrastructureState", "namespace": namespace},
+        }
+
+    async def delete_namespace(self, extension: Extension) -> bool:
+        """Ask the cloud to delete the namespace; True once it is gone, or cannot be asked for any more."""
+        data = await secret_data(self._seed, extension)
+        if data is None:
+            return True  # give up what is outside: nobody has credentials (spec/extensions.md 1.5)
+        namespace = infrastructure_namespace(extension.namespace)
+        try:
+            cloud = await self._clouds.connect(data, secret_name(extension))
+            with cloud_errors(f"deleting namespace {namespace} in the cloud"):
+                live = await cloud.find(NAMESPACE, namespace)
+                if live is not None and not live["metadata"].get("deletionTimestamp"):
+                    await cloud.delete(NAMESPACE, namespace, uid=live["metadata"]["uid"])
+                return live is None
+        except ApplicationError as error:
+            if error.non_retryable and not extension.status.get("providerStatus"):
+                return True  # the credentials never were of use, so there is nothing to clean up
+            raise
+
+    async def wait_namespace_gone(self, extension: Extension, timeout: float) -> None:
+        """Returns when the namespace is gone. Raises TimeoutError."""
+        data = await secret_data(self._seed, extension)
+        if data is None:
+            return
+        caches = await self._clouds.caches(data, secret_name(extension))
+        namespace = infrastructure_namespace(extension.namespace)
+        cache = caches.of(NAMESPACE, fields=f"metadata.name={namespace}")
+        await cache.wait_for(namespace, None, lambda found: found is None, timeout)
+
+
+def secret_name(extension: Extension) -> str:
+    """The Secret of ``spec.secretRef``, for errors."""
+    reference = extension.spec["secretRef"]
+    return f"{reference['namespace']}/{reference['name']}"

@@ -1,0 +1,258 @@
+"""What a Worker wants, as objects of machine.sapcloud.io: names, classes, deployments. Pure.
+
+Source: spec/extensions.md 3 (Worker), spec/api-extensions.md 2.2 and 6.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from activities.errors import permanent
+from api.errors import ErrorCode
+from api.local import CloudProfileConfig, InfrastructureStatus, MachineProviderSpec
+from api.resources import MACHINE_CLASS, MACHINE_DEPLOYMENT
+
+POOL_LABEL = "worker.gardener.cloud/pool"
+NAME_LABEL = "name"
+"""On MachineDeployment, MachineSet and Machine: the MachineDeployment's name; their selector."""
+CLASS_SECRET_LABEL = {"gardener.cloud/purpose": "machineclass"}
+FORCE_DELETION_LABEL = "force-deletion"
+"""On a Machine, value ``True``: don't drain its node."""
+USER_DATA_KEY = "userData"
+
+OVERCOMMIT = 20
+"""Machines request this fraction of their type's CPU and memory: the landscape's cloud is one small computer."""
+_MIN_READY_SECONDS = 500
+
+_DECIMAL = ("", "k", "M", "G", "T")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti")
+
+
+@dataclass(frozen=True)
+class WantedDeployment:
+    """One pool in one zone."""
+
+    name: str
+    class_name: str
+    pool: Mapping[str, Any]
+    zone: str
+    minimum: int
+    maximum: int
+    max_surge: int
+    max_unavailable: int
+    provider: MachineProviderSpec
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Entry of ``Worker.status.machineDeployments``."""
+        entry = {"name": self.name, "minimum": self.minimum, "maximum": self.maximum}
+        if self.pool.get("priority") is not None:
+            entry["priority"] = self.pool["priority"]
+        return entry
+
+    def replicas(self, live: int | None, *, hibernated: bool, autoscaled: bool) -> int:
+        """How many machines: asleep none; where an autoscaler decides, its number within bounds; else minimum."""
+        if hibernated:
+            return 0
+        if not autoscaled or live is None or live == 0:
+            return self.minimum
+        return max(self.minimum, min(live, self.maximum))
+
+
+def wanted_deployments(
+    technical_id: str,
+    worker: Mapping[str, Any],
+    cloud_profile: Mapping[str, Any],
+    facts: CloudProfileConfig,
+    infrastructure: InfrastructureStatus,
+    image: str,
+) -> list[WantedDeployment]:
+    """All deployments of a Worker's spec, pool by pool and zone by zone.
+
+    Raises ApplicationError for a pool that the cloud cannot have.
+    """
+    wanted = []
+    for pool in worker["pools"]:
+        machine_type = _machine_type(cloud_profile, pool)
+        provider = MachineProviderSpec(
+            namespace=infrastructure.namespace,
+            image=image,
+            images_directory=facts.images_directory,
+            cpu_millis=max(1, int(_quantity(machine_type["cpu"]) * 1000 / OVERCOMMIT)),
+            memory_bytes=int(_quantity(machine_type["memory"]) / OVERCOMMIT),
+        )
+        zones = pool.get("zones") or ["0"]
+        for index, zone in enumerate(zones):
+            name = f"{technical_id}-{pool['name']}-z{index + 1}"
+            wanted.append(
+                WantedDeployment(
+                    name=name,
+                    class_name=f"{name}-{class_hash(pool, provider)}",
+                    pool=pool,
+                    zone=zone,
+                    minimum=_share(pool["minimum"], len(zones), index),
+                    maximum=_share(pool["maximum"], len(zones), index),
+                    max_surge=_bound(pool["maxSurge"], pool["maximum"], len(zones), index),
+                    max_unavailable=_bound(pool["maxUnavailable"], pool["maximum"], len(zones), index),
+                    provider=provider,
+                )
+            )
+    return wanted
+
+
+def class_hash(pool: Mapping[str, Any], provider: MachineProviderSpec) -> str:
+    """Five characters that change when machines of the pool must be replaced.
+
+    The node agent secret's name already covers image, machine type, volumes, Kubernetes minor,
+    kubelet configuration and rotations.
+    """
+    facts = [pool.get("nodeAgentSecretName", ""), provider.model_dump(mode="json")]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:5]
+
+
+def machine_class(
+    wanted: WantedDeployment, namespace: str, credentials: Mapping[str, str], worker_region: str
+) -> dict[str, Any]:
+    """The MachineClass; ``credentials`` refers to the Secret with the cloud's kubeconfig."""
+    return {
+        "apiVersion": MACHINE_CLASS.api_version,
+        "kind": MACHINE_CLASS.kind,
+        "metadata": {
+            "name": wanted.class_name,
+            "namespace": namespace,
+            "labels": {NAME_LABEL: wanted.name, POOL_LABEL: wanted.pool["name"]},
+        },
+        "provider": "local",
+        "providerSpec": wanted.provider.model_dump(mode="json"),
+        "secretRef": {"name": wanted.class_name, "namespace": namespace},
+        "credentialsSecretRef": dict(credentials),
+        "nodeTemplate": {
+            "capacity": (wanted.pool.get("nodeTemplate") or {}).get("capacity", {}),
+            "instanceType": wanted.pool["machineType"],
+            "region": worker_region,
+            "zone": wanted.zone,
+            "architecture": wanted.pool.get("architecture", "amd64"),
+        },
+    }
+
+
+def machine_class_secret(wanted: WantedDeployment, namespace: str, user_data: str) -> dict[str, Any]:
+    """The Secret that a MachineClass takes its user data (base64) from."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": wanted.class_name,
+            "namespace": namespace,
+            "labels": {**CLASS_SECRET_LABEL, NAME_LABEL: wanted.name},
+        },
+        "type": "Opaque",
+        "data": {USER_DATA_KEY: user_data},
+    }
+
+
+def machine_deployment(wanted: WantedDeployment, namespace: str, region: str, replicas: int) -> dict[str, Any]:
+    """The MachineDeployment, whose machines' nodes get the pool's labels, annotations and taints."""
+    pool = wanted.pool
+    labels = {NAME_LABEL: wanted.name}
+    controller = pool.get("machineControllerManager") or {}
+    renamed = {
+        "drainTimeout": controller.get("machineDrainTimeout"),
+        "healthTimeout": controller.get("machineHealthTimeout"),
+        "creationTimeout": controller.get("machineCreationTimeout"),
+        "maxEvictRetries": controller.get("maxEvictRetries"),
+        "nodeConditions": ",".join(controller["nodeConditions"]) if controller.get("nodeConditions") else None,
+    }
+    return {
+        "apiVersion": MACHINE_DEPLOYMENT.api_version,
+        "kind": MACHINE_DEPLOYMENT.kind,
+        "metadata": {
+            "name": wanted.name,
+            "namespace": namespace,
+            "labels": {"worker.gardener.cloud/name": pool["name"], **labels},
+            "annotations": _autoscaler_annotations(pool.get("clusterAutoscaler") or {}),
+        },
+        "spec": {
+            "replicas": replicas,
+            "minReadySeconds": _MIN_READY_SECONDS,
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": wanted.max_surge, "maxUnavailable": wanted.max_unavailable},
+            },
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "class": {"kind": MACHINE_CLASS.kind, "name": wanted.class_name},
+                    "nodeTemplate": {
+                        "metadata": {
+                            "labels": {
+                                **(pool.get("labels") or {}),
+                                POOL_LABEL: pool["name"],
+                                "topology.kubernetes.io/region": region,
+                                "topology.kubernetes.io/zone": wanted.zone,
+                                "node.kubernetes.io/instance-type": pool["machineType"],
+                            },
+                            "annotations": dict(pool.get("annotations") or {}),
+                        },
+                        "spec": {"taints": list(pool.get("taints") or [])},
+                    },
+                    **{name: value for name, value in renamed.items() if value is not None},
+                },
+            },
+        },
+    }
+
+
+def _autoscaler_annotations(options: Mapping[str, Any]) -> dict[str, str]:
+    """Settings of the cluster autoscaler for one deployment."""
+    names = {
+        "scaleDownUtilizationThreshold": "scale-down-utilization-threshold",
+        "scaleDownGpuUtilizationThreshold": "scale-down-gpu-utilization-threshold",
+        "scaleDownUnneededTime": "scale-down-unneeded-time",
+        "scaleDownUnreadyTime": "scale-down-unready-time",
+        "maxNodeProvisionTime": "max-node-provision-time",
+    }
+    return {
+        f"autoscaler.gardener.cloud/{annotation}": str(options[field])
+        for field, annotation in names.items()
+        if options.get(field) is not None
+    }
+
+
+def _machine_type(cloud_profile: Mapping[str, Any], pool: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any]
+    for found in cloud_profile["spec"].get("machineTypes") or []:
+        if found["name"] == pool["machineType"]:
+            return found
+    raise permanent(
+        ErrorCode.CONFIGURATION_PROBLEM,
+        f"CloudProfile {cloud_profile['metadata']['name']} has no machine type {pool['machineType']},"
+        f" which pool {pool['name']} asks for",
+    )
+
+
+def _share(size: int, zones: int, index: int) -> int:
+    """Part of one zone: equal, the first ones get the rest."""
+    return size // zones + (1 if index < size % zones else 0)
+
+
+def _bound(value: int | str, maximum: int, zones: int, index: int) -> int:
+    """maxSurge or maxUnavailable of one zone; percentages are of the zone's size, rounded up."""
+    if isinstance(value, str) and value.endswith("%"):
+        return -(-_share(maximum, zones, index) * int(value[:-1]) // 100)
+    return _share(int(value), zones, index)
+
+
+def _quantity(text: str | int) -> Decimal:
+    """A Kubernetes quantity as a number."""
+    digits = str(text).rstrip("KMGTkim")
+    suffix = str(text)[len(digits) :]
+    if suffix == "m":
+        return Decimal(digits) / 1000
+    if suffix in _BINARY:
+        return Decimal(digits) * Decimal(2) ** (10 * _BINARY.index(suffix))
+    return Decimal(digits) * Decimal(10) ** (3 * _DECIMAL.index(suffix))

@@ -1,0 +1,73 @@
+"""Objects for the shoot, handed to its resource manager."""
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from activities.provider_local.extension import MANAGER, delete_quietly
+from api.resources import MANAGED_RESOURCE, SECRET
+
+_LABELS = {"origin": MANAGER}
+"""Tells the resources of an extension from Gardener's own."""
+
+
+async def apply_managed_resource(
+    seed: KubeClient, namespace: str, name: str, objects: Iterable[Mapping[str, Any]]
+) -> None:
+    """Write a ManagedResource of the shoot's class and the Secret it reads."""
+    data = {
+        f"{each['kind'].lower()}-{each['metadata']['name']}.yaml": base64.b64encode(
+            json.dumps(each, sort_keys=True).encode()
+        ).decode()
+        for each in objects
+    }
+    metadata = {"namespace": namespace, "labels": _LABELS}
+    await seed.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {**metadata, "name": _secret(name)},
+            "type": "Opaque",
+            "data": data,
+        },
+        manager=MANAGER,
+    )
+    await seed.apply(
+        {
+            "apiVersion": MANAGED_RESOURCE.api_version,
+            "kind": MANAGED_RESOURCE.kind,
+            "metadata": {**metadata, "name": name},
+            "spec": {
+                "secretRefs": [{"name": _secret(name)}],
+                "keepObjects": False,
+                "injectLabels": {"shoot.gardener.cloud/no-cleanup": "true"},
+            },
+        },
+        manager=MANAGER,
+    )
+
+
+async def delete_managed_resource(
+    seed: KubeClient, caches: Caches, namespace: str, name: str, *, keep_objects: bool, timeout: float
+) -> None:
+    """Delete it, wait until the resource manager has let it go, then delete its Secret.
+
+    ``keep_objects``: what it brought to the shoot stays there. Raises TimeoutError.
+    """
+    live = await seed.find(MANAGED_RESOURCE, name, namespace)
+    if live is not None:
+        if keep_objects:
+            await seed.patch(MANAGED_RESOURCE, name, namespace, {"spec": {"keepObjects": True}})
+        await seed.delete(MANAGED_RESOURCE, name, namespace)
+        uid = live["metadata"]["uid"]
+        await caches.of(MANAGED_RESOURCE).wait_for(
+            name, namespace, lambda found: found is None or found["metadata"]["uid"] != uid, timeout
+        )
+    await delete_quietly(seed, SECRET, _secret(name), namespace)
+
+
+def _secret(name: str) -> str:
+    return f"managedresource-{name}"

@@ -1,0 +1,207 @@
+"""Network of type ``flannel``: host-gw routes between machines, which share one network in the cloud."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from activities.errors import permanent, transient
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from activities.provider_local.extension import Actuator, Extension
+from activities.provider_local.managed_resource import apply_managed_resource, delete_managed_resource
+from api import images
+from api.errors import ErrorCode
+from api.resources import DNS_RECORD, NETWORK
+
+MANAGED_RESOURCE_NAME = "extension-network-flannel"
+_DELETION_SECONDS = 120.0
+_HEALTH_PORT = 10259
+_CONFIG_PATH = "/etc/cni/net.d/10-flannel.conflist"
+_PLUGIN_DIRECTORY = "/opt/cni/bin"
+_CRITICAL_LABEL = {"node.gardener.cloud/critical-component": "true"}
+"""Pods wait for a node until components with this label are ready on it."""
+
+
+class FlannelActuator(Actuator):
+    """Brings flannel to the nodes by a ManagedResource."""
+
+    resource = NETWORK
+    type = "flannel"
+
+    def __init__(self, seed: KubeClient, caches: Caches) -> None:
+        super().__init__(seed)
+        self._caches = caches
+
+    async def reconcile(self, extension: Extension) -> dict[str, Any]:
+        families = extension.spec.get("ipFamilies") or ["IPv4"]
+        if families != ["IPv4"]:
+            raise permanent(
+                ErrorCode.CONFIGURATION_PROBLEM,
+                f"{extension} asks for IP families {', '.join(families)}, only IPv4 is possible here",
+            )
+        server = await self._api_server(extension)
+        await apply_managed_resource(
+            self._seed, extension.namespace, MANAGED_RESOURCE_NAME, manifests(extension.spec["podCIDR"], server)
+        )
+        return {"ipFamilies": families}
+
+    async def delete(self, extension: Extension) -> None:
+        await self._remove(extension, keep_objects=False)
+
+    async def migrate(self, extension: Extension) -> dict[str, Any]:
+        await self._remove(extension, keep_objects=True)
+        return {}
+
+    async def _remove(self, extension: Extension, *, keep_objects: bool) -> None:
+        try:
+            await delete_managed_resource(
+                self._seed,
+                self._caches,
+                extension.namespace,
+                MANAGED_RESOURCE_NAME,
+                keep_objects=keep_objects,
+                timeout=_DELETION_SECONDS,
+            )
+        except TimeoutError:
+            raise transient(
+                ErrorCode.CLEANUP_CLUSTER_RESOURCES,
+                f"ManagedResource {extension.namespace}/{MANAGED_RESOURCE_NAME} is not gone after"
+                f" {_DELETION_SECONDS:.0f} s; look at its conditions",
+            ) from None
+
+    async def _api_server(self, extension: Extension) -> str:
+        """Host name of the API server as nodes reach it.
+
+        By name, not by the cluster's Service: the way to that leads over kube-proxy, which would
+        have to come first on every node.
+        """
+        name = f"{extension.shoot['metadata']['name']}-internal"
+        record = await self._seed.find(DNS_RECORD, name, extension.namespace)
+        if record is None:
+            raise transient(
+                ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+                f"DNSRecord {extension.namespace}/{name}, which names the API server, does not exist yet",
+            )
+        return str(record["spec"]["name"])
+
+
+def manifests(pod_cidr: str, api_server: str) -> list[dict[str, Any]]:
+    """What runs in the shoot; ``api_server`` is a host name, served on port 443."""
+    metadata = {"name": "kube-flannel", "namespace": "kube-system", "labels": {"app": "flannel"}}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": "flannel"},
+            "rules": [
+                {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+                {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+            ],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "flannel"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "flannel"},
+            "subjects": [{"kind": "ServiceAccount", "name": "kube-flannel", "namespace": "kube-system"}],
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {**metadata, "name": "kube-flannel-config"},
+            "data": {
+                "net-conf.json": json.dumps({"Network": pod_cidr, "EnableIPv4": True, "Backend": {"Type": "host-gw"}}),
+                "cni-conf.json": json.dumps(_CNI),
+            },
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {**metadata, "labels": {"app": "flannel", **_CRITICAL_LABEL}},
+            "spec": {
+                "selector": {"matchLabels": {"app": "flannel"}},
+                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
+                "template": {
+                    "metadata": {"labels": {"app": "flannel", **_CRITICAL_LABEL}},
+                    "spec": _pod(api_server),
+                },
+            },
+        },
+    ]
+
+
+_CNI: Mapping[str, Any] = {
+    "name": "cbr0",
+    "cniVersion": "0.3.1",
+    "plugins": [
+        {"type": "flannel", "delegate": {"hairpinMode": True, "isDefaultGateway": True}},
+        {"type": "portmap", "capabilities": {"portMappings": True}},
+    ],
+}
+
+
+def _pod(api_server: str) -> dict[str, Any]:
+    install = f"cp /opt/cni/bin/flannel /host/bin/flannel && cp /etc/kube-flannel/cni-conf.json {_CONFIG_PATH}"
+    return {
+        "hostNetwork": True,
+        "dnsPolicy": "Default",
+        "priorityClassName": "system-node-critical",
+        "serviceAccountName": "kube-flannel",
+        "terminationGracePeriodSeconds": 1,
+        "tolerations": [{"operator": "Exists"}],
+        "initContainers": [
+            {
+                "name": "install-cni",
+                "image": images.FLANNEL,
+                "imagePullPolicy": "IfNotPresent",
+                "command": ["/bin/sh", "-ec", install],
+                "volumeMounts": [
+                    {"name": "plugins", "mountPath": "/host/bin"},
+                    {"name": "cni", "mountPath": "/etc/cni/net.d"},
+                    {"name": "config", "mountPath": "/etc/kube-flannel"},
+                ],
+            }
+        ],
+        "containers": [
+            {
+                "name": "kube-flannel",
+                "image": images.FLANNEL,
+                "imagePullPolicy": "IfNotPresent",
+                "command": ["/opt/bin/flanneld"],
+                "args": [
+                    "--ip-masq",
+                    "--kube-subnet-mgr",
+                    "--healthz-ip=127.0.0.1",
+                    f"--healthz-port={_HEALTH_PORT}",
+                ],
+                "env": [
+                    {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                    {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+                    {"name": "KUBERNETES_SERVICE_HOST", "value": api_server},
+                    {"name": "KUBERNETES_SERVICE_PORT", "value": "443"},
+                ],
+                "readinessProbe": {
+                    "httpGet": {"host": "127.0.0.1", "port": _HEALTH_PORT, "path": "/healthz"},
+                    "periodSeconds": 2,
+                },
+                "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+                "securityContext": {
+                    "privileged": False,
+                    "capabilities": {"add": ["NET_ADMIN", "NET_RAW"]},
+                },
+                "volumeMounts": [
+                    {"name": "run", "mountPath": "/run/flannel"},
+                    {"name": "config", "mountPath": "/etc/kube-flannel"},
+                    {"name": "xtables-lock", "mountPath": "/run/xtables.lock"},
+                ],
+            }
+        ],
+        "volumes": [
+            {"name": "run", "hostPath": {"path": "/run/flannel", "type": "DirectoryOrCreate"}},
+            {"name": "plugins", "hostPath": {"path": _PLUGIN_DIRECTORY, "type": "DirectoryOrCreate"}},
+            {"name": "cni", "hostPath": {"path": "/etc/cni/net.d", "type": "DirectoryOrCreate"}},
+            {"name": "config", "configMap": {"name": "kube-flannel-config"}},
+            {"name": "xtables-lock", "hostPath": {"path": "/run/xtables.lock", "type": "FileOrCreate"}},
+        ],
+    }

@@ -1,0 +1,82 @@
+"""Kinds of ``local.provider.extensions.gardener.cloud/v1alpha1``, which provider-local alone understands.
+
+They travel inside ``providerConfig``, ``providerStatus`` and ``providerSpec`` of other kinds.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic import ValidationError
+
+from api.model import ApiModel
+
+API_VERSION: Final = "local.provider.extensions.gardener.cloud/v1alpha1"
+
+M = TypeVar("M", bound=ApiModel)
+
+_ApiVersion = Literal["local.provider.extensions.gardener.cloud/v1alpha1"]
+
+
+class InvalidProviderConfig(ValueError):
+    """A provider section that does not fit its kind; the text names field and fault, no values."""
+
+
+class CloudProfileConfig(ApiModel):
+    """``CloudProfile.spec.providerConfig``: facts about the cloud that all its shoots share."""
+
+    api_version: _ApiVersion = API_VERSION
+    kind: Literal["CloudProfileConfig"] = "CloudProfileConfig"
+    machine_network: str
+    """CIDR that machines get their addresses from."""
+    images_directory: str = ""
+    """Directory on the cloud's host with image archives, mounted read-only into each machine."""
+
+
+class InfrastructureStatus(ApiModel):
+    """``Infrastructure.status.providerStatus``: where the machines of this shoot go."""
+
+    api_version: _ApiVersion = API_VERSION
+    kind: Literal["InfrastructureStatus"] = "InfrastructureStatus"
+    namespace: str
+    """Namespace of the cloud cluster."""
+
+
+class MachineProviderSpec(ApiModel):
+    """``MachineClass.providerSpec``: what a machine of this class is made of."""
+
+    api_version: _ApiVersion = API_VERSION
+    kind: Literal["MachineProviderSpec"] = "MachineProviderSpec"
+    namespace: str
+    image: str
+    images_directory: str = ""
+    cpu_millis: int
+    memory_bytes: int
+    """What the machine's pod requests in the cloud."""
+
+
+def infrastructure_namespace(technical_id: str) -> str:
+    """Namespace of the cloud cluster that holds the machines of a shoot."""
+    return f"infra-{technical_id}"
+
+
+def bootstrap_token_id(machine_uid: str) -> str:
+    """Public part of a machine's bootstrap token: the same for each attempt to make it."""
+    return hashlib.sha256(machine_uid.encode()).hexdigest()[:6]
+
+
+def read_provider_section(model: type[M], section: Mapping[str, Any] | None, where: str) -> M:
+    """Read a raw provider section; ``where`` names its object and path in the error.
+
+    Raises:
+        InvalidProviderConfig: it is missing, or does not fit.
+    """
+    if section is None:
+        raise InvalidProviderConfig(f"{where} is missing, must be a {model.__name__} of {API_VERSION}")
+    try:
+        return model.model_validate(section)
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False)
+        )
+        raise InvalidProviderConfig(f"{where} is not a valid {model.__name__}: {faults}") from None

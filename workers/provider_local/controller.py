@@ -1,0 +1,375 @@
+"""The controller's side of the extension contract, once for all kinds.
+
+Source: spec/extensions.md 1.2, 1.3 and 1.5.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
+
+from activities.kube.cache import Caches, Key, key_of
+from activities.kube.client import KubeClient, Object, WatchEvent
+from activities.kube.controller import Controller, Requeue
+from activities.kube.errors import ApiError, Conflict, NotFound
+from activities.provider_local.extension import Actuator, Extension, load_extension
+from api import constants
+from api.errors import ErrorCode
+from api.resources import CLUSTER
+
+_log = logging.getLogger(__name__)
+
+_WORKERS = 10
+_INTERRUPTIBLE_WORKERS = 100
+"""Runs of these kinds only wait for a workflow."""
+
+
+class Operation(StrEnum):
+    """What a run does."""
+
+    RECONCILE = "reconcile"
+    DELETE = "delete"
+    MIGRATE = "migrate"
+    RESTORE = "restore"
+
+
+_TRIGGERS = frozenset({Operation.RECONCILE, Operation.MIGRATE, Operation.RESTORE})
+
+
+class RunFailed(Exception):
+    """A run failed, its object says so, and another try may help."""
+
+
+class ExtensionController:
+    """Runs one actuator for the objects of its kind, type and class.
+
+    ``interruptible``: the actuator waits for something long; a newer request ends that wait.
+    """
+
+    def __init__(self, seed: KubeClient, caches: Caches, actuator: Actuator, *, interruptible: bool = False) -> None:
+        self._seed = seed
+        self._actuator = actuator
+        self._interruptible = interruptible
+        self._resource = actuator.resource
+        self._cache = caches.of(actuator.resource)
+        self._clusters = caches.of(CLUSTER)
+        self._held_back: set[Key] = set()
+        """Triggered, but their Shoot is Failed."""
+        self._controller = Controller(
+            self._resource.kind, self._reconcile, workers=_INTERRUPTIBLE_WORKERS if interruptible else _WORKERS
+        )
+        self._finalizer = f"{constants.EXTENSIONS}/{self._resource.kind.lower()}"
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._controller.watch(self._cache, when=self._calls_for_run)
+        if self._resource.namespaced:
+            self._controller.watch(self._clusters, keys=self._released)
+        await self._controller.run()
+
+    def _calls_for_run(self, event: WatchEvent) -> bool:
+        return self._is_ours(event.object) and calls_for_run(event)
+
+    def _is_ours(self, found: Mapping[str, Any]) -> bool:
+        spec = found.get("spec") or {}
+        return spec.get("type") == self._actuator.type and spec.get("class") != "garden"
+
+    def _released(self, event: WatchEvent) -> list[Key]:
+        """Objects that waited for their Shoot to be no longer Failed."""
+        if event.type == "DELETED" or _is_failed(event.object):
+            return []
+        namespace = event.object["metadata"]["name"]
+        released = [key for key in self._held_back if key.namespace == namespace]
+        self._held_back.difference_update(released)
+        return released
+
+    async def _reconcile(self, key: Key) -> Requeue | None:
+        extension = await load_extension(self._seed, self._resource, key.namespace or "", key.name)
+        if extension is None or not self._is_ours(extension.object):
+            self._held_back.discard(key)
+            return None
+        operation = decide(extension.object, self._finalizer)
+        if operation is None:
+            return None
+        if extension.cluster is not None and _is_failed(extension.cluster):
+            self._held_back.add(key)
+            return None
+        try:
+            await self._run(extension, operation)
+        except Conflict:
+            _log.debug("%s changed meanwhile, looking again", extension)
+            return Requeue(0.05)
+        except NotFound:
+            # Deleted under our hands, finalizer and all.
+            if await self._seed.find(self._resource, key.name, key.namespace) is None:
+                return None
+            raise
+        return None
+
+    async def _run(self, extension: Extension, operation: Operation) -> None:
+        type_ = operation_type(extension.status.get("lastOperation"), operation)
+        if operation is Operation.RECONCILE:
+            extension = await self._accept(extension)
+        elif operation is Operation.RESTORE:
+            extension = await self._edit(extension, finalizer=True)
+        await self._report(extension, type_, "Processing", 1, f"{operation} of {extension} is running")
+        try:
+            result = await self._work(extension, operation)
+        except (ApplicationError, ApiError, WorkflowFailureError, TimeoutError) as error:
+            await self._failed(extension, type_, error)
+            return
+        if result is None:
+            return  # a newer request is waiting
+        await self._succeeded(extension, operation, type_, result)
+
+    async def _work(self, extension: Extension, operation: Operation) -> dict[str, Any] | None:
+        """What the actuator adds to the status; None if a newer request made it stop."""
+        work = self._actuate(extension, operation)
+        if not self._interruptible:
+            return await work
+        return await self._until_superseded(extension, operation, work)
+
+    async def _actuate(self, extension: Extension, operation: Operation) -> dict[str, Any]:
+        match operation:
+            case Operation.MIGRATE:
+                return await self._actuator.migrate(extension)
+            case Operation.RESTORE:
+                return await self._actuator.restore(extension)
+            case Operation.RECONCILE:
+                return await self._actuator.reconcile(extension)
+            case Operation.DELETE if _is_force_deleted(extension):
+                await self._actuator.force_delete(extension)
+            case Operation.DELETE:
+                await self._actuator.delete(extension)
+        return {}
+
+    async def _until_superseded(
+        self, extension: Extension, operation: Operation, work: Coroutine[Any, Any, dict[str, Any]]
+    ) -> dict[str, Any] | None:
+        superseded = asyncio.Event()
+        key = key_of(dict(extension.object))
+
+        def look(event: WatchEvent) -> None:
+            if key_of(event.object) == key and supersedes(event.object, extension, operation):
+                superseded.set()
+
+        unsubscribe = self._cache.subscribe(look)
+        working = asyncio.ensure_future(work)
+        waiting = asyncio.ensure_future(superseded.wait())
+        try:
+            await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                _log.info("%s of %s stops for a newer request", operation, extension)
+                self._controller.enqueue(key)
+                return None
+            return working.result()
+        finally:
+            unsubscribe()
+            for task in (working, waiting):
+                task.cancel()
+            await asyncio.gather(working, waiting, return_exceptions=True)
+
+    async def _accept(self, extension: Extension) -> Extension:
+        """Take the trigger off the object before acting on it: one that comes meanwhile stays."""
+        return await self._edit(extension, finalizer=True, drop_trigger=True)
+
+    async def _edit(self, extension: Extension, *, finalizer: bool, drop_trigger: bool = False) -> Extension:
+        """Set or remove our finalizer, and remove the operation annotation, in one request at most.
+
+        Raises Conflict if the object changed since it was read.
+        """
+        metadata = extension.object["metadata"]
+        patch: dict[str, Any] = {}
+        finalizers = list(metadata.get("finalizers") or [])
+        if finalizer and self._finalizer not in finalizers:
+            patch["finalizers"] = [*finalizers, self._finalizer]
+        elif not finalizer and self._finalizer in finalizers:
+            patch["finalizers"] = [each for each in finalizers if each != self._finalizer]
+        if drop_trigger and constants.OPERATION in (metadata.get("annotations") or {}):
+            patch["annotations"] = {constants.OPERATION: None}
+        if not patch:
+            return extension
+        patch["resourceVersion"] = metadata["resourceVersion"]
+        written = await self._patch(extension, {"metadata": patch})
+        return Extension(extension.resource, written, extension.cluster)
+
+    async def _report(
+        self, extension: Extension, type_: str, state: str, progress: int, description: str, **status: Any
+    ) -> None:
+        last = {
+            "type": type_,
+            "state": state,
+            "progress": progress,
+            "description": description,
+            "lastUpdateTime": now(),
+        }
+        await self._patch(extension, {"status": {**status, "lastOperation": last}}, subresource="status")
+
+    async def _failed(self, extension: Extension, type_: str, error: Exception) -> None:
+        message, codes, final = describe(error)
+        _log.warning("%s of %s failed: %s", type_, extension, message)
+        last_error = {"description": message, "codes": codes, "lastUpdateTime": now()}
+        await self._report(
+            extension,
+            type_,
+            "Error",
+            50,
+            message,
+            lastError=last_error,
+            observedGeneration=extension.object["metadata"]["generation"],
+        )
+        if not final:
+            raise RunFailed(message) from None
+
+    async def _succeeded(self, extension: Extension, operation: Operation, type_: str, result: dict[str, Any]) -> None:
+        if operation is Operation.DELETE:
+            await self._release(extension, drop_trigger=False)
+            return
+        await self._report(
+            extension,
+            type_,
+            "Succeeded",
+            100,
+            f"{operation} of {extension} succeeded",
+            lastError=None,
+            observedGeneration=extension.object["metadata"]["generation"],
+            **result,
+        )
+        if operation is Operation.MIGRATE:
+            await self._release(extension, drop_trigger=True)
+        elif operation is Operation.RESTORE:
+            await self._finish_restore(extension)
+
+    async def _release(self, extension: Extension, *, drop_trigger: bool) -> None:
+        """Let the object go. Our own status writes made it newer, so it is read again."""
+        while True:
+            live = await self._seed.find(self._resource, extension.name, extension.namespace or None)
+            if live is None or live["metadata"]["uid"] != extension.uid:
+                return
+            try:
+                current = Extension(extension.resource, live, extension.cluster)
+                await self._edit(current, finalizer=False, drop_trigger=drop_trigger)
+            except Conflict:
+                continue
+            except NotFound:
+                return
+            return
+
+    async def _finish_restore(self, extension: Extension) -> None:
+        live = await self._seed.get(self._resource, extension.name, extension.namespace or None)
+        annotations = live["metadata"].get("annotations") or {}
+        if annotations.get(constants.OPERATION) == Operation.RESTORE:
+            current = Extension(extension.resource, live, extension.cluster)
+            await self._edit(current, finalizer=True, drop_trigger=True)
+
+    async def _patch(self, extension: Extension, patch: Mapping[str, Any], subresource: str = "") -> Object:
+        return await self._seed.patch(
+            self._resource, extension.name, extension.namespace or None, patch, subresource=subresource
+        )
+
+
+def calls_for_run(event: WatchEvent) -> bool:
+    """Whether a change is a reason to look, by the rules of spec/extensions.md 1.3.
+
+    An edit of the spec alone is none: its author has to say when it is complete.
+    """
+    if event.type == "DELETED":
+        return False
+    metadata, status = event.object["metadata"], event.object.get("status") or {}
+    trigger = (metadata.get("annotations") or {}).get(constants.OPERATION)
+    if trigger in _TRIGGERS:
+        return True
+    if trigger == constants.OPERATION_WAIT_FOR_STATE:
+        return False
+    deleting = bool(metadata.get("deletionTimestamp"))
+    if event.old is None:
+        return deleting or (status.get("lastOperation") or {}).get("state") != "Succeeded"
+    if not deleting:
+        return False
+    newly = not event.old["metadata"].get("deletionTimestamp")
+    return newly or (event.old.get("status") or {}) == status
+
+
+def decide(found: Mapping[str, Any], finalizer: str) -> Operation | None:
+    """What to do for an object as it is now; None: nothing."""
+    metadata, status = found["metadata"], found.get("status") or {}
+    trigger = (metadata.get("annotations") or {}).get(constants.OPERATION)
+    if trigger == constants.OPERATION_WAIT_FOR_STATE:
+        return None
+    if trigger == Operation.MIGRATE:
+        return Operation.MIGRATE
+    last = status.get("lastOperation") or {}
+    migrated = last.get("type") == "Migrate" and last.get("state") == "Succeeded"
+    if migrated and trigger != Operation.RESTORE:
+        return None
+    if metadata.get("deletionTimestamp"):
+        return Operation.DELETE if finalizer in (metadata.get("finalizers") or []) else None
+    if trigger == Operation.RESTORE:
+        return Operation.RESTORE
+    if trigger == Operation.RECONCILE or last.get("state") != "Succeeded":
+        return Operation.RECONCILE
+    return None
+
+
+def operation_type(last: Mapping[str, Any] | None, operation: Operation) -> str:
+    """``lastOperation.type`` of a run; an unfinished Create, Migrate or Restore keeps its name."""
+    if operation is not Operation.RECONCILE:
+        return str(operation).capitalize()
+    if not last:
+        return "Create"
+    if last.get("type") in ("Create", "Migrate", "Restore") and last.get("state") != "Succeeded":
+        return str(last["type"])
+    return "Reconcile"
+
+
+def supersedes(found: Mapping[str, Any], running: Extension, operation: Operation) -> bool:
+    """Whether an object asks for something newer than the run that works on it."""
+    metadata = found["metadata"]
+    if metadata["uid"] != running.uid:
+        return True
+    if metadata.get("deletionTimestamp") and operation is not Operation.DELETE:
+        return True
+    annotations = metadata.get("annotations") or {}
+    if annotations.get(constants.OPERATION) not in _TRIGGERS:
+        return False
+    # Where the annotation stays until the end, a new timestamp is what makes it a new request.
+    before = running.object["metadata"].get("annotations") or {}
+    keys = (constants.OPERATION, constants.TIMESTAMP)
+    newer = int(metadata["resourceVersion"]) > int(running.object["metadata"]["resourceVersion"])
+    return newer and [annotations.get(key) for key in keys] != [before.get(key) for key in keys]
+
+
+def describe(error: BaseException) -> tuple[str, list[str], bool]:
+    """Description, codes and finality of a failure, wherever Temporal wrapped it."""
+    while isinstance(error, WorkflowFailureError | ActivityError | ChildWorkflowError) and error.cause:
+        error = error.cause
+    if isinstance(error, ApplicationError):
+        codes = [error.type] if error.type in set(ErrorCode) else []
+        final = bool(codes) and not ErrorCode(codes[0]).retryable
+        return error.message, [code for code in codes if code], final
+    return str(error) or type(error).__name__, [], False
+
+
+def now() -> str:
+    """The time as Kubernetes writes it, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _is_failed(cluster: Mapping[str, Any]) -> bool:
+    """Whether the Shoot was given up, and nobody has asked for anything newer."""
+    shoot = (cluster.get("spec") or {}).get("shoot") or {}
+    status = shoot.get("status") or {}
+    given_up = (status.get("lastOperation") or {}).get("state") == "Failed"
+    return given_up and status.get("observedGeneration") == shoot["metadata"].get("generation")
+
+
+def _is_force_deleted(extension: Extension) -> bool:
+    if extension.cluster is None:
+        return False
+    annotations = extension.shoot["metadata"].get("annotations") or {}
+    return str(annotations.get(constants.CONFIRMATION_FORCE_DELETION, "")).lower() in ("1", "t", "true")

@@ -1,0 +1,32 @@
+"""The Lease that tells the gardenlet that this extension is alive. Source: spec/extensions.md 1.7."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+
+from activities.kube.client import KubeClient
+from activities.kube.errors import ApiError
+from activities.provider_local.extension import MANAGER
+from api.resources import LEASE
+
+_log = logging.getLogger(__name__)
+
+_NAME = "gardener-extension-heartbeat"
+_PERIOD_SECONDS = 30
+
+
+async def run_heartbeat(seed: KubeClient, namespace: str) -> None:
+    """Renew the Lease every 30 s until cancelled."""
+    while True:
+        renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": LEASE.kind,
+            "metadata": {"name": _NAME, "namespace": namespace},
+            "spec": {"holderIdentity": MANAGER, "leaseDurationSeconds": _PERIOD_SECONDS, "renewTime": renewed},
+        }
+        try:
+            await seed.apply(lease, manager=MANAGER)
+        except ApiError as error:
+            _log.warning("heartbeat not written: %s", error)
+        await asyncio.sleep(_PERIOD_SECONDS)

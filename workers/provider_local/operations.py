@@ -1,0 +1,94 @@
+"""Actuators whose work is a Temporal workflow: they start it, or find it running, and wait for its end."""
+
+import asyncio
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+
+from activities.kube.client import KubeClient
+from activities.provider_local.cloud import Clouds
+from activities.provider_local.extension import Actuator, Extension
+from activities.provider_local.infrastructure import InfrastructureActuator
+from activities.provider_local.operations import ExtensionTask
+from api import constants
+from api.resources import INFRASTRUCTURE, WORKER
+from workflows.provider_local import DeleteInfrastructure, DeleteWorker, ReconcileWorker
+from workflows.provider_local.options import queue
+
+
+class Operations:
+    """Starts provider-local's workflows for one seed."""
+
+    def __init__(self, temporal: Client, seed_name: str) -> None:
+        self._temporal = temporal
+        self._seed_name = seed_name
+
+    async def run(
+        self,
+        workflow: type[DeleteInfrastructure] | type[DeleteWorker] | type[ReconcileWorker],
+        extension: Extension,
+        verb: str,
+    ) -> None:
+        """Run a workflow for an object to its end; when cancelled, cancel the workflow and let it end.
+
+        One per request: a process that starts again finds the workflow of the one before.
+        """
+        metadata = extension.object["metadata"]
+        request = (metadata.get("annotations") or {}).get(constants.TIMESTAMP) or metadata["generation"]
+        task = ExtensionTask(namespace=extension.namespace, name=extension.name, uid=extension.uid)
+        place = f"{extension.resource.kind.lower()}/{extension.namespace}/{extension.name}"
+        handle: WorkflowHandle[Any, None] = await self._temporal.start_workflow(
+            workflow.run,
+            task,
+            id=f"provider-local/{self._seed_name}/{place}/{verb}/{request}",
+            task_queue=queue(self._seed_name),
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=f"{verb} {extension}",
+        )
+        try:
+            await handle.result()
+        except asyncio.CancelledError:
+            await _cancel(handle)
+            raise
+
+
+async def _cancel(handle: WorkflowHandle[Any, None]) -> None:
+    """Two runs must not work on one object, so the end is awaited, too."""
+    try:
+        await handle.cancel()
+        await asyncio.wait_for(handle.result(), timeout=30)
+    except Exception:
+        # It ends as cancelled, or is done already; without Temporal no other can start either.
+        return
+
+
+class WorkerActuator(Actuator):
+    """Machines of a shoot."""
+
+    resource = WORKER
+
+    def __init__(self, seed: KubeClient, operations: Operations) -> None:
+        super().__init__(seed)
+        self._operations = operations
+
+    async def reconcile(self, extension: Extension) -> dict[str, Any]:
+        await self._operations.run(ReconcileWorker, extension, "reconcile")
+        return {}
+
+    async def delete(self, extension: Extension) -> None:
+        await self._operations.run(DeleteWorker, extension, "delete")
+
+
+class InfrastructureOperations(InfrastructureActuator):
+    """As its base; deletion waits in a workflow."""
+
+    resource = INFRASTRUCTURE
+
+    def __init__(self, seed: KubeClient, clouds: Clouds, operations: Operations) -> None:
+        super().__init__(seed, clouds)
+        self._operations = operations
+
+    async def delete(self, extension: Extension) -> None:
+        await self._operations.run(DeleteInfrastructure, extension, "delete")

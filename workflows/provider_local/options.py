@@ -1,0 +1,38 @@
+"""How long the steps of provider-local may take, and how often they are tried again."""
+
+from datetime import timedelta
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityConfig
+
+_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=30))
+
+
+def queue(seed: str) -> str:
+    """Task queue of the provider-local of one seed."""
+    return f"provider-local-{seed}"
+
+
+def step(summary: str) -> ActivityConfig:
+    """A handful of requests; tried for as long as Gardener waits for an extension's controller (3 min)."""
+    return ActivityConfig(
+        summary=summary,
+        start_to_close_timeout=timedelta(minutes=1),
+        schedule_to_close_timeout=timedelta(minutes=3),
+        retry_policy=_RETRY,
+    )
+
+
+def wait(summary: str, at_most: timedelta) -> ActivityConfig:
+    """Waits on the watch cache, with heartbeats; its own timeout ends it, then it fails."""
+    return ActivityConfig(
+        summary=summary,
+        start_to_close_timeout=at_most + timedelta(seconds=30),
+        schedule_to_close_timeout=2 * at_most,
+        heartbeat_timeout=timedelta(seconds=20),
+        retry_policy=RetryPolicy(
+            initial_interval=timedelta(milliseconds=500),
+            maximum_interval=timedelta(seconds=30),
+            non_retryable_error_types=["Timeout"],
+        ),
+    )
