@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from activities.kube.cache import Cache, Key, key_of
 from activities.kube.client import WatchEvent
+from activities.kube.errors import ApiError
 
 _log = logging.getLogger(__name__)
 
@@ -18,6 +19,15 @@ class Requeue:
     """Look at this object again after some seconds, though nothing failed."""
 
     after: float
+
+
+class TryAgain(Exception):
+    """Something expected is in the way, and a later look may find it gone; no news worth a traceback."""
+
+    def __init__(self, why: str, after: float | None = None) -> None:
+        super().__init__(why)
+        self.after = after
+        """Seconds until then; None: the controller's backoff."""
 
 
 class Queue:
@@ -139,14 +149,20 @@ class Controller:
             try:
                 again = await self._reconcile(key)
             except Exception as error:
-                failures = self._failures[key] = self._failures.get(key, 0) + 1
-                delay = min(self._first_delay * 2 ** min(failures - 1, 16), self._longest_delay)
-                # The traceback only once: a server that is down is no news the tenth time.
-                _log.warning("%s: %s failed (%d): %s", self.name, key, failures, error, exc_info=failures == 1)
-                self._queue.add(key, delay * random.uniform(0.7, 1.3))
+                self._queue.add(key, self._failed(key, error))
             else:
                 self._failures.pop(key, None)
                 if again is not None:
                     self._queue.add(key, again.after)
             finally:
                 self._queue.done(key)
+
+    def _failed(self, key: Key, error: Exception) -> float:
+        """Seconds until the next try."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        expected = isinstance(error, ApiError | TryAgain)
+        _log.warning("%s: %s failed (%d): %s", self.name, key, failures, error, exc_info=not expected)
+        if isinstance(error, TryAgain) and error.after is not None:
+            return error.after
+        delay = min(self._first_delay * 2.0 ** min(failures - 1, 16), self._longest_delay)
+        return delay * random.uniform(0.7, 1.3)

@@ -1,0 +1,48 @@
+"""What writers of ManagedResources and the resource manager must agree on."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+CONDITION_APPLIED = "ResourcesApplied"
+CONDITION_HEALTHY = "ResourcesHealthy"
+CONDITION_PROGRESSING = "ResourcesProgressing"
+
+
+def secrets_checksum(secrets: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 over the data of the Secrets a ManagedResource refers to, in its order.
+
+    The resource manager writes it to ``status.secretsDataChecksum`` when it has applied them. A
+    Secret may change under its name, so the ManagedResource's generation alone does not tell
+    whether what one wrote has been applied.
+    """
+    digest = hashlib.sha256()
+    for secret in secrets:
+        data = secret.get("data") or {}
+        digest.update(json.dumps([[key, data[key]] for key in sorted(data)]).encode())
+    return digest.hexdigest()
+
+
+def unfinished(
+    managed_resource: Mapping[str, Any] | None, checksum: str = "", *, rolled_out: bool = True
+) -> str | None:
+    """Why a ManagedResource is not applied and healthy (and rolled out) yet; None when it is."""
+    if managed_resource is None:
+        return "does not exist"
+    status = managed_resource.get("status") or {}
+    if (status.get("observedGeneration") or 0) < (managed_resource["metadata"].get("generation") or 0):
+        return "is not observed yet"
+    if checksum and status.get("secretsDataChecksum") != checksum:
+        return "has other Secrets applied than the current ones"
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    wanted = [(CONDITION_APPLIED, "True"), (CONDITION_HEALTHY, "True")]
+    if rolled_out:
+        wanted.append((CONDITION_PROGRESSING, "False"))
+    for kind, value in wanted:
+        condition = conditions.get(kind)
+        if condition is None:
+            return f"has no condition {kind} yet"
+        if condition.get("status") != value:
+            return f"{kind} is {condition.get('status')}: {condition.get('reason')}: {condition.get('message')}"
+    return None

@@ -1,0 +1,100 @@
+"""Configuration of the resource manager: the fields of Gardener's ``ResourceManagerConfiguration``.
+
+Durations are written as in Go: ``1m``, ``12h``.
+"""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from api.model import ApiModel
+from workers.runtime import HealthConfig
+
+DEFAULT_CLASS = "resources"
+"""The class of a ManagedResource that names none."""
+ANY_CLASS = "*"
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
+_UNIT = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+
+
+def parse_duration(text: str) -> timedelta:
+    """A Go duration, ``1h30m``. Raises ValueError."""
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is no duration like 90s, 5m or 1h30m")
+    return timedelta(seconds=sum(float(number) * _UNIT[unit] for number, unit in parts))
+
+
+Duration = Annotated[
+    timedelta, BeforeValidator(lambda value: parse_duration(value) if isinstance(value, str) else value)
+]
+
+
+class ClientConnection(ApiModel):
+    """How to reach one cluster, and what part of it is ours."""
+
+    kubeconfig: Path | None = None
+    """A file, read again when it or its token file rotates. None: the pod's service account."""
+    bootstrap_kubeconfig: Path | None = None
+    """Used until ``kubeconfig`` works: its token is requested by ourselves, with these short-lived rights."""
+    namespaces: tuple[str, ...] = ()
+    """Only objects in these namespaces; none: in all."""
+
+
+class Server(ApiModel):
+    health: HealthConfig = HealthConfig(address="0.0.0.0", port=8081)
+
+
+class ManagedResourceController(ApiModel):
+    concurrent_syncs: int = Field(default=5, ge=1)
+    sync_period: Duration = timedelta(minutes=1)
+    """How often everything is applied again though nothing changed."""
+    managed_by_label_value: str = "gardener"
+    """Value of label ``resources.gardener.cloud/managed-by`` on all objects; health watches select by it."""
+
+
+class HealthController(ApiModel):
+    sync_period: Duration = timedelta(minutes=1)
+    """How often health is looked at though no event came."""
+
+
+class GarbageCollectorController(ApiModel):
+    enabled: bool = False
+    sync_period: Duration = timedelta(hours=1)
+
+
+class CSRApproverController(ApiModel):
+    enabled: bool = False
+    machine_namespace: str | None = None
+    """Where Machines are in the source cluster. None: nodes need no Machine."""
+
+
+class TokenRequestorController(ApiModel):
+    enabled: bool = False
+    concurrent_syncs: int = Field(default=5, ge=1)
+    class_: str = Field(default="shoot", alias="class")
+    """Which Secrets are ours by label ``resources.gardener.cloud/class``; those without it are, too."""
+
+
+class Controllers(ApiModel):
+    cluster_id: str = Field(default="", alias="clusterID")
+    """Prefix of the origin annotation. ``<cluster>``, ``<default>``: from ConfigMap kube-system/cluster-identity."""
+    resource_class: str = DEFAULT_CLASS
+    managed_resource: ManagedResourceController = ManagedResourceController()
+    health: HealthController = HealthController()
+    garbage_collector: GarbageCollectorController = GarbageCollectorController()
+    csr_approver: CSRApproverController = CSRApproverController()
+    token_requestor: TokenRequestorController = TokenRequestorController()
+
+
+class ResourceManagerConfig(ApiModel):
+    source_client_connection: ClientConnection = ClientConnection()
+    """Cluster with the ManagedResources."""
+    target_client_connection: ClientConnection | None = None
+    """Cluster with the objects; None: the source."""
+    server: Server = Server()
+    controllers: Controllers = Controllers()

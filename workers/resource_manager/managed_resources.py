@@ -1,0 +1,598 @@
+"""The ManagedResource controller: apply, prune, delete, and say how the objects do.
+
+One queue for both halves, applying and health, so that nobody else writes a status in between.
+Source: spec/resource-manager.md 3 and 4.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from activities.kube.cache import Cache, Caches, Key, key_of
+from activities.kube.client import KubeClient, Object, WatchEvent
+from activities.kube.controller import Controller, Requeue, TryAgain
+from activities.kube.errors import ApiError, Conflict, NotFound
+from activities.kube.managed_resources import (
+    CONDITION_APPLIED,
+    CONDITION_HEALTHY,
+    CONDITION_PROGRESSING,
+    secrets_checksum,
+)
+from api.resources import DEPLOYMENT, MANAGED_RESOURCE, POD, SECRET, Resource
+from workers.resource_manager import health, names
+from workers.resource_manager.apply import Applier
+from workers.resource_manager.config import ANY_CLASS, DEFAULT_CLASS, Controllers
+from workers.resource_manager.manifests import (
+    Equivalences,
+    Reference,
+    annotation,
+    decode,
+    finish,
+    in_order,
+    truthy_annotation,
+)
+
+_log = logging.getLogger(__name__)
+
+_PENDING_RETRY = 5.0
+"""Seconds until a pending deletion is looked at again; events come sooner."""
+_SETTLE_RETRY = 1.0
+"""Seconds until pods of a rolled out Deployment are counted again, where its status has no number."""
+_SYNC_PATIENCE = 10.0
+_PARALLEL_WRITES = 8
+
+
+@dataclass(frozen=True)
+class Condition:
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+def _applied(status: str, reason: str, message: str) -> Condition:
+    return Condition(CONDITION_APPLIED, status, reason, message)
+
+
+def _healthy(status: str, reason: str, message: str) -> Condition:
+    return Condition(CONDITION_HEALTHY, status, reason, message)
+
+
+def _progressing(status: str, reason: str, message: str) -> Condition:
+    return Condition(CONDITION_PROGRESSING, status, reason, message)
+
+
+def merge_conditions(old: Iterable[Mapping[str, Any]], new: Iterable[Condition], now: str) -> list[Object]:
+    """Conditions of a status after some were found anew; times move only with what they tell."""
+    merged = {condition["type"]: dict(condition) for condition in old}
+    for condition in new:
+        before = merged.get(condition.type, {})
+        same_status = before.get("status") == condition.status
+        same = same_status and (before.get("reason"), before.get("message")) == (condition.reason, condition.message)
+        merged[condition.type] = {
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastTransitionTime": before.get("lastTransitionTime", now) if same_status else now,
+            "lastUpdateTime": before.get("lastUpdateTime", now) if same else now,
+        }
+    return list(merged.values())
+
+
+class ManagedResourceController:
+    """All ManagedResources of one class in one source cluster."""
+
+    def __init__(
+        self,
+        config: Controllers,
+        *,
+        source: KubeClient,
+        source_caches: Caches,
+        target: KubeClient,
+        target_caches: Caches,
+        namespaces: Iterable[str | None],
+        cluster_id: str = "",
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._source_caches = source_caches
+        self._target = target
+        self._target_caches = target_caches
+        self._namespaces = tuple(namespaces)
+        self._origin_prefix = f"{cluster_id}:" if cluster_id else ""
+        self._applier = Applier(target)
+        self._controller = Controller(
+            "managed-resources",
+            self._reconcile,
+            workers=config.managed_resource.concurrent_syncs,
+            first_delay=0.2,
+            longest_delay=15.0,
+        )
+        self._next_apply: dict[Key, float] = {}
+        self._read: dict[Key, dict[Key, str]] = {}
+        """Versions of the Secrets that each ManagedResource was applied from."""
+        self._written: dict[Reference, int] = {}
+        """Versions of objects as we wrote them: a cache may still be behind."""
+        self._watched: dict[Resource, Cache] = {}
+        klass = config.resource_class or DEFAULT_CLASS
+        self._finalizer = names.FINALIZER if klass in (DEFAULT_CLASS, ANY_CLASS) else f"{names.FINALIZER}-{klass}"
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        for namespace in self._namespaces:
+            self._source_caches.of(MANAGED_RESOURCE, namespace).subscribe(self._on_managed_resource)
+            self._source_caches.of(SECRET, namespace).subscribe(self._on_secret)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._controller.run())
+            group.create_task(self._check_regularly())
+
+    async def synced(self) -> None:
+        for namespace in self._namespaces:
+            await self._source_caches.of(MANAGED_RESOURCE, namespace).synced()
+
+    # Triggers
+
+    def _on_managed_resource(self, event: WatchEvent) -> None:
+        key = key_of(event.object)
+        if event.type == "DELETED" or event.old is None or _asks_for_apply(event.old, event.object):
+            self._apply_soon(key)
+
+    def _on_secret(self, event: WatchEvent) -> None:
+        metadata = event.object["metadata"]
+        secret = key_of(event.object)
+        for managed_resource in self._source_caches.of(
+            MANAGED_RESOURCE, secret.namespace if secret.namespace in self._namespaces else None
+        ).list(secret.namespace):
+            refers = any(ref["name"] == secret.name for ref in managed_resource["spec"].get("secretRefs") or ())
+            key = key_of(managed_resource)
+            if refers and self._read.get(key, {}).get(secret) != metadata["resourceVersion"]:
+                self._apply_soon(key)
+
+    def _on_target(self, event: WatchEvent) -> None:
+        origin = annotation(event.object, names.ORIGIN)
+        if origin is None or not origin.startswith(self._origin_prefix):
+            return
+        namespace, _, name = origin.removeprefix(self._origin_prefix).partition("/")
+        if name and ":" not in namespace:
+            self._controller.enqueue(Key(namespace, name))
+
+    def _apply_soon(self, key: Key) -> None:
+        self._next_apply[key] = 0.0
+        self._controller.enqueue(key)
+
+    async def _check_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.health.sync_period.total_seconds())
+            for namespace in self._namespaces:
+                for managed_resource in self._source_caches.of(MANAGED_RESOURCE, namespace).list():
+                    self._controller.enqueue(key_of(managed_resource))
+
+    # One ManagedResource
+
+    async def _reconcile(self, key: Key) -> Requeue | None:
+        due = asyncio.get_running_loop().time() >= self._next_apply.get(key, 0.0)
+        if due:
+            # Before we look: what changes from now on must not be taken for done.
+            self._next_apply[key] = float("inf")
+        try:
+            return await self._look(key, apply=due)
+        except BaseException:
+            if due:
+                self._next_apply[key] = 0.0
+            raise
+
+    async def _look(self, key: Key, *, apply: bool) -> Requeue | None:
+        managed_resource = await self._source.find(MANAGED_RESOURCE, key.name, key.namespace)
+        if managed_resource is None:
+            self._next_apply.pop(key, None)
+            self._read.pop(key, None)
+            return None
+        finalizers = managed_resource["metadata"].get("finalizers") or []
+        responsible = self._responsible(managed_resource)
+        if not responsible and self._finalizer not in finalizers:
+            return None
+        if managed_resource["metadata"].get("deletionTimestamp") or not responsible:
+            return await self._delete(managed_resource) if self._finalizer in finalizers else None
+        if truthy_annotation(managed_resource, names.IGNORE):
+            await self._report_ignored(managed_resource)
+            return None
+        if any(name.startswith(names.FINALIZER) and name != self._finalizer for name in finalizers):
+            # Another instance still removes its objects; the fall of its finalizer wakes us.
+            return None
+        if apply:
+            managed_resource = await self._apply(managed_resource)
+            if self._next_apply[key] > 0.0:  # else: asked for again meanwhile
+                pause = self._config.managed_resource.sync_period.total_seconds()
+                self._next_apply[key] = asyncio.get_running_loop().time() + pause
+                self._controller.enqueue(key, after=pause + 0.1)
+        return await self._check(managed_resource)
+
+    def _responsible(self, managed_resource: Object) -> bool:
+        wanted = self._config.resource_class or DEFAULT_CLASS
+        return wanted in (ANY_CLASS, managed_resource["spec"].get("class") or DEFAULT_CLASS)
+
+    def _origin(self, managed_resource: Object) -> str:
+        return f"{self._origin_prefix}{key_of(managed_resource)}"
+
+    async def _report_ignored(self, managed_resource: Object) -> None:
+        reason, message = "ManagedResourceIgnored", "The ManagedResource is marked to be ignored."
+        await self._report(
+            managed_resource,
+            _applied("True", reason, message),
+            _healthy("True", reason, message),
+            _progressing("False", reason, message),
+        )
+
+    async def _apply(self, managed_resource: Object) -> Object:
+        if annotation(managed_resource, names.OPERATION) == "reconcile":
+            managed_resource = await self._patch(managed_resource, {"annotations": {names.OPERATION: None}})
+        finalizers = managed_resource["metadata"].get("finalizers") or []
+        if self._finalizer not in finalizers:
+            managed_resource = await self._patch(managed_resource, {"finalizers": [*finalizers, self._finalizer]})
+
+        secrets = await self._read_secrets(managed_resource)
+        documents: list[Object] = []
+        faults: list[str] = []
+        for secret in secrets:
+            found, wrong = decode(secret)
+            documents += found
+            faults += wrong
+
+        spec = managed_resource["spec"]
+        equivalences = Equivalences(spec.get("equivalences") or ())
+        objects = await self._objects_of(managed_resource, documents)
+        ours = [obj for obj in objects if annotation(obj, names.MODE) != names.MODE_IGNORE]
+        released = {
+            equivalences.identity(Reference.of(obj))
+            for obj in objects
+            if annotation(obj, names.MODE) == names.MODE_IGNORE
+        }
+        before = (managed_resource.get("status") or {}).get("resources") or []
+        wanted = {equivalences.identity(Reference.of(obj)) for obj in ours}
+        stale = [
+            reference
+            for reference in map(Reference.of, before)
+            if equivalences.identity(reference) not in wanted | released
+        ]
+        orphans = [
+            reference
+            for reference in map(Reference.of, before)
+            if equivalences.identity(reference) in released - wanted
+        ]
+        resources = _status_resources(ours)
+        digest = secrets_checksum(secrets)
+        status = managed_resource.get("status") or {}
+        if status.get("secretsDataChecksum") != digest or _references(before) != _references(resources):
+            managed_resource = await self._announce(managed_resource)
+
+        if stale and not faults:
+            managed_resource = await self._prune(managed_resource, stale)
+        if orphans:
+            managed_resource = await self._release(managed_resource, orphans)
+        await self._write(managed_resource, ours, resources)
+        result = _applied("True", "ApplySucceeded", "All resources are applied.")
+        if faults:
+            result = _applied("False", "DecodingFailed", f"Could not decode all resources: {'; '.join(faults)}")
+            # What could not be decoded may be among these: keep their references, delete nothing.
+            resources = _status_resources(ours, kept=[item for item in before if Reference.of(item) in stale])
+        managed_resource = await self._report(
+            managed_resource,
+            result,
+            resources=resources,
+            secretsDataChecksum=digest,
+            observedGeneration=managed_resource["metadata"]["generation"],
+        )
+        self._read[key_of(managed_resource)] = {
+            key_of(secret): secret["metadata"]["resourceVersion"] for secret in secrets
+        }
+        return managed_resource
+
+    async def _read_secrets(self, managed_resource: Object) -> list[Object]:
+        namespace = managed_resource["metadata"]["namespace"]
+        secret_names = [ref["name"] for ref in managed_resource["spec"].get("secretRefs") or ()]
+        try:
+            # Not from the cache: it may be behind the ManagedResource that we are told of.
+            return list(await asyncio.gather(*(self._source.get(SECRET, name, namespace) for name in secret_names)))
+        except ApiError as error:
+            await self._report(managed_resource, _applied("False", "CannotReadSecret", str(error)))
+            raise TryAgain(str(error)) from None
+
+    async def _objects_of(self, managed_resource: Object, documents: list[Object]) -> list[Object]:
+        """The documents with scope, labels and annotations as they are to be applied."""
+        objects = []
+        for document in documents:
+            try:
+                namespaced = (await self._target.resource_for(document["apiVersion"], document["kind"])).namespaced
+            except NotFound:
+                namespaced = True
+            metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
+            if namespaced:
+                metadata["namespace"] = document["metadata"].get("namespace") or "default"
+            objects.append(
+                finish(
+                    {**document, "metadata": metadata},
+                    inject_labels=managed_resource["spec"].get("injectLabels") or {},
+                    origin=self._origin(managed_resource),
+                    managed_by=self._config.managed_resource.managed_by_label_value,
+                )
+            )
+        return objects
+
+    async def _announce(self, managed_resource: Object) -> Object:
+        """Say that what the conditions tell is about to be of yesterday."""
+        pending = "ChecksPending", "The health checks have not yet been executed for the current set of resources."
+        conditions = [
+            _healthy("Unknown", *pending),
+            _progressing("Unknown", *pending),
+        ]
+        before = _condition(managed_resource, CONDITION_APPLIED)
+        if before.get("status") != "False":  # an earlier failure's text stays until it is mended
+            conditions.append(_applied("Progressing", "ApplyProgressing", "The resources are currently being applied."))
+        return await self._report(managed_resource, *conditions)
+
+    async def _prune(self, managed_resource: Object, stale: list[Reference]) -> Object:
+        pending, errors = await self._delete_all(stale, managed_resource)
+        if errors:
+            await self._report(managed_resource, _applied("False", "DeletionFailed", "; ".join(errors)))
+            raise TryAgain("; ".join(errors))
+        if pending:
+            await self._report(managed_resource, _applied("Progressing", "DeletionPending", "; ".join(pending)))
+            raise TryAgain("; ".join(pending), after=_PENDING_RETRY)
+        return managed_resource
+
+    async def _release(self, managed_resource: Object, orphans: list[Reference]) -> Object:
+        try:
+            await asyncio.gather(*(self._applier.release(orphan, self._origin(managed_resource)) for orphan in orphans))
+        except ApiError as error:
+            await self._report(managed_resource, _applied("False", "ReleaseOfOrphanedResourcesFailed", str(error)))
+            raise TryAgain(str(error)) from None
+        return managed_resource
+
+    async def _write(self, managed_resource: Object, objects: list[Object], resources: list[Object]) -> None:
+        spec = managed_resource["spec"]
+        slots = asyncio.Semaphore(_PARALLEL_WRITES)
+
+        async def write(obj: Object) -> None:
+            async with slots:
+                written = await self._applier.apply(
+                    obj,
+                    force_labels=bool(spec.get("forceOverwriteLabels")),
+                    force_annotations=bool(spec.get("forceOverwriteAnnotations")),
+                )
+                self._written[Reference.of(obj)] = int(written["metadata"]["resourceVersion"])
+
+        for group in in_order(objects):
+            results = await asyncio.gather(*(write(obj) for obj in group), return_exceptions=True)
+            for result in results:
+                if isinstance(result, ApiError):
+                    # What was written must be known for pruning, though not all was.
+                    before = (managed_resource.get("status") or {}).get("resources") or []
+                    await self._report(
+                        managed_resource,
+                        _applied("False", "ApplyFailed", f"Could not apply all new resources: {result}"),
+                        resources=_status_resources((), kept=[*before, *resources]),
+                    )
+                    raise TryAgain(str(result))
+                if isinstance(result, BaseException):
+                    raise result
+
+    async def _delete_all(
+        self, references: Iterable[Reference], managed_resource: Object
+    ) -> tuple[list[str], list[str]]:
+        """Ask for deletion in parallel; returns what is pending and what was refused."""
+
+        async def delete(reference: Reference) -> tuple[str | None, str | None]:
+            try:
+                pending = await self._applier.delete(
+                    reference,
+                    delete_claims=bool(managed_resource["spec"].get("deletePersistentVolumeClaims")),
+                    keep_collectable=self._config.garbage_collector.enabled,
+                )
+                if pending:
+                    await self._watch(reference)
+            except ApiError as error:
+                return None, str(error)
+            return pending, None
+
+        slots = asyncio.Semaphore(_PARALLEL_WRITES)
+
+        async def limited(reference: Reference) -> tuple[str | None, str | None]:
+            async with slots:
+                return await delete(reference)
+
+        results = await asyncio.gather(*(limited(reference) for reference in references))
+        return [pending for pending, _ in results if pending], [error for _, error in results if error]
+
+    async def _delete(self, managed_resource: Object) -> Requeue | None:
+        if not managed_resource["spec"].get("keepObjects"):
+            references = [Reference.of(item) for item in (managed_resource.get("status") or {}).get("resources") or ()]
+            message = "The resources are currently being deleted."
+            if _condition(managed_resource, CONDITION_HEALTHY).get("reason") != "DeletionPending":
+                managed_resource = await self._report(
+                    managed_resource,
+                    _applied("Progressing", "DeletionPending", message),
+                    _healthy("False", "DeletionPending", message),
+                    _progressing("True", "DeletionPending", message),
+                )
+            pending, errors = await self._delete_all(references, managed_resource)
+            if errors:
+                await self._report(managed_resource, _applied("False", "DeletionFailed", "; ".join(errors)))
+                raise TryAgain("; ".join(errors))
+            if pending:
+                await self._report(managed_resource, _applied("Progressing", "DeletionPending", "; ".join(pending)))
+                return Requeue(_PENDING_RETRY)
+        finalizers = managed_resource["metadata"].get("finalizers") or []
+        with contextlib.suppress(NotFound):
+            await self._patch(
+                managed_resource, {"finalizers": [name for name in finalizers if name != self._finalizer]}
+            )
+        return None
+
+    # Health
+
+    async def _check(self, managed_resource: Object) -> Requeue | None:
+        """Update the two conditions on how the objects do."""
+        if _condition(managed_resource, CONDITION_APPLIED).get("status") != "True":
+            return None
+        references = [Reference.of(item) for item in (managed_resource.get("status") or {}).get("resources") or ()]
+        try:
+            objects = [(reference, await self._live(reference)) for reference in references]
+        except ApiError as error:
+            await self._report(managed_resource, _healthy("False", "HealthCheckError", str(error)))
+            raise TryAgain(str(error)) from None
+        was_healthy = _condition(managed_resource, CONDITION_HEALTHY).get("status") == "True"
+        healthy = _health_of(objects)
+        progress, again = await self._progress_of(objects)
+        await self._report(managed_resource, healthy, progress)
+        if was_healthy and healthy.status == "False":
+            self._apply_soon(key_of(managed_resource))
+        return again
+
+    async def _progress_of(self, objects: list[tuple[Reference, Object | None]]) -> tuple[Condition, Requeue | None]:
+        for reference, obj in objects:
+            if obj is None or annotation(obj, names.SKIP_HEALTH_CHECK) == "true":
+                continue
+            reason = f"{reference.kind}Progressing"
+            if why := health.progressing(obj):
+                return _progressing("True", reason, f"{reference} is progressing: {why}"), None
+            if reference.kind == DEPLOYMENT.kind and reference.group == DEPLOYMENT.group:
+                surplus, by_event = await self._surplus_pods(obj)
+                if surplus:
+                    condition = _progressing(
+                        "True", reason, f"{reference} is progressing: {surplus:+d} non-terminated pods than wanted"
+                    )
+                    return condition, None if by_event else Requeue(_SETTLE_RETRY)
+        return _progressing("False", "ResourcesRolledOut", "All resources have been fully rolled out."), None
+
+    async def _surplus_pods(self, deployment: Object) -> tuple[int, bool]:
+        """Pods more than wanted, and whether the Deployment's status will tell when that changes."""
+        surplus = health.terminating_pods(deployment)
+        if surplus is not None:
+            return surplus, True
+        selector = deployment["spec"].get("selector") or {}
+        if selector.get("matchExpressions"):
+            return 0, True
+        labels = ",".join(f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items())
+        pods = await self._target.list(POD, deployment["metadata"]["namespace"], labels=labels)
+        alive = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+        return len(alive) - health.wanted_replicas(deployment), False
+
+    async def _live(self, reference: Reference) -> Object | None:
+        cache = await self._watch(reference)
+        if cache is None:
+            return None
+        obj = cache.get(reference.name, reference.namespace or None)
+        if obj is None or int(obj["metadata"]["resourceVersion"]) < self._written.get(reference, 0):
+            # Not in the cache yet, or without our label because somebody else made it.
+            obj = await self._target.find(cache.resource, reference.name, reference.namespace or None)
+        return obj
+
+    async def _watch(self, reference: Reference) -> Cache | None:
+        """The cache of our objects of a kind, started when first needed; None if the kind is unknown."""
+        try:
+            resource = await self._target.resource_for(reference.api_version, reference.kind)
+        except NotFound:
+            return None
+        cache = self._watched.get(resource)
+        if cache is None:
+            label = f"{names.MANAGED_BY}={self._config.managed_resource.managed_by_label_value}"
+            cache = self._watched[resource] = self._target_caches.of(resource, labels=label)
+            cache.subscribe(self._on_target)
+        try:
+            async with asyncio.timeout(_SYNC_PATIENCE):
+                await cache.synced()
+        except TimeoutError:
+            raise TryAgain(f"{resource} of the target cluster can't be listed") from None
+        return cache
+
+    # Status
+
+    async def _report(self, managed_resource: Object, *conditions: Condition, **fields: Any) -> Object:
+        """Write conditions and other fields of the status, if they say something new."""
+        status = managed_resource.get("status") or {}
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        merged = merge_conditions(status.get("conditions") or (), conditions, now)
+        patch = {key: value for key, value in fields.items() if status.get(key) != value}
+        if merged != (status.get("conditions") or []):
+            patch["conditions"] = merged
+        if not patch:
+            return managed_resource
+        metadata = managed_resource["metadata"]
+        try:
+            return await self._source.patch(
+                MANAGED_RESOURCE, metadata["name"], metadata["namespace"], {"status": patch}, subresource="status"
+            )
+        except NotFound:
+            raise TryAgain(f"ManagedResource {key_of(managed_resource)} went away") from None
+
+    async def _patch(self, managed_resource: Object, metadata: dict[str, Any]) -> Object:
+        """Change metadata, if nobody else did meanwhile."""
+        ours = managed_resource["metadata"]
+        try:
+            return await self._source.patch(
+                MANAGED_RESOURCE,
+                ours["name"],
+                ours["namespace"],
+                {"metadata": {**metadata, "resourceVersion": ours["resourceVersion"]}},
+            )
+        except Conflict as error:
+            raise TryAgain(str(error), after=0.05) from None
+
+
+def _asks_for_apply(old: Object, new: Object) -> bool:
+    """Whether a change of a ManagedResource is a reason to apply it again."""
+    if old["metadata"].get("generation") != new["metadata"].get("generation"):
+        return True
+    if old["metadata"].get("deletionTimestamp") != new["metadata"].get("deletionTimestamp"):
+        return True
+    if annotation(new, names.OPERATION) == "reconcile" and annotation(old, names.OPERATION) != "reconcile":
+        return True
+    if truthy_annotation(old, names.IGNORE) != truthy_annotation(new, names.IGNORE):
+        return True
+    before, after = (
+        {name for name in obj["metadata"].get("finalizers") or () if name.startswith(names.FINALIZER)}
+        for obj in (old, new)
+    )
+    return bool(before - after)
+
+
+def _condition(managed_resource: Object, kind: str) -> dict[str, Any]:
+    for condition in (managed_resource.get("status") or {}).get("conditions") or ():
+        if condition["type"] == kind:
+            return dict(condition)
+    return {}
+
+
+def _health_of(objects: list[tuple[Reference, Object | None]]) -> Condition:
+    for reference, obj in objects:
+        if obj is None:
+            return _healthy("False", f"{reference.kind}Missing", f"Required {reference} is missing.")
+        if annotation(obj, names.SKIP_HEALTH_CHECK) == "true":
+            continue
+        if why := health.unhealthy(obj):
+            return _healthy("False", f"{reference.kind}Unhealthy", f"{reference} is unhealthy: {why}")
+    return _healthy("True", "ResourcesHealthy", "All resources are healthy.")
+
+
+def _status_resources(objects: Iterable[Object], kept: Iterable[Object] = ()) -> list[Object]:
+    """Entries of ``status.resources``, sorted; ``kept`` are entries of before."""
+    entries = {Reference.of(entry): dict(entry) for entry in kept}
+    for obj in objects:
+        metadata = obj["metadata"]
+        entry: Object = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "name": metadata["name"]}
+        if metadata.get("namespace"):
+            entry["namespace"] = metadata["namespace"]
+        for field in ("labels", "annotations"):
+            if metadata.get(field):
+                entry[field] = metadata[field]
+        entries[Reference.of(entry)] = entry
+    return [entries[reference] for reference in sorted(entries)]
+
+
+def _references(entries: Iterable[Object]) -> set[Reference]:
+    return {Reference.of(entry) for entry in entries}

@@ -1,0 +1,124 @@
+"""Wiring: clients, caches and the controllers that the configuration asks for."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from activities.kube.errors import NotFound
+from api.resources import CONFIG_MAP
+from workers.resource_manager.config import ResourceManagerConfig
+from workers.resource_manager.connections import leave_bootstrap, source_client, target_client
+from workers.resource_manager.managed_resources import ManagedResourceController
+from workers.runtime import ConfigError, Health, load_config, run_until_signal
+
+_log = logging.getLogger(__name__)
+
+_FROM_CLUSTER, _FROM_CLUSTER_IF_ANY = "<cluster>", "<default>"
+
+
+async def run(config_path: str) -> None:
+    """Body of the process: works until a signal ends it."""
+    config = load_config(ResourceManagerConfig, config_path)
+    health = Health()
+    server = await health.serve(config.server.health)
+    try:
+        await run_until_signal(_serve(config, health))
+    finally:
+        await server.cleanup()
+
+
+async def _serve(config: ResourceManagerConfig, health: Health) -> None:
+    source = source_client(config.source_client_connection)
+    connection = config.target_client_connection
+    target = await target_client(connection) if connection is not None else source
+    source_caches = Caches(source)
+    target_caches = Caches(target) if target is not source else source_caches
+    try:
+        parts = await _controllers(config, source, source_caches, target, target_caches, health)
+        if connection is not None:
+            parts.append(leave_bootstrap(target, connection))
+        await _side_by_side(parts)
+    finally:
+        await source_caches.close()
+        await target_caches.close()
+        await source.close()
+        await target.close()
+
+
+async def _controllers(
+    config: ResourceManagerConfig,
+    source: KubeClient,
+    source_caches: Caches,
+    target: KubeClient,
+    target_caches: Caches,
+    health: Health,
+) -> list[Coroutine[Any, Any, None]]:
+    wanted = config.controllers
+    namespaces: tuple[str | None, ...] = config.source_client_connection.namespaces or (None,)
+    managed_resources = ManagedResourceController(
+        wanted,
+        source=source,
+        source_caches=source_caches,
+        target=target,
+        target_caches=target_caches,
+        namespaces=namespaces,
+        cluster_id=await _cluster_id(wanted.cluster_id, source),
+    )
+
+    async def become_ready() -> None:
+        await managed_resources.synced()
+        health.ready = True
+
+    parts = [managed_resources.run(), become_ready()]
+    # Imported only where wanted: most processes of this kind are small pods with a memory limit.
+    if wanted.token_requestor.enabled:
+        from workers.resource_manager.token_requestor import TokenRequestor
+
+        requestor = TokenRequestor(
+            source=source,
+            source_caches=source_caches,
+            target=target,
+            namespaces=namespaces,
+            klass=wanted.token_requestor.class_,
+            workers=wanted.token_requestor.concurrent_syncs,
+        )
+        parts.append(requestor.run())
+    if wanted.csr_approver.enabled:
+        from workers.resource_manager.csr_approver import CSRApprover
+
+        approver = CSRApprover(
+            source=source,
+            target=target,
+            target_caches=target_caches,
+            machine_namespace=wanted.csr_approver.machine_namespace,
+        )
+        parts.append(approver.run())
+    if wanted.garbage_collector.enabled:
+        from workers.resource_manager.garbage_collector import GarbageCollector
+
+        connection = config.target_client_connection
+        swept: tuple[str | None, ...] = (connection.namespaces if connection else ()) or (None,)
+        parts.append(GarbageCollector(target, swept, wanted.garbage_collector.sync_period).run())
+    return parts
+
+
+async def _side_by_side(parts: list[Coroutine[Any, Any, None]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for part in parts:
+            group.create_task(part)
+
+
+async def _cluster_id(wanted: str, source: KubeClient) -> str:
+    """The prefix of origins: given, or the identity that the cluster says it has."""
+    if wanted not in (_FROM_CLUSTER, _FROM_CLUSTER_IF_ANY):
+        return wanted
+    try:
+        config_map = await source.get(CONFIG_MAP, "cluster-identity", "kube-system")
+        return str(config_map["data"]["cluster-identity"])
+    except (NotFound, KeyError):
+        if wanted == _FROM_CLUSTER:
+            raise ConfigError("clusterID is <cluster>, but kube-system/cluster-identity names none") from None
+        return ""
