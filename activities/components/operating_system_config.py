@@ -1,0 +1,480 @@
+"""What a worker pool's machines get: user data for the first boot, and the files and units that the node agent keeps.
+
+Both start the same kubelet with the same files. So the first boot waits for nothing but the API server's answer, and
+the node agent finds its work done. Names and order: spec/extensions.md 3 and 7.
+"""
+
+import base64
+import hashlib
+import ipaddress
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from api import constants, images, resources
+from api.names import node_agent_secret_name
+
+NODE_AGENTS_GROUP = "gardener.cloud:node-agents"
+BOOTSTRAPPERS_GROUP = "system:bootstrappers"
+BOOTSTRAP_TOKEN_PLACEHOLDER = "<<BOOTSTRAP_TOKEN>>"
+MACHINE_NAME_PLACEHOLDER = "<<MACHINE_NAME>>"
+
+CHECKSUM_OF_SECRET = "checksum/data-script"
+"""Annotation of a pool's Secret: SHA-256 of what it says."""
+CHECKSUM_APPLIED = "checksum/cloud-config-data"
+"""Annotation of a Node: what its node agent applied last."""
+SECRET_KEY = "osc.yaml"
+
+_AGENT = "/var/lib/gardener-node-agent"
+_KUBELET = "/var/lib/kubelet"
+_BOOTSTRAP_TOKEN = f"{_AGENT}/credentials/bootstrap-token"
+_CLUSTER_CA = f"{_AGENT}/ca.crt"
+_KUBELET_CONFIG = f"{_KUBELET}/config/kubelet"
+_KUBELET_BOOTSTRAP = f"{_KUBELET}/kubeconfig-bootstrap"
+_KUBELET_CA = f"{_KUBELET}/ca.crt"
+
+_KERNEL_SETTINGS_FILE = "/etc/sysctl.d/99-k8s-general.conf"
+
+_KUBELET_UNIT = "kubelet.service"
+_AGENT_UNIT = "gardener-node-agent.service"
+
+# A kubelet may not give its own node labels of these domains, but for some names below them (NodeRestriction).
+_RESTRICTED_DOMAINS = ("kubernetes.io", "k8s.io")
+_ALLOWED_PREFIXES = ("kubelet.kubernetes.io", "node.kubernetes.io")
+
+_EVICTION_HARD = {
+    "memory.available": "100Mi",
+    "imagefs.available": "5%",
+    "imagefs.inodesFree": "5%",
+    "nodefs.available": "5%",
+    "nodefs.inodesFree": "5%",
+}
+_EVICTION_SOFT = {
+    "memory.available": "200Mi",
+    "imagefs.available": "10%",
+    "imagefs.inodesFree": "10%",
+    "nodefs.available": "10%",
+    "nodefs.inodesFree": "10%",
+}
+_EVICTION_SIGNALS = {
+    "memoryAvailable": "memory.available",
+    "imageFSAvailable": "imagefs.available",
+    "imageFSInodesFree": "imagefs.inodesFree",
+    "nodeFSAvailable": "nodefs.available",
+    "nodeFSInodesFree": "nodefs.inodesFree",
+}
+_KERNEL_SETTINGS = {
+    "net.ipv4.ip_forward": "1",
+    "net.ipv4.conf.all.forwarding": "1",
+    "net.ipv4.neigh.default.gc_thresh1": "0",
+}
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """What the operating system configs of one pool are made from."""
+
+    shoot: Mapping[str, Any]
+    pool: Mapping[str, Any]
+    server: str
+    """URL under which machines reach the API server."""
+    cluster_ca: str
+    """Bundle that proves the API server, PEM."""
+    kubelet_ca: str
+    """Bundle that proves the API server's requests to the kubelet, PEM."""
+    provider_config: Mapping[str, Any] | None = field(default=None)
+
+    @property
+    def key(self) -> str:
+        return node_agent_secret_name(self.shoot, self.pool)
+
+    @property
+    def kubernetes_version(self) -> str:
+        of_pool = (self.pool.get("kubernetes") or {}).get("version")
+        return str(of_pool or self.shoot["spec"]["kubernetes"]["version"])
+
+    @property
+    def kubelet_path(self) -> str:
+        """With the version: an update changes the unit, and the old binary stays until nothing runs it."""
+        return f"/opt/bin/kubelet-{self.kubernetes_version}"
+
+    @property
+    def cluster_dns(self) -> str:
+        """The tenth address of the services' network."""
+        services = ipaddress.ip_network(self.shoot["spec"]["networking"]["services"].split(",")[0])
+        return str(services[10])
+
+
+def provision(node: NodeConfig) -> dict[str, Any]:
+    """Spec of purpose ``provision``: as little as a machine needs to join."""
+    return {
+        **_common(node),
+        "purpose": "provision",
+        "files": [
+            # In the clear: the machine controller manager replaces these two in the user data of each machine.
+            _file(_BOOTSTRAP_TOKEN, BOOTSTRAP_TOKEN_PLACEHOLDER, 0o640, unencoded=True),
+            _file(f"{_AGENT}/machine-name", MACHINE_NAME_PLACEHOLDER, unencoded=True),
+            *_agent_files(node),
+            _file(_KUBELET_BOOTSTRAP, _bootstrap_kubeconfig(node), 0o600),
+            *_kubelet_files(node),
+        ],
+        "units": _units(node),
+    }
+
+
+def reconcile(node: NodeConfig) -> dict[str, Any]:
+    """Spec of purpose ``reconcile``: what the node agent keeps as it is here."""
+    kubelet = {
+        "path": node.kubelet_path,
+        "permissions": 0o755,
+        "content": {
+            "imageRef": {
+                "image": images.kubernetes("hyperkube", node.kubernetes_version),
+                "filePathInImage": "/usr/local/bin/kubelet",
+            }
+        },
+    }
+    settings = {**_KERNEL_SETTINGS, **(node.pool.get("sysctls") or {})}
+    sysctl = "".join(f"{name} = {value}\n" for name, value in sorted(settings.items()))
+    return {
+        **_common(node),
+        "purpose": "reconcile",
+        "criConfig": {
+            "name": "containerd",
+            "cgroupDriver": "cgroupfs",
+            "containerd": {"sandboxImage": images.PAUSE},
+        },
+        "files": [
+            *_agent_files(node),
+            kubelet,
+            *_kubelet_files(node),
+            _file(_KERNEL_SETTINGS_FILE, sysctl),
+        ],
+        "units": [
+            *_units(node),
+            {"name": "systemd-sysctl.service", "command": "restart", "filePaths": [_KERNEL_SETTINGS_FILE]},
+        ],
+    }
+
+
+def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
+    """The kubelet's configuration: Gardener's defaults, and what the owner set for the Shoot or the pool.
+
+    What depends on the machine rather than on the cluster (swap, control groups) is the machine image's: it
+    has a drop-in of its own.
+    """
+    wanted = (node.pool.get("kubernetes") or {}).get("kubelet") or node.shoot["spec"]["kubernetes"].get("kubelet") or {}
+    reserved = {"cpu": "80m", "memory": "1Gi", "pid": "20k", **(wanted.get("kubeReserved") or {})}
+    same_name = (
+        "cpuCFSQuota", "cpuManagerPolicy", "containerLogMaxFiles", "containerLogMaxSize",
+        "evictionMaxPodGracePeriod", "evictionPressureTransitionPeriod", "failSwapOn", "featureGates",
+        "imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge",
+        "maxParallelImagePulls", "maxPods", "memorySwap", "podPidsLimit", "protectKernelDefaults", "registryBurst",
+        "seccompDefault", "serializeImagePulls", "singleProcessOOMKill", "streamingConnectionIdleTimeout",
+    )  # fmt: skip
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True, "cacheTTL": "2m0s"},
+            "x509": {"clientCAFile": _KUBELET_CA},
+        },
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": {"cacheAuthorizedTTL": "5m0s", "cacheUnauthorizedTTL": "30s"},
+        },
+        "cgroupDriver": "cgroupfs",
+        "clusterDNS": [node.cluster_dns],
+        "clusterDomain": "cluster.local",
+        "containerLogMaxSize": "100Mi",
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "evictionHard": _thresholds(_EVICTION_HARD, wanted.get("evictionHard")),
+        "evictionSoft": _thresholds(_EVICTION_SOFT, wanted.get("evictionSoft")),
+        "evictionSoftGracePeriod": _thresholds(
+            dict.fromkeys(_EVICTION_SOFT, "1m30s"), wanted.get("evictionSoftGracePeriod")
+        ),
+        "evictionMinimumReclaim": _thresholds({}, wanted.get("evictionMinimumReclaim")),
+        "evictionMaxPodGracePeriod": 90,
+        "evictionPressureTransitionPeriod": "4m0s",
+        "failSwapOn": True,
+        "imageGCHighThresholdPercent": 50,
+        "imageGCLowThresholdPercent": 40,
+        "kubeReserved": {
+            {"ephemeralStorage": "ephemeral-storage"}.get(name, name): amount for name, amount in reserved.items()
+        },
+        "maxPods": 110,
+        "protectKernelDefaults": True,
+        "readOnlyPort": 0,
+        "registerWithTaints": list(node.pool.get("taints") or []),
+        "rotateCertificates": True,
+        "serverTLSBootstrap": True,
+        "serializeImagePulls": False,
+        "shutdownGracePeriod": "0s",
+        "tlsCipherSuites": [
+            "TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256",
+            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+        ],
+        "volumePluginDir": "/var/lib/kubelet/volumeplugins",
+        **{name: wanted[name] for name in same_name if wanted.get(name) is not None},
+        **({"registryPullQPS": wanted["registryPullQPS"]} if wanted.get("registryPullQPS") is not None else {}),
+    }  # fmt: skip
+
+
+def node_labels(node: NodeConfig) -> dict[str, str]:
+    """Labels that the kubelet gives its own node; those it may not give are the machine controller manager's."""
+    of_pool = {name: value for name, value in (node.pool.get("labels") or {}).items() if _may_set(name)}
+    system_components = (node.pool.get("systemComponents") or {}).get("allow", True)
+    return {
+        **of_pool,
+        constants.WORKER_POOL: node.pool["name"],
+        constants.WORKER_KUBERNETES_VERSION: node.kubernetes_version,
+        constants.WORKER_NODE_AGENT_SECRET: node.key,
+        constants.WORKER_CRI_NAME: (node.pool.get("cri") or {}).get("name", "containerd"),
+        constants.WORKER_SYSTEM_COMPONENTS: str(bool(system_components)).lower(),
+    }
+
+
+def pool_secret(
+    osc: Mapping[str, Any], pool: str, key: str, secrets: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
+    """The Secret in kube-system that the pool's node agents follow: spec, and what the OS extension adds.
+
+    ``secrets``: base64 data by name of those that files refer to; their content travels inline.
+
+    Raises KeyError if one is missing.
+    """
+    spec, status = osc["spec"], osc.get("status") or {}
+    files = [_resolved(file, secrets) for file in (*(spec.get("files") or ()), *(status.get("extensionFiles") or ()))]
+    document = {
+        "apiVersion": resources.OPERATING_SYSTEM_CONFIG.api_version,
+        "kind": "OperatingSystemConfig",
+        "metadata": {"name": osc["metadata"]["name"]},
+        "spec": {
+            **{name: spec[name] for name in ("type", "purpose", "criConfig", "inPlaceUpdates") if name in spec},
+            "files": files,
+            "units": [*(spec.get("units") or ()), *(status.get("extensionUnits") or ())],
+        },
+    }
+    # JSON is YAML; sorted, so that the same content never looks like a change.
+    text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": key,
+            "namespace": "kube-system",
+            "labels": {"gardener.cloud/role": "operating-system-config", constants.WORKER_POOL: pool},
+            "annotations": {CHECKSUM_OF_SECRET: hashlib.sha256(text).hexdigest()},
+        },
+        "type": "Opaque",
+        "data": {SECRET_KEY: base64.b64encode(text).decode()},
+    }
+
+
+def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
+    """What node agents and machines on their way into the cluster may do."""
+    agents = [_group(NODE_AGENTS_GROUP)]
+    joining = [_group(BOOTSTRAPPERS_GROUP)]
+    return [
+        _cluster_role(
+            "gardener-node-agent",
+            [
+                _rule("", ["nodes"], ["get", "list", "watch", "patch", "update"]),
+                _rule("", ["nodes/status"], ["patch", "update"]),
+                _rule("", ["events"], ["create", "patch"]),
+                _rule("events.k8s.io", ["events"], ["create", "patch"]),
+                _rule("certificates.k8s.io", ["certificatesigningrequests"], ["create", "get", "list", "watch"]),
+            ],
+        ),
+        _cluster_role_binding("gardener-node-agent", "gardener-node-agent", agents),
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": {"name": "gardener-node-agent", "namespace": "kube-system"},
+            "rules": [
+                {**_rule("", ["secrets"], ["get", "list", "watch"]), "resourceNames": sorted(secret_names)},
+                _rule("coordination.k8s.io", ["leases"], ["get", "create", "patch", "update"]),
+            ],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "gardener-node-agent", "namespace": "kube-system"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "gardener-node-agent"},
+            "subjects": agents,
+        },
+        _cluster_role_binding("system:node-bootstrapper", "system:node-bootstrapper", joining),
+        _cluster_role_binding(
+            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+            joining,
+        ),
+        _cluster_role_binding(
+            "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+            "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+            [_group("system:nodes")],
+        ),
+    ]
+
+
+def _common(node: NodeConfig) -> dict[str, Any]:
+    config = node.provider_config
+    return {"type": node.pool["machine"]["image"]["name"], **({"providerConfig": config} if config else {})}
+
+
+def _agent_files(node: NodeConfig) -> list[dict[str, Any]]:
+    config = {
+        "server": node.server,
+        "caFile": _CLUSTER_CA,
+        "secretName": node.key,
+        "kubernetesVersion": node.kubernetes_version,
+    }
+    return [_file(_CLUSTER_CA, node.cluster_ca), _file(f"{_AGENT}/config.yaml", _canonical(config))]
+
+
+def _kubelet_files(node: NodeConfig) -> list[dict[str, Any]]:
+    return [
+        _file(_KUBELET_CA, node.kubelet_ca),
+        _file(_KUBELET_CONFIG, _canonical(kubelet_configuration(node))),
+    ]
+
+
+def _units(node: NodeConfig) -> list[dict[str, Any]]:
+    return [
+        {"name": "containerd.service", "enable": True, "command": "start"},
+        {
+            "name": _KUBELET_UNIT,
+            "enable": True,
+            "command": "start",
+            "content": _kubelet_unit(node),
+            "filePaths": [_KUBELET_CONFIG, _KUBELET_CA, node.kubelet_path],
+        },
+        {
+            "name": _AGENT_UNIT,
+            "enable": True,
+            "command": "start",
+            "content": _agent_unit(),
+            "filePaths": [_CLUSTER_CA, f"{_AGENT}/config.yaml"],
+        },
+    ]
+
+
+def _kubelet_unit(node: NodeConfig) -> str:
+    # One ExecStart with one option per line: extensions change it by this form.
+    options = [
+        f"--bootstrap-kubeconfig={_KUBELET_BOOTSTRAP}",
+        f"--cert-dir={_KUBELET}/pki",
+        f"--config={_KUBELET_CONFIG}",
+        f"--kubeconfig={_KUBELET}/kubeconfig-real",
+        "--node-labels=" + ",".join(f"{name}={value}" for name, value in sorted(node_labels(node).items())),
+        "--v=2",
+    ]
+    command = " \\\n    ".join([node.kubelet_path, *options, "$KUBELET_EXTRA_ARGS"])
+    return f"""\
+[Unit]
+Description=kubelet
+After=containerd.service
+Wants=containerd.service
+StartLimitIntervalSec=0
+
+[Service]
+Restart=always
+RestartSec=1
+EnvironmentFile=-{_KUBELET}/extra_args
+ExecStart={command}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _agent_unit() -> str:
+    return f"""\
+[Unit]
+Description=Gardener node agent
+After=containerd.service
+StartLimitIntervalSec=0
+
+[Service]
+Restart=always
+RestartSec=2
+ExecStart=/usr/local/bin/gardener worker node-agent --config {_AGENT}/config.yaml
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _bootstrap_kubeconfig(node: NodeConfig) -> str:
+    return _canonical(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "shoot", "cluster": {"server": node.server, "certificate-authority": _CLUSTER_CA}}],
+            "users": [{"name": "kubelet-bootstrap", "user": {"tokenFile": _BOOTSTRAP_TOKEN}}],
+            "contexts": [{"name": "shoot", "context": {"cluster": "shoot", "user": "kubelet-bootstrap"}}],
+            "current-context": "shoot",
+        }
+    )
+
+
+def _thresholds(defaults: Mapping[str, str], wanted: Mapping[str, str] | None) -> dict[str, str]:
+    changed = {_EVICTION_SIGNALS[name]: value for name, value in (wanted or {}).items() if value is not None}
+    return {**defaults, **changed}
+
+
+def _may_set(label: str) -> bool:
+    domain = label.split("/")[0] if "/" in label else ""
+    if domain in _ALLOWED_PREFIXES or domain.endswith(tuple(f".{allowed}" for allowed in _ALLOWED_PREFIXES)):
+        return True
+    return not any(domain == restricted or domain.endswith(f".{restricted}") for restricted in _RESTRICTED_DOMAINS)
+
+
+def _file(path: str, content: str, permissions: int = 0o644, *, unencoded: bool = False) -> dict[str, Any]:
+    return {
+        "path": path,
+        "permissions": permissions,
+        "content": {"inline": {"data": content}, **({"transmitUnencoded": True} if unencoded else {})},
+    }
+
+
+def _resolved(file: Mapping[str, Any], secrets: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    reference = file["content"].get("secretRef")
+    if not reference:
+        return dict(file)
+    data = secrets[reference["name"]][reference["dataKey"]]
+    return {**file, "content": {"inline": {"encoding": "b64", "data": data}}}
+
+
+def _canonical(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _rule(group: str, kinds: Sequence[str], verbs: Sequence[str]) -> dict[str, Any]:
+    return {"apiGroups": [group], "resources": list(kinds), "verbs": list(verbs)}
+
+
+def _cluster_role(name: str, rules: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name},
+        "rules": rules,
+    }
+
+
+def _cluster_role_binding(name: str, role: str, subjects: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": subjects,
+    }
+
+
+def _group(name: str) -> dict[str, Any]:
+    return {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name}

@@ -1,0 +1,229 @@
+"""Operating system configs of a Shoot's worker pools, and the resources by which they reach the nodes.
+
+Per pool two extension objects: ``<key>-init`` becomes the user data of new machines, ``<key>-original`` is sent to the
+shoot as a Secret that the pool's node agents follow. Source: spec/extensions.md 3 and 7.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.components import operating_system_config as config
+from activities.components.managed_resource import managed_resource
+from activities.components.operating_system_config import NodeConfig
+from activities.errors import permanent
+from activities.heartbeat import heartbeating
+from activities.kube.cache import Cache
+from activities.kube.clusters import Clusters, ClusterView
+from activities.secrets.manager import SecretsManager
+from activities.secrets.rotation import Rotation
+from activities.seed import extension_objects as extension
+from activities.seed.extension_objects import MANAGER, ExtensionObject
+from api import constants, resources
+from api.errors import ErrorCode
+from api.names import internal_api_domain, node_agent_secret_name
+from api.operations import ShootTask, TaskResult
+
+MANAGED_RESOURCE = "shoot-gardener-node-agent"
+
+_APPLY_SECONDS = 8 * 60
+"""How long nodes may take to apply their configuration: 5 min of jitter and 3 min. Source: spec/extensions.md 7.8."""
+
+
+class OperatingSystemConfigActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    @activity.defn
+    async def deploy_os_configs(self, task: ShootTask) -> TaskResult:
+        """Order user data and node configuration of all pools; a second run changes nothing."""
+        view = await self._clusters.cluster(task.technical_id)
+        secrets = await self._secrets(task, view)
+        server = f"https://{_api_domain(task, view)}"
+        cluster_ca, kubelet_ca = (secrets.get(name).data["bundle.crt"].decode() for name in ("ca", "ca-kubelet"))
+        wanted = []
+        for pool in _pools(view):
+            provider_config = pool["machine"]["image"].get("providerConfig")
+            node = NodeConfig(view.shoot, pool, server, cluster_ca, kubelet_ca, provider_config)
+            labels = {constants.WORKER_POOL: pool["name"]}
+            for name, spec in zip(_names(node.key), (config.provision(node), config.reconcile(node)), strict=True):
+                wanted.append(ExtensionObject(resources.OPERATING_SYSTEM_CONFIG, name, task.technical_id, spec, labels))
+        await asyncio.gather(*(extension.apply_extension(self._clusters.seed, each, task.trigger) for each in wanted))
+        return TaskResult(secrets=secrets.generated, note=f"{len(wanted) // 2} pools")
+
+    @activity.defn
+    async def wait_os_configs(self, task: ShootTask) -> TaskResult:
+        """Wait until the OS extension has made user data of them."""
+        view = await self._clusters.cluster(task.technical_id)
+        names = [name for pool in _pools(view) for name in _names(node_agent_secret_name(view.shoot, pool))]
+        await asyncio.gather(
+            *(
+                extension.wait_extension_ready(
+                    self._clusters.seed_caches,
+                    resources.OPERATING_SYSTEM_CONFIG,
+                    name,
+                    task.technical_id,
+                    extension.OPERATING_SYSTEM_CONFIG,
+                    trigger=task.trigger,
+                )
+                for name in names
+            )
+        )
+        return TaskResult()
+
+    @activity.defn
+    async def delete_os_configs(self, task: ShootTask) -> TaskResult:
+        """Delete those of all pools, former ones too."""
+        names = await self._existing(task)
+        kind = resources.OPERATING_SYSTEM_CONFIG
+        await asyncio.gather(
+            *(extension.delete_extension(self._clusters.seed, kind, name, task.technical_id) for name in names)
+        )
+        return TaskResult(note=f"{len(names)} deleted")
+
+    @activity.defn
+    async def wait_os_configs_deleted(self, task: ShootTask) -> TaskResult:
+        """Wait until none is left."""
+        await asyncio.gather(
+            *(
+                extension.wait_extension_deleted(
+                    self._clusters.seed_caches,
+                    resources.OPERATING_SYSTEM_CONFIG,
+                    name,
+                    task.technical_id,
+                    extension.OPERATING_SYSTEM_CONFIG,
+                )
+                for name in await self._existing(task)
+            )
+        )
+        return TaskResult()
+
+    @activity.defn
+    async def deploy_node_agent_resources(self, task: ShootTask) -> TaskResult:
+        """Send the pools' configurations to the shoot, with the rights of node agents and joining machines.
+
+        Raises:
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if a file refers to a Secret or key
+                that does not exist.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        pool_secrets = []
+        for pool in _pools(view):
+            key = node_agent_secret_name(view.shoot, pool)
+            _, name = _names(key)
+            osc = await self._clusters.seed.get(resources.OPERATING_SYSTEM_CONFIG, name, task.technical_id)
+            try:
+                pool_secrets.append(config.pool_secret(osc, pool["name"], key, await self._referenced(task, osc)))
+            except KeyError as missing:
+                raise permanent(
+                    ErrorCode.CONFIGURATION_PROBLEM,
+                    f"a file of OperatingSystemConfig {task.technical_id}/{name} refers to {missing} of a Secret, "
+                    "which does not exist",
+                ) from None
+        objects = [*config.rbac(secret["metadata"]["name"] for secret in pool_secrets), *pool_secrets]
+        for item in managed_resource(MANAGED_RESOURCE, task.technical_id, objects):
+            await self._clusters.seed.apply(item, manager=MANAGER)
+        return TaskResult(note=f"{len(pool_secrets)} pools")
+
+    @activity.defn
+    async def wait_os_configs_applied(self, task: ShootTask) -> TaskResult:
+        """Wait until the node agent of every node has applied the configuration of its pool.
+
+        Nodes that are being deleted don't count.
+
+        Raises:
+            ApplicationError: retryable, naming the nodes that are behind.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        keys = {pool["name"]: node_agent_secret_name(view.shoot, pool) for pool in _pools(view)}
+        shoot = await self._clusters.shoot(task.technical_id)
+        nodes = Cache(shoot, resources.NODE)
+        secrets = Cache(shoot, resources.SECRET, "kube-system", labels="gardener.cloud/role=operating-system-config")
+        behind: list[str] = []
+        changed = asyncio.Event()
+
+        async def all_applied() -> None:
+            await asyncio.gather(nodes.synced(), secrets.synced())
+            while True:
+                changed.clear()
+                found = {pool: secrets.get(key, "kube-system") for pool, key in keys.items()}
+                checksums = {pool: _annotation(it, config.CHECKSUM_OF_SECRET) for pool, it in found.items() if it}
+                behind[:] = sorted(_nodes_behind(nodes.list(), checksums))
+                if not behind and len(checksums) == len(keys):
+                    return
+                await changed.wait()
+
+        for cache in (nodes, secrets):
+            cache.subscribe(lambda _: changed.set())
+        nodes.start()
+        secrets.start()
+        try:
+            await heartbeating(
+                asyncio.wait_for(all_applied(), _APPLY_SECONDS),
+                details=lambda: f"behind: {', '.join(behind[:5])}" if behind else "",
+            )
+        except TimeoutError:
+            raise ApplicationError(
+                f"nodes of shoot {task.technical_id} have not applied the configuration of their pools: "
+                f"{', '.join(behind[:10]) or 'the pool Secrets have not arrived in kube-system'}; "
+                "look at the journal of gardener-node-agent.service on them",
+                type="NotReady",
+            ) from None
+        finally:
+            await asyncio.gather(nodes.close(), secrets.close())
+        return TaskResult(note=f"{len(nodes.list())} nodes")
+
+    async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
+        return await SecretsManager.load(
+            self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
+        )
+
+    async def _existing(self, task: ShootTask) -> list[str]:
+        found = await self._clusters.seed.list(resources.OPERATING_SYSTEM_CONFIG, task.technical_id)
+        return [each["metadata"]["name"] for each in found]
+
+    async def _referenced(self, task: ShootTask, osc: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
+        """Base64 data of the Secrets that files take their content from."""
+        files = [*(osc["spec"].get("files") or ()), *((osc.get("status") or {}).get("extensionFiles") or ())]
+        names = {file["content"]["secretRef"]["name"] for file in files if file["content"].get("secretRef")}
+        found = {}
+        for name in sorted(names):
+            secret = await self._clusters.seed.find(resources.SECRET, name, task.technical_id)
+            found[name] = (secret or {}).get("data") or {}
+        return found
+
+
+def _nodes_behind(nodes: Iterable[Mapping[str, Any]], checksums: Mapping[str, str]) -> list[str]:
+    """Names of nodes that show another checksum than their pool's Secret. Nodes of other pools are leaving."""
+    behind = []
+    for node in nodes:
+        metadata = node["metadata"]
+        pool = (metadata.get("labels") or {}).get(constants.WORKER_POOL)
+        wanted = checksums.get(pool or "")
+        if wanted is None or metadata.get("deletionTimestamp"):
+            continue
+        if _annotation(node, config.CHECKSUM_APPLIED) != wanted:
+            behind.append(metadata["name"])
+    return behind
+
+
+def _annotation(item: Mapping[str, Any], name: str) -> str:
+    return str((item["metadata"].get("annotations") or {}).get(name, ""))
+
+
+def _pools(view: ClusterView) -> list[dict[str, Any]]:
+    return list(view.shoot["spec"]["provider"].get("workers") or ())
+
+
+def _names(key: str) -> tuple[str, str]:
+    """Of the objects with purpose ``provision`` and ``reconcile``."""
+    return f"{key}-init", f"{key}-original"
+
+
+def _api_domain(task: ShootTask, view: ClusterView) -> str:
+    return internal_api_domain(task.technical_id, view.seed["spec"]["dns"]["internal"]["domain"])
