@@ -57,8 +57,9 @@ async def leave_bootstrap(client: KubeClient, connection: ClientConnection) -> N
     own = connection.kubeconfig
     if own is None or connection.bootstrap_kubeconfig is None:
         return
-    while not await _works(own):
-        await asyncio.sleep(_LOOK_AGAIN)  # noqa: ASYNC110: the kubelet fills files, no event says so
+    # Polled: the kubelet fills files and gives no sign.
+    while not await _works(own):  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_AGAIN)
     client.follow(own)
     _log.info("using our own token for the target cluster")
 
