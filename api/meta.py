@@ -13,12 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from api.errors import ErrorCode
 
-_ACRONYMS = {
-    word.lower(): word
-    for word in (
-        "API CA CFS CIDR CIDRs CPU CRI DNS FS GC GPU GRPC ID IP IPv6 IDs OCI OOM PD QPS SSH TCP TLS TTL UID URL URLs"
-    ).split()  # noqa: SIM905
-}
+_WORDS = "API CA CFS CIDR CIDRs CPU CRI DNS FS GC GRPC ID IDs IP IPv6 OCI OOM PD QPS SSH TCP TLS TTL UID URL URLs"
+_ACRONYMS = {word.lower(): word for word in _WORDS.split()}
 
 
 def camel(name: str) -> str:

@@ -64,7 +64,7 @@ class MachineImageFlavor(KubeModel):
 
 
 class MachineImageVersion(ExpirableVersion):
-    cri: list[CRI] = Field(default=[CRI(name="containerd")])
+    cri: list[CRI] = Field(default=[{"name": "containerd"}], validate_default=True)
     architectures: list[str] = Field(default=["amd64"])
     kubelet_version_constraint: str | None = None
     in_place_updates: ImageInPlaceUpdates | None = None

@@ -44,7 +44,7 @@ class ClientService(KubeModel):
 
 class MemberPeerURLs(KubeModel):
     member_name: str
-    urls: Annotated[list[str], Field(alias="urls")]
+    urls: list[str]
 
 
 class ResourceRequirements(KubeModel):
