@@ -168,7 +168,6 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
         short = item["metadata"]["name"].removeprefix(f"{NAME}-").rpartition("-")[0]
         volumes.append(base.config_map_volume(short, item["metadata"]["name"]))
         mounts[short] = f"/etc/kubernetes/{short}"
-    health = {"port": PORT, "scheme": "HTTPS"}
     main = base.container(
         NAME,
         images.kubernetes(NAME, server.version),
@@ -177,10 +176,9 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
         memory="400Mi",
         mounts=mounts,
         ports={"https": PORT},
-        # Watches of old clients hold the server for at most a moment; the Service has dropped it by then.
         terminationMessagePolicy="FallbackToLogsOnError",
-        readinessProbe=base.http_probe("/readyz", period=1, failures=3, timeout=5, **health),
-        livenessProbe=base.http_probe("/livez", period=10, failures=3, delay=15, timeout=15, **health),
+        readinessProbe=base.http_probe("/readyz", PORT, period=1, failures=3, timeout=5),
+        livenessProbe=base.http_probe("/livez", PORT, period=10, failures=3, delay=15, timeout=15),
     )
     return base.control_plane_deployment(
         NAME,
@@ -260,9 +258,7 @@ def _flags(server: ApiServer) -> list[str]:
         "external-hostname": server.external_hostname,
         "goaway-chance": "0.001" if server.replicas > 1 else "0",
         "logging-format": "json",
-        "max-mutating-requests-inflight": str(
-            requests.get("maxMutatingInflight", _DEFAULT_MAX_MUTATING_INFLIGHT)
-        ),
+        "max-mutating-requests-inflight": str(requests.get("maxMutatingInflight", _DEFAULT_MAX_MUTATING_INFLIGHT)),
         "max-requests-inflight": str(requests.get("maxNonMutatingInflight", _DEFAULT_MAX_INFLIGHT)),
         "profiling": "false",
         "proxy-client-cert-file": f"{_SECRETS}/aggregator/tls.crt",

@@ -392,9 +392,7 @@ def versioned_config_map(name: str, namespace: str, data: Labels, *, labels: Lab
 def references(objects: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Annotations by which a garbage collector knows the versioned objects of a pod template."""
     return {
-        f"{REFERENCE_PREFIX}/{item['kind'].lower()}-{checksum(item['metadata']['name'])[:8]}": item["metadata"][
-            "name"
-        ]
+        f"{REFERENCE_PREFIX}/{item['kind'].lower()}-{checksum(item['metadata']['name'])[:8]}": item["metadata"]["name"]
         for item in objects
         if item["metadata"].get("labels", {}).get(VERSIONED_LABEL)
     }

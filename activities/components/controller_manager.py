@@ -187,7 +187,5 @@ def _autoscaler_flags(settings: Mapping[str, Any]) -> dict[str, str]:
         "tolerance": "tolerance",
     }
     return {
-        f"horizontal-pod-autoscaler-{flag}": str(settings[name])
-        for name, flag in names.items()
-        if name in settings
+        f"horizontal-pod-autoscaler-{flag}": str(settings[name]) for name, flag in names.items() if name in settings
     }

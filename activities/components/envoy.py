@@ -91,23 +91,15 @@ def bootstrap(
         "connect_timeout": "1s",
         "load_assignment": {
             "cluster_name": "admin",
-            "endpoints": [
-                {"lb_endpoints": [{"endpoint": {"address": {"pipe": {"path": _ADMIN_SOCKET}}}}]}
-            ],
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"pipe": {"path": _ADMIN_SOCKET}}}}]}],
         },
     }
-    shown = [
-        {"match": {"path": path}, "route": {"cluster": "admin"}} for path in ("/ready", "/stats/prometheus")
-    ]
+    shown = [{"match": {"path": path}, "route": {"cluster": "admin"}} for path in ("/ready", "/stats/prometheus")]
     routes = {"virtual_hosts": [{"name": "metrics", "domains": ["*"], "routes": shown}]}
-    metrics = listener(
-        "metrics", metrics_address, metrics_port, [{"filters": [http("metrics", route_config=routes)]}]
-    )
+    metrics = listener("metrics", metrics_address, metrics_port, [{"filters": [http("metrics", route_config=routes)]}])
     return {
         "application_log_config": {
-            "log_format": {
-                "json_format": {"time": "%Y-%m-%dT%T.%eZ", "level": "%l", "logger": "%n", "message": "%j"}
-            }
+            "log_format": {"json_format": {"time": "%Y-%m-%dT%T.%eZ", "level": "%l", "logger": "%n", "message": "%j"}}
         },
         "admin": {"address": {"pipe": {"path": _ADMIN_SOCKET}}},
         "static_resources": {
@@ -143,7 +135,18 @@ def container(
     **rest: Any,
 ) -> Manifest:
     """Envoy with the configuration file ``config``; ``/tmp`` must be a volume named ``tmp``."""
-    probe = {"scheme": "HTTP", "host": probe_host}
+
+    def probe(period: int, failures: int, delay: int = 0) -> Manifest:
+        return base.http_probe(
+            "/ready",
+            metrics_port,
+            scheme="HTTP",
+            host=probe_host,
+            period=period,
+            failures=failures,
+            delay=delay,
+        )
+
     return base.container(
         name,
         images.ENVOY,
@@ -164,7 +167,7 @@ def container(
         mounts=mounts,
         writable={"tmp": "/tmp"},
         ports={"metrics": metrics_port, **(ports or {})},
-        readinessProbe=base.http_probe("/ready", metrics_port, period=1, **probe),
-        livenessProbe=base.http_probe("/ready", metrics_port, period=10, delay=10, failures=6, **probe),
+        readinessProbe=probe(period=1, failures=3),
+        livenessProbe=probe(period=10, failures=6, delay=10),
         **rest,
     )

@@ -163,8 +163,7 @@ def _proxy_routes(routes: Sequence[Route]) -> Manifest:
 def _routes(name: str, header: str, destinations: Sequence[str]) -> Manifest:
     """Who names a destination that is not among these gets a 404."""
     made = [
-        envoy.connect_route(each, headers=[{"name": header, "string_match": {"exact": each}}])
-        for each in destinations
+        envoy.connect_route(each, headers=[{"name": header, "string_match": {"exact": each}}]) for each in destinations
     ]
     return {"name": name, "virtual_hosts": [{"name": name, "domains": ["*"], "routes": made}]}
 
@@ -224,9 +223,7 @@ def _bootstrap() -> Manifest:
 
 
 def _controller() -> str:
-    return base.to_json(
-        {"directory": XDS_DIRECTORY, "health": {"address": "0.0.0.0", "port": _CONTROLLER_PORT}}
-    )
+    return base.to_json({"directory": XDS_DIRECTORY, "health": {"address": "0.0.0.0", "port": _CONTROLLER_PORT}})
 
 
 def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:

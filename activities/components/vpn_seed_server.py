@@ -115,9 +115,7 @@ def _proxy() -> Manifest:
     cache = {"name": "shoot", "dns_lookup_family": "V4_ONLY"}
     forward = {
         "name": "envoy.filters.http.dynamic_forward_proxy",
-        "typed_config": envoy.typed(
-            "filters.http.dynamic_forward_proxy.v3.FilterConfig", dns_cache_config=cache
-        ),
+        "typed_config": envoy.typed("filters.http.dynamic_forward_proxy.v3.FilterConfig", dns_cache_config=cache),
     }
     hosts = [{"name": "shoot", "domains": ["*"], "routes": [envoy.connect_route("shoot")]}]
     tls = envoy.typed(
@@ -151,14 +149,10 @@ def _proxy() -> Manifest:
         "lb_policy": "CLUSTER_PROVIDED",
         "cluster_type": {
             "name": "envoy.clusters.dynamic_forward_proxy",
-            "typed_config": envoy.typed(
-                "clusters.dynamic_forward_proxy.v3.ClusterConfig", dns_cache_config=cache
-            ),
+            "typed_config": envoy.typed("clusters.dynamic_forward_proxy.v3.ClusterConfig", dns_cache_config=cache),
         },
     }
-    return envoy.bootstrap(
-        listeners=[envoy.listener("connect", "0.0.0.0", PROXY_PORT, [chain])], clusters=[cluster]
-    )
+    return envoy.bootstrap(listeners=[envoy.listener("connect", "0.0.0.0", PROXY_PORT, [chain])], clusters=[cluster])
 
 
 def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Manifest:

@@ -1,0 +1,140 @@
+"""Lets pods of the shoot reach their API server as ``kubernetes.default``.
+
+Clients in the cluster connect to an IP address and so send no usable server name. The endpoint of the Service
+``kubernetes`` is the cluster IP of the API server in the seed. On each node that address lies on ``lo``, and this
+proxy tunnels from it through the gateway, telling it by a header which API server is meant. TLS stays end to end.
+"""
+
+from dataclasses import dataclass
+
+from activities.components import base, envoy, gateway
+from activities.components.base import Manifest
+from api import images
+
+NAME = "apiserver-proxy"
+NAMESPACE = "kube-system"
+SELECT = {"app": "kubernetes", "role": "apiserver-proxy"}
+_METRICS_PORT = 16910
+
+
+@dataclass(frozen=True)
+class ApiServerProxy:
+    control_plane: str
+    """Namespace of the control plane in its seed."""
+    advertise_address: str
+    gateway_host: str
+    """Name of the API server: it leads to the gateway, wherever the control plane lives."""
+
+
+def objects(proxy: ApiServerProxy) -> list[Manifest]:
+    """Objects of the shoot, for a ManagedResource."""
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": base.metadata(NAME, NAMESPACE, labels=SELECT),
+        "data": {"envoy.json": base.to_json(_envoy(proxy))},
+    }
+    return [
+        base.service_account(NAME, NAMESPACE),
+        config_map,
+        _daemon_set(proxy, base.checksum(config_map["data"])),
+    ]
+
+
+def _envoy(proxy: ApiServerProxy) -> Manifest:
+    tunnel = {
+        "hostname": f"kube-apiserver.{proxy.control_plane}.svc.cluster.local:443",
+        "headers_to_add": [
+            {
+                "header": {
+                    "key": gateway.PROXY_HEADER,
+                    "value": gateway.proxy_header(proxy.control_plane),
+                }
+            }
+        ],
+    }
+    cluster = {
+        "name": "gateway",
+        # Resolved anew, so that it follows the control plane to another seed.
+        "type": "LOGICAL_DNS",
+        "dns_lookup_family": "V4_ONLY",
+        "dns_refresh_rate": "30s",
+        "connect_timeout": "5s",
+        "upstream_connection_options": {"tcp_keepalive": {"keepalive_time": 60, "keepalive_interval": 15}},
+        "load_assignment": {
+            "cluster_name": "gateway",
+            "endpoints": [
+                {"lb_endpoints": [{"endpoint": {"address": envoy.socket(proxy.gateway_host, gateway.PROXY_PORT)}}]}
+            ],
+        },
+    }
+    filters = [envoy.tcp_proxy("gateway", tunneling_config=tunnel)]
+    return envoy.bootstrap(
+        listeners=[envoy.listener("apiserver", proxy.advertise_address, 443, [{"filters": filters}])],
+        clusters=[cluster],
+        metrics_address="127.0.0.1",
+        metrics_port=_METRICS_PORT,
+    )
+
+
+def _daemon_set(proxy: ApiServerProxy, checksum: str) -> Manifest:
+    add_address = base.container(
+        "address",
+        images.GARDENER,
+        ["ip", "address", "replace", f"{proxy.advertise_address}/32", "dev", "lo"],
+        cpu="10m",
+        memory="8Mi",
+        security={
+            "runAsUser": 0,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
+        },
+    )
+    main = envoy.container(
+        NAME,
+        config="/etc/envoy/envoy.json",
+        cpu="20m",
+        memory="32Mi",
+        mounts={"config": "/etc/envoy"},
+        metrics_port=_METRICS_PORT,
+        probe_host="127.0.0.1",
+    )
+    # Port 443 on the host's network.
+    main["securityContext"] = {
+        "runAsUser": 0,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]},
+    }
+    labels = {
+        **SELECT,
+        "gardener.cloud/role": "system-component",
+        "node.gardener.cloud/critical-component": "true",
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": base.metadata(NAME, NAMESPACE, labels=labels),
+        "spec": {
+            "selector": {"matchLabels": SELECT},
+            "revisionHistoryLimit": 2,
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+            "template": {
+                "metadata": {"labels": labels, "annotations": {"checksum/configuration": checksum}},
+                "spec": {
+                    "serviceAccountName": NAME,
+                    "automountServiceAccountToken": False,
+                    "hostNetwork": True,
+                    "dnsPolicy": "Default",
+                    "priorityClassName": "system-node-critical",
+                    "tolerations": base.fail_safe_tolerations(),
+                    "terminationGracePeriodSeconds": 5,
+                    "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+                    "initContainers": [add_address],
+                    "containers": [main],
+                    "volumes": [base.config_map_volume("config", NAME), base.empty_dir("tmp", memory=True)],
+                },
+            },
+        },
+    }

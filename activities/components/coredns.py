@@ -1,0 +1,151 @@
+"""CoreDNS: the shoot's cluster DNS."""
+
+import ipaddress
+from dataclasses import dataclass
+
+from activities.components import base
+from activities.components.base import Manifest
+from api import images
+
+NAME = "coredns"
+NAMESPACE = "kube-system"
+SELECT = {"k8s-app": "kube-dns"}
+_SERVER_PORT = 8053
+_METRICS_PORT = 9153
+_HEALTH_PORT = 8080
+_READY_PORT = 8181
+
+
+@dataclass(frozen=True)
+class CoreDns:
+    service_cidr: str
+    api_server: str
+    """Name of the API server: reached directly, so that DNS does not wait for apiserver-proxy."""
+    domain: str = "cluster.local"
+
+
+def cluster_dns_address(service_cidr: str) -> str:
+    """The tenth address of the services' network: what kubelets give to pods as name server."""
+    return str(ipaddress.ip_network(service_cidr)[10])
+
+
+def objects(dns: CoreDns) -> list[Manifest]:
+    """Objects of the shoot, for a ManagedResource."""
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": base.metadata(NAME, NAMESPACE),
+        "data": {"Corefile": _corefile(dns.domain)},
+    }
+    # The owner's: created empty, never overwritten.
+    custom = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": base.metadata(f"{NAME}-custom", NAMESPACE, annotations={"resources.gardener.cloud/ignore": "true"}),
+        "data": {"changeme.server": "# Files *.server add servers.\n", "changeme.override": "# Files *.override.\n"},
+    }
+    rules = [
+        base.rule("core", "endpoints services pods namespaces", "list watch"),
+        base.rule("discovery.k8s.io", "endpointslices", "list watch"),
+    ]
+    service = base.service(
+        "kube-dns",
+        NAMESPACE,
+        select=SELECT,
+        ports={"dns-tcp": (53, _SERVER_PORT), "metrics": _METRICS_PORT},
+        clusterIP=cluster_dns_address(dns.service_cidr),
+    )
+    service["spec"]["ports"].insert(0, {"name": "dns", "protocol": "UDP", "port": 53, "targetPort": _SERVER_PORT})
+    service["metadata"]["labels"] |= {"kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}
+    return [
+        base.service_account(NAME, NAMESPACE),
+        base.cluster_role(f"system:{NAME}", rules),
+        base.binding(f"system:{NAME}", [base.account(NAME)], cluster_role=f"system:{NAME}"),
+        config_map,
+        custom,
+        service,
+        base.pod_disruption_budget(NAME, NAMESPACE, SELECT),
+        _deployment(dns, base.checksum(config_map["data"])),
+    ]
+
+
+def _corefile(domain: str) -> str:
+    return f"""\
+.:{_SERVER_PORT} {{
+  health :{_HEALTH_PORT} {{
+    lameduck 5s
+  }}
+  ready :{_READY_PORT}
+  errors
+  log . {{
+    class error
+  }}
+  kubernetes {domain} in-addr.arpa ip6.arpa {{
+    pods insecure
+    fallthrough in-addr.arpa ip6.arpa
+    ttl 30
+  }}
+  prometheus :{_METRICS_PORT}
+  forward . /etc/resolv.conf
+  cache 30
+  loop
+  reload
+  loadbalance round_robin
+  import custom/*.override
+}}
+import custom/*.server
+"""
+
+
+def _deployment(dns: CoreDns, checksum: str) -> Manifest:
+    main = base.container(
+        NAME,
+        images.COREDNS,
+        ["/coredns", "-conf", "/etc/coredns/Corefile"],
+        cpu="50m",
+        memory="32Mi",
+        mounts={"config": "/etc/coredns", "custom": "/etc/coredns/custom"},
+        ports={"metrics": _METRICS_PORT},
+        env=[
+            {"name": "KUBERNETES_SERVICE_HOST", "value": dns.api_server},
+            {"name": "KUBERNETES_SERVICE_PORT", "value": "443"},
+        ],
+        # The upstream binary carries this file capability and doesn't start where it is forbidden.
+        security={
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]},
+            "readOnlyRootFilesystem": True,
+        },
+        readinessProbe=base.http_probe("/ready", _READY_PORT, scheme="HTTP", period=2, timeout=2),
+        livenessProbe=base.http_probe("/health", _HEALTH_PORT, scheme="HTTP", delay=30, failures=5),
+    )
+    main["ports"] += [
+        {"name": "dns-udp", "containerPort": _SERVER_PORT, "protocol": "UDP"},
+        {"name": "dns-tcp", "containerPort": _SERVER_PORT, "protocol": "TCP"},
+    ]
+    return base.deployment(
+        NAME,
+        NAMESPACE,
+        select=SELECT,
+        labels={"gardener.cloud/role": "system-component"},
+        replicas=2,
+        annotations={"checksum/configuration": checksum},
+        pod={
+            "serviceAccountName": NAME,
+            "automountServiceAccountToken": True,
+            "priorityClassName": "system-cluster-critical",
+            "dnsPolicy": "Default",
+            "securityContext": base.non_root_pod(),
+            "nodeSelector": {"worker.gardener.cloud/system-components": "true"},
+            "tolerations": [{"key": "CriticalAddonsOnly", "operator": "Exists"}],
+            "topologySpreadConstraints": base.spread_over_hosts(SELECT),
+            "containers": [main],
+            "volumes": [
+                base.config_map_volume("config", NAME),
+                {
+                    "name": "custom",
+                    "configMap": {"name": f"{NAME}-custom", "defaultMode": 0o644, "optional": True},
+                },
+            ],
+        },
+    )

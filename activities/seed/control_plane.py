@@ -1,0 +1,665 @@
+"""The control plane of a shoot in its seed: API server and all that lives beside it."""
+
+import asyncio
+import base64
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio import activity
+
+from activities.components import (
+    apiserver,
+    controller_manager,
+    gardener_access,
+    gateway,
+    machine_controller_manager,
+    resource_manager,
+    scheduler,
+    vpn_seed_server,
+)
+from activities.components import (
+    base as manifests,
+)
+from activities.components.managed_resource import managed_resource
+from activities.errors import permanent
+from activities.heartbeat import heartbeating
+from activities.kube.client import KubeClient
+from activities.kube.clusters import Clusters, ClusterView
+from activities.kube.errors import Forbidden, NotFound, Unauthorized, Unreachable
+from activities.secrets import crypto
+from activities.secrets.configs import Certificate, KeyAlgorithm, SignedBy, Usage
+from activities.secrets.manager import SecretsManager, Which
+from activities.secrets.rotation import Rotation
+from activities.seed import rollout
+from activities.seed.gateway import gateway_address
+from api import resources
+from api.errors import ErrorCode
+from api.names import internal_api_domain
+from api.operations import ShootTask, TaskResult
+
+MANAGER = rollout.MANAGER
+
+MINUTE = 60.0
+# Source: spec/flows.md 2, column T.
+_APISERVER_SECONDS = 5 * MINUTE
+_RESOURCE_MANAGER_SECONDS = 5 * MINUTE
+_CONTROLLER_MANAGER_SECONDS = 3 * MINUTE
+_CLIENT_SECONDS = 2 * MINUTE
+_DELETION_SECONDS = 5 * MINUTE
+
+_BOOTSTRAP_VALIDITY = timedelta(minutes=10)
+_TOKEN_SECONDS = 12 * 60 * 60
+_RENEW_AT = "serviceaccount.resources.gardener.cloud/token-renew-timestamp"
+_EXPOSURE = "apiserver-exposure"
+
+
+class ControlPlaneActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters, *, vpn_network: str = "192.168.123.0/24") -> None:
+        self._clusters = clusters
+        self._vpn_network = vpn_network
+
+    # The API server's address
+
+    @activity.defn
+    async def deploy_api_service(self, task: ShootTask) -> TaskResult:
+        """Apply the Service of the API server: its cluster IP goes into certificates and flags."""
+        wanted = apiserver.service(task.technical_id)
+        wanted["metadata"]["labels"] |= gateway.LABELS
+        live = await self._clusters.seed.apply(wanted, manager=MANAGER)
+        return TaskResult(note=live["spec"]["clusterIP"])
+
+    @activity.defn
+    async def wait_api_service(self, task: ShootTask) -> TaskResult:
+        """Wait until the seed's gateway has the address that the shoot's names will point to."""
+        return TaskResult(note=await gateway_address(self._clusters.seed_caches))
+
+    @activity.defn
+    async def update_advertised_addresses(self, task: ShootTask) -> TaskResult:
+        """Tell the Shoot's owner where its API server will answer."""
+        view = await self._clusters.cluster(task.technical_id)
+        names = ApiNames.of(view)
+        found = {"external": names.external, "internal": names.internal}
+        addresses = [{"name": name, "url": f"https://{host}"} for name, host in found.items() if host]
+        addresses.append({"name": "service-account-issuer", "url": names.issuer})
+        # The uid makes it fail on another Shoot of this name.
+        patch = {"metadata": {"uid": task.shoot.uid}, "status": {"advertisedAddresses": addresses}}
+        await self._clusters.garden.patch(
+            resources.SHOOT, task.shoot.name, task.shoot.namespace, patch, subresource="status"
+        )
+        return TaskResult(note=addresses[0]["url"])
+
+    @activity.defn
+    async def deploy_apiserver_sni(self, task: ShootTask) -> TaskResult:
+        """Have the gateway lead the API server's names, and the VPN, to this control plane."""
+        view = await self._clusters.cluster(task.technical_id)
+        names = ApiNames.of(view)
+        exposure = gateway.ApiServerExposure(
+            hosts=tuple(host for host in (names.external, names.internal) if host),
+            api_server=gateway.Upstream(service=apiserver.NAME, port=apiserver.PORT),
+            vpn=None
+            if view.workerless
+            else gateway.Upstream(service=vpn_seed_server.NAME, port=vpn_seed_server.OPENVPN_PORT),
+        )
+        await self._clusters.seed.apply(gateway.exposure(_EXPOSURE, task.technical_id, exposure), manager=MANAGER)
+        return TaskResult(note=", ".join(exposure.hosts))
+
+    @activity.defn
+    async def delete_apiserver_sni(self, task: ShootTask) -> TaskResult:
+        """Take the control plane off the gateway."""
+        await rollout.delete(self._clusters.seed, [(resources.CONFIG_MAP, _EXPOSURE)], task.technical_id)
+        return TaskResult()
+
+    @activity.defn
+    async def delete_api_service(self, task: ShootTask) -> TaskResult:
+        """Delete the Service of the API server."""
+        await rollout.delete(self._clusters.seed, [(resources.SERVICE, apiserver.NAME)], task.technical_id)
+        return TaskResult()
+
+    # The API server
+
+    @activity.defn
+    async def deploy_apiserver(self, task: ShootTask) -> TaskResult:
+        """Make the API server's certificates and apply its Deployment and configuration.
+
+        Raises:
+            NotFound: the Service or a secret it builds on is not there: an error in the order of the flow.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        secrets, service, policy = await asyncio.gather(
+            self._secrets(task, view),
+            self._clusters.seed.get(resources.SERVICE, apiserver.NAME, task.technical_id),
+            self._audit_policy(task, view),
+        )
+        names = ApiNames.of(view)
+        networks = Networks.of(view)
+        server = apiserver.ApiServer(
+            namespace=task.technical_id,
+            version=view.kubernetes_version,
+            replicas=2 if _highly_available(view) else 1,
+            advertise_address=service["spec"]["clusterIP"],
+            external_hostname=names.external or names.internal,
+            issuer=names.issuer,
+            service_cidrs=networks.services,
+            secrets=await _apiserver_secrets(secrets, view, names, networks),
+            settings=view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {},
+            audit_policy=policy,
+            workers=not view.workerless,
+        )
+        await rollout.deploy(self._clusters.seed, apiserver.objects(server))
+        return TaskResult(secrets=secrets.generated, note=f"kube-apiserver {server.version}")
+
+    @activity.defn
+    async def wait_apiserver(self, task: ShootTask) -> TaskResult:
+        """Wait until all replicas of the newest revision are ready."""
+        await self._wait(apiserver.NAME, task, _APISERVER_SECONDS)
+        return TaskResult()
+
+    @activity.defn
+    async def delete_apiserver(self, task: ShootTask) -> TaskResult:
+        """Drop our own connections, then delete the API server."""
+        await self._clusters.forget_shoot(task.technical_id)
+        await self._delete_component(task, apiserver.NAME, apiserver.SELECT)
+        return TaskResult()
+
+    @activity.defn
+    async def wait_apiserver_deleted(self, task: ShootTask) -> TaskResult:
+        """Wait until the last pod of the API server has ended."""
+        await rollout.wait_pods_gone(self._clusters.seed_caches, task.technical_id, apiserver.SELECT, _DELETION_SECONDS)
+        return TaskResult()
+
+    # The resource manager
+
+    @activity.defn
+    async def deploy_resource_manager(self, task: ShootTask) -> TaskResult:
+        """Apply the resource manager; if its token doesn't work in the shoot, get it one first.
+
+        It requests everybody's tokens, its own too, so nobody gives it the first one but we: with a
+        certificate of the client CA that is made here, lives 10 minutes and is stored nowhere.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        secrets = await self._secrets(task, view)
+        manager = resource_manager.ResourceManager(
+            namespace=task.technical_id,
+            generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
+            workers=not view.workerless,
+        )
+        objects = resource_manager.objects(manager)
+        access = next(item for item in objects if item["metadata"]["name"] == _access_name(resource_manager.NAME))
+        live = await self._clusters.seed.apply(access, manager=MANAGER)
+        note = "its token works"
+        if not await self._token_works(task, live, secrets):
+            await heartbeating(self._bootstrap_resource_manager(task, secrets))
+            note = "got its first token"
+        await rollout.deploy(self._clusters.seed, objects)
+        return TaskResult(secrets=secrets.generated, note=note)
+
+    @activity.defn
+    async def wait_resource_manager(self, task: ShootTask) -> TaskResult:
+        """Wait until it is ready."""
+        await self._wait(resource_manager.NAME, task, _RESOURCE_MANAGER_SECONDS)
+        return TaskResult()
+
+    @activity.defn
+    async def delete_resource_manager(self, task: ShootTask) -> TaskResult:
+        """Delete it, when no ManagedResource is left for it to look after."""
+        select = manifests.control_plane_labels(resource_manager.NAME)
+        await self._delete_component(task, resource_manager.NAME, select, own=True)
+        return TaskResult()
+
+    # Scheduler and controllers
+
+    @activity.defn
+    async def deploy_scheduler(self, task: ShootTask) -> TaskResult:
+        """Apply kube-scheduler, and its rights in the shoot."""
+        view = await self._clusters.cluster(task.technical_id)
+        secrets = await self._secrets(task, view)
+        server = await secrets.generate(_component_certificate(scheduler.NAME, task.technical_id))
+        wanted = scheduler.Scheduler(
+            namespace=task.technical_id,
+            version=view.kubernetes_version,
+            replicas=2 if _highly_available(view) else 1,
+            generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
+            client_ca_bundle=secrets.get("ca-client").name,
+            server=server.name,
+            settings=view.shoot["spec"]["kubernetes"].get("kubeScheduler") or {},
+        )
+        await self._deploy_with_rights(task, scheduler.NAME, scheduler.objects(wanted), scheduler.shoot_objects())
+        return TaskResult(secrets=secrets.generated)
+
+    @activity.defn
+    async def deploy_kube_controller_manager(self, task: ShootTask) -> TaskResult:
+        """Apply kube-controller-manager, and its rights in the shoot."""
+        view = await self._clusters.cluster(task.technical_id)
+        secrets = await self._secrets(task, view)
+        networks = Networks.of(view)
+        server = await secrets.generate(_component_certificate(controller_manager.NAME, task.technical_id))
+        wanted = controller_manager.ControllerManager(
+            namespace=task.technical_id,
+            version=view.kubernetes_version,
+            replicas=2 if _highly_available(view) else 1,
+            pod_cidrs=networks.pods,
+            service_cidrs=networks.services,
+            secrets=controller_manager.Secrets(
+                generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
+                ca_bundle=secrets.get("ca").name,
+                client_ca=secrets.get("ca-client", Which.CURRENT).name,
+                server=server.name,
+                service_account_key=secrets.get("service-account-key", Which.CURRENT).name,
+                kubelet_ca="" if view.workerless else secrets.get("ca-kubelet", Which.CURRENT).name,
+            ),
+            settings=view.shoot["spec"]["kubernetes"].get("kubeControllerManager") or {},
+            workers=not view.workerless,
+        )
+        await self._deploy_with_rights(
+            task,
+            controller_manager.NAME,
+            controller_manager.objects(wanted),
+            controller_manager.shoot_objects(),
+        )
+        return TaskResult(secrets=secrets.generated)
+
+    @activity.defn
+    async def wait_kube_controller_manager(self, task: ShootTask) -> TaskResult:
+        """Wait until it is ready."""
+        await self._wait(controller_manager.NAME, task, _CONTROLLER_MANAGER_SECONDS)
+        return TaskResult()
+
+    @activity.defn
+    async def deploy_machine_controller_manager(self, task: ShootTask) -> TaskResult:
+        """Apply the machine controller manager, and its rights in the shoot."""
+        view = await self._clusters.cluster(task.technical_id)
+        secrets = await self._secrets(task, view)
+        wanted = machine_controller_manager.MachineControllerManager(
+            namespace=task.technical_id,
+            generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
+        )
+        await self._deploy_with_rights(
+            task,
+            machine_controller_manager.NAME,
+            machine_controller_manager.objects(wanted),
+            machine_controller_manager.shoot_objects(),
+        )
+        return TaskResult(secrets=secrets.generated)
+
+    @activity.defn
+    async def delete_machine_controller_manager(self, task: ShootTask) -> TaskResult:
+        """Delete it, when no machine is left for it to look after."""
+        select = manifests.control_plane_labels(machine_controller_manager.NAME)
+        await self._delete_component(task, machine_controller_manager.NAME, select, own=True)
+        return TaskResult()
+
+    # The seed's end of the tunnel
+
+    @activity.defn
+    async def deploy_vpn_server(self, task: ShootTask) -> TaskResult:
+        """Apply the VPN server that the shoot will dial, and the proxy by which the API server uses it."""
+        view = await self._clusters.cluster(task.technical_id)
+        secrets = await self._secrets(task, view)
+        networks = Networks.of(view)
+        nodes = networks.nodes or await self._infrastructure_nodes(task)
+        _refuse_overlap(self._vpn_network, [*networks.pods, *networks.services, *nodes])
+        server = await secrets.generate(
+            Certificate(
+                name=vpn_seed_server.NAME,
+                common_name=vpn_seed_server.NAME,
+                usage=Usage.SERVER,
+                signer="ca-vpn",
+                dns_names=_service_names(vpn_seed_server.NAME, task.technical_id),
+            )
+        )
+        wanted = vpn_seed_server.VpnSeedServer(
+            namespace=task.technical_id,
+            network=self._vpn_network,
+            shoot_networks=(*networks.pods, *networks.services, *nodes),
+            server=server.name,
+            ca_bundle=secrets.get("ca-vpn").name,
+            tls_auth=secrets.get("vpn-seed-server-tlsauth", Which.CURRENT).name,
+        )
+        await rollout.deploy(self._clusters.seed, vpn_seed_server.objects(wanted))
+        return TaskResult(secrets=secrets.generated)
+
+    # Our own access
+
+    @activity.defn
+    async def deploy_gardener_access(self, task: ShootTask) -> TaskResult:
+        """Order our own tokens for the shoot, in Secrets ``gardener`` and ``gardener-internal``.
+
+        Raises:
+            Conflict: the resource manager renewed a token meanwhile; the next attempt sees it.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        secrets = await self._secrets(task, view)
+        names = ApiNames.of(view)
+        seed = self._clusters.seed
+        rights = managed_resource("shoot-core-gardeneraccess", task.technical_id, gardener_access.shoot_objects())
+        wanted = gardener_access.objects(
+            task.technical_id,
+            servers={
+                gardener_access.EXTERNAL: names.external or names.internal,
+                gardener_access.INTERNAL: names.internal,
+            },
+            ca_bundle=secrets.get("ca").data["bundle.crt"],
+        )
+        await asyncio.gather(rollout.apply(seed, rights), *(_apply_access(seed, secret) for secret in wanted))
+        return TaskResult(secrets=secrets.generated)
+
+    @activity.defn
+    async def init_shoot_client(self, task: ShootTask) -> TaskResult:
+        """Wait until our token is there and the API server knows what we may do.
+
+        Raises TimeoutError after 2 minutes.
+        """
+        state = "no token yet"
+
+        async def answer() -> str:
+            nonlocal state
+            while True:
+                try:
+                    shoot = await self._clusters.shoot(task.technical_id)
+                    await shoot.get(resources.NAMESPACE, "kube-system")
+                    return str((await shoot.request("GET", "/version"))["gitVersion"])
+                except (NotFound, Unauthorized, Forbidden, Unreachable) as error:
+                    state = str(error)
+                await asyncio.sleep(0.2)
+
+        try:
+            async with asyncio.timeout(_CLIENT_SECONDS):
+                return TaskResult(note=await heartbeating(answer(), details=lambda: state))
+        except TimeoutError:
+            raise TimeoutError(f"access to shoot {task.technical_id}: {state}") from None
+
+    # What they have in common
+
+    async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
+        return await SecretsManager.load(
+            self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
+        )
+
+    async def _wait(self, name: str, task: ShootTask, timeout: float) -> None:
+        await rollout.wait_deployment(self._clusters.seed_caches, name, task.technical_id, timeout)
+
+    async def _deploy_with_rights(
+        self,
+        task: ShootTask,
+        name: str,
+        objects: list[dict[str, Any]],
+        shoot_objects: list[dict[str, Any]],
+    ) -> None:
+        rights = managed_resource(f"shoot-core-{name}", task.technical_id, shoot_objects)
+        await rollout.apply(self._clusters.seed, rights)
+        await rollout.deploy(self._clusters.seed, objects)
+
+    async def _delete_component(self, task: ShootTask, name: str, select: dict[str, str], *, own: bool = False) -> None:
+        """What a component's ``objects`` are is told by its name; the Service of the API server stays."""
+        doomed = [(resources.DEPLOYMENT, name), (resources.POD_DISRUPTION_BUDGET, name)]
+        if own:
+            doomed += [
+                (resources.SERVICE_ACCOUNT, name),
+                (resources.ROLE, name),
+                (resources.ROLE_BINDING, name),
+                (resources.SECRET, _access_name(name)),
+            ]
+        await rollout.delete(self._clusters.seed, doomed, task.technical_id)
+        await rollout.delete_versioned(self._clusters.seed, select, task.technical_id)
+
+    async def _audit_policy(self, task: ShootTask, view: ClusterView) -> str:
+        """The owner's own policy, from a ConfigMap of the project.
+
+        Raises:
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if it isn't there.
+        """
+        settings = view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}
+        audit = (settings.get("auditConfig") or {}).get("auditPolicy") or {}
+        name = (audit.get("configMapRef") or {}).get("name")
+        if not name:
+            return ""
+        config_map = await self._clusters.garden.find(resources.CONFIG_MAP, name, task.shoot.namespace)
+        policy: str = ((config_map or {}).get("data") or {}).get("policy", "")
+        if not policy:
+            raise permanent(
+                ErrorCode.CONFIGURATION_PROBLEM,
+                f"audit policy of shoot {task.shoot}: ConfigMap {task.shoot.namespace}/{name} with key policy "
+                "does not exist; create it, or take auditPolicy out of spec.kubernetes.kubeAPIServer.auditConfig",
+            )
+        return policy
+
+    async def _infrastructure_nodes(self, task: ShootTask) -> tuple[str, ...]:
+        live = await self._clusters.seed.find(resources.INFRASTRUCTURE, task.shoot.name, task.technical_id)
+        status = (live or {}).get("status") or {}
+        if cidr := status.get("nodesCIDR"):
+            return (cidr,)
+        return tuple((status.get("networking") or {}).get("nodes") or ())
+
+    # The resource manager's first token
+
+    async def _token_works(self, task: ShootTask, access: dict[str, Any], secrets: SecretsManager) -> bool:
+        """Whether the resource manager may still do everything in the shoot."""
+        encoded = (access.get("data") or {}).get("token")
+        if not encoded:
+            return False
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {"verb": "*", "group": "*", "resource": "*"}},
+        }
+        user = {"token": base64.b64decode(encoded).decode()}
+        async with await self._bootstrap_client(task, secrets, user) as shoot:
+            try:
+                path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+                answer = await shoot.request("POST", path, body=review)
+            except Unauthorized:
+                return False
+        return bool(answer["status"]["allowed"])
+
+    async def _bootstrap_resource_manager(self, task: ShootTask, secrets: SecretsManager) -> None:
+        pair = crypto.signed(
+            "gardener.cloud:system:gardener-resource-manager",
+            organizations=["system:masters"],
+            ca=secrets.get("ca-client", Which.CURRENT).key_pair(),
+            usage=Usage.CLIENT,
+            algorithm=KeyAlgorithm.P256,
+            now=datetime.now(UTC),
+            validity=_BOOTSTRAP_VALIDITY,
+        )
+        user = {"client-certificate-data": _text(pair.certificate), "client-key-data": _text(pair.key)}
+        async with await self._bootstrap_client(task, secrets, user) as shoot:
+            for item in resource_manager.shoot_objects():
+                await shoot.apply(item, manager=MANAGER)
+            answer = await shoot.request(
+                "POST",
+                f"/api/v1/namespaces/kube-system/serviceaccounts/{resource_manager.NAME}/token",
+                body={
+                    "apiVersion": "authentication.k8s.io/v1",
+                    "kind": "TokenRequest",
+                    "spec": {"expirationSeconds": _TOKEN_SECONDS},
+                },
+            )
+        renew_at = datetime.now(UTC) + timedelta(seconds=_TOKEN_SECONDS * 0.8)
+        patch = {
+            "metadata": {"annotations": {_RENEW_AT: renew_at.strftime("%Y-%m-%dT%H:%M:%SZ")}},
+            "data": {"token": _text(answer["status"]["token"].encode())},
+        }
+        await self._clusters.seed.patch(resources.SECRET, _access_name(resource_manager.NAME), task.technical_id, patch)
+
+    async def _bootstrap_client(self, task: ShootTask, secrets: SecretsManager, user: dict[str, str]) -> KubeClient:
+        service = await self._clusters.seed.get(resources.SERVICE, apiserver.NAME, task.technical_id)
+        cluster = {
+            "server": f"https://{service['spec']['clusterIP']}:{apiserver.PORT}",
+            "tls-server-name": f"{apiserver.NAME}.{task.technical_id}.svc",
+            "certificate-authority-data": _text(secrets.get("ca").data["bundle.crt"]),
+        }
+        return KubeClient.from_kubeconfig(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "shoot", "cluster": cluster}],
+                "users": [{"name": "shoot", "user": user}],
+                "contexts": [{"name": "shoot", "context": {"cluster": "shoot", "user": "shoot"}}],
+                "current-context": "shoot",
+            }
+        )
+
+
+class ApiNames:
+    """Host names of a shoot's API server."""
+
+    def __init__(self, internal: str, external: str, domain: str, issuer: str) -> None:
+        self.internal = internal
+        self.external = external
+        """Empty if the Shoot has no domain."""
+        self.domain = domain
+        self.issuer = issuer
+        """URL in service account tokens."""
+
+    @classmethod
+    def of(cls, view: ClusterView) -> "ApiNames":
+        internal = internal_api_domain(view.technical_id, view.seed["spec"]["dns"]["internal"]["domain"])
+        domain = (view.shoot["spec"].get("dns") or {}).get("domain") or ""
+        settings = view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}
+        issuer = (settings.get("serviceAccountConfig") or {}).get("issuer") or f"https://{internal}"
+        return cls(internal, f"api.{domain}" if domain else "", domain, issuer)
+
+
+class Networks:
+    """CIDRs of a shoot, first family first."""
+
+    def __init__(self, pods: tuple[str, ...], services: tuple[str, ...], nodes: tuple[str, ...]) -> None:
+        self.pods = pods
+        self.services = services
+        self.nodes = nodes
+        """Empty if only the Infrastructure knows."""
+
+    @classmethod
+    def of(cls, view: ClusterView) -> "Networks":
+        wanted = view.shoot["spec"].get("networking") or {}
+        status = (view.shoot.get("status") or {}).get("networking") or {}
+
+        def of(kind: str) -> tuple[str, ...]:
+            # The status has the second family of a dual-stack shoot, too.
+            return tuple(status.get(kind) or ([wanted[kind]] if wanted.get(kind) else ()))
+
+        return cls(of("pods"), of("services"), of("nodes"))
+
+
+async def _apiserver_secrets(
+    secrets: SecretsManager, view: ClusterView, names: ApiNames, networks: Networks
+) -> apiserver.Secrets:
+    namespace = view.technical_id
+    first_addresses = tuple(str(ipaddress.ip_network(cidr)[1]) for cidr in networks.services)
+    hosts = [*_service_names(apiserver.NAME, namespace), namespace, names.internal, names.external, names.domain]
+    if not view.workerless:
+        hosts += _service_names("kubernetes", "default")
+    server = await secrets.generate(
+        Certificate(
+            name=apiserver.NAME,
+            common_name=apiserver.NAME,
+            usage=Usage.SERVER,
+            signer="ca",
+            chain=True,
+            dns_names=tuple(host for host in (*hosts, "localhost") if host),
+            ip_addresses=(*first_addresses, "127.0.0.1", "::1"),
+        )
+    )
+    aggregator = await secrets.generate(
+        Certificate(
+            name="kube-aggregator",
+            common_name="system:kube-aggregator",
+            usage=Usage.CLIENT,
+            signer="ca-front-proxy",
+        )
+    )
+    made = {
+        "ca_bundle": secrets.get("ca").name,
+        "client_ca_bundle": secrets.get("ca-client").name,
+        "etcd_ca_bundle": secrets.get("ca-etcd").name,
+        "front_proxy_ca_bundle": secrets.get("ca-front-proxy").name,
+        "server": server.name,
+        "etcd_client": secrets.get("etcd-client", Which.CURRENT).name,
+        "aggregator": aggregator.name,
+        "service_account_key": secrets.get("service-account-key", Which.CURRENT).name,
+        "service_account_key_bundle": secrets.get("service-account-key", Which.BUNDLE).name,
+        "static_token": secrets.get("kube-apiserver-static-token", Which.CURRENT).name,
+        "encryption_configuration": secrets.get("kube-apiserver-etcd-encryption-configuration", Which.CURRENT).name,
+    }
+    if not view.workerless:
+        kubelet_client = await secrets.generate(
+            Certificate(
+                name="kube-apiserver-kubelet",
+                common_name="system:kube-apiserver:kubelet",
+                usage=Usage.CLIENT,
+                signer="ca-kubelet",
+                # Kubelets trust the new CA only after their roll.
+                signed_by=SignedBy.OLD_WHILE_KEPT,
+            )
+        )
+        vpn_client = await secrets.generate(
+            Certificate(
+                name="kube-apiserver-http-proxy-client",
+                common_name="kube-apiserver-http-proxy-client",
+                usage=Usage.CLIENT,
+                signer="ca-vpn",
+            )
+        )
+        made |= {
+            "kubelet_ca_bundle": secrets.get("ca-kubelet").name,
+            "kubelet_client": kubelet_client.name,
+            "vpn_ca_bundle": secrets.get("ca-vpn").name,
+            "vpn_client": vpn_client.name,
+        }
+    return apiserver.Secrets(**made)
+
+
+def _component_certificate(name: str, namespace: str) -> Certificate:
+    return Certificate(
+        name=f"{name}-server",
+        common_name=name,
+        usage=Usage.SERVER,
+        signer="ca",
+        dns_names=_service_names(name, namespace),
+    )
+
+
+def _service_names(name: str, namespace: str) -> tuple[str, ...]:
+    return (
+        name,
+        f"{name}.{namespace}",
+        f"{name}.{namespace}.svc",
+        f"{name}.{namespace}.svc.cluster.local",
+    )
+
+
+async def _apply_access(seed: KubeClient, wanted: dict[str, Any]) -> None:
+    """Apply one of our access Secrets without losing the token in its kubeconfig."""
+    live = await seed.find(resources.SECRET, wanted["metadata"]["name"], wanted["metadata"]["namespace"])
+    if live is None:
+        await seed.apply(wanted, manager=MANAGER)
+        return
+    merged = gardener_access.with_user(wanted, live)
+    if merged is None:
+        return
+    version = live["metadata"]["resourceVersion"]
+    await seed.apply({**merged, "metadata": {**merged["metadata"], "resourceVersion": version}}, manager=MANAGER)
+
+
+def _refuse_overlap(tunnel: str, shoot_networks: list[str]) -> None:
+    for cidr in shoot_networks:
+        if ipaddress.ip_network(tunnel).overlaps(ipaddress.ip_network(cidr)):
+            raise permanent(
+                ErrorCode.CONFIGURATION_PROBLEM,
+                f"network {cidr} of the shoot meets the VPN's {tunnel}: choose another one",
+            )
+
+
+def _highly_available(view: ClusterView) -> bool:
+    return bool((view.shoot["spec"].get("controlPlane") or {}).get("highAvailability"))
+
+
+def _access_name(component: str) -> str:
+    return manifests.shoot_access_name(component)
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

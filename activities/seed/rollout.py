@@ -1,0 +1,220 @@
+"""Applying the objects of one component, and waiting until its pods run."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from temporalio.exceptions import ApplicationError
+
+from activities.components import base
+from activities.heartbeat import heartbeating
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from activities.kube.managed_resources import secrets_checksum, unfinished
+from api import resources
+from api.resources import Resource
+
+MANAGER = "gardenlet"
+
+_LOOK_AT_PODS_AFTER = 10.0
+"""Seconds of waiting after which we ask the pods what is wrong, and how often we ask again."""
+_GIVE_UP_AFTER = 30.0
+"""Seconds for which pods may be in trouble before the wait fails; source: spec/extensions.md 1.4."""
+
+_TROUBLE = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+
+
+async def apply(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> None:
+    """Apply objects at once, workloads when all that they mount is there."""
+    workloads = [
+        item for item in objects if item["kind"] in ("Deployment", "StatefulSet", "DaemonSet", "ManagedResource")
+    ]
+    rest = [item for item in objects if item["kind"] not in last]
+    await asyncio.gather(*(client.apply(item, manager=MANAGER) for item in rest))
+    await asyncio.gather(*(client.apply(item, manager=MANAGER) for item in workloads))
+
+
+async def deploy(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> None:
+    """Apply a component, the Deployment last, and drop the ConfigMaps that only its older revisions used."""
+    deployment = next(item for item in objects if item["kind"] == "Deployment")
+    name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
+    before = await client.find(resources.DEPLOYMENT, name, namespace)
+    await apply(client, objects)
+    if before is None or _references(before) == _references(deployment):
+        return
+    # Pods of the revision that is going now may start once more before they are replaced.
+    kept = _references(before) | _references(deployment)
+    select = deployment["spec"]["selector"]["matchLabels"]
+    stored = await client.list(resources.CONFIG_MAP, namespace, labels=_versioned_of(select))
+    for item in stored:
+        if item["metadata"]["name"] not in kept:
+            await client.delete(resources.CONFIG_MAP, item["metadata"]["name"], namespace, uid=item["metadata"]["uid"])
+
+
+def _versioned_of(select: Mapping[str, str]) -> str:
+    return f"{_selector(select)},{base.VERSIONED_LABEL}=true"
+
+
+def _selector(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def _references(deployment: Mapping[str, Any]) -> frozenset[str]:
+    annotations = deployment["spec"]["template"]["metadata"].get("annotations") or {}
+    return frozenset(value for key, value in annotations.items() if key.startswith(base.REFERENCE_PREFIX))
+
+
+async def wait_deployment(caches: Caches, name: str, namespace: str, timeout: float) -> None:
+    """Return when all replicas of the newest revision are available, and older ones gone.
+
+    Raises:
+        ApplicationError: ``ComponentUnhealthy`` if its pods have been in trouble for 30 s; it names them.
+        TimeoutError: after ``timeout`` seconds.
+    """
+    watch = _DeploymentWatch(caches, name, namespace, timeout)
+    await heartbeating(watch.run(), details=lambda: watch.state)
+
+
+class _DeploymentWatch:
+    def __init__(self, caches: Caches, name: str, namespace: str, timeout: float) -> None:
+        self._caches = caches
+        self._name = name
+        self._namespace = namespace
+        self._deadline = time.monotonic() + timeout
+        self._trouble_since: float | None = None
+        self.state = f"waiting for Deployment {namespace}/{name}"
+
+    async def run(self) -> None:
+        cache = self._caches.of(resources.DEPLOYMENT)
+        while True:
+            left = self._deadline - time.monotonic()
+            try:
+                await cache.wait_for(
+                    self._name, self._namespace, self._rolled_out, max(0.1, min(left, _LOOK_AT_PODS_AFTER))
+                )
+                return
+            except TimeoutError:
+                deployment = cache.get(self._name, self._namespace)
+                trouble = await pod_trouble(self._caches.client, deployment)
+                self._judge(trouble, left <= _LOOK_AT_PODS_AFTER)
+
+    def _rolled_out(self, deployment: dict[str, Any] | None) -> bool:
+        fault = rollout_fault(deployment)
+        self.state = f"Deployment {self._namespace}/{self._name} {fault}"
+        return fault is None
+
+    def _judge(self, trouble: str | None, last: bool) -> None:
+        now = time.monotonic()
+        self._trouble_since = (self._trouble_since or now) if trouble else None
+        if trouble:
+            self.state += f": {trouble}"
+        if self._trouble_since is not None and now - self._trouble_since >= _GIVE_UP_AFTER - _LOOK_AT_PODS_AFTER:
+            raise ApplicationError(self.state, type="ComponentUnhealthy")
+        if last:
+            raise TimeoutError(self.state)
+
+
+def rollout_fault(deployment: Mapping[str, Any] | None) -> str | None:
+    """Why a Deployment is not rolled out and available; None when it is."""
+    if deployment is None:
+        return "does not exist"
+    status = deployment.get("status") or {}
+    wanted = deployment["spec"].get("replicas", 1)
+    if status.get("observedGeneration", 0) < deployment["metadata"]["generation"]:
+        return "is not observed yet"
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            return f"cannot create pods: {condition.get('message', '')}"
+    updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
+    if updated < wanted:
+        return f"has {updated} of {wanted} new pods"
+    if status.get("replicas", 0) > updated:
+        return f"has {status['replicas'] - updated} old pods left"
+    if available < wanted:
+        return f"has {available} of {wanted} pods available"
+    return None
+
+
+async def pod_trouble(client: KubeClient, deployment: Mapping[str, Any] | None) -> str | None:
+    """What hinders the pods of a Deployment, by name; None if they are merely not ready yet."""
+    if deployment is None:
+        return None
+    labels = _selector(deployment["spec"]["selector"]["matchLabels"])
+    pods = await client.list(resources.POD, deployment["metadata"]["namespace"], labels=labels)
+    return "; ".join(fault for pod in pods for fault in _pod_faults(pod)) or None
+
+
+def _pod_faults(pod: Mapping[str, Any]) -> Iterable[str]:
+    status = pod.get("status") or {}
+    name = pod["metadata"]["name"]
+    if status.get("phase") == "Pending":
+        for condition in status.get("conditions") or ():
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                yield f"pod {name} cannot be scheduled: {condition.get('message', '')}"
+    for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in _TROUBLE:
+            continue
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        exit_code = f", last exit code {ended['exitCode']}" if "exitCode" in ended else ""
+        yield f"pod {name}, container {container['name']}: {waiting['reason']}{exit_code}"
+
+
+async def delete(client: KubeClient, objects: Iterable[tuple[Resource, str]], namespace: str) -> None:
+    """Delete objects by name, each only as the one that is there now."""
+
+    async def one(resource: Resource, name: str) -> None:
+        live = await client.find(resource, name, namespace)
+        if live is not None and "deletionTimestamp" not in live["metadata"]:
+            await client.delete(resource, name, namespace, uid=live["metadata"]["uid"], propagation="Background")
+
+    await asyncio.gather(*(one(resource, name) for resource, name in objects))
+
+
+async def delete_versioned(client: KubeClient, select: Mapping[str, str], namespace: str) -> None:
+    """Delete all versioned ConfigMaps of a component."""
+    stored = await client.list(resources.CONFIG_MAP, namespace, labels=_versioned_of(select))
+    await delete(client, [(resources.CONFIG_MAP, item["metadata"]["name"]) for item in stored], namespace)
+
+
+async def wait_pods_gone(caches: Caches, namespace: str, labels: Mapping[str, str], timeout: float) -> None:
+    """Return when the namespace has no Deployment of these labels and none of its pods. Raises TimeoutError."""
+    for resource in (resources.DEPLOYMENT, resources.POD):
+        cache = caches.of(resource, namespace, labels=_selector(labels))
+        await heartbeating(cache.wait_until(lambda each: not each.list() or None, timeout))
+
+
+async def wait_managed_resource(caches: Caches, name: str, namespace: str, timeout: float) -> None:
+    """Return when a ManagedResource is applied with its present Secrets, healthy and rolled out.
+
+    Raises TimeoutError with what is missing.
+    """
+    secret = await caches.client.get(resources.SECRET, f"managedresource-{name}", namespace)
+    checksum = secrets_checksum([secret])
+    fault: str | None = "was not looked at"
+
+    def finished(managed_resource: dict[str, Any] | None) -> bool:
+        nonlocal fault
+        fault = unfinished(managed_resource, checksum)
+        return fault is None
+
+    def state() -> str:
+        return f"ManagedResource {namespace}/{name} {fault}"
+
+    cache = caches.of(resources.MANAGED_RESOURCE)
+    try:
+        await heartbeating(cache.wait_for(name, namespace, finished, timeout), details=state)
+    except TimeoutError:
+        raise TimeoutError(state()) from None

@@ -1,0 +1,291 @@
+"""What our side runs inside a shoot: handed to its resource manager, never applied by hand."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from temporalio import activity
+
+from activities.components import (
+    apiserver_proxy,
+    coredns,
+    kube_proxy,
+    metrics_server,
+    shoot_system,
+    vpn_shoot,
+)
+from activities.components.managed_resource import ORIGIN, ORIGIN_LABEL, managed_resource
+from activities.heartbeat import heartbeating
+from activities.kube.client import KubeClient
+from activities.kube.clusters import Clusters, ClusterView
+from activities.kube.errors import ApiError
+from activities.secrets.configs import Certificate, SignedBy, Usage
+from activities.secrets.manager import SecretsManager, Which
+from activities.secrets.rotation import Rotation
+from activities.seed import rollout
+from activities.seed.control_plane import ApiNames, Networks
+from api import resources
+from api.operations import ShootTask, TaskResult
+
+MINUTE = 60.0
+# Source: spec/flows.md 2 and 3.
+_NAMESPACES_SECONDS = 2 * MINUTE
+_VPN_SECONDS = 10 * MINUTE
+_TUNNEL_SECONDS = 15 * MINUTE
+_DELETION_SECONDS = 10 * MINUTE
+
+_NAMESPACES = "shoot-core-namespaces"
+_VPN = "shoot-core-vpn-shoot"
+_KUBE_PROXY = "shoot-core-kube-proxy"
+
+
+class ShootSystemActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters, *, vpn_network: str = "192.168.123.0/24") -> None:
+        self._clusters = clusters
+        self._vpn_network = vpn_network
+
+    @activity.defn
+    async def deploy_shoot_namespaces(self, task: ShootTask) -> TaskResult:
+        """Label the namespaces that system components live in."""
+        await self._hand_over(task, _NAMESPACES, shoot_system.namespaces())
+        return TaskResult()
+
+    @activity.defn
+    async def wait_shoot_namespaces(self, task: ShootTask) -> TaskResult:
+        """Wait until they are there: the resource manager works."""
+        await rollout.wait_managed_resource(
+            self._clusters.seed_caches, _NAMESPACES, task.technical_id, _NAMESPACES_SECONDS
+        )
+        return TaskResult()
+
+    @activity.defn
+    async def deploy_shoot_system(self, task: ShootTask) -> TaskResult:
+        """Give owners, viewers and the API server itself their rights in the shoot."""
+        view = await self._clusters.cluster(task.technical_id)
+        await self._hand_over(task, "shoot-core-system", shoot_system.objects(workers=not view.workerless))
+        return TaskResult()
+
+    @activity.defn
+    async def deploy_kube_proxy(self, task: ShootTask) -> TaskResult:
+        """Run kube-proxy on all nodes, or remove it if the Shoot switches it off."""
+        view = await self._clusters.cluster(task.technical_id)
+        settings = view.shoot["spec"]["kubernetes"].get("kubeProxy") or {}
+        if settings.get("enabled") is False:
+            await self._take_back(task, _KUBE_PROXY)
+            return TaskResult(note="switched off")
+        secrets = await self._secrets(task, view)
+        wanted = kube_proxy.KubeProxy(
+            api_server=ApiNames.of(view).internal,
+            ca_bundle=secrets.get("ca").data["bundle.crt"],
+            pod_cidrs=Networks.of(view).pods,
+            pools=_pools(view),
+            settings=settings,
+        )
+        await self._hand_over(task, _KUBE_PROXY, kube_proxy.objects(wanted))
+        return TaskResult(secrets=secrets.generated)
+
+    @activity.defn
+    async def deploy_apiserver_proxy(self, task: ShootTask) -> TaskResult:
+        """Run on each node what leads pods to their API server."""
+        view = await self._clusters.cluster(task.technical_id)
+        service = await self._clusters.seed.get(resources.SERVICE, "kube-apiserver", task.technical_id)
+        wanted = apiserver_proxy.ApiServerProxy(
+            control_plane=task.technical_id,
+            advertise_address=service["spec"]["clusterIP"],
+            gateway_host=ApiNames.of(view).internal,
+        )
+        await self._hand_over(task, "shoot-core-apiserver-proxy", apiserver_proxy.objects(wanted))
+        return TaskResult()
+
+    @activity.defn
+    async def deploy_coredns(self, task: ShootTask) -> TaskResult:
+        """Run the shoot's cluster DNS."""
+        view = await self._clusters.cluster(task.technical_id)
+        wanted = coredns.CoreDns(service_cidr=Networks.of(view).services[0], api_server=ApiNames.of(view).internal)
+        await self._hand_over(task, "shoot-core-coredns", coredns.objects(wanted))
+        return TaskResult()
+
+    @activity.defn
+    async def deploy_metrics_server(self, task: ShootTask) -> TaskResult:
+        """Run metrics-server and register its API."""
+        view = await self._clusters.cluster(task.technical_id)
+        secrets = await self._secrets(task, view)
+        certificate = await secrets.generate(
+            Certificate(
+                name=metrics_server.NAME,
+                common_name=metrics_server.NAME,
+                usage=Usage.SERVER,
+                signer="ca-metrics-server",
+                # Its only client, the API server, gets the new bundle with the same ManagedResource.
+                signed_by=SignedBy.CURRENT,
+                dns_names=tuple(
+                    f"{metrics_server.NAME}{suffix}"
+                    for suffix in ("", ".kube-system", ".kube-system.svc", ".kube-system.svc.cluster.local")
+                ),
+            )
+        )
+        wanted = metrics_server.MetricsServer(
+            api_server=ApiNames.of(view).internal,
+            certificate=certificate.data,
+            ca_bundle=secrets.get("ca-metrics-server").data["bundle.crt"],
+            kubelet_ca_bundle=secrets.get("ca-kubelet").data["bundle.crt"],
+        )
+        await self._hand_over(task, "shoot-core-metrics-server", metrics_server.objects(wanted))
+        return TaskResult(secrets=secrets.generated)
+
+    @activity.defn
+    async def deploy_vpn_shoot(self, task: ShootTask) -> TaskResult:
+        """Run the shoot's end of the tunnel."""
+        view = await self._clusters.cluster(task.technical_id)
+        secrets = await self._secrets(task, view)
+        certificate = await secrets.generate(
+            Certificate(name="vpn-shoot-client", common_name="vpn-shoot-client", usage=Usage.CLIENT, signer="ca-vpn")
+        )
+        wanted = vpn_shoot.VpnShoot(
+            control_plane=task.technical_id,
+            gateway_host=ApiNames.of(view).internal,
+            network=self._vpn_network,
+            certificate=certificate.data,
+            ca_bundle=secrets.get("ca-vpn").data["bundle.crt"],
+            tls_auth=secrets.get("vpn-seed-server-tlsauth", Which.CURRENT).data["vpn.tlsauth"],
+        )
+        await self._hand_over(task, _VPN, vpn_shoot.objects(wanted))
+        return TaskResult(secrets=secrets.generated)
+
+    @activity.defn
+    async def wait_vpn_shoot(self, task: ShootTask) -> TaskResult:
+        """Wait until the tunnel's pod runs in the shoot; that takes a node."""
+        await rollout.wait_managed_resource(self._clusters.seed_caches, _VPN, task.technical_id, _VPN_SECONDS)
+        return TaskResult()
+
+    @activity.defn
+    async def wait_tunnel(self, task: ShootTask) -> TaskResult:
+        """Wait until the API server reaches a kubelet through the tunnel.
+
+        Raises TimeoutError after 15 minutes, with the last answer.
+        """
+        probe = _TunnelProbe(await self._clusters.shoot(task.technical_id))
+        try:
+            async with asyncio.timeout(_TUNNEL_SECONDS):
+                node = await heartbeating(probe.run(), details=lambda: probe.state)
+        except TimeoutError:
+            raise TimeoutError(f"tunnel to shoot {task.technical_id}: {probe.state}") from None
+        return TaskResult(note=f"the API server reaches node {node}")
+
+    @activity.defn
+    async def wait_system_components(self, task: ShootTask) -> TaskResult:
+        """Wait until all that we run in the shoot is applied, healthy and rolled out."""
+        found = await self._ours(task)
+        await asyncio.gather(
+            *(
+                rollout.wait_managed_resource(self._clusters.seed_caches, name, task.technical_id, _VPN_SECONDS)
+                for name in found
+            )
+        )
+        return TaskResult(note=f"{len(found)} components")
+
+    @activity.defn
+    async def delete_managed_resources(self, task: ShootTask) -> TaskResult:
+        """Have everything of ours removed from the shoot."""
+        found = await self._ours(task)
+        await asyncio.gather(*(self._take_back(task, name) for name in found))
+        return TaskResult(note=f"{len(found)} components")
+
+    @activity.defn
+    async def wait_managed_resources_deleted(self, task: ShootTask) -> TaskResult:
+        """Wait until the shoot is rid of them, then drop the Secrets they were made from.
+
+        Raises TimeoutError after 10 minutes, naming those that are left.
+        """
+        cache = self._clusters.seed_caches.of(resources.MANAGED_RESOURCE)
+        left: list[str] = []
+
+        def gone(_: object) -> bool:
+            left[:] = [item["metadata"]["name"] for item in cache.list(task.technical_id) if _is_ours(item)]
+            return not left
+
+        def state() -> str:
+            return f"ManagedResources left in {task.technical_id}: {', '.join(sorted(left))}"
+
+        try:
+            await heartbeating(cache.wait_until(gone, _DELETION_SECONDS), details=state)
+        except TimeoutError:
+            raise TimeoutError(state()) from None
+        seed = self._clusters.seed
+        secrets = await seed.list(resources.SECRET, task.technical_id, labels=f"{ORIGIN_LABEL}={ORIGIN}")
+        names = [item["metadata"]["name"] for item in secrets]
+        await rollout.delete(
+            seed,
+            [(resources.SECRET, name) for name in names if name.startswith("managedresource-")],
+            task.technical_id,
+        )
+        return TaskResult()
+
+    # What they have in common
+
+    async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
+        return await SecretsManager.load(
+            self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
+        )
+
+    async def _hand_over(self, task: ShootTask, name: str, objects: Sequence[Mapping[str, Any]]) -> None:
+        await rollout.apply(self._clusters.seed, managed_resource(name, task.technical_id, objects))
+
+    async def _take_back(self, task: ShootTask, name: str) -> None:
+        await rollout.delete(self._clusters.seed, [(resources.MANAGED_RESOURCE, name)], task.technical_id)
+
+    async def _ours(self, task: ShootTask) -> list[str]:
+        labels = f"{ORIGIN_LABEL}={ORIGIN}"
+        found = await self._clusters.seed.list(resources.MANAGED_RESOURCE, task.technical_id, labels=labels)
+        return [item["metadata"]["name"] for item in found if _is_ours(item)]
+
+
+class _TunnelProbe:
+    """Asks kubelets for their health, by way of the API server and the tunnel."""
+
+    _PAUSE = 0.5
+
+    def __init__(self, shoot: KubeClient) -> None:
+        self._shoot = shoot
+        self.state = "not tried yet"
+
+    async def run(self) -> str:
+        """Name of the first node that answered; never ends if none does."""
+        while True:
+            try:
+                for node in await self._shoot.list(resources.NODE):
+                    if answered := await self._ask(node["metadata"]["name"]):
+                        return answered
+            except ApiError as error:
+                self.state = str(error)
+            await asyncio.sleep(self._PAUSE)
+
+    async def _ask(self, node: str) -> str | None:
+        try:
+            async with asyncio.timeout(5):
+                await self._shoot.request("GET", f"/api/v1/nodes/{node}:10250/proxy/healthz")
+            return node
+        except ApiError as error:
+            self.state = str(error)
+        except TimeoutError:
+            self.state = f"node {node} did not answer within 5 s"
+        return None
+
+
+def _is_ours(managed: Mapping[str, Any]) -> bool:
+    """Of the shoot (no class) and not an extension's."""
+    labels = managed["metadata"].get("labels") or {}
+    return labels.get(ORIGIN_LABEL) == ORIGIN and not managed["spec"].get("class")
+
+
+def _pools(view: ClusterView) -> list[tuple[str, str]]:
+    """Name and Kubernetes version of each worker pool."""
+    return [
+        (
+            pool["name"],
+            str((pool.get("kubernetes") or {}).get("version") or view.kubernetes_version),
+        )
+        for pool in view.shoot["spec"]["provider"].get("workers") or []
+    ]
