@@ -23,6 +23,7 @@ import aiohttp
 
 from api import images
 from landscape.errors import LandscapeError
+from landscape.files import write_file
 from landscape.plan import CACHE_HOME
 from landscape.progress import Progress
 from landscape.shell import run
@@ -62,6 +63,8 @@ class Tool:
     downloads: tuple[Download, ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict)
     """Binaries whose package has another name than we use."""
+    emptied: tuple[str, tuple[str, ...]] | None = None
+    """A module and files in it that are compiled as empty: what we don't use and what would need a C compiler."""
 
     @property
     def directory(self) -> Path:
@@ -122,7 +125,16 @@ def coredns() -> Tool:
 
 
 def flannel() -> Tool:
-    return Tool("flannel", images.FLANNEL_VERSION, ("flannel",), _TOOLS / "flannel", "")
+    backend = "pkg/backend/udp"
+    udp = tuple(f"{backend}/{file}" for file in ("cproxy_amd64.go", "udp_amd64.go", "udp_network_amd64.go"))
+    return Tool(
+        "flannel",
+        images.FLANNEL_VERSION,
+        ("flannel",),
+        _TOOLS / "flannel",
+        "",
+        emptied=("github.com/flannel-io/flannel", udp),
+    )
 
 
 def metrics_server() -> Tool:
@@ -193,11 +205,13 @@ async def _fetch(tool: Tool, progress: Progress) -> None:
         return
     with tempfile.TemporaryDirectory(dir=BIN_CACHE, prefix=f".{tool.name}-") as scratch_name:
         scratch = Path(scratch_name)
+        finished = scratch / "bin"
+        finished.mkdir()
         with progress.step(f"{tool.name} {tool.version} ready"):
-            if not await _download(tool, scratch, progress):
-                await _build(tool, scratch, progress)
-        for file in scratch.iterdir():
-            file.replace(tool.directory / file.name)
+            if not await _download(tool, finished, progress):
+                await _build(tool, finished, scratch, progress)
+        for binary in os.listdir(finished):
+            (finished / binary).replace(tool.directory / binary)
 
 
 @asynccontextmanager
@@ -262,7 +276,7 @@ def _write_binary(path: Path, content: bytes) -> None:
     path.chmod(0o755)
 
 
-async def _build(tool: Tool, target: Path, progress: Progress) -> None:
+async def _build(tool: Tool, target: Path, scratch: Path, progress: Progress) -> None:
     go = await _go(progress)
     environment = dict(os.environ) | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOBIN": str(target)}
     # Modules may ask for a newer Go than the one found; it comes through the module proxy.
@@ -279,12 +293,31 @@ async def _build(tool: Tool, target: Path, progress: Progress) -> None:
     total = len(listing.splitlines())
     progress.say(f"building {tool.name} {tool.version} from source: {total} packages")
     command = [go, *(("build", "-o", str(target / tool.builds)) if tool.builds else ("install",))]
-    command += ["-v", "-trimpath", "-ldflags", linker, what]
+    command += ["-v", "-trimpath", "-ldflags", linker]
+    if tool.emptied:
+        command += ["-modfile", str(await _patched_module(go, tool, scratch, environment))]
+    command.append(what)
     await _compile(command, tool, environment, total, progress)
     for made, wanted in tool.renames.items():
         (target / made).rename(target / wanted)
     if tool.multicall:
         _link_components(tool, target)
+
+
+async def _patched_module(go: str, tool: Tool, scratch: Path, environment: Mapping[str, str]) -> Path:
+    """A go.mod that takes the upstream module from a copy in which the tool's ``emptied`` files are empty."""
+    assert tool.emptied is not None
+    module, files = tool.emptied
+    listing = await run(go, "list", "-m", "-f", "{{.Dir}}", module, environment=environment, directory=tool.module)
+    copied = scratch / "source"
+    await run("cp", "--recursive", "--no-preserve=mode", listing.strip(), copied)
+    for file in files:
+        write_file(copied / file, f"package {Path(file).parent.name}\n".encode())
+    for name in ("go.mod", "go.sum"):
+        write_file(scratch / name, (tool.module / name).read_bytes())
+    with (scratch / "go.mod").open("a") as patched:
+        patched.write(f"\nreplace {module} => {copied}\n")
+    return scratch / "go.mod"
 
 
 async def _compile(

@@ -222,6 +222,7 @@ class Cluster:
             "cluster-signing-cert-file": str(ca.certificate),
             "cluster-signing-key-file": str(ca.key),
             "service-account-private-key-file": str(credentials.service_account.key),
+            "use-service-account-credentials": "true",
             "allocate-node-cidrs": "false",
             "bind-address": self._local,
             "leader-elect": "false",
@@ -345,5 +346,5 @@ def kubelet_config(
 
 async def _node_ready(api: Api, name: str) -> bool:
     node = await api.get(f"/api/v1/nodes/{name}")
-    conditions = (node or {}).get("status", {}).get("conditions", [])
+    conditions = (node or {}).get("status", {}).get("conditions") or []
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

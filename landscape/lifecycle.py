@@ -5,19 +5,19 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from landscape import binaries, containerd, dns, images, network, residue, seed, temporal
+from landscape import binaries, containerd, dns, garden, images, network, residue, seed, temporal, workers
 from landscape import plan as plans
 from landscape.cluster import Cluster
 from landscape.errors import LandscapeError
 from landscape.images import Role
 from landscape.kube import Api
 from landscape.plan import STATE_HOME, ClusterPlan, Plan
-from landscape.processes import Processes
+from landscape.processes import Processes, ProcessSpec
 from landscape.progress import Progress
 
 _NODE_ROLES: tuple[Role, ...] = ("seed", "cloud")
@@ -56,8 +56,10 @@ class _Up:
         self._binaries = found
         self._progress = progress
         self._processes = processes_of(plan)
+        self._cloud_serves = asyncio.Event()
+        self._garden_serves = asyncio.Event()
+        self._temporal_serves = asyncio.Event()
         self._archives: dict[Role, asyncio.Task[list[Path]]] = {}
-        self._roots: dict[Role, asyncio.Task[Path]] = {}
 
     async def run(self) -> None:
         # A failure cancels the rest; what was started stays for the next up, or for down.
@@ -66,8 +68,9 @@ class _Up:
                 image_binaries = group.create_task(self._image_binaries())
                 for role in _NODE_ROLES:
                     self._archives[role] = group.create_task(self._made_archives(role, image_binaries))
-                    self._roots[role] = group.create_task(self._prepared_root(role))
+                group.create_task(self._machine_images(image_binaries))
                 group.create_task(self._temporal())
+                group.create_task(self._object_store())
                 group.create_task(self._dns())
                 group.create_task(self._garden())
                 group.create_task(self._cluster(self._plan.cloud))
@@ -83,6 +86,7 @@ class _Up:
             f"Temporal serves at {self._plan.temporal_address}, its UI at {self._plan.temporal_ui}"
         ):
             await temporal.ready(self._plan)
+        self._temporal_serves.set()
 
     async def _dns(self) -> None:
         self._processes.start(dns.process(self._plan))
@@ -93,30 +97,57 @@ class _Up:
         cluster = Cluster(self._plan, self._plan.garden, self._binaries, self._processes)
         with self._progress.step(f"garden: API server at {self._plan.garden.server}"):
             await cluster.start_control_plane()
+        with self._progress.step("garden: kinds, cloud profile, project and credentials"):
+            await garden.deploy_kinds(self._plan)
+            await self._cloud_serves.wait()
+            await garden.deploy(self._plan, await garden.cloud_account(self._plan))
+        self._garden_serves.set()
+        await self._temporal_serves.wait()
+        await self._start_ours("garden", workers.of_host(self._plan))
+
+    async def _start_ours(self, where: str, specs: Sequence[ProcessSpec]) -> None:
+        """Start processes of this project."""
+        for spec in specs:
+            self._processes.start(spec)
+        self._progress.say(f"{where}: started {', '.join(spec.name for spec in specs)}")
+
+    async def _object_store(self) -> None:
+        workers.write_codec_key(self._plan)
+        self._processes.start(workers.object_store(self._plan))
+
+    async def _machine_images(self, image_binaries: asyncio.Task[binaries.Binaries]) -> None:
+        """Fill the directory out of which machines import their images."""
+        made = await image_binaries
+        versions = [self._plan.kubernetes_version]
+        fill = images.fill_machine_directory
+        await asyncio.to_thread(fill, self._plan.machine_images, versions, lambda _: made, self._progress.say)
 
     async def _cluster(self, cluster_plan: ClusterPlan) -> None:
         cluster = Cluster(self._plan, cluster_plan, self._binaries, self._processes)
         role: Role = "seed" if cluster_plan.is_seed else "cloud"
         with self._progress.step(f"{cluster_plan.name}: API server at {cluster_plan.server}"):
             await cluster.start_control_plane()
+        if cluster_plan.name == "cloud":
+            self._cloud_serves.set()
         with self._progress.step(f"{cluster_plan.name}: node ready"):
             await self._containerd(cluster, cluster_plan, role)
             await cluster.start_node()
         if cluster_plan.is_seed:
             with self._progress.step(f"{cluster_plan.name}: DNS and storage"):
                 await seed.deploy(self._plan, cluster_plan, self._processes)
+            await asyncio.gather(self._garden_serves.wait(), self._temporal_serves.wait())
+            await self._start_ours(cluster_plan.name, workers.of_seed(self._plan, cluster_plan))
 
     async def _containerd(self, cluster: Cluster, cluster_plan: ClusterPlan, role: Role) -> None:
+        """Start containerd on a root that holds all images; one that was there gets those that changed."""
         root = cluster_plan.directory / "containerd"
-        running = self._processes.find(f"{cluster_plan.name}/containerd")
-        prepared = await self._roots[role]
-        if not root.exists():
-            await containerd.copy(prepared, root)
+        if fresh := not root.exists():
+            await containerd.copy(await self._prepared_root(role), root)
         cluster.start_containerd()
-        if running is not None and running.alive:
-            changed = await containerd.refresh(cluster_plan, await self._archives[role])
-            if changed:
-                self._progress.say(f"{cluster_plan.name}: imported again: {', '.join(changed)}")
+        if not fresh:
+            await containerd.ready(cluster_plan.containerd_socket)
+            if changed := await containerd.refresh(cluster_plan, await self._archives[role]):
+                self._progress.say(f"{cluster_plan.name}: images imported: {', '.join(changed)}")
 
     async def _image_binaries(self) -> binaries.Binaries:
         return await binaries.ensure(binaries.image_tools(self._plan.kubernetes_version), self._progress)
@@ -170,13 +201,9 @@ async def status(plan: Plan) -> dict[str, Any]:
         for running in processes_of(plan).all()
     }
     return {
-        "name": plan.name,
+        **plan.facts,
         "ready": all(cluster["ready"] for cluster in clusters)
         and all(process["state"] == "Running" for process in processes.values()),
-        "kubernetesVersion": plan.kubernetes_version,
-        "temporal": {"address": plan.temporal_address, "ui": plan.temporal_ui, "codec": plan.codec_endpoint},
-        "dns": {"address": plan.host_address, "zone": plan.dns_zone},
-        "objectStore": {"endpoint": plan.object_store_endpoint},
         "clusters": {cluster.pop("name"): cluster for cluster in clusters},
         "processes": processes,
     }

@@ -129,7 +129,9 @@ def write_kubeconfig(path: Path, content: dict[str, Any]) -> Path:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read."""
+    """Write a file that only its owner may read, unless it has this content."""
+    if path.exists() and path.read_bytes() == content:
+        return
     write_file(path, content, mode=0o600)
 
 

@@ -5,19 +5,22 @@ Nothing here touches the machine. Landscapes differ by index, so several run sid
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from typing import Any
 
 from landscape.errors import LandscapeError
+from landscape.files import write_if_changed
 
 MAX_LANDSCAPES = 16
 SEEDS = ("seed-1", "seed-2")
 DEFAULT_NAME = "default"
 
-STATE_HOME = Path.home() / ".local/state/gardener/landscapes"
+STATE_HOME = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gardener/landscapes"
 CACHE_HOME = Path.home() / ".cache/gardener/landscape"
 RUN_HOME = Path("/run/gardener")
 """Sockets live here: a path under the home directory could exceed the 107 characters of a socket's name."""
@@ -122,8 +125,14 @@ class Plan:
         return self.directory / "dns" / "tsig.key"
 
     @property
-    def object_store_tokens(self) -> Path:
+    def object_store_token(self) -> Path:
+        """The administrator's token of the object store."""
         return self.directory / "object-store" / "token"
+
+    @property
+    def machine_images(self) -> Path:
+        """Image archives that every machine of the cloud finds at boot."""
+        return self.directory / "machine-images"
 
     def kubeconfig(self, cluster: str) -> Path:
         return self.directory / "kubeconfigs" / f"{cluster}.yaml"
@@ -262,10 +271,26 @@ class Plan:
 
     # -- what is kept on disk
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What others need to know to use the landscape; kept in ``landscape.json``."""
+        return {
+            "name": self.name,
+            "index": self.index,
+            "kubernetesVersion": self.kubernetes_version,
+            "temporal": {"address": self.temporal_address, "ui": self.temporal_ui, "codec": self.codec_endpoint},
+            "dns": {"server": self.host_address, "zone": self.dns_zone},
+            "objectStore": {"endpoint": self.object_store_endpoint},
+            "codecKeyFile": str(self.codec_key),
+            "clusters": {
+                cluster.name: {"kubeconfig": str(self.kubeconfig(cluster.name)), "server": cluster.server}
+                for cluster in self.clusters
+            },
+        }
+
     def save(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        content = {"name": self.name, "index": self.index, "kubernetesVersion": self.kubernetes_version}
-        (self.directory / "landscape.json").write_text(json.dumps(content, indent=2) + "\n")
+        write_if_changed(self.directory / "landscape.json", json.dumps(self.facts, indent=2) + "\n")
 
 
 def load(name: str, state_home: Path = STATE_HOME) -> Plan | None:

@@ -1,9 +1,8 @@
-"""What outlives the processes of a node: containers, their shims, mounts, control groups, and some files of CNI and kubelet."""
+"""What outlives the processes of a node: containers, shims, mounts, control groups, and files of CNI and kubelet."""
 
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,8 +78,3 @@ def _remove_log_links(plan: Plan) -> None:
     for link in _CONTAINER_LOGS.iterdir():
         if link.is_symlink() and Path(os.readlink(link)).is_relative_to(plan.directory):
             link.unlink(missing_ok=True)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a directory tree that nothing is mounted in any more."""
-    shutil.rmtree(path, ignore_errors=False)

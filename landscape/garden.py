@@ -1,0 +1,266 @@
+"""What an operator would set up in the garden: kinds, a cloud profile, a project, credentials, and who may do what."""
+
+import json
+import secrets
+from base64 import b64encode
+from functools import partial
+from typing import Any
+
+from api.crds import crds
+from landscape import dns, pki
+from landscape.cluster import Credentials
+from landscape.kube import Api, Object
+from landscape.plan import SEEDS, Plan
+from landscape.waiting import until
+
+PROVIDER = "local"
+PROJECT = "local"
+PROJECT_NAMESPACE = "garden-local"
+GARDEN_NAMESPACE = "garden"
+BACKUP_SECRET = "backup-local"
+INTERNAL_DOMAIN_SECRET = "internal-domain"
+DEFAULT_DOMAIN_SECRET = "default-domain"
+
+_CORE = "core.gardener.cloud/v1beta1"
+_SECURITY = "security.gardener.cloud/v1alpha1"
+_SEED_GROUP = "gardener.cloud:system:seeds"
+_RBAC = "rbac.authorization.k8s.io"
+
+# What provider-local brings to every seed. Source: spec/extensions.md 5.
+_EXTENSIONS = (
+    ("BackupBucket", True),
+    ("BackupEntry", True),
+    ("ControlPlane", True),
+    ("DNSRecord", True),
+    ("Infrastructure", True),
+    ("Network", True),
+    ("OperatingSystemConfig", True),
+    ("Worker", True),
+)
+
+
+async def deploy_kinds(plan: Plan) -> None:
+    """Apply the CustomResourceDefinitions and wait until the API server serves them."""
+    definitions = crds("garden")
+    async with Api(plan.kubeconfig("garden")) as api:
+        await api.apply(*definitions)
+        for definition in definitions:
+            name = definition["metadata"]["name"]
+            await until(partial(_established, api, name), f"kind {name} in the garden", 30)
+
+
+async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> None:
+    """Apply the garden's objects. Seeds are not among them: their gardenlets register them."""
+    async with Api(plan.kubeconfig("garden")) as api:
+        await api.apply(*namespaces())
+        await api.apply(
+            *access(),
+            *credentials(plan, cloud_kubeconfig),
+            cloud_profile(plan),
+            project(),
+            controller_registration(),
+        )
+
+
+def namespaces() -> list[Object]:
+    labels = {
+        GARDEN_NAMESPACE: {"gardener.cloud/role": "garden"},
+        PROJECT_NAMESPACE: {"gardener.cloud/role": "project", "project.gardener.cloud/name": PROJECT},
+    }
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": content}}
+        for name, content in labels.items()
+    ]
+
+
+def project() -> Object:
+    return {
+        "apiVersion": _CORE,
+        "kind": "Project",
+        "metadata": {"name": PROJECT},
+        "spec": {"description": "The landscape's own project", "namespace": PROJECT_NAMESPACE},
+    }
+
+
+def cloud_profile(plan: Plan) -> Object:
+    """What the cloud offers."""
+    return {
+        "apiVersion": _CORE,
+        "kind": "CloudProfile",
+        "metadata": {"name": PROVIDER},
+        "spec": {
+            "type": PROVIDER,
+            "kubernetes": {"versions": [{"version": plan.kubernetes_version, "classification": "supported"}]},
+            "machineImages": [
+                {
+                    "name": PROVIDER,
+                    "versions": [
+                        {
+                            "version": "1.0.0",
+                            "classification": "supported",
+                            "cri": [{"name": "containerd"}],
+                            "architectures": ["amd64"],
+                        }
+                    ],
+                }
+            ],
+            "machineTypes": [
+                {"name": PROVIDER, "cpu": "2", "gpu": "0", "memory": "4Gi", "architecture": "amd64", "usable": True}
+            ],
+            "regions": [{"name": PROVIDER, "zones": [{"name": "0"}]}],
+            "providerConfig": {
+                "apiVersion": "local.provider.extensions.gardener.cloud/v1alpha1",
+                "kind": "CloudProfileConfig",
+                "machineNetwork": plan.machine_network,
+                "imagesDirectory": str(plan.machine_images),
+            },
+        },
+    }
+
+
+def controller_registration() -> Object:
+    resources = [{"kind": kind, "type": PROVIDER, "primary": primary} for kind, primary in _EXTENSIONS]
+    return {
+        "apiVersion": _CORE,
+        "kind": "ControllerRegistration",
+        "metadata": {"name": "provider-local"},
+        "spec": {"resources": resources},
+    }
+
+
+def credentials(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> list[Object]:
+    """Secrets for cloud, DNS and backups, and the binding of the project to the cloud."""
+    domain = {
+        "server": plan.host_address,
+        "port": "53",
+        "zone": plan.dns_zone,
+        "tsigKeyName": dns.TSIG_NAME,
+        "tsigSecret": dns.tsig_secret(plan),
+        "tsigAlgorithm": dns.TSIG_ALGORITHM,
+    }
+    annotations = {"dns.gardener.cloud/provider": PROVIDER}
+    internal = annotations | {"dns.gardener.cloud/domain": plan.internal_domain}
+    default = annotations | {"dns.gardener.cloud/domain": plan.default_domain}
+    backup = {"endpoint": plan.object_store_endpoint, "token": object_store_token(plan)}
+    role = "gardener.cloud/role"
+    return [
+        _secret(PROJECT_NAMESPACE, PROVIDER, {"kubeconfig": json.dumps(cloud_kubeconfig)}),
+        _secret(GARDEN_NAMESPACE, BACKUP_SECRET, backup),
+        _secret(GARDEN_NAMESPACE, INTERNAL_DOMAIN_SECRET, domain, {role: "internal-domain"}, internal),
+        _secret(GARDEN_NAMESPACE, DEFAULT_DOMAIN_SECRET, domain, {role: "default-domain"}, default),
+        {
+            "apiVersion": _SECURITY,
+            "kind": "CredentialsBinding",
+            "metadata": {"name": PROVIDER, "namespace": PROJECT_NAMESPACE},
+            "provider": {"type": PROVIDER},
+            "credentialsRef": {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "namespace": PROJECT_NAMESPACE,
+                "name": PROVIDER,
+            },
+        },
+    ]
+
+
+def object_store_token(plan: Plan) -> str:
+    """The administrator's token of the object store; made when first asked for."""
+    if not plan.object_store_token.exists():
+        pki.write_secret(plan.object_store_token, secrets.token_urlsafe(32).encode())
+    return plan.object_store_token.read_text()
+
+
+def access() -> list[Object]:
+    """Roles of our processes in the garden."""
+    everything = ["*"]
+    read = ["get", "list", "watch"]
+    common = [
+        _rule(["core.gardener.cloud", "security.gardener.cloud"], ["*"], everything),
+        _rule([""], ["secrets", "configmaps", "events", "namespaces"], everything),
+        _rule(["events.k8s.io"], ["events"], everything),
+        _rule(["coordination.k8s.io"], ["leases"], everything),
+        _rule(["rbac.authorization.k8s.io"], ["roles", "rolebindings"], everything),
+        _rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], read),
+    ]
+    seeds = [
+        _rule(["core.gardener.cloud"], ["*"], [*read, "create", "update", "patch", "delete"]),
+        _rule(["security.gardener.cloud"], ["*"], read),
+        _rule([""], ["secrets", "configmaps"], [*read, "create", "update", "patch", "delete"]),
+        _rule([""], ["namespaces"], [*read, "create", "patch"]),
+        _rule(["", "events.k8s.io"], ["events"], ["create", "patch", "update"]),
+        _rule(["coordination.k8s.io"], ["leases"], [*read, "create", "update", "patch"]),
+        _rule(["certificates.k8s.io"], ["certificatesigningrequests"], ["get", "create"]),
+    ]
+    return [
+        *_bound_role("gardener.cloud:system:operators", common, "gardener.cloud:system:operators"),
+        *_bound_role("gardener.cloud:system:seeds", seeds, _SEED_GROUP),
+    ]
+
+
+OPERATORS = "gardener.cloud:system:operators"
+"""Group of our processes of the garden itself."""
+
+
+def process_kubeconfig(plan: Plan, process: str) -> dict[str, Any]:
+    """Kubeconfig for one of our processes in the garden, with an identity of its own; a gardenlet's is its seed's."""
+    garden = plan.garden
+    issuer = Credentials.of(garden)
+    if process in SEEDS:
+        user, group = f"gardener.cloud:system:seed:{process}", _SEED_GROUP
+    else:
+        user, group = f"gardener.cloud:system:{process}", OPERATORS
+    return pki.kubeconfig(garden.server, issuer.ca, issuer.ca.issue(f"process-{process}", user, [group]), "garden")
+
+
+async def cloud_account(plan: Plan) -> dict[str, Any]:
+    """A tenant of the cloud: it may run machines, and is not the cloud's administrator."""
+    issuer = Credentials.of(plan.cloud)
+    client = issuer.ca.issue("tenant", "tenant", ["tenants"])
+    rules = [
+        _rule([""], ["namespaces", "pods", "secrets", "configmaps", "services", "events"], ["*"]),
+        _rule([""], ["pods/log", "pods/exec", "nodes"], ["get", "list", "watch", "create"]),
+        _rule(["networking.k8s.io"], ["networkpolicies"], ["*"]),
+    ]
+    async with Api(plan.kubeconfig("cloud")) as api:
+        await api.apply(*_bound_role("tenants", rules, "tenants"))
+    return pki.kubeconfig(plan.cloud.server, issuer.ca, client, "cloud")
+
+
+def _bound_role(name: str, rules: list[Object], group: str) -> list[Object]:
+    version = f"{_RBAC}/v1"
+    return [
+        {"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules},
+        {
+            "apiVersion": version,
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": group}],
+        },
+    ]
+
+
+def _rule(groups: list[str], resources: list[str], verbs: list[str]) -> Object:
+    return {"apiGroups": groups, "resources": resources, "verbs": verbs}
+
+
+def _secret(
+    namespace: str,
+    name: str,
+    data: dict[str, str],
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+) -> Object:
+    metadata: Object = {"name": name, "namespace": namespace}
+    if labels:
+        metadata["labels"] = labels
+    if annotations:
+        metadata["annotations"] = annotations
+    encoded = {key: b64encode(value.encode()).decode() for key, value in data.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": encoded}
+
+
+async def _established(api: Api, name: str) -> bool:
+    definition = await api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+    conditions = (definition or {}).get("status", {}).get("conditions") or []
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)

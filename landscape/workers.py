@@ -1,0 +1,158 @@
+"""Our own processes in a landscape: one table of what runs where, with which configuration."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from landscape import garden
+from landscape.files import write_if_changed
+from landscape.pki import write_kubeconfig
+from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, VPN_NETWORK, ClusterPlan, Plan
+from landscape.processes import ProcessSpec
+from workers.codec import write_key_file
+
+Config = dict[str, Any]
+
+
+def of_host(plan: Plan) -> list[ProcessSpec]:
+    """Write the configurations of the host's processes; what to start."""
+    return [_spec(plan, f"garden/{worker}", worker, config(plan), None) for worker, config in _HOST.items()]
+
+
+def of_seed(plan: Plan, seed: ClusterPlan) -> list[ProcessSpec]:
+    """The same for the processes of a seed."""
+    return [
+        _spec(plan, f"{seed.name}/{worker}", worker, config(plan, seed), seed.netns) for worker, config in _SEED.items()
+    ]
+
+
+def write_codec_key(plan: Plan) -> None:
+    """The key that encrypts histories; an existing one stays."""
+    write_key_file(plan.codec_key)
+
+
+def object_store(plan: Plan) -> ProcessSpec:
+    """The backup store: started before all others, it is part of the ground."""
+    garden.object_store_token(plan)
+    config = {
+        "address": plan.host_address,
+        "port": 9000,
+        "directory": str(plan.directory / "object-store" / "buckets"),
+        "adminTokenFile": str(plan.object_store_token),
+    }
+    return _spec(plan, "object-store", "object-store", config, None)
+
+
+def _spec(plan: Plan, name: str, worker: str, config: Config, netns: str | None) -> ProcessSpec:
+    file = plan.configs / f"{name.replace('/', '-')}.yaml"
+    write_if_changed(file, yaml.safe_dump(config, sort_keys=False))
+    gardener = Path(sys.executable).parent / "gardener"
+    argv = (str(gardener), "worker", worker, "--config", str(file))
+    return ProcessSpec(name, argv, netns, {"MALLOC_ARENA_MAX": "2", "PYTHONDONTWRITEBYTECODE": ""})
+
+
+def _temporal(plan: Plan) -> Config:
+    return {"address": plan.temporal_address, "codecKeyFile": str(plan.codec_key)}
+
+
+def _garden_connection(plan: Plan, process: str) -> Config:
+    path = plan.directory / "garden" / "processes" / f"{process}.kubeconfig"
+    return {"kubeconfig": str(write_kubeconfig(path, garden.process_kubeconfig(plan, process)))}
+
+
+def _controller_manager(plan: Plan) -> Config:
+    connection = _garden_connection(plan, "controller-manager")
+    return {
+        "gardenClientConnection": connection,
+        "temporal": _temporal(plan),
+        "health": _health(plan.host_address, 2718),
+    }
+
+
+def _codec_server(plan: Plan) -> Config:
+    return {
+        "codecKeyFile": str(plan.codec_key),
+        "address": plan.host_address,
+        "port": 8234,
+        "allowedOrigins": [plan.temporal_ui],
+    }
+
+
+def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
+    return {
+        "gardenClientConnection": _garden_connection(plan, seed.name),
+        "seedClientConnection": {"kubeconfig": str(plan.kubeconfig(seed.name))},
+        "temporal": _temporal(plan),
+        "seedConfig": seed_config(plan, seed),
+        "vpn": {"network": VPN_NETWORK},
+        "health": _health(seed.address, 2728),
+    }
+
+
+def _provider_local(plan: Plan, seed: ClusterPlan) -> Config:
+    return {
+        "seedName": seed.name,
+        "seedKubeconfig": str(plan.kubeconfig(seed.name)),
+        "temporal": _temporal(plan),
+        "loadBalancerIp": seed.address,
+        "health": _health(seed.address, 2738),
+    }
+
+
+def _health(address: str, port: int) -> Config:
+    return {"address": address, "port": port}
+
+
+def seed_config(plan: Plan, seed: ClusterPlan) -> Config:
+    """The Seed that the gardenlet registers."""
+
+    def secret(name: str) -> Config:
+        return {"apiVersion": "v1", "kind": "Secret", "name": name, "namespace": garden.GARDEN_NAMESPACE}
+
+    def domain(name: str, reference: str) -> Config:
+        return {
+            "type": garden.PROVIDER,
+            "domain": name,
+            "zone": plan.dns_zone,
+            "credentialsRef": secret(reference),
+        }
+
+    return {
+        "metadata": {"name": seed.name},
+        "spec": {
+            "provider": {"type": garden.PROVIDER, "region": garden.PROVIDER, "zones": ["0"]},
+            "networks": {
+                "nodes": f"{seed.address}/32",
+                "pods": seed.pods,
+                "services": seed.services,
+                "shootDefaults": {"pods": SHOOT_PODS, "services": SHOOT_SERVICES},
+            },
+            "dns": {
+                "internal": domain(plan.internal_domain, garden.INTERNAL_DOMAIN_SECRET),
+                "defaults": [domain(plan.default_domain, garden.DEFAULT_DOMAIN_SECRET)],
+                "provider": {"type": garden.PROVIDER, "credentialsRef": secret(garden.INTERNAL_DOMAIN_SECRET)},
+            },
+            "backup": {
+                "provider": garden.PROVIDER,
+                "region": garden.PROVIDER,
+                "credentialsRef": secret(garden.BACKUP_SECRET),
+            },
+            "settings": {"scheduling": {"visible": True}},
+        },
+    }
+
+
+_HOST: dict[str, Callable[[Plan], Config]] = {
+    "codec-server": _codec_server,
+    "controller-manager": _controller_manager,
+}
+"""Processes of the host, by their names in ``gardener worker NAME``."""
+
+_SEED: dict[str, Callable[[Plan, ClusterPlan], Config]] = {
+    "provider-local": _provider_local,
+    "gardenlet": _gardenlet,
+}
+"""Processes in the network namespace of each seed."""
