@@ -38,9 +38,8 @@ _TROUBLE = frozenset(
 
 async def apply(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> None:
     """Apply objects at once, workloads when all that they mount is there."""
-    workloads = [
-        item for item in objects if item["kind"] in ("Deployment", "StatefulSet", "DaemonSet", "ManagedResource")
-    ]
+    last = ("Deployment", "StatefulSet", "DaemonSet", "ManagedResource")
+    workloads = [item for item in objects if item["kind"] in last]
     rest = [item for item in objects if item["kind"] not in last]
     await asyncio.gather(*(client.apply(item, manager=MANAGER) for item in rest))
     await asyncio.gather(*(client.apply(item, manager=MANAGER) for item in workloads))
