@@ -1,0 +1,245 @@
+"""MachineDeployments: one MachineSet per machine class, and the way from the old one to the new."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from activities.kube.cache import Caches, Key
+from activities.kube.client import KubeClient, Object, Objects, WatchEvent
+from activities.kube.controller import Controller, Requeue
+from activities.kube.errors import AlreadyExists, Conflict
+from api.resources import MACHINE_DEPLOYMENT, MACHINE_SET
+from workers.machine_controller_manager.objects import (
+    FINALIZER,
+    hold,
+    is_deleting,
+    now,
+    owner_name,
+    owner_reference,
+    owner_uid,
+    release,
+    replacing,
+    write_status,
+)
+
+_HASH_LABEL = "machine-template-hash"
+
+
+class MachineDeploymentController:
+    """Creates, scales and deletes MachineSets."""
+
+    def __init__(self, seed: KubeClient, caches: Caches, namespace: str) -> None:
+        self._seed = seed
+        self._namespace = namespace
+        self._controller = Controller("machine deployments", self._reconcile, longest_delay=15.0)
+        self._controller.watch(caches.of(MACHINE_DEPLOYMENT, namespace))
+        self._controller.watch(caches.of(MACHINE_SET, namespace), keys=self._owner)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._controller.run()
+
+    def _owner(self, event: WatchEvent) -> list[Key]:
+        name = owner_name(event.object, MACHINE_DEPLOYMENT.kind)
+        return [Key(self._namespace, name)] if name else []
+
+    async def _reconcile(self, key: Key) -> Requeue | None:
+        found = await self._seed.find(MACHINE_DEPLOYMENT, key.name, self._namespace)
+        if found is None:
+            return None
+        try:
+            await self._converge(found)
+        except Conflict:
+            return Requeue(0.5)
+        return None
+
+    async def _converge(self, found: Object) -> None:
+        sets = await self._sets(found)
+        if is_deleting(found):
+            for each in sets:
+                await self._delete(each)
+            if not sets:
+                await release(self._seed, MACHINE_DEPLOYMENT, found)
+            return
+        found = await hold(self._seed, MACHINE_DEPLOYMENT, found)
+        living = [each for each in sets if not is_deleting(each)]
+        new = next((each for each in living if _class_of(each) == _class_of(found)), None)
+        old = [each for each in living if each is not new]
+        if new is None:
+            first = int(found["spec"].get("replicas") or 0) if not old else 0
+            new = await self._create(found, first)
+        if not found["spec"].get("paused"):
+            await self._scale(found, new, old)
+        await write_status(self._seed, MACHINE_DEPLOYMENT, found, status(found, new, old))
+
+    async def _scale(self, found: Object, new: Object, old: Objects) -> None:
+        plan = plan_scaling(found["spec"], new, old)
+        template = _template(found)
+        patch: dict[str, Any] = {}
+        if new["spec"].get("replicas") != plan.new:
+            patch["replicas"] = plan.new
+        if new["spec"]["template"]["spec"] != template["spec"]:
+            patch["template"] = {"spec": replacing(new["spec"]["template"]["spec"], template["spec"])}
+        if patch:
+            await self._patch(new, {"spec": patch})
+        for each, replicas in zip(old, plan.old, strict=True):
+            if each["spec"].get("replicas") != replicas:
+                await self._patch(each, {"spec": {"replicas": replicas}})
+            elif replicas == 0 and not (each.get("status") or {}).get("replicas"):
+                await self._delete(each)
+
+    async def _sets(self, found: Object) -> Objects:
+        uid = found["metadata"]["uid"]
+        return [each for each in await self._seed.list(MACHINE_SET, self._namespace) if owner_uid(each) == uid]
+
+    async def _create(self, found: Object, replicas: int) -> Object:
+        made = new_set(found, replicas)
+        try:
+            return await self._seed.create(made)
+        except AlreadyExists:
+            # Of an earlier try, or still going from an earlier time with this class.
+            live = await self._seed.get(MACHINE_SET, made["metadata"]["name"], self._namespace)
+            if is_deleting(live) or owner_uid(live) != found["metadata"]["uid"]:
+                raise Conflict(409, "StillDeleting", f"creating MachineSet {made['metadata']['name']}") from None
+            return live
+
+    async def _patch(self, each: Object, patch: Mapping[str, Any]) -> None:
+        await self._seed.patch(MACHINE_SET, each["metadata"]["name"], self._namespace, patch)
+
+    async def _delete(self, each: Object) -> None:
+        if not is_deleting(each):
+            metadata = each["metadata"]
+            await self._seed.delete(MACHINE_SET, metadata["name"], self._namespace, uid=metadata["uid"])
+
+
+def new_set(found: Mapping[str, Any], replicas: int) -> Object:
+    """The MachineSet for a deployment's present class; its name follows from the class."""
+    digest = hashlib.sha256(_class_of(found).encode()).hexdigest()[:5]
+    template = _template(found)
+    labels = {**((template.get("metadata") or {}).get("labels") or {}), _HASH_LABEL: digest}
+    return {
+        "apiVersion": MACHINE_SET.api_version,
+        "kind": MACHINE_SET.kind,
+        "metadata": {
+            "name": f"{found['metadata']['name']}-{digest}",
+            "namespace": found["metadata"]["namespace"],
+            "labels": labels,
+            "ownerReferences": [owner_reference(found)],
+            "finalizers": [FINALIZER],
+        },
+        "spec": {
+            "replicas": replicas,
+            "minReadySeconds": found["spec"].get("minReadySeconds") or 0,
+            "selector": {"matchLabels": labels},
+            "template": {**template, "metadata": {**(template.get("metadata") or {}), "labels": labels}},
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Wanted replicas of the new set and of each old one."""
+
+    new: int
+    old: tuple[int, ...]
+
+
+def plan_scaling(spec: Mapping[str, Any], new: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Scaling:
+    """One step from the old sets to the new one, within maxSurge and maxUnavailable.
+
+    As a Deployment of Kubernetes does it: what does not run anyway goes first.
+    """
+    wanted = int(spec.get("replicas") or 0)
+    have = [int(each["spec"].get("replicas") or 0) for each in old]
+    new_now = int(new["spec"].get("replicas") or 0)
+    if not any(have) and not any((each.get("status") or {}).get("replicas") for each in old):
+        return Scaling(wanted, tuple(0 for _ in old))
+    strategy = spec.get("strategy") or {}
+    if strategy.get("type") == "Recreate":
+        return Scaling(new_now, tuple(0 for _ in old))
+    rolling = strategy.get("rollingUpdate") or {}
+    surge, unavailable = _bounds(rolling, wanted)
+    total = new_now + sum(have)
+    grown = new_now if new_now >= wanted else min(wanted, new_now + max(0, wanted + surge - total))
+    least = wanted - unavailable
+    new_missing = max(0, new_now - _available(new))
+    spare = total - least - new_missing
+    rest = list(have)
+    for index, each in enumerate(old):
+        dead = max(0, min(rest[index] - _available(each), spare))
+        rest[index] -= dead
+        spare -= dead
+    live = _available(new) + sum(min(count, _available(each)) for count, each in zip(rest, old, strict=True)) - least
+    for index, count in enumerate(rest):
+        gone = max(0, min(count, live, spare))
+        rest[index] -= gone
+        live -= gone
+        spare -= gone
+    return Scaling(min(grown, wanted), tuple(rest))
+
+
+def status(found: Mapping[str, Any], new: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """``MachineDeployment.status``, as far as the sets have reported."""
+    wanted = int(found["spec"].get("replicas") or 0)
+    counts = {
+        field: sum(int((each.get("status") or {}).get(field) or 0) for each in (new, *old))
+        for field in ("replicas", "readyReplicas", "availableReplicas")
+    }
+    enough = (
+        counts["availableReplicas"]
+        >= wanted - _bounds((found["spec"].get("strategy") or {}).get("rollingUpdate") or {}, wanted)[1]
+    )
+    condition = {
+        "type": "Available",
+        "status": "True" if enough else "False",
+        "reason": "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
+        "message": f"{counts['availableReplicas']} of {wanted} machines are available.",
+    }
+    known = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or []}
+    return {
+        **counts,
+        "observedGeneration": found["metadata"]["generation"],
+        "updatedReplicas": int((new.get("status") or {}).get("replicas") or 0),
+        "unavailableReplicas": max(0, wanted - counts["availableReplicas"]),
+        "conditions": [_with_times(condition, known.get("Available"))],
+    }
+
+
+def _with_times(condition: dict[str, Any], known: Mapping[str, Any] | None) -> dict[str, Any]:
+    if known and all(known.get(key) == value for key, value in condition.items()):
+        return dict(known)
+    time = now()
+    same = known is not None and known.get("status") == condition["status"]
+    return {
+        **condition,
+        "lastUpdateTime": time,
+        "lastTransitionTime": known["lastTransitionTime"] if known and same else time,
+    }
+
+
+def _bounds(rolling: Mapping[str, Any], wanted: int) -> tuple[int, int]:
+    """maxSurge (rounded up) and maxUnavailable (rounded down) in machines; not both may be nothing."""
+    surge = _count(rolling.get("maxSurge", 1), wanted, up=True)
+    unavailable = _count(rolling.get("maxUnavailable", 0), wanted, up=False)
+    return (1, 0) if surge == 0 and unavailable == 0 else (surge, unavailable)
+
+
+def _count(value: int | str, of: int, *, up: bool) -> int:
+    if isinstance(value, str) and value.endswith("%"):
+        percent = int(value[:-1]) * of
+        return -(-percent // 100) if up else percent // 100
+    return int(value)
+
+
+def _available(each: Mapping[str, Any]) -> int:
+    return int((each.get("status") or {}).get("availableReplicas") or 0)
+
+
+def _class_of(found: Mapping[str, Any]) -> str:
+    return str(found["spec"]["template"]["spec"]["class"]["name"])
+
+
+def _template(found: Mapping[str, Any]) -> dict[str, Any]:
+    template: dict[str, Any] = found["spec"]["template"]
+    return template

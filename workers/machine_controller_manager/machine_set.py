@@ -1,0 +1,175 @@
+"""MachineSets: keep as many machines of one class as wanted."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from activities.kube.cache import Caches, Key
+from activities.kube.client import KubeClient, Object, Objects, WatchEvent
+from activities.kube.controller import Controller, Requeue
+from activities.kube.errors import AlreadyExists, Conflict
+from api.resources import MACHINE, MACHINE_SET
+from workers.machine_controller_manager.objects import (
+    FINALIZER,
+    hold,
+    is_deleting,
+    owner_name,
+    owner_reference,
+    owner_uid,
+    phase_of,
+    release,
+    replacing,
+    write_status,
+)
+
+NODE_LABEL = "node"
+_PRIORITY_ANNOTATION = "machinepriority.machine.sapcloud.io"
+"""On a Machine: lower goes first when there are too many. Written by the cluster autoscaler."""
+_PHASES_TO_GO = ("", "Failed", "CrashLoopBackOff", "Pending", "Unknown", "Available", "Running")
+_SYNCED = (
+    "nodeTemplate",
+    "drainTimeout",
+    "healthTimeout",
+    "creationTimeout",
+    "maxEvictRetries",
+    "nodeConditions",
+)
+"""Fields of a machine that follow its set; all others are fixed when it is created."""
+
+
+class MachineSetController:
+    """Creates and deletes Machines.
+
+    It counts what the API server has, not what a cache shows, and names machines by slots: whoever
+    finds one missing, this process or the next, makes the same one.
+    """
+
+    def __init__(self, seed: KubeClient, caches: Caches, namespace: str) -> None:
+        self._seed = seed
+        self._namespace = namespace
+        self._controller = Controller("machine sets", self._reconcile, longest_delay=15.0)
+        self._controller.watch(caches.of(MACHINE_SET, namespace))
+        self._controller.watch(caches.of(MACHINE, namespace), keys=self._owner)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._controller.run()
+
+    def _owner(self, event: WatchEvent) -> list[Key]:
+        name = owner_name(event.object, MACHINE_SET.kind)
+        return [Key(self._namespace, name)] if name else []
+
+    async def _reconcile(self, key: Key) -> Requeue | None:
+        found = await self._seed.find(MACHINE_SET, key.name, self._namespace)
+        if found is None:
+            return None
+        try:
+            await self._converge(found)
+        except Conflict:
+            return Requeue(0.05)
+        return None
+
+    async def _converge(self, found: Object) -> None:
+        machines = await self._machines(found)
+        if is_deleting(found):
+            for machine in machines:
+                await self._delete(machine)
+            if not machines:
+                await release(self._seed, MACHINE_SET, found)
+            return
+        found = await hold(self._seed, MACHINE_SET, found)
+        active = [each for each in machines if not is_deleting(each) and phase_of(each) != "Failed"]
+        for machine in machines:
+            if phase_of(machine) == "Failed":
+                await self._delete(machine)
+        wanted = int(found["spec"].get("replicas") or 0)
+        taken = {each["metadata"]["name"] for each in machines}
+        names = free_names(found, taken)
+        for _ in range(wanted - len(active)):
+            active.append(await self._create(found, next(names)))
+        for machine in surplus(active, len(active) - wanted):
+            await self._delete(machine)
+            active.remove(machine)
+        for machine in active:
+            await self._sync(found, machine)
+        await write_status(self._seed, MACHINE_SET, found, status(found, active))
+
+    async def _machines(self, found: Object) -> Objects:
+        uid = found["metadata"]["uid"]
+        return [each for each in await self._seed.list(MACHINE, self._namespace) if owner_uid(each) == uid]
+
+    async def _create(self, found: Object, name: str) -> Object:
+        machine = new_machine(found, name)
+        try:
+            return await self._seed.create(machine)
+        except AlreadyExists:
+            return await self._seed.get(MACHINE, name, self._namespace)
+
+    async def _delete(self, machine: Object) -> None:
+        if not is_deleting(machine):
+            metadata = machine["metadata"]
+            await self._seed.delete(MACHINE, metadata["name"], self._namespace, uid=metadata["uid"])
+
+    async def _sync(self, found: Object, machine: Object) -> None:
+        wanted, live = ({key: spec[key] for key in _SYNCED if key in spec} for spec in (_spec(found), machine["spec"]))
+        if patch := replacing(live, wanted):
+            await self._seed.patch(MACHINE, machine["metadata"]["name"], self._namespace, {"spec": patch})
+
+
+def new_machine(found: Mapping[str, Any], name: str) -> Object:
+    """A Machine of a set. It comes with its finalizer: from its first moment on there may be a pod for it."""
+    template = found["spec"]["template"]
+    return {
+        "apiVersion": MACHINE.api_version,
+        "kind": MACHINE.kind,
+        "metadata": {
+            "name": name,
+            "namespace": found["metadata"]["namespace"],
+            "labels": {**((template.get("metadata") or {}).get("labels") or {}), NODE_LABEL: name},
+            "annotations": dict((template.get("metadata") or {}).get("annotations") or {}),
+            "ownerReferences": [owner_reference(found)],
+            "finalizers": [FINALIZER],
+        },
+        "spec": template["spec"],
+    }
+
+
+def free_names(found: Mapping[str, Any], taken: set[str]) -> Iterator[str]:
+    """Names for new machines: slots of the set in order, without those whose machine is still there."""
+    uid, slot = found["metadata"]["uid"], 0
+    while True:
+        name = f"{found['metadata']['name']}-{hashlib.sha256(f'{uid}/{slot}'.encode()).hexdigest()[:5]}"
+        if name not in taken:
+            yield name
+        slot += 1
+
+
+def surplus(machines: Objects, count: int) -> Objects:
+    """Machines to delete when there are too many: by priority, then those of least use, then the newest."""
+    if count <= 0:
+        return []
+
+    def order(machine: Object) -> tuple[int, int]:
+        priority = (machine["metadata"].get("annotations") or {}).get(_PRIORITY_ANNOTATION, "3")
+        phase = phase_of(machine)
+        return int(priority), _PHASES_TO_GO.index(phase) if phase in _PHASES_TO_GO else len(_PHASES_TO_GO)
+
+    newest_first = sorted(machines, key=lambda each: str(each["metadata"].get("creationTimestamp")), reverse=True)
+    return sorted(newest_first, key=order)[:count]
+
+
+def status(found: Mapping[str, Any], active: Objects) -> dict[str, Any]:
+    """``MachineSet.status``."""
+    running = sum(phase_of(each) == "Running" for each in active)
+    return {
+        "observedGeneration": found["metadata"]["generation"],
+        "replicas": len(active),
+        "fullyLabeledReplicas": len(active),
+        "readyReplicas": running,
+        "availableReplicas": running,
+    }
+
+
+def _spec(found: Mapping[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = found["spec"]["template"]["spec"]
+    return spec

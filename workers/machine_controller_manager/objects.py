@@ -1,0 +1,125 @@
+"""What the controllers of machines, sets and deployments have in common."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from activities.kube.client import KubeClient, Object
+from activities.kube.errors import NotFound
+from api.resources import Resource
+
+FINALIZER = "machine.sapcloud.io/machine-controller-manager"
+
+
+def now() -> str:
+    """The time as Kubernetes writes it, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def age_of(timestamp: str) -> timedelta:
+    """Time that has passed since a Kubernetes timestamp."""
+    return datetime.now(UTC) - datetime.fromisoformat(timestamp)
+
+
+def duration(text: str | None, default: timedelta) -> timedelta:
+    """A Go duration like ``1h30m`` or ``10m0s``, as MachineConfiguration holds it."""
+    if not text:
+        return default
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0}
+    seconds, number = 0.0, ""
+    for character in text:
+        if character in units:
+            seconds += float(number) * units[character]
+            number = ""
+        else:
+            number += character
+    return timedelta(seconds=seconds)
+
+
+def is_deleting(found: Mapping[str, Any]) -> bool:
+    return bool(found["metadata"].get("deletionTimestamp"))
+
+
+def phase_of(machine: Mapping[str, Any]) -> str:
+    """``status.currentStatus.phase``, empty for a new machine."""
+    return str(((machine.get("status") or {}).get("currentStatus") or {}).get("phase") or "")
+
+
+def owner_uid(found: Mapping[str, Any]) -> str:
+    """Uid of the controller in ``ownerReferences``; empty if there is none."""
+    for reference in found["metadata"].get("ownerReferences") or []:
+        if reference.get("controller"):
+            return str(reference["uid"])
+    return ""
+
+
+def owner_name(found: Mapping[str, Any], kind: str) -> str | None:
+    """Name of the controller in ``ownerReferences``, if it is of a kind."""
+    for reference in found["metadata"].get("ownerReferences") or []:
+        if reference.get("controller") and reference["kind"] == kind:
+            return str(reference["name"])
+    return None
+
+
+def owner_reference(owner: Mapping[str, Any]) -> dict[str, Any]:
+    """Reference to a controlling owner, which must not go before what it owns."""
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+async def hold(client: KubeClient, resource: Resource, found: Object) -> Object:
+    """Put our finalizer on an object, before anything is made for it. Raises Conflict if it has changed."""
+    finalizers = list(found["metadata"].get("finalizers") or [])
+    if FINALIZER in finalizers:
+        return found
+    return await _set_finalizers(client, resource, found, [*finalizers, FINALIZER])
+
+
+async def release(client: KubeClient, resource: Resource, found: Object) -> None:
+    """Take our finalizer off. Raises Conflict if the object has changed."""
+    finalizers = list(found["metadata"].get("finalizers") or [])
+    if FINALIZER not in finalizers:
+        return
+    try:
+        await _set_finalizers(client, resource, found, [each for each in finalizers if each != FINALIZER])
+    except NotFound:
+        return
+
+
+async def _set_finalizers(client: KubeClient, resource: Resource, found: Object, finalizers: list[str]) -> Object:
+    metadata = found["metadata"]
+    patch = {"metadata": {"finalizers": finalizers, "resourceVersion": metadata["resourceVersion"]}}
+    return await client.patch(resource, metadata["name"], metadata["namespace"], patch)
+
+
+async def write_status(client: KubeClient, resource: Resource, found: Object, status: Mapping[str, Any]) -> None:
+    """Write the fields of ``status`` that differ; the object may be gone by now."""
+    live = found.get("status") or {}
+    changed = {key: value for key, value in status.items() if live.get(key) != value}
+    if not changed:
+        return
+    metadata = found["metadata"]
+    try:
+        await client.patch(resource, metadata["name"], metadata["namespace"], {"status": changed}, subresource="status")
+    except NotFound:
+        return
+
+
+def replacing(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """A merge patch that makes ``live`` be ``wanted``: what is not wanted is removed."""
+    patch: dict[str, Any] = {}
+    for key in live.keys() | wanted.keys():
+        if key not in wanted:
+            patch[key] = None
+        elif isinstance(wanted[key], Mapping) and isinstance(live.get(key), Mapping):
+            if inner := replacing(live[key], wanted[key]):
+                patch[key] = inner
+        elif live.get(key) != wanted[key]:
+            patch[key] = wanted[key]
+    return patch
