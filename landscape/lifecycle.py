@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from landscape import binaries, containerd, dns, garden, images, network, residue, seed, temporal, workers
+from landscape import binaries, containerd, dns, garden, images, keeper, network, residue, seed, temporal, workers
 from landscape import plan as plans
 from landscape.cluster import Cluster
 from landscape.errors import LandscapeError
@@ -62,6 +62,7 @@ class _Up:
         self._archives: dict[Role, asyncio.Task[list[Path]]] = {}
 
     async def run(self) -> None:
+        self._processes.start(keeper.process(self._plan.directory / "processes", self._plan.logs))
         # A failure cancels the rest; what was started stays for the next up, or for down.
         try:
             async with asyncio.TaskGroup() as group:
@@ -174,8 +175,12 @@ async def down(name: str, progress: Progress) -> None:
     with _locked(name):
         processes = processes_of(plan)
         running = list(processes.all())
-        # Kubelets and containerd's clients first: they would start pods again while these are ended.
-        await asyncio.to_thread(processes.stop, running, 3.0)
+        # The keeper first, or it would start again what is stopped after it.
+        for part in (
+            [each for each in running if each.spec.name == keeper.NAME],
+            [each for each in running if each.spec.name != keeper.NAME],
+        ):
+            await asyncio.to_thread(processes.stop, part, 3.0)
         progress.say(f"{len(running)} processes ended")
         await asyncio.to_thread(residue.remove_pods, plan)
         await network.down(plan)

@@ -1,7 +1,7 @@
 """Network namespaces, links, routes and rules of a landscape.
 
-The host itself forwards nothing and gets no iptables rule: it only has an address of its own for the landscape's services
-and a link to each namespace. Whatever has no route ends at an ``unreachable`` one, so nothing leaves the machine.
+The host itself forwards nothing and gets no iptables rule: it only has an address of its own for its services and a link
+to each namespace. Whatever has no route ends at an ``unreachable`` one, so nothing leaves the machine.
 """
 
 import asyncio

@@ -5,6 +5,7 @@ it names one process for all time. So nothing here ever signals a process that t
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -67,16 +68,21 @@ class Processes:
 
     def start(self, spec: ProcessSpec) -> Running:
         """Start the process unless it runs; a process whose arguments have changed is replaced."""
-        known = self.find(spec.name)
-        if known is not None and known.alive:
-            if known.spec == spec:
-                return known
-            self.stop([known])
-        return self.launch(spec, starts=1)
+        with self._locked():
+            known = self.find(spec.name)
+            if known is not None and known.alive:
+                if known.spec == spec:
+                    return known
+                stop([(known.pid, known.start_time)], grace=10.0)
+            return self._launch(spec, starts=1)
 
-    def launch(self, spec: ProcessSpec, starts: int) -> Running:
-        """Start the process, whatever ran before."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+    def restart(self, dead: Running) -> None:
+        """Start a process again that has ended, unless somebody else did or stopped it on purpose."""
+        with self._locked():
+            if self.find(dead.spec.name) == dead and not dead.alive:
+                self._launch(dead.spec, starts=dead.starts + 1)
+
+    def _launch(self, spec: ProcessSpec, starts: int) -> Running:
         self._logs.mkdir(parents=True, exist_ok=True)
         argv = list(spec.argv)
         if spec.netns is not None:
@@ -140,9 +146,18 @@ class Processes:
 
     def stop(self, processes: Sequence[Running], grace: float = 5.0) -> None:
         """End processes: politely, after ``grace`` seconds by force; and forget them."""
-        for running in processes:
-            self._file(running.spec.name).unlink(missing_ok=True)
+        with self._locked():
+            for running in processes:
+                self._file(running.spec.name).unlink(missing_ok=True)
         stop([(running.pid, running.start_time) for running in processes], grace)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Commands and the keeper start processes: one at a time, so that none is started twice."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with (self._directory / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _file(self, name: str) -> Path:
         return self._directory / f"{name.replace('/', '-')}.json"
