@@ -1,0 +1,130 @@
+"""Projects: each gets its namespace, and gives it back."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from activities.kube.cache import Caches, Key, key_of
+from activities.kube.client import KubeClient, WatchEvent
+from activities.kube.controller import Controller, Requeue, TryAgain
+from api import resources
+from api.constants import FINALIZER, NAMESPACE_CREATED, NAMESPACE_PROJECT
+from api.core.v1beta1.project import Project
+from api.project import desired_namespace, namespace_name
+from workers.events import emit
+
+log = logging.getLogger(__name__)
+
+_MANAGER = "gardener-controller-manager"
+_RECHECK_SECONDS = 60.0
+
+
+async def run_project_controller(client: KubeClient, caches: Caches) -> None:
+    """Until cancelled."""
+    projects, namespaces, shoots = (
+        caches.of(resource) for resource in (resources.PROJECT, resources.NAMESPACE, resources.SHOOT)
+    )
+    for cache in (projects, namespaces, shoots):
+        await cache.synced()
+    controller = Controller("projects", _ProjectReconciler(client, caches).reconcile, workers=2)
+
+    def project_of_namespace(event: WatchEvent) -> Iterable[Key]:
+        name = event.object["metadata"]["name"]
+        namespace = name if event.object["kind"] == "Namespace" else event.object["metadata"]["namespace"]
+        return [key_of(each) for each in projects.list() if each.get("spec", {}).get("namespace") == namespace]
+
+    controller.watch(projects)
+    controller.watch(namespaces, keys=project_of_namespace, when=lambda event: event.type != "MODIFIED")
+    controller.watch(shoots, keys=project_of_namespace, when=lambda event: event.type == "DELETED")
+    await controller.run()
+
+
+class _ProjectReconciler:
+    def __init__(self, client: KubeClient, caches: Caches) -> None:
+        self._client = client
+        self._caches = caches
+
+    async def reconcile(self, key: Key) -> Requeue | None:
+        obj = self._caches.of(resources.PROJECT).get(key.name)
+        if obj is None:
+            return None
+        if "deletionTimestamp" in obj["metadata"]:
+            return await self._delete(obj)
+        return await self._ensure(obj)
+
+    async def _ensure(self, obj: dict[str, Any]) -> Requeue | None:
+        project = Project.of(obj)
+        name = project.metadata.name
+        if FINALIZER not in project.metadata.finalizers:
+            await self._set_finalizers(obj, [*project.metadata.finalizers, FINALIZER])
+            return None  # our own write brings the next event
+        if project.status is None or project.status.phase is None:
+            await self._set_phase(obj, "Pending")
+        namespace = namespace_name(project)
+        found = await self._client.find(resources.NAMESPACE, namespace)
+        try:
+            wanted = desired_namespace(project, found)
+        except PermissionError as error:
+            if obj.get("status", {}).get("phase") != "Failed":
+                await emit(self._client, obj, _MANAGER, "NamespaceReconcileFailed", str(error), "Warning")
+            await self._set_phase(obj, "Failed")
+            return Requeue(_RECHECK_SECONDS)
+        if not _covers(found, wanted):
+            await self._client.apply(wanted, manager=_MANAGER)
+        if project.spec.namespace != namespace:
+            await self._client.patch(resources.PROJECT, name, None, {"spec": {"namespace": namespace}})
+        if obj.get("status", {}).get("phase") != "Ready":
+            await emit(
+                self._client, obj, _MANAGER, "NamespaceReconcileSuccessful", f"namespace {namespace} is this project's"
+            )
+        await self._set_phase(obj, "Ready")
+        return None
+
+    async def _delete(self, obj: dict[str, Any]) -> Requeue | None:
+        finalizers = obj["metadata"].get("finalizers") or []
+        if FINALIZER not in finalizers:
+            return None
+        await self._set_phase(obj, "Terminating")
+        project = Project.of(obj)
+        namespace = namespace_name(project)
+        shoots = await self._client.list(resources.SHOOT, namespace)
+        if shoots:
+            names = ", ".join(sorted(each["metadata"]["name"] for each in shoots))
+            await emit(self._client, obj, _MANAGER, "NamespaceNotEmpty", f"still has Shoots: {names}", "Warning")
+            return Requeue(_RECHECK_SECONDS)
+        found = await self._client.find(resources.NAMESPACE, namespace)
+        if found is not None:
+            annotations = found["metadata"].get("annotations") or {}
+            if annotations.get(NAMESPACE_PROJECT) == project.metadata.uid and annotations.get(NAMESPACE_CREATED):
+                if "deletionTimestamp" not in found["metadata"]:
+                    await self._client.delete(resources.NAMESPACE, namespace, uid=found["metadata"]["uid"])
+                    await emit(self._client, obj, _MANAGER, "NamespaceMarkedForDeletion", f"deleting {namespace}")
+                raise TryAgain(f"namespace {namespace} is still there")
+            if annotations.get(NAMESPACE_PROJECT) == project.metadata.uid:
+                release = {"metadata": {"annotations": {NAMESPACE_PROJECT: None}}}
+                await self._client.patch(resources.NAMESPACE, namespace, None, release)
+        await self._set_finalizers(obj, [each for each in finalizers if each != FINALIZER])
+        return None
+
+    async def _set_finalizers(self, obj: dict[str, Any], finalizers: list[str]) -> None:
+        metadata = {"finalizers": finalizers, "resourceVersion": obj["metadata"]["resourceVersion"]}
+        await self._client.patch(resources.PROJECT, obj["metadata"]["name"], None, {"metadata": metadata})
+
+    async def _set_phase(self, obj: dict[str, Any], phase: str) -> None:
+        status = obj.get("status") or {}
+        wanted = {"phase": phase, "observedGeneration": obj["metadata"]["generation"]}
+        if any(status.get(key) != value for key, value in wanted.items()):
+            await self._client.patch(
+                resources.PROJECT, obj["metadata"]["name"], None, {"status": wanted}, subresource="status"
+            )
+
+
+def _covers(found: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:
+    """Whether labels and annotations are as wanted, so that nothing needs to be written."""
+    if found is None:
+        return False
+    return all(
+        (found["metadata"].get(field) or {}).get(key) == value
+        for field in ("labels", "annotations")
+        for key, value in wanted["metadata"][field].items()
+    )
