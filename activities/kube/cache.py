@@ -76,9 +76,14 @@ class Cache:
             return list(self._objects.values())
         return [obj for key, obj in self._objects.items() if key.namespace == namespace]
 
-    async def synced(self) -> None:
-        """Returns once the first list has been read."""
-        await self._synced.wait()
+    async def synced(self, timeout: float | None = None) -> None:
+        """Returns once the first list has been read. Raises TimeoutError after ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._synced.wait()
+        except TimeoutError:
+            why = self._last_error or "the server does not answer"
+            raise TimeoutError(f"{self.resource} could not be listed within {timeout:.0f} s: {why}") from None
 
     @property
     def is_synced(self) -> bool:

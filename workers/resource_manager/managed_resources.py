@@ -504,10 +504,9 @@ class ManagedResourceController:
             cache = self._watched[resource] = self._target_caches.of(resource, labels=label)
             cache.subscribe(self._on_target)
         try:
-            async with asyncio.timeout(_SYNC_PATIENCE):
-                await cache.synced()
-        except TimeoutError:
-            raise TryAgain(f"{resource} of the target cluster can't be listed") from None
+            await cache.synced(_SYNC_PATIENCE)
+        except TimeoutError as error:
+            raise TryAgain(str(error)) from None
         return cache
 
     # Status

@@ -1,0 +1,357 @@
+"""Empty a shoot before its nodes and its control plane go: what users made may hold load balancers and disks.
+
+Webhooks first, they could forbid the rest; then extended APIs; then everything that runs or costs
+money. What our own ManagedResources brought stays: nodes and tunnel are needed until the end.
+Source: spec/flows.md 3.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from temporalio import activity
+
+from activities.errors import transient
+from activities.heartbeat import heartbeating
+from activities.kube.cache import Cache, Caches
+from activities.kube.client import KubeClient, Object
+from activities.kube.clusters import Clusters, ClusterView
+from activities.kube.errors import ApiError, Conflict, NotFound
+from api import constants, resources
+from api.errors import ErrorCode
+from api.operations import ShootTask, TaskResult
+from api.resources import Resource
+
+_WEBHOOKS = (resources.VALIDATING_WEBHOOK_CONFIGURATION, resources.MUTATING_WEBHOOK_CONFIGURATION)
+_EXTENDED_APIS = (resources.API_SERVICE, resources.CUSTOM_RESOURCE_DEFINITION)
+_SNAPSHOTS = (resources.VOLUME_SNAPSHOT, resources.VOLUME_SNAPSHOT_CONTENT)
+_COSTLY = (resources.SERVICE, resources.PERSISTENT_VOLUME_CLAIM)
+"""What makes things in the cloud; cleaned even if the owner asked to skip the cleanup."""
+_WORKLOADS = (
+    resources.CRON_JOB,
+    resources.JOB,
+    resources.DEPLOYMENT,
+    resources.STATEFUL_SET,
+    resources.DAEMON_SET,
+    resources.REPLICA_SET,
+    resources.REPLICATION_CONTROLLER,
+    resources.POD,
+    resources.INGRESS,
+)
+
+_GRACE = timedelta(minutes=5)
+_LONG_GRACE = timedelta(hours=1)
+_LEASE_AGE = timedelta(seconds=4)
+_PATIENCE = 10 * 60.0
+_MARGIN = 15.0
+"""Seconds before our time is over in which we say what is left instead of being cut off."""
+_SYNC_PATIENCE = 60.0
+_NAMED_LEFTOVERS = 10
+_PARALLEL = 16
+
+_SYSTEM_NAMESPACES = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
+_MANAGED_BY = "resources.gardener.cloud/managed-by"
+_AUTOMANAGED = "kube-aggregator.kubernetes.io/automanaged"
+_MIRROR_POD = "kubernetes.io/config.mirror"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Which objects of some kinds are to go, and for how long their finalizers are respected."""
+
+    kinds: tuple[Resource, ...]
+    grace: timedelta
+    ignore_created_after: datetime | None = None
+    """Somebody still makes new ones; who came later than this is not waited for."""
+
+
+class CleanupActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    @activity.defn
+    async def clean_webhooks(self, task: ShootTask) -> TaskResult:
+        """Delete the user's admission webhooks.
+
+        Raises:
+            ApplicationError: ``ERR_CLEANUP_CLUSTER_RESOURCES`` with what is left.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        grace = _grace(view, constants.SHOOT_CLEANUP_WEBHOOKS_GRACE_PERIOD, _GRACE)
+        return await self._sweep(task, [Sweep(_WEBHOOKS, grace)])
+
+    @activity.defn
+    async def wait_kube_controller_manager_active(self, task: ShootTask) -> TaskResult:
+        """Wait until it renews its lease: without it nothing is garbage-collected and no namespace ends."""
+        shoot = await self._clusters.shoot(task.technical_id)
+        lease = Cache(shoot, resources.LEASE, "kube-system", fields="metadata.name=kube-controller-manager")
+        lease.start()
+        try:
+            await heartbeating(lease.wait_for("kube-controller-manager", None, _lease_is_fresh, _time_left()))
+        finally:
+            await lease.close()
+        return TaskResult()
+
+    @activity.defn
+    async def clean_extended_apis(self, task: ShootTask) -> TaskResult:
+        """Delete the user's aggregated APIs and custom resource definitions, with all their objects.
+
+        Raises:
+            ApplicationError: ``ERR_CLEANUP_CLUSTER_RESOURCES`` with what is left.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        grace = _grace(view, constants.SHOOT_CLEANUP_EXTENDED_APIS_GRACE_PERIOD, _LONG_GRACE)
+        # One after the other: a broken aggregated API keeps the server from finding all custom objects.
+        return await self._sweep(task, [Sweep((kind,), grace) for kind in _EXTENDED_APIS])
+
+    @activity.defn
+    async def clean_kubernetes_resources(self, task: ShootTask) -> TaskResult:
+        """Delete the user's workloads, Services, volumes and namespaces.
+
+        Raises:
+            ApplicationError: ``ERR_CLEANUP_CLUSTER_RESOURCES`` with what is left.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        grace = _grace(view, constants.SHOOT_CLEANUP_RESOURCES_GRACE_PERIOD, _GRACE)
+        snapshots_grace = _grace(view, constants.SHOOT_CLEANUP_RESOURCES_GRACE_PERIOD, _LONG_GRACE)
+        until = _started(task) + grace
+        snapshots = Sweep(_SNAPSHOTS, snapshots_grace, until)
+        if _truthy(view.annotations.get(constants.SHOOT_SKIP_CLEANUP)):
+            return await self._sweep(task, [Sweep(_COSTLY, grace, until), snapshots])
+        return await self._sweep(
+            task,
+            [
+                Sweep((*_WORKLOADS, *_COSTLY), grace, until),
+                snapshots,
+                Sweep((resources.NAMESPACE,), grace, until),
+            ],
+        )
+
+    async def _sweep(self, task: ShootTask, sweeps: Sequence[Sweep]) -> TaskResult:
+        shoot = await self._clusters.shoot(task.technical_id)
+        deadline = asyncio.get_running_loop().time() + _time_left()
+        deleted = 0
+        state = {"text": "looking what there is"}
+        for sweep in sweeps:
+            deleted += await heartbeating(
+                _Sweeper(shoot, sweep, deadline, lambda text: state.update(text=text)).run(),
+                details=lambda: state["text"],
+            )
+        return TaskResult(note=f"{deleted} objects deleted" if deleted else "")
+
+
+class _Sweeper:
+    """Deletes what a sweep names and waits, by watches, until it is gone."""
+
+    def __init__(self, shoot: KubeClient, sweep: Sweep, deadline: float, tell: Callable[[str], None]) -> None:
+        self._shoot = shoot
+        self._sweep = sweep
+        self._deadline = deadline
+        self._tell = tell
+        self._asked: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._slots = asyncio.Semaphore(_PARALLEL)
+
+    async def run(self) -> int:
+        """How many objects were deleted."""
+        loop = asyncio.get_running_loop()
+        async with self._caches() as (caches, changed):
+            while True:
+                changed.clear()
+                left = self._left(caches)
+                if not left:
+                    return len(self._asked)
+                self._tell(f"{len(left)} objects are still there, such as {_name(*left[0])}")
+                if loop.time() >= self._deadline:
+                    raise transient(ErrorCode.CLEANUP_CLUSTER_RESOURCES, self._explain(left))
+                pauses = await asyncio.gather(*(self._push(resource, obj, caches) for resource, obj in left))
+                pause = min(self._deadline - loop.time(), *pauses)
+                try:
+                    async with asyncio.timeout(max(pause, 0)):
+                        await changed.wait()
+                except TimeoutError:
+                    continue  # a grace is over, or our time
+
+    @asynccontextmanager
+    async def _caches(self) -> AsyncIterator[tuple[dict[Resource, Cache], asyncio.Event]]:
+        """Watches on the kinds of this sweep, and on nodes if pods are among them."""
+        kinds = [kind for kind in self._sweep.kinds if await self._served(kind)]
+        if resources.POD in kinds:
+            kinds.append(resources.NODE)
+        changed = asyncio.Event()
+        caches = Caches(self._shoot)
+        try:
+            by_kind = {kind: caches.of(kind) for kind in kinds}
+            await asyncio.gather(*(cache.synced(_SYNC_PATIENCE) for cache in by_kind.values()))
+            for cache in by_kind.values():
+                cache.subscribe(lambda _: changed.set())
+            yield by_kind, changed
+        finally:
+            await caches.close()
+
+    async def _served(self, kind: Resource) -> bool:
+        if kind not in _SNAPSHOTS:
+            return True
+        try:
+            await self._shoot.request("GET", f"/apis/{kind.api_version}", doing=f"looking for {kind}")
+        except NotFound:
+            return False
+        return True
+
+    def _left(self, caches: Mapping[Resource, Cache]) -> list[tuple[Resource, Object]]:
+        """What is to go and is still there."""
+        kept: set[str] = set()
+        objects = [(kind, obj) for kind, cache in caches.items() if kind != resources.NODE for obj in cache.list()]
+        # Twice down the line of ownership: Deployment, ReplicaSet, Pod.
+        for _ in range(3):
+            kept |= {obj["metadata"]["uid"] for kind, obj in objects if _is_kept(kind, obj, kept)}
+        limit = self._sweep.ignore_created_after
+        return [
+            (kind, obj)
+            for kind, obj in objects
+            if obj["metadata"]["uid"] not in kept
+            and (limit is None or datetime.fromisoformat(obj["metadata"]["creationTimestamp"]) <= limit)
+        ]
+
+    async def _push(self, resource: Resource, obj: Object, caches: Mapping[Resource, Cache]) -> float:
+        """Delete, finalize or leave an object; returns in how many seconds to look at it again."""
+        metadata = obj["metadata"]
+        async with self._slots:
+            try:
+                if not metadata.get("deletionTimestamp"):
+                    if metadata["uid"] not in self._asked:
+                        await self._delete(resource, obj)
+                    return float("inf")
+                overdue = datetime.now(UTC) - _deleted_at(obj) - self._sweep.grace
+                if resource == resources.POD and _is_lost(obj, caches[resources.NODE]):
+                    await self._delete(resource, obj, grace_seconds=0)
+                elif overdue < timedelta(0):
+                    return -overdue.total_seconds()
+                else:
+                    await self._finalize(resource, obj)
+            except (NotFound, Conflict):
+                pass  # gone, or changed: an event will tell
+            except ApiError as error:
+                self._refused[metadata["uid"]] = str(error)
+                self._asked.discard(metadata["uid"])
+                return 5.0
+            return float("inf")
+
+    async def _delete(self, resource: Resource, obj: Object, grace_seconds: int | None = None) -> None:
+        metadata = obj["metadata"]
+        propagation: Literal["Background"] = "Background"  # a Job would orphan its pods by default
+        await self._shoot.delete(
+            resource,
+            metadata["name"],
+            metadata.get("namespace"),
+            uid=metadata["uid"],
+            propagation=propagation,
+            grace_seconds=grace_seconds,
+        )
+        self._asked.add(metadata["uid"])
+        self._refused.pop(metadata["uid"], None)
+
+    async def _finalize(self, resource: Resource, obj: Object) -> None:
+        """Its owner had its time: end the object without it."""
+        metadata = obj["metadata"]
+        if resource == resources.NAMESPACE:
+            await self._shoot.request(
+                "PUT",
+                resource.path(None, metadata["name"], "finalize"),
+                body={**obj, "spec": {"finalizers": []}},
+                doing=f"finalizing Namespace {metadata['name']}",
+            )
+        elif metadata.get("finalizers"):
+            await self._shoot.patch(
+                resource, metadata["name"], metadata.get("namespace"), {"metadata": {"finalizers": None}}
+            )
+        elif resource == resources.POD:
+            await self._delete(resource, obj, grace_seconds=0)
+
+    def _explain(self, left: Sequence[tuple[Resource, Object]]) -> str:
+        named = []
+        for resource, obj in left[:_NAMED_LEFTOVERS]:
+            metadata = obj["metadata"]
+            why = []
+            if metadata.get("finalizers"):
+                why.append("finalizers " + ", ".join(metadata["finalizers"]))
+            if refusal := self._refused.get(metadata["uid"]):
+                why.append(refusal)
+            named.append(_name(resource, obj) + (f" ({'; '.join(why)})" if why else ""))
+        more = f" and {len(left) - len(named)} more" if len(left) > len(named) else ""
+        return (
+            f"objects in the cluster are not gone yet: {'; '.join(named)}{more}; find out who holds them, "
+            "or let the cleanup drop their finalizers sooner by the shoot's cleanup annotations"
+        )
+
+
+def _is_kept(kind: Resource, obj: Object, kept_owners: set[str]) -> bool:
+    """Whether an object is not the user's to lose: ours, or Kubernetes' own."""
+    metadata = obj["metadata"]
+    labels = metadata.get("labels") or {}
+    if labels.get(constants.SHOOT_NO_CLEANUP) == "true" or labels.get(_MANAGED_BY) == "gardener":
+        return True
+    if any(owner.get("controller") and owner["uid"] in kept_owners for owner in metadata.get("ownerReferences") or ()):
+        return True
+    if kind == resources.NAMESPACE:
+        return metadata["name"] in _SYSTEM_NAMESPACES
+    if kind == resources.SERVICE:
+        return (metadata.get("namespace"), metadata["name"]) == ("default", "kubernetes")
+    if kind == resources.API_SERVICE:
+        return _AUTOMANAGED in labels
+    if kind == resources.POD:
+        return _MIRROR_POD in (metadata.get("annotations") or {})
+    return False
+
+
+def _is_lost(pod: Object, nodes: Cache) -> bool:
+    """Whether nobody is there to end the pod: its node is gone, as all are while a cluster sleeps."""
+    node: str | None = (pod.get("spec") or {}).get("nodeName")
+    return node is not None and nodes.get(node) is None
+
+
+def _deleted_at(obj: Object) -> datetime:
+    """When the deletion was asked for: a pod's timestamp lies ahead by its own grace."""
+    metadata = obj["metadata"]
+    grace = timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+    return datetime.fromisoformat(metadata["deletionTimestamp"]) - grace
+
+
+def _lease_is_fresh(lease: Object | None) -> bool:
+    renewed: str | None = ((lease or {}).get("spec") or {}).get("renewTime")
+    return renewed is not None and datetime.now(UTC) - datetime.fromisoformat(renewed) <= _LEASE_AGE
+
+
+def _grace(view: ClusterView, annotation: str, default: timedelta) -> timedelta:
+    """How long finalizers are respected; the owner may say otherwise in seconds."""
+    text = view.annotations.get(annotation, "")
+    return timedelta(seconds=int(text)) if text.isdigit() else default
+
+
+def _started(task: ShootTask) -> datetime:
+    try:
+        return datetime.fromisoformat(task.trigger)
+    except ValueError:
+        return datetime.now(UTC)
+
+
+def _time_left() -> float:
+    """Seconds this attempt may take."""
+    if not activity.in_activity():
+        return _PATIENCE
+    limit = activity.info().start_to_close_timeout
+    return min(_PATIENCE, max(limit.total_seconds() - _MARGIN, 1.0)) if limit else _PATIENCE
+
+
+def _truthy(value: str | None) -> bool:
+    return value in ("1", "t", "T", "true", "TRUE", "True")
+
+
+def _name(resource: Resource, obj: Mapping[str, Any]) -> str:
+    metadata = obj["metadata"]
+    return f"{resource.kind} " + "/".join(part for part in (metadata.get("namespace"), metadata["name"]) if part)
