@@ -117,7 +117,7 @@ class ExtensionController:
             extension = await self._accept(extension)
         elif operation is Operation.RESTORE:
             extension = await self._edit(extension, finalizer=True)
-        await self._report(extension, type_, "Processing", 1, f"{operation} of {extension} is running")
+        await self._report(extension, type_, "Processing", 1, f"{operation} of {extension} is running", {})
         try:
             result = await self._work(extension, operation)
         except (ApplicationError, ApiError, WorkflowFailureError, TimeoutError) as error:
@@ -199,7 +199,7 @@ class ExtensionController:
         return Extension(extension.resource, written, extension.cluster)
 
     async def _report(
-        self, extension: Extension, type_: str, state: str, progress: int, description: str, **status: Any
+        self, extension: Extension, type_: str, state: str, progress: int, description: str, status: Mapping[str, Any]
     ) -> None:
         last = {
             "type": type_,
@@ -220,8 +220,7 @@ class ExtensionController:
             "Error",
             50,
             message,
-            lastError=last_error,
-            observedGeneration=extension.object["metadata"]["generation"],
+            {"lastError": last_error, "observedGeneration": extension.object["metadata"]["generation"]},
         )
         if not final:
             raise RunFailed(message) from None
@@ -236,9 +235,7 @@ class ExtensionController:
             "Succeeded",
             100,
             f"{operation} of {extension} succeeded",
-            lastError=None,
-            observedGeneration=extension.object["metadata"]["generation"],
-            **result,
+            {**result, "lastError": None, "observedGeneration": extension.object["metadata"]["generation"]},
         )
         if operation is Operation.MIGRATE:
             await self._release(extension, drop_trigger=True)
