@@ -1,0 +1,187 @@
+"""Which seed a new Shoot's control plane goes to. Source: spec/api-core.md 12, Scheduler."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from api.constants import EMERGENCY_STOP, SEED_BACKUP_BUCKETS_READY, SEED_GARDENLET_READY
+from api.core.v1beta1.cloud_profile import CloudProfile
+from api.core.v1beta1.seed import Seed
+from api.core.v1beta1.shoot import Shoot
+from api.labels import condition_status, matches, overlapping
+from api.meta import SeedSelector
+
+_ZONES_FOR_ZONE_FAILURES = 3
+
+
+class NoSeed(Exception):
+    """No seed fits; the text names the first requirement that none of the rest met."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A seed and how many Shoots it has."""
+
+    seed: Seed
+    shoots: int
+
+
+def choose_seed(shoot: Shoot, profile: CloudProfile, seeds: Sequence[Seed], placed: Counter[str]) -> str:
+    """Name of the seed with fewest Shoots among those that fit, by strategy SameRegion.
+
+    ``placed`` counts Shoots by seed. Raises NoSeed.
+    """
+    candidates = [Candidate(seed, placed[seed.metadata.name]) for seed in seeds]
+    if not candidates:
+        raise NoSeed("there are no seeds")
+    for requirement, fits in _requirements(shoot, profile):
+        remaining = [each for each in candidates if fits(each)]
+        if not remaining:
+            names = ", ".join(sorted(each.seed.metadata.name for each in candidates))
+            raise NoSeed(f"none of the {len(candidates)} seeds ({names}) {requirement}")
+        candidates = remaining
+    best = min(candidates, key=lambda each: (_zone_rank(shoot, each.seed), each.shoots, each.seed.metadata.name))
+    return best.seed.metadata.name
+
+
+Requirement = tuple[str, Callable[[Candidate], bool]]
+
+
+def _requirements(shoot: Shoot, profile: CloudProfile) -> list[Requirement]:
+    """In the order in which they narrow the choice; each as the end of the sentence "none of the seeds …"."""
+    spec = shoot.spec
+    zone_failures = _failure_tolerance(shoot) == "zone"
+    zones = set(spec.control_plane.zones or []) if spec.control_plane else set()
+    required: list[Requirement] = [
+        ("is ready for new shoots", lambda each: _usable(each.seed)),
+        (
+            f"matches the seed selector of cloud profile {profile.metadata.name}",
+            lambda each: matches(profile.spec.seed_selector, each.seed.metadata.labels),
+        ),
+        ("matches the shoot's seed selector", lambda each: matches(spec.seed_selector, each.seed.metadata.labels)),
+        (
+            f"serves provider type {spec.provider.type}",
+            lambda each: _provider_fits(spec.provider.type, profile.spec.seed_selector, each.seed),
+        ),
+        (
+            f"has {_ZONES_FOR_ZONE_FAILURES} zones, which failure tolerance zone needs",
+            lambda each: not zone_failures or len(each.seed.spec.provider.zones or []) >= _ZONES_FOR_ZONE_FAILURES,
+        ),
+        (
+            f"has the zones {', '.join(sorted(zones))} that the control plane is pinned to",
+            lambda each: zones <= set(each.seed.spec.provider.zones or []),
+        ),
+        ("enforces none but the shoot's zones", lambda each: not _enforces_other_zones(shoot, each.seed)),
+        (
+            "offers the shoot's access restrictions",
+            lambda each: (
+                {restriction.name for restriction in spec.access_restrictions or []}
+                <= {restriction.name for restriction in each.seed.spec.access_restrictions or []}
+            ),
+        ),
+        (
+            f"serves domain {spec.dns.domain if spec.dns else None}",
+            lambda each: _domain_fits(shoot, profile, each.seed),
+        ),
+        (
+            "reconciles shoots (no emergency stop)",
+            lambda each: EMERGENCY_STOP not in each.seed.metadata.annotations,
+        ),
+        ("has networks apart from the shoot's", lambda each: not network_conflicts(shoot, each.seed)),
+        ("has only taints that the shoot tolerates", lambda each: not untolerated_taints(shoot, each.seed)),
+        ("has room for one more shoot", has_room),
+    ]
+    if spec.purpose != "testing":
+        required.append(
+            (
+                f"is in region {spec.region} of provider {spec.provider.type}",
+                lambda each: (
+                    (each.seed.spec.provider.type, each.seed.spec.provider.region) == (spec.provider.type, spec.region)
+                ),
+            )
+        )
+    return required
+
+
+def _usable(seed: Seed) -> bool:
+    status = seed.status
+    if seed.metadata.deletion_timestamp or not seed.spec.settings.scheduling.visible:
+        return False
+    if status is None or status.last_operation is None:
+        return False
+    if condition_status(status.conditions, SEED_GARDENLET_READY) != "True":
+        return False
+    return seed.spec.backup is None or condition_status(status.conditions, SEED_BACKUP_BUCKETS_READY) == "True"
+
+
+def _provider_fits(provider: str, selector: SeedSelector | None, seed: Seed) -> bool:
+    types = selector.provider_types if selector and selector.provider_types else [provider]
+    return "*" in types or seed.spec.provider.type in types
+
+
+def _failure_tolerance(shoot: Shoot) -> str | None:
+    control_plane = shoot.spec.control_plane
+    if control_plane is None or control_plane.high_availability is None:
+        return None
+    return control_plane.high_availability.failure_tolerance.type
+
+
+def _worker_zones(shoot: Shoot) -> set[str]:
+    return {zone for pool in shoot.spec.provider.workers or [] for zone in pool.zones or []}
+
+
+def _zone_mode(seed: Seed) -> str | None:
+    selection = seed.spec.settings.zone_selection
+    return selection.mode if selection else None
+
+
+def _enforces_other_zones(shoot: Shoot, seed: Seed) -> bool:
+    wanted = _worker_zones(shoot)
+    return _zone_mode(seed) == "Enforce" and bool(wanted) and not wanted & set(seed.spec.provider.zones or [])
+
+
+def _zone_rank(shoot: Shoot, seed: Seed) -> int:
+    """Seeds that prefer zones, and share some with the shoot's workers, come first."""
+    overlaps = bool(_worker_zones(shoot) & set(seed.spec.provider.zones or []))
+    return 0 if _zone_mode(seed) == "Prefer" and overlaps else 1
+
+
+def _domain_fits(shoot: Shoot, profile: CloudProfile, seed: Seed) -> bool:
+    """A domain out of some seed's default domains is served only by seeds that have it."""
+    domain = shoot.spec.dns.domain if shoot.spec.dns else None
+    if domain is None or (shoot.spec.dns and shoot.spec.dns.providers):
+        return True
+    defaults = [each.domain for each in seed.spec.dns.defaults or []]
+    return not defaults or any(domain.endswith(f".{each}") for each in defaults)
+
+
+def network_conflicts(shoot: Shoot, seed: Seed) -> list[tuple[str, str]]:
+    """Pairs of a Shoot's and a Seed's networks that overlap; named as in their specs."""
+    wanted, theirs = shoot.spec.networking, seed.spec.networks
+    networks = {
+        "shoot nodes": wanted.nodes if wanted else None,
+        "shoot pods": wanted.pods if wanted else None,
+        "shoot services": wanted.services if wanted else None,
+        "seed nodes": theirs.nodes,
+        "seed pods": theirs.pods,
+        "seed services": theirs.services,
+    }
+    return [pair for pair in overlapping(networks) if len({name.split()[0] for name in pair}) == 2]
+
+
+def untolerated_taints(shoot: Shoot, seed: Seed) -> list[str]:
+    """Taints of the seed that the Shoot does not tolerate."""
+    tolerated = {(each.key, each.value or "") for each in shoot.spec.tolerations or []}
+    return [
+        each.key
+        for each in seed.spec.taints or []
+        if (each.key, each.value or "") not in tolerated and (each.key, "") not in tolerated
+    ]
+
+
+def has_room(candidate: Candidate) -> bool:
+    """Whether the seed takes one more Shoot; without a declared capacity it does."""
+    allocatable = (candidate.seed.status.allocatable or {}) if candidate.seed.status else {}
+    return "shoots" not in allocatable or candidate.shoots < int(float(allocatable["shoots"]))

@@ -1,0 +1,177 @@
+"""The scheduler: writes ``spec.seedName`` of new Shoots, or says why no seed fits."""
+
+import asyncio
+import logging
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from activities.kube.cache import Caches, Key
+from activities.kube.client import KubeClient, WatchEvent
+from activities.kube.controller import Controller, TryAgain
+from activities.kube.errors import Conflict
+from api import resources
+from api.core.v1beta1.cloud_profile import CloudProfile
+from api.core.v1beta1.seed import Seed
+from api.core.v1beta1.shoot import Shoot
+from api.model import ApiModel
+from api.scheduling import NoSeed, choose_seed
+from workers.events import emit
+from workers.runtime import Health, HealthConfig, load_config, run_until_signal
+
+log = logging.getLogger(__name__)
+
+_NAME = "gardener-scheduler"
+_SCHEDULER = "default-scheduler"
+
+
+class ClientConnection(ApiModel):
+    kubeconfig: Path
+
+
+class SchedulerConfig(ApiModel):
+    garden_client_connection: ClientConnection
+    health: HealthConfig = HealthConfig()
+
+
+async def run(config_path: str) -> None:
+    """Run until SIGTERM."""
+    config = load_config(SchedulerConfig, config_path)
+    garden = KubeClient.from_kubeconfig(config.garden_client_connection.kubeconfig)
+    caches = Caches(garden)
+    health = Health()
+    runner = await health.serve(config.health)
+    scheduler = Scheduler(garden, caches)
+    try:
+        await run_until_signal(scheduler.run(health))
+    finally:
+        await runner.cleanup()
+        await caches.close()
+        await garden.close()
+
+
+class Scheduler:
+    """One decision at a time: each must see the one before."""
+
+    def __init__(self, garden: KubeClient, caches: Caches) -> None:
+        self._garden = garden
+        self._shoots = caches.of(resources.SHOOT)
+        self._seeds = caches.of(resources.SEED)
+        self._profiles = caches.of(resources.CLOUD_PROFILE)
+        self._assumed: dict[str, str] = {}
+        """Seeds by uid of Shoots whose binding the cache has not shown yet."""
+        self._controller = Controller("scheduler", self._schedule, workers=1, longest_delay=30)
+
+    async def run(self, health: Health) -> None:
+        """Until cancelled."""
+        await asyncio.gather(self._shoots.synced(), self._seeds.synced(), self._profiles.synced())
+        self._controller.watch(self._shoots, when=lambda event: event.type != "DELETED" and _pending(event.object))
+        # A changed seed or profile may be what a Shoot waits for.
+        self._controller.watch(self._seeds, keys=lambda event: self._waiting() if _worth_a_look(event) else ())
+        self._controller.watch(self._profiles, keys=lambda _: self._waiting())
+        health.ready = True
+        await self._controller.run()
+
+    def _waiting(self) -> list[Key]:
+        return [
+            Key(each["metadata"]["namespace"], each["metadata"]["name"])
+            for each in self._shoots.list()
+            if _pending(each)
+        ]
+
+    async def _schedule(self, key: Key) -> None:
+        obj = self._shoots.get(key.name, key.namespace)
+        if obj is None or not _pending(obj):
+            return
+        try:
+            shoot = Shoot.of(obj)
+            seed = choose_seed(shoot, self._profile_of(shoot), self._all_seeds(), self._placed())
+        except NoSeed as error:
+            await self._report_failure(obj, str(error))
+            raise TryAgain(str(error)) from None
+        await self._bind(obj, seed)
+
+    def _profile_of(self, shoot: Shoot) -> CloudProfile:
+        reference = shoot.spec.cloud_profile
+        name = reference.name if reference else shoot.spec.cloud_profile_name or ""
+        found = self._profiles.get(name)
+        if found is None:
+            raise NoSeed(f"cloud profile {name} does not exist")
+        return CloudProfile.of(found)
+
+    def _all_seeds(self) -> list[Seed]:
+        return [Seed.of(each) for each in self._seeds.list()]
+
+    def _placed(self) -> Counter[str]:
+        placed: Counter[str] = Counter()
+        for each in self._shoots.list():
+            uid, name = each["metadata"]["uid"], each["spec"].get("seedName")
+            if name:
+                self._assumed.pop(uid, None)
+            if name := name or self._assumed.get(uid):
+                placed[name] += 1
+        return placed
+
+    async def _bind(self, obj: dict[str, Any], seed: str) -> None:
+        metadata = obj["metadata"]
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": {"seedName": seed}}
+        try:
+            await self._garden.patch(resources.SHOOT, metadata["name"], metadata["namespace"], patch)
+        except Conflict:
+            raise TryAgain("the shoot has changed meanwhile", after=0.05) from None
+        self._assumed[metadata["uid"]] = seed
+        log.info("shoot %s/%s goes to seed %s", metadata["namespace"], metadata["name"], seed)
+        await emit(self._garden, obj, _NAME, "SchedulingSuccessful", f"Scheduled to seed '{seed}'")
+
+    async def _report_failure(self, obj: dict[str, Any], reason: str) -> None:
+        description = f"Failed to schedule Shoot: {reason}"
+        last = obj.get("status", {}).get("lastOperation") or {}
+        if last.get("description") == description:
+            return  # said already
+        metadata = obj["metadata"]
+        operation = {
+            "type": "Create",
+            "state": "Pending",
+            "progress": 0,
+            "description": description,
+            "lastUpdateTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        await self._garden.patch(
+            resources.SHOOT,
+            metadata["name"],
+            metadata["namespace"],
+            {"status": {"lastOperation": operation}},
+            subresource="status",
+        )
+        await emit(self._garden, obj, _NAME, "SchedulingFailed", description, "Warning")
+
+
+def _pending(shoot: dict[str, Any]) -> bool:
+    spec = shoot["spec"]
+    return (
+        not spec.get("seedName")
+        and "deletionTimestamp" not in shoot["metadata"]
+        and spec.get("schedulerName", _SCHEDULER) == _SCHEDULER
+        and not any(pool.get("controlPlane") for pool in spec["provider"].get("workers") or [])
+    )
+
+
+def _worth_a_look(event: WatchEvent) -> bool:
+    """Heartbeats of a seed change nothing for a Shoot that waits."""
+    if event.old is None:
+        return True
+
+    def facts(seed: dict[str, Any]) -> Any:
+        status = seed.get("status") or {}
+        conditions = {each["type"]: each["status"] for each in status.get("conditions") or []}
+        return (
+            seed["spec"],
+            seed["metadata"].get("labels"),
+            seed["metadata"].get("annotations"),
+            status.get("allocatable"),
+            bool(status.get("lastOperation")),
+            conditions,
+        )
+
+    return bool(facts(event.old) != facts(event.object))
