@@ -122,7 +122,7 @@ def _write(path: str, content: bytes, file: Mapping[str, Any] | None = None) -> 
     permissions = file.get("permissions")
     mode = _DEFAULT_PERMISSIONS if permissions is None else permissions
     lines = [f"mkdir -p {shlex.quote(posixpath.dirname(path))}"]
-    if file.get("transmitUnencoded"):
+    if (file.get("content") or {}).get("transmitUnencoded"):
         # In the clear, so that placeholders can be replaced. printf adds no line end of its own.
         lines.append(f"printf %s {shlex.quote(content.decode())} > {target}")
     else:
