@@ -97,7 +97,7 @@ class NodeConfig:
     @property
     def kubelet_path(self) -> str:
         """With the version: an update changes the unit, and the old binary stays until nothing runs it."""
-        return f"/opt/bin/kubelet-{self.kubernetes_version}"
+        return f"/opt/kubernetes/{self.kubernetes_version}/kubelet"
 
     @property
     def cluster_dns(self) -> str:

