@@ -16,6 +16,7 @@ from activities.seed.extensions import ExtensionActivities
 from activities.seed.namespace import NamespaceActivities
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from activities.seed.secrets import SecretActivities
+from activities.seed.survey import SurveyActivities
 from activities.shoot.cleanup import CleanupActivities
 from activities.shoot.system import ShootSystemActivities
 
@@ -32,6 +33,7 @@ def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..
         ShootSystemActivities(clusters, vpn_network=vpn_network),
         OperatingSystemConfigActivities(clusters),
         CleanupActivities(clusters),
+        SurveyActivities(clusters),
     )
 
 

@@ -1,0 +1,563 @@
+"""A Shoot in the garden: what the lifecycle decides by, and what an operation says about itself.
+
+Every write is a merge patch of the fields that belong to the operation, so conditions, networking and
+advertised addresses, which others write, are never touched. Source: spec/flows.md 1.4.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from api import constants, resources
+from api.flows import (
+    FinishOperation,
+    FlowId,
+    FlowProgress,
+    LastOperation,
+    Refusal,
+    ReportProgress,
+    ShootFacts,
+    ShootView,
+    StartedOperation,
+    StartOperation,
+    TaskState,
+)
+from api.images import OWN_VERSION
+from api.names import technical_id
+from api.operations import OperationType, ShootRef, ShootTask, TaskResult
+
+MANAGER = "gardener-controller-manager"
+INITIALIZE = "initializeOperation"
+"""taskID of errors from before a flow. Source: spec/flows.md 1.4."""
+
+_LOOK_SECONDS = 2.0
+"""Between two looks at a running flow."""
+_UNANSWERED = timedelta(seconds=30)
+"""How long a task may lie in a queue before the report says that nobody takes it."""
+_CONFLICTS = 5
+"""How often a read-modify-write is repeated because others write, too."""
+_REPORTER = "report_progress"
+"""Name of the activity that accompanies a flow; its own errors are not the flow's."""
+_MESSAGE_LIMIT = 1000
+
+
+class ShootActivities:
+    """One instance per controller-manager."""
+
+    def __init__(self, garden: KubeClient, caches: Caches) -> None:
+        self._garden = garden
+        self._caches = caches
+
+    # Looking
+
+    @activity.defn
+    async def look_at_shoot(self, shoot: ShootRef) -> ShootView | None:
+        """Everything that the decision needs; None if this Shoot does not exist any more."""
+        live = await self._find(shoot)
+        if live is None:
+            return None
+        metadata, status = live["metadata"], live.get("status") or {}
+        annotations = metadata.get("annotations") or {}
+        last = status.get("lastOperation")
+        seed = status.get("seedName") or live["spec"].get("seedName")
+        seed_exists, seed_fault = await self._look_at_seed(seed) if seed else (False, "")
+        return ShootView(
+            generation=metadata["generation"],
+            deleting="deletionTimestamp" in metadata,
+            finalizer=constants.FINALIZER in (metadata.get("finalizers") or ()),
+            uid_recorded=bool(status.get("uid")),
+            spec_seed=live["spec"].get("seedName"),
+            status_seed=status.get("seedName"),
+            observed_generation=status.get("observedGeneration") or 0,
+            last_operation=LastOperation(type=last["type"], state=last["state"], updated=last.get("lastUpdateTime"))
+            if last
+            else None,
+            gardener_version=(status.get("gardener") or {}).get("version", ""),
+            our_version=OWN_VERSION,
+            operations=_operations(annotations),
+            ignored=shoot.namespace == constants.GARDEN_NAMESPACE and _truthy(annotations.get(constants.SHOOT_IGNORE)),
+            seed_exists=seed_exists,
+            seed_fault=seed_fault,
+        )
+
+    async def _look_at_seed(self, name: str) -> tuple[bool, str]:
+        """Whether it exists, and why it takes no operation now. Source: spec/flows.md 1.3, row 6."""
+        seed = await self._garden.find(resources.SEED, name)
+        if seed is None:
+            return False, ""
+        if "deletionTimestamp" in seed["metadata"]:
+            return True, ""
+        conditions = {each["type"]: each for each in (seed.get("status") or {}).get("conditions") or ()}
+        for type_ in (constants.SEED_GARDENLET_READY, constants.SEED_SYSTEM_COMPONENTS_HEALTHY):
+            condition = conditions.get(type_)
+            if condition is None or condition["status"] != "True":
+                state = f"{condition['status']}: {condition.get('message', '')}" if condition else "not reported"
+                return True, f"Seed {name} is not ready: condition {type_} is {state}"
+        return True, ""
+
+    @activity.defn
+    async def await_earlier_operations(self, shoot: ShootRef) -> None:
+        """Return once no operation of this Shoot runs that an earlier, terminated lifecycle has left."""
+        query = (
+            f'WorkflowId STARTS_WITH "shoot/{shoot.namespace}/{shoot.name}/{shoot.uid}/" '
+            'AND ExecutionStatus = "Running"'
+        )
+        while True:
+            activity.heartbeat()
+            count = await activity.client().count_workflows(query)
+            if not count.count:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)  # visibility cannot be watched
+
+    # An operation's start and end
+
+    @activity.defn
+    async def start_operation(self, request: StartOperation) -> StartedOperation:
+        """Record the start: finalizer, technical ID, uid, seed, generation, lastOperation; drop its annotation.
+
+        A second run writes the same again, with a later time.
+        """
+        for _ in range(_CONFLICTS):
+            live = await self._get(request.shoot)
+            try:
+                live = await self._claim(live, request)
+                return await self._begin(live, request)
+            except Conflict:
+                continue
+        raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
+
+    async def _claim(self, live: dict[str, Any], request: StartOperation) -> dict[str, Any]:
+        """Own finalizer on, answered operations off; one write, or none."""
+        metadata = live["metadata"]
+        change: dict[str, Any] = {}
+        finalizers = list(metadata.get("finalizers") or ())
+        if constants.FINALIZER not in finalizers and "deletionTimestamp" not in metadata:
+            change["finalizers"] = [*finalizers, constants.FINALIZER]
+        if annotation := _without_operations(metadata.get("annotations") or {}, request.consume):
+            change["annotations"] = annotation
+        if not change:
+            return live
+        change["resourceVersion"] = metadata["resourceVersion"]
+        return await self._garden.patch(
+            resources.SHOOT, request.shoot.name, request.shoot.namespace, {"metadata": change}
+        )
+
+    async def _begin(self, live: dict[str, Any], request: StartOperation) -> StartedOperation:
+        now = datetime.now(UTC)
+        metadata, spec, status = live["metadata"], live["spec"], live.get("status") or {}
+        deleting = request.operation is OperationType.DELETE
+        generation = metadata["generation"]
+        seed = status.get("seedName") or spec["seedName"]
+        last = status.get("lastOperation") or {}
+        fresh = (
+            not status.get("retryCycleStartTime")
+            or status.get("observedGeneration") != generation
+            or (status.get("gardener") or {}).get("version") != OWN_VERSION
+            or (deleting and last.get("type") != OperationType.DELETE)
+        )
+        cycle_start = now if fresh else datetime.fromisoformat(status["retryCycleStartTime"])
+        technical = status.get("technicalID") or technical_id(
+            await self._project(request.shoot.namespace), request.shoot.name
+        )
+        errors = [each for each in status.get("lastErrors") or () if each.get("taskID") != INITIALIZE]
+        verb = "Deletion" if deleting else "Reconciliation"
+        change = {
+            "technicalID": technical,
+            "uid": metadata["uid"],
+            "observedGeneration": generation,
+            "gardener": {"id": MANAGER, "name": MANAGER, "version": OWN_VERSION},
+            "retryCycleStartTime": _seconds(cycle_start),
+            "lastOperation": {
+                "type": str(request.operation),
+                "state": "Processing",
+                "progress": 0,
+                "description": f"{verb} of Shoot cluster initialized, attempt {request.attempt}.",
+                "lastUpdateTime": _seconds(now),
+            },
+            "lastErrors": errors or None,
+            **({} if deleting else {"seedName": seed}),
+        }
+        await self._patch_status(request.shoot, change, version=metadata["resourceVersion"])
+        task = ShootTask(
+            shoot=request.shoot,
+            technical_id=technical,
+            seed=seed,
+            generation=generation,
+            operation=request.operation,
+            trigger=_precise(now),
+        )
+        await self._event(task, request.attempt, *_STARTED[deleting])
+        return StartedOperation(
+            task=task, facts=await self._facts(live, seed), started=now, retry_cycle_start=cycle_start
+        )
+
+    @activity.defn
+    async def finish_operation(self, request: FinishOperation) -> None:
+        """Record the end; a second run writes the same. A Shoot that is gone needs nothing."""
+        task = request.task
+        live = await self._find(task.shoot)
+        if live is None:
+            return
+        now = datetime.now(UTC)
+        succeeded = request.state == "Succeeded"
+        status = live.get("status") or {}
+        progress = 100 if succeeded else (status.get("lastOperation") or {}).get("progress", 0)
+        change: dict[str, Any] = {
+            "lastOperation": {
+                "type": str(task.operation),
+                "state": request.state,
+                "progress": progress,
+                "description": request.description[:_MESSAGE_LIMIT],
+                "lastUpdateTime": _seconds(now),
+            },
+            "lastErrors": [_error(each.message, each.name, each.codes, each.at) for each in request.failed] or None,
+        }
+        if not succeeded and not request.failed:
+            change["lastErrors"] = [_error(request.description, INITIALIZE, (), now)]
+        if request.state in ("Succeeded", "Failed"):
+            change["retryCycleStartTime"] = None
+        if succeeded and task.operation is not OperationType.DELETE:
+            change["seedName"] = task.seed
+            change["hibernated"] = bool((live["spec"].get("hibernation") or {}).get("enabled"))
+        await self._patch_status(task.shoot, change)
+        deleting = task.operation is OperationType.DELETE
+        if succeeded:
+            await self._event(task, request.attempt, *_SUCCEEDED[deleting])
+        else:
+            type_, reason = _FAILED[deleting]
+            text = "; ".join(f"{each.name}: {each.message}" for each in request.failed) or request.description
+            await self._event(task, request.attempt, type_, reason, text)
+
+    @activity.defn
+    async def refuse_operation(self, request: Refusal) -> None:
+        """Say why nothing is done now, and drop operations that have no effect; writes only what changes."""
+        for _ in range(_CONFLICTS):
+            live = await self._find(request.shoot)
+            if live is None:
+                return
+            metadata = live["metadata"]
+            try:
+                if annotation := _without_operations(metadata.get("annotations") or {}, request.consume):
+                    change = {"annotations": annotation, "resourceVersion": metadata["resourceVersion"]}
+                    live = await self._garden.patch(
+                        resources.SHOOT, request.shoot.name, request.shoot.namespace, {"metadata": change}
+                    )
+                await self._say(live, request)
+            except Conflict:
+                continue
+            return
+        raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
+
+    async def _say(self, live: dict[str, Any], request: Refusal) -> None:
+        last = (live.get("status") or {}).get("lastOperation") or {}
+        if not request.state or (last.get("state"), last.get("description")) == (request.state, request.description):
+            return
+        default = OperationType.DELETE if "deletionTimestamp" in live["metadata"] else OperationType.CREATE
+        operation = {
+            "type": last.get("type", str(default)),
+            "state": request.state,
+            "progress": last.get("progress", 0),
+            "description": request.description,
+            "lastUpdateTime": _seconds(datetime.now(UTC)),
+        }
+        await self._patch_status(
+            request.shoot, {"lastOperation": operation}, version=live["metadata"]["resourceVersion"]
+        )
+
+    @activity.defn
+    async def release_shoot(self, shoot: ShootRef) -> None:
+        """Drop our finalizer; a second run finds it dropped, or the Shoot gone."""
+        for _ in range(_CONFLICTS):
+            live = await self._find(shoot)
+            finalizers = live["metadata"].get("finalizers") or [] if live else []
+            if live is None or constants.FINALIZER not in finalizers:
+                return
+            left = [each for each in finalizers if each != constants.FINALIZER]
+            change = {"finalizers": left, "resourceVersion": live["metadata"]["resourceVersion"]}
+            try:
+                await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, {"metadata": change})
+            except Conflict:
+                continue
+            except NotFound:
+                return
+            return
+        raise ApplicationError(f"Shoot {shoot} is changed all the time", type="Conflict")
+
+    # Accompanying a flow
+
+    @activity.defn
+    async def report_progress(self, request: ReportProgress) -> None:
+        """Keep lastOperation and lastErrors in step with the workflow that started this, until it ends.
+
+        Asks its ``progress`` query and what the server knows of its pending activities: errors that are
+        being retried stand in no history. Losing a report is harmless; the next one tells all again.
+        """
+        info = activity.info()
+        flow = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+        said: dict[str, Any] | None = None
+        said_at = datetime.min.replace(tzinfo=UTC)
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(min(_LOOK_SECONDS, request.seconds))  # a flow's progress cannot be watched
+            try:
+                progress = await flow.query("progress", result_type=FlowProgress)
+                description = await flow.describe()
+            except RPCError:
+                continue
+            if progress.ended or description.status != WorkflowExecutionStatus.RUNNING:
+                return
+            now = datetime.now(UTC)
+            status = await _status_of(progress, description, now)
+            if status == said or now - said_at < timedelta(seconds=request.seconds):
+                continue
+            try:
+                written = await self._report(request.task, status, flow)
+            except (ApiError, RPCError):
+                continue
+            if written:
+                said, said_at = status, now
+
+    async def _report(self, task: ShootTask, status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
+        """Write a report unless the operation's end may have been written meanwhile.
+
+        The flow is looked at after the Shoot was read: if it still runs, its end is written later than what
+        was read, and a report that comes after it fails by its resourceVersion.
+        """
+        live = await self._find(task.shoot)
+        if live is None or (await flow.describe()).status != WorkflowExecutionStatus.RUNNING:
+            return False
+        last = (live.get("status") or {}).get("lastOperation") or {}
+        if last.get("state") != "Processing":
+            return False
+        operation = {**status["lastOperation"], "type": str(task.operation), "state": "Processing"}
+        operation["lastUpdateTime"] = _seconds(datetime.now(UTC))
+        change = {"lastOperation": operation, "lastErrors": status["lastErrors"] or None}
+        try:
+            await self._patch_status(task.shoot, change, version=live["metadata"]["resourceVersion"])
+        except Conflict:
+            return False
+        return True
+
+    @activity.defn
+    async def await_trouble(self, flow: FlowId) -> TaskResult:
+        """Return once the flow has ended, or has failed tasks, or retries an error, or waits for a lost seed."""
+        handle = activity.client().get_workflow_handle(flow.workflow_id, run_id=flow.run_id or None)
+        while True:
+            activity.heartbeat()
+            try:
+                description = await handle.describe()
+                if description.status != WorkflowExecutionStatus.RUNNING:
+                    return TaskResult(note="it has ended")
+                for pending in description.raw_description.pending_activities:
+                    if pending.activity_type.name == _REPORTER:
+                        continue
+                    if pending.HasField("last_failure") or _unanswered(pending, datetime.now(UTC)):
+                        return TaskResult(note=f"{pending.activity_id} is in trouble")
+                progress = await handle.query("progress", result_type=FlowProgress)
+                if progress.failed:
+                    return TaskResult(note=f"{progress.failed[0].name} has failed")
+            except RPCError:
+                pass  # Temporal or its workers are restarting: look again
+            await asyncio.sleep(_LOOK_SECONDS)  # pending activities cannot be watched
+
+    # The Shoot
+
+    async def _find(self, shoot: ShootRef) -> dict[str, Any] | None:
+        live = await self._garden.find(resources.SHOOT, shoot.name, shoot.namespace)
+        return live if live is not None and live["metadata"]["uid"] == shoot.uid else None
+
+    async def _get(self, shoot: ShootRef) -> dict[str, Any]:
+        live = await self._find(shoot)
+        if live is None:
+            raise ApplicationError(
+                f"Shoot {shoot} with uid {shoot.uid} does not exist any more", type="ShootGone", non_retryable=True
+            )
+        return live
+
+    async def _patch_status(self, shoot: ShootRef, change: dict[str, Any], *, version: str = "") -> None:
+        """``version``: raise Conflict if the Shoot is newer than this resourceVersion."""
+        patch: dict[str, Any] = {"status": change}
+        if version:
+            patch["metadata"] = {"resourceVersion": version}
+        try:
+            await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, patch, subresource="status")
+        except NotFound:
+            return
+
+    async def _project(self, namespace: str) -> str:
+        live = await self._garden.get(resources.NAMESPACE, namespace)
+        if name := (live["metadata"].get("labels") or {}).get(constants.PROJECT_NAME):
+            return str(name)
+        for project in await self._garden.list(resources.PROJECT):
+            if project["spec"].get("namespace") == namespace:
+                return str(project["metadata"]["name"])
+        raise ApplicationError(f"namespace {namespace} belongs to no Project: create one", type="NoProject")
+
+    async def _facts(self, live: dict[str, Any], seed: str) -> ShootFacts:
+        spec, annotations = live["spec"], live["metadata"].get("annotations") or {}
+        seed_object = await self._garden.find(resources.SEED, seed) or {"spec": {}}
+        return ShootFacts(
+            workerless=not spec["provider"].get("workers"),
+            hibernated=bool((spec.get("hibernation") or {}).get("enabled")),
+            backup=bool(seed_object["spec"].get("backup")),
+            skip_readiness=constants.SHOOT_SKIP_READINESS in annotations,
+            skip_cleanup=_truthy(annotations.get(constants.SHOOT_SKIP_CLEANUP)),
+            credentials=await self._credentials_version(live),
+        )
+
+    async def _credentials_version(self, live: dict[str, Any]) -> str:
+        """Which Secret holds the cloud credentials, and its version; empty if it cannot be found.
+
+        Whether that is an error is decided by the task that copies it.
+        """
+        namespace, spec = live["metadata"]["namespace"], live["spec"]
+        try:
+            if name := spec.get("credentialsBindingName"):
+                binding = await self._garden.get(resources.CREDENTIALS_BINDING, name, namespace)
+                reference = binding["credentialsRef"]
+            elif name := spec.get("secretBindingName"):
+                reference = (await self._garden.get(resources.SECRET_BINDING, name, namespace))["secretRef"]
+            else:
+                return ""
+            secret = await self._garden.get(
+                resources.SECRET, reference["name"], reference.get("namespace") or namespace
+            )
+        except NotFound:
+            return ""
+        return f"{secret['metadata']['uid']}/{secret['metadata']['resourceVersion']}"
+
+    async def _event(self, task: ShootTask, attempt: int, type_: str, reason: str, message: str) -> None:
+        """One Kubernetes Event; its name is made of what it says, so a second run finds it."""
+        identity = f"{task.shoot.uid}/{task.generation}/{attempt}/{task.trigger}/{reason}"
+        name = f"{task.shoot.name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+        now = _seconds(datetime.now(UTC))
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": task.shoot.namespace},
+            "involvedObject": {
+                "apiVersion": resources.SHOOT.api_version,
+                "kind": "Shoot",
+                "name": task.shoot.name,
+                "namespace": task.shoot.namespace,
+                "uid": task.shoot.uid,
+            },
+            "type": type_,
+            "reason": reason,
+            "message": message[:_MESSAGE_LIMIT],
+            "source": {"component": MANAGER},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self._garden.create(event)
+        except AlreadyExists:
+            return
+
+
+_STARTED = {
+    False: ("Normal", "Reconciling", "Reconciling Shoot cluster"),
+    True: ("Normal", "Deleting", "Deleting Shoot cluster"),
+}
+_SUCCEEDED = {
+    False: ("Normal", "Reconciled", "Reconciled Shoot cluster"),
+    True: ("Normal", "Deleted", "Deleted Shoot cluster"),
+}
+_FAILED = {False: ("Warning", "ReconcileError"), True: ("Warning", "DeleteError")}
+
+
+async def _status_of(
+    progress: FlowProgress, description: WorkflowExecutionDescription, now: datetime
+) -> dict[str, Any]:
+    """What a running flow says of itself: progress, running tasks, and errors that are retried or final."""
+    pending = {each.activity_id: each for each in description.raw_description.pending_activities}
+    errors = [_error(each.message, each.name, each.codes, each.at) for each in progress.failed]
+    texts = []
+    running = [task for task in progress.tasks if task.state is TaskState.RUNNING]
+    for task in running:
+        text, item = task.title, pending.get(task.name)
+        if task.unanswered_since or (item is not None and _unanswered(item, now)):
+            since = task.unanswered_since or (item.scheduled_time.ToDatetime(UTC) if item else now)
+            text += f" (nobody takes tasks from queue {task.queue} since {since:%H:%M:%S} UTC: is its gardenlet up?)"
+        elif item is not None and item.HasField("last_failure"):
+            text += f" (attempt {item.attempt})"
+            message, codes = await _failure(item.last_failure)
+            at = item.last_attempt_complete_time if item.HasField("last_attempt_complete_time") else None
+            errors.append(_error(message, task.name, codes, at.ToDatetime(UTC) if at else now))
+        texts.append(text)
+    if "survey" in pending and not running:
+        lost = " (nobody takes the task from its queue: is the gardenlet up?)"
+        texts.append("Look at what is there in the seed" + (lost if _unanswered(pending["survey"], now) else ""))
+    return {
+        "lastOperation": {
+            "progress": progress.percent,
+            "description": ("; ".join(texts) or "Between two tasks")[:_MESSAGE_LIMIT],
+        },
+        "lastErrors": errors,
+    }
+
+
+async def _failure(failure: Any) -> tuple[str, tuple[str, ...]]:
+    error = await activity.client().data_converter.decode_failure(failure)
+    if isinstance(error, ApplicationError):
+        code = error.type or ""
+        return error.message, (code,) if code.startswith("ERR_") else ()
+    return str(error), ()
+
+
+def _unanswered(pending: Any, now: datetime) -> bool:
+    """Whether a task lies in its queue for so long that nobody can be polling it."""
+    scheduled = pending.state == 1  # PENDING_ACTIVITY_STATE_SCHEDULED
+    if not scheduled:
+        return False
+    due = pending.scheduled_time.ToDatetime(UTC)
+    if pending.HasField("next_attempt_schedule_time"):
+        due = max(due, pending.next_attempt_schedule_time.ToDatetime(UTC))
+    return bool(now - due > _UNANSWERED)
+
+
+def _error(message: str, task: str, codes: tuple[str, ...], at: datetime) -> dict[str, Any]:
+    return {
+        "description": message[:_MESSAGE_LIMIT],
+        "taskID": task,
+        **({"codes": list(codes)} if codes else {}),
+        "lastUpdateTime": _seconds(at),
+    }
+
+
+def _operations(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Values of the operation annotation; ``;`` separates parallel ones."""
+    return tuple(part.strip() for part in annotations.get(constants.OPERATION, "").split(";") if part.strip())
+
+
+def _without_operations(annotations: Mapping[str, str], consumed: tuple[str, ...]) -> dict[str, str | None]:
+    """Merge patch of the annotations that takes these operations out; empty if there is nothing to do."""
+    operations = _operations(annotations)
+    left = [each for each in operations if each not in consumed]
+    if len(left) == len(operations):
+        return {}
+    return {constants.OPERATION: ";".join(left) or None}
+
+
+def _truthy(value: str | None) -> bool:
+    """As Gardener reads booleans in annotations."""
+    return (value or "").lower() in ("1", "t", "true")
+
+
+def _seconds(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _precise(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

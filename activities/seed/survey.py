@@ -1,0 +1,41 @@
+"""What is there of a Shoot in its seed. Source: spec/flows.md 3."""
+
+from temporalio import activity
+
+from activities.kube.clusters import Clusters
+from api import resources
+from api.flows import Survey
+from api.operations import ShootTask
+
+
+class SurveyActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    @activity.defn
+    async def survey(self, task: ShootTask) -> Survey:
+        """Look, and change nothing: decides which tasks a deletion has."""
+        seed, namespace = self._clusters.seed, task.technical_id
+        frame = await seed.find(resources.NAMESPACE, namespace)
+        if (
+            frame is None
+            or "deletionTimestamp" in frame["metadata"]
+            or (frame["metadata"].get("annotations") or {}).get("shoot.gardener.cloud/uid") != task.shoot.uid
+        ):
+            return Survey(namespace=False, cluster=False, control_plane=False, controller_manager=False)
+        api_server = await seed.find(resources.DEPLOYMENT, "kube-apiserver", namespace)
+        manager = await seed.find(resources.DEPLOYMENT, "kube-controller-manager", namespace)
+        infrastructure = await seed.find(resources.INFRASTRUCTURE, task.shoot.name, namespace)
+        control_plane = await seed.find(resources.CONTROL_PLANE, task.shoot.name, namespace)
+        shoot = (await self._clusters.cluster(namespace)).shoot
+        workerless = not shoot["spec"]["provider"].get("workers")
+        return Survey(
+            namespace=True,
+            cluster=api_server is not None and (workerless or infrastructure is not None),
+            control_plane=control_plane is not None
+            and "deletionTimestamp" not in control_plane["metadata"]
+            and bool((infrastructure or {}).get("status", {}).get("providerStatus")),
+            controller_manager=manager is not None,
+        )

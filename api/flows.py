@@ -1,0 +1,223 @@
+"""What flows, the lifecycle and the garden's activities say to each other about an operation."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from api.model import ApiModel
+from api.operations import OperationType, ShootRef, ShootTask, TaskResult
+
+# A flow's outcome and progress.
+
+
+class TaskState(StrEnum):
+    """Where one task of a flow is."""
+
+    WAITING = "Waiting"
+    """For its predecessors."""
+    RUNNING = "Running"
+    FINISHED = "Finished"
+    KEPT = "Kept"
+    """Finished in an earlier attempt with the same inputs."""
+    SKIPPED = "Skipped"
+    FAILED = "Failed"
+    BLOCKED = "Blocked"
+    """Will not run: a predecessor failed."""
+    CANCELED = "Canceled"
+
+    @property
+    def done(self) -> bool:
+        """Whether what comes after it may run."""
+        return self in (TaskState.FINISHED, TaskState.KEPT, TaskState.SKIPPED)
+
+
+class FinishedTask(ApiModel):
+    """A task that needs not run again while its digest is the same."""
+
+    name: str
+    digest: str
+    """Of its inputs, without times."""
+    result: TaskResult = TaskResult()
+    attempt: int
+    trigger: str
+    """RFC 3339 start of the attempt in which it ran; what waits for its effect waits for this one."""
+
+
+class FailedTask(ApiModel):
+    """A task that ended for good."""
+
+    name: str
+    message: str
+    type: str = ""
+    """Type of the ApplicationError: one of ``api.errors.ErrorCode``, or a name of ours."""
+    codes: tuple[str, ...] = ()
+    at: datetime
+    attempt: int
+
+
+class FlowOutcome(ApiModel):
+    """How a flow ended; what the next attempt of the same generation starts with."""
+
+    finished: tuple[FinishedTask, ...] = ()
+    failed: tuple[FailedTask, ...] = ()
+    canceled: bool = False
+
+
+class Attempt(ApiModel):
+    """One run of a flow among those of the same generation."""
+
+    number: int = 1
+    trigger: str = ""
+    """RFC 3339 start."""
+    deadline: datetime | None = None
+    """Until when transient errors are retried; None: for ever (UTC)."""
+    kept: FlowOutcome = FlowOutcome()
+    """How the attempt before ended."""
+
+
+class TaskProgress(ApiModel):
+    name: str
+    title: str
+    state: TaskState
+    after: tuple[str, ...] = ()
+    note: str = ""
+    """Why skipped, kept from which attempt, the result's note, or the error."""
+    queue: str = ""
+    started: datetime | None = None
+    ended: datetime | None = None
+    unanswered_since: datetime | None = None
+    """Since when nobody takes the task from its queue."""
+
+
+class FlowProgress(ApiModel):
+    """Answer of the ``progress`` query."""
+
+    operation: str = ""
+    attempt: int = 1
+    percent: int = 0
+    ended: bool = False
+    tasks: tuple[TaskProgress, ...] = ()
+    failed: tuple[FailedTask, ...] = ()
+
+
+# What the lifecycle sees and asks for.
+
+
+class LastOperation(ApiModel):
+    type: OperationType
+    state: str
+    updated: datetime | None = None
+
+
+class ShootView(ApiModel):
+    """Everything that the decision looks at, and no more: histories stay small and tell no secrets."""
+
+    generation: int
+    deleting: bool = False
+    finalizer: bool = True
+    uid_recorded: bool = False
+    """``status.uid`` is set: something of the cluster may exist."""
+    spec_seed: str | None = None
+    status_seed: str | None = None
+    observed_generation: int = 0
+    last_operation: LastOperation | None = None
+    gardener_version: str = ""
+    """That of the last operation."""
+    our_version: str = ""
+    operations: tuple[str, ...] = ()
+    """Values of the annotation ``gardener.cloud/operation``."""
+    ignored: bool = False
+    seed_exists: bool = True
+    seed_fault: str = ""
+    """Why the responsible Seed takes no operation now."""
+
+
+class ShootFacts(ApiModel):
+    """What of a Shoot decides which tasks a flow has; of the generation the operation works on."""
+
+    workerless: bool = False
+    hibernated: bool = False
+    backup: bool = True
+    """The seed has a backup bucket."""
+    skip_readiness: bool = False
+    skip_cleanup: bool = False
+    credentials: str = ""
+    """Version of the cloud credentials' Secret: new credentials make their copy, and what uses it, run again."""
+
+
+class Survey(ApiModel):
+    """What is there in the seed when a deletion starts. Source: spec/flows.md 3."""
+
+    namespace: bool
+    """NS: exists and is not terminating."""
+    cluster: bool
+    """CL: namespace, Deployment of the API server, and Infrastructure unless workerless."""
+    control_plane: bool
+    """CPN: ControlPlane exists, is not deleting, and the Infrastructure has a provider status."""
+    controller_manager: bool
+    """Deployment of the kube-controller-manager exists."""
+
+
+class StartOperation(ApiModel):
+    """Ask to record the start of an operation in the Shoot."""
+
+    shoot: ShootRef
+    operation: OperationType
+    attempt: int
+    consume: tuple[str, ...] = ()
+    """Values of the operation annotation that this operation answers."""
+
+
+class StartedOperation(ApiModel):
+    """What an operation's flow starts with."""
+
+    task: ShootTask
+    facts: ShootFacts
+    started: datetime
+    retry_cycle_start: datetime
+
+
+class FlowInput(ApiModel):
+    """Input of ReconcileShoot and DeleteShoot."""
+
+    task: ShootTask
+    facts: ShootFacts
+    attempt: Attempt = Attempt()
+
+
+class FinishOperation(ApiModel):
+    """Ask to record the end of an operation in the Shoot."""
+
+    task: ShootTask
+    attempt: int
+    state: str
+    """Succeeded, Error or Failed."""
+    description: str
+    failed: tuple[FailedTask, ...] = ()
+
+
+class Refusal(ApiModel):
+    """Ask to say in the Shoot why nothing is done now."""
+
+    shoot: ShootRef
+    state: str
+    """Pending or Error."""
+    description: str
+    consume: tuple[str, ...] = ()
+    """Values of the operation annotation that have no effect in this state."""
+
+
+class ReportProgress(ApiModel):
+    """Ask to keep the Shoot's status in step with a running flow."""
+
+    task: ShootTask
+    seconds: float = Field(default=5, gt=0)
+    """Between two writes. Source: ``progressReportPeriod``, spec/flows.md 1.4."""
+
+
+class FlowId(ApiModel):
+    """A running flow."""
+
+    workflow_id: str
+    run_id: str

@@ -1,0 +1,532 @@
+"""The task graph of one operation.
+
+A flow is declared task by task, in one place, and then run: each task is an activity that starts as soon as
+its predecessors are done. A skipped task counts as done once its own predecessors are done, so order stays
+transitive. A failed task blocks only what comes after it; when nothing can run any more the flow fails with
+all errors and with its outcome, from which the next attempt goes on.
+
+    flow.add("deploy_etcds", after=["init_secrets"])
+    flow.add("wait_etcds", after=["deploy_etcds"], unless=hibernated and "hibernated", **options.wait(minutes=5))
+
+Transient errors are not seen here: the activity's retry policy repeats them, in place, until the attempt's
+deadline. What a flow writes to its history is its tasks' activities and nothing else.
+Source: spec/flows.md 1.5.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Literal, Unpack
+
+from temporalio import workflow
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    TimeoutError,
+    TimeoutType,
+)
+
+with workflow.unsafe.imports_passed_through():
+    from pydantic import BaseModel
+
+    from api.flows import Attempt, FailedTask, FinishedTask, FlowOutcome, FlowProgress, TaskProgress, TaskState
+    from api.operations import TaskResult
+
+FLOW_FAILED = "FlowFailed"
+"""Type of the ApplicationError that a flow fails with; its only detail is a FlowOutcome."""
+OUTCOME_MEMO = "outcome"
+"""Memo under which a canceled flow leaves its outcome."""
+
+_LONGEST_UNANSWERED = timedelta(minutes=5)
+"""Schedule-to-start timeouts grow up to this while nobody polls a queue: a history is finite."""
+_GRACE_AFTER_FAILURE = timedelta(minutes=15)
+"""How long other branches may still retry once a task has failed for good. Without a bound a user who has
+mended the error could not retry. 15 min: longer than any wait of a flow (spec/extensions.md 1.4)."""
+
+Skip = str | Literal[False] | None
+"""Why a task is skipped; false to run it."""
+
+
+class Everything(Enum):
+    """``after=EVERYTHING``: after all tasks added before."""
+
+    EVERYTHING = "everything"
+
+
+EVERYTHING = Everything.EVERYTHING
+
+
+class GraphError(ValueError):
+    """A flow that can never be right, whatever happens when it runs."""
+
+
+@dataclass(slots=True)
+class _Task:
+    name: str
+    title: str
+    activity: str
+    after: tuple[str, ...]
+    unless: str
+    completes: str
+    argument: Callable[[], BaseModel] | None
+    digest: str
+    queue: str
+    options: workflow.ActivityConfig
+    state: TaskState = TaskState.WAITING
+    missing: int = 0
+    """Predecessors that are not done."""
+    successors: "list[_Task]" = field(default_factory=list)
+    result: TaskResult = field(default_factory=TaskResult)
+    note: str = ""
+    attempt: int = 0
+    trigger: str = ""
+    started: datetime | None = None
+    ended: datetime | None = None
+    unanswered_since: datetime | None = None
+
+
+class Flow:
+    """One attempt of one operation.
+
+    Args:
+        operation: what it is called in the UI, for example ``Create``.
+        subject: input of the tasks' activities; its field ``trigger`` (if it has one) is set to the time at
+            which the attempt started, and is no part of what makes a task run again.
+        queue: task queue of tasks that name none.
+        options: activity options of tasks that name none.
+        attempt: which attempt this is, and how the one before ended.
+    """
+
+    def __init__(
+        self,
+        operation: str,
+        subject: BaseModel,
+        *,
+        queue: str,
+        options: workflow.ActivityConfig,
+        attempt: Attempt | None = None,
+    ) -> None:
+        self.operation = operation
+        self.attempt = attempt or Attempt()
+        self._subject = subject
+        self._queue = queue
+        self._options = options
+        self._tasks: dict[str, _Task] = {}
+        self._triggered: dict[str, BaseModel] = {}
+        self._base_digest = _digest_of(subject)
+        self._kept = {each.name: each for each in self.attempt.kept.finished}
+        self._open = 0
+        self._running: dict[str, asyncio.Task[Any]] = {}
+        self._failed: list[FailedTask] = []
+        self._deadline: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._ended = False
+        self._layout: list[tuple[int, _Task]] = []
+
+    # Declaring
+
+    def add(
+        self,
+        name: str,
+        *,
+        after: Sequence[str] | Everything = (),
+        unless: Skip = None,
+        activity: str = "",
+        completes: str = "",
+        argument: Callable[[], BaseModel] | None = None,
+        inputs: Iterable[str] = (),
+        title: str = "",
+        **options: Unpack[workflow.ActivityConfig],
+    ) -> None:
+        """Declare a task.
+
+        Args:
+            name: unique in the flow; also the activity's name if ``activity`` is empty.
+            after: predecessors, added before.
+            unless: the reason, if the task is to be skipped.
+            completes: the task whose effect this one waits for. The two are one step to the next attempt:
+                if this one fails, the other runs again, too, since only that asks the world to try again.
+            argument: makes the activity's input when the task starts, in place of the flow's subject.
+            inputs: versions of what the activity reads besides its input; if they change, a finished task
+                runs again in the next attempt.
+            title: what it is called in summaries; made of the name if empty.
+            options: of the activity; the flow's if none are given.
+
+        Raises:
+            GraphError: the name is taken, or a predecessor is unknown.
+        """
+        if name in self._tasks:
+            raise GraphError(f"task {name} is there twice")
+        predecessors = tuple(self._tasks) if isinstance(after, Everything) else tuple(dict.fromkeys(after))
+        for predecessor in (*predecessors, *([completes] if completes else ())):
+            if predecessor not in self._tasks:
+                raise GraphError(f"task {name} comes after {predecessor}, which is not there")
+        chosen: workflow.ActivityConfig = options or self._options
+        title = title or title_of(name)
+        task = _Task(
+            name=name,
+            title=title,
+            activity=activity or name,
+            after=predecessors,
+            unless=unless or "",
+            completes=completes,
+            argument=argument,
+            digest=_short_hash(self._base_digest, activity or name, *inputs),
+            queue=chosen.get("task_queue") or self._queue,
+            options=chosen,
+        )
+        self._tasks[name] = task
+        for predecessor in predecessors:
+            self._tasks[predecessor].successors.append(task)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tasks)
+
+    @property
+    def activities(self) -> dict[str, str]:
+        """Activity of each task that is not skipped, and its queue."""
+        return {task.activity: task.queue for task in self._tasks.values() if not task.unless}
+
+    def skipped(self, name: str) -> str:
+        """Why a task is skipped; empty if it is not."""
+        return self._tasks[name].unless
+
+    def comes_after(self, later: str, earlier: str) -> bool:
+        """Whether ``later`` can only start once ``earlier`` is done, directly or transitively."""
+        pending, seen = [later], {later}
+        while pending:
+            for predecessor in self._tasks[pending.pop()].after:
+                if predecessor == earlier:
+                    return True
+                if predecessor not in seen:
+                    seen.add(predecessor)
+                    pending.append(predecessor)
+        return False
+
+    # Running
+
+    async def run(self) -> FlowOutcome:
+        """Run all tasks; returns once every one of them is done.
+
+        Raises:
+            ApplicationError: ``FlowFailed``, with the outcome as its detail, if a task failed for good.
+            CancelledError: the workflow was canceled; running tasks were told and have ended.
+        """
+        self._layout = _layout(self._tasks.values())
+        self._open = len(self._tasks)
+        for task in self._tasks.values():
+            task.missing = len(task.after)
+        for task in [each for each in self._tasks.values() if not each.after]:
+            self._start(task)
+        self._show()
+        try:
+            await workflow.wait_condition(self._idle)
+        except asyncio.CancelledError:
+            self._stop()
+            await workflow.wait_condition(lambda: not self._running)
+            self._end()
+            workflow.upsert_memo({OUTCOME_MEMO: self.outcome.model_dump(mode="json")})
+            raise
+        self._end()
+        if self._failed:
+            raise ApplicationError(self._summary(), self.outcome, type=FLOW_FAILED, non_retryable=True)
+        return self.outcome
+
+    @property
+    def outcome(self) -> FlowOutcome:
+        """What is finished and what has failed up to now."""
+        undone = {task.completes for task in self._tasks.values() if task.completes and task.state is TaskState.FAILED}
+        finished = tuple(
+            FinishedTask(
+                name=task.name, digest=task.digest, result=task.result, attempt=task.attempt, trigger=task.trigger
+            )
+            for task in self._tasks.values()
+            if task.state in (TaskState.FINISHED, TaskState.KEPT) and task.name not in undone
+        )
+        return FlowOutcome(finished=finished, failed=tuple(self._failed), canceled=self._stopping and not self._failed)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Names of all Secrets that the tasks done so far, kept ones too, have been given."""
+        return tuple(sorted({name for task in self._tasks.values() for name in task.result.secrets}))
+
+    def progress(self) -> FlowProgress:
+        """For the ``progress`` query."""
+        return FlowProgress(
+            operation=self.operation,
+            attempt=self.attempt.number,
+            percent=self.percent,
+            ended=self._ended,
+            tasks=tuple(
+                TaskProgress(
+                    name=task.name,
+                    title=task.title,
+                    state=self._shown_state(task),
+                    after=task.after,
+                    note=task.note or task.unless,
+                    queue=task.queue,
+                    started=task.started,
+                    ended=task.ended,
+                    unanswered_since=task.unanswered_since,
+                )
+                for task in self._tasks.values()
+            ),
+            failed=tuple(self._failed),
+        )
+
+    @property
+    def percent(self) -> int:
+        """Finished tasks of those that are not skipped. Source: spec/flows.md 1.4."""
+        counted = [task for task in self._tasks.values() if not task.unless]
+        return 100 * sum(task.state.done for task in counted) // len(counted) if counted else 100
+
+    def _start(self, task: _Task) -> None:
+        kept = self._kept.get(task.name)
+        if self._stopping:
+            return
+        if task.unless:
+            self._done(task, TaskState.SKIPPED)
+        elif kept is not None and kept.digest == task.digest:
+            task.result, task.attempt, task.trigger = kept.result, kept.attempt, kept.trigger
+            task.note = f"kept from attempt {kept.attempt}"
+            self._done(task, TaskState.KEPT)
+        else:
+            task.state = TaskState.RUNNING
+            task.started = workflow.now()
+            task.attempt = self.attempt.number
+            # Who waits for an effect looks for the time at which it was asked for.
+            begun = self._tasks[task.completes].trigger if task.completes else ""
+            task.trigger = begun or self.attempt.trigger
+            self._running[task.name] = asyncio.create_task(self._run(task))
+
+    async def _run(self, task: _Task) -> None:
+        failure: FailedTask | None = None
+        try:
+            task.result = await self._execute(task)
+            task.note = task.result.note
+        except ActivityError as error:
+            if isinstance(error.cause, CancelledError):
+                task.state = TaskState.CANCELED
+            else:
+                failure = self._failure(task, error)
+        except asyncio.CancelledError:
+            task.state = TaskState.CANCELED
+        del self._running[task.name]
+        task.ended = workflow.now()
+        task.unanswered_since = None
+        if failure is not None:
+            self._failed.append(failure)
+            task.state = TaskState.FAILED
+            task.note = failure.message
+            self._bound_the_others()
+        elif task.state is not TaskState.CANCELED:
+            self._done(task, TaskState.FINISHED)
+        self._show()
+
+    async def _execute(self, task: _Task) -> TaskResult:
+        """Run the activity; if nobody takes it from its queue, say so and ask again."""
+        argument = task.argument() if task.argument else self._argument(task.trigger)
+        options = workflow.ActivityConfig(
+            activity_id=task.name,
+            summary=task.title,
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        )
+        options.update(task.options)
+        options["task_queue"] = task.queue
+        while True:
+            if self.attempt.deadline is not None:
+                left = self.attempt.deadline - workflow.now()
+                options["schedule_to_close_timeout"] = max(left, timedelta(seconds=1))
+            try:
+                result: TaskResult = await workflow.execute_activity(
+                    task.activity, argument, result_type=TaskResult, **options
+                )
+            except ActivityError as error:
+                patience = options.get("schedule_to_start_timeout")
+                if patience is None or not _is_unanswered(error) or self._stopping:
+                    raise
+                if task.unanswered_since is None:
+                    task.unanswered_since = workflow.now() - patience
+                    task.note = f"nobody takes tasks from queue {task.queue}"
+                    self._show()
+                options["schedule_to_start_timeout"] = min(2 * patience, _LONGEST_UNANSWERED)
+            else:
+                return result
+
+    def _argument(self, trigger: str) -> BaseModel:
+        if "trigger" not in type(self._subject).model_fields:
+            return self._subject
+        if trigger not in self._triggered:
+            self._triggered[trigger] = self._subject.model_copy(update={"trigger": trigger})
+        return self._triggered[trigger]
+
+    def _done(self, task: _Task, state: TaskState) -> None:
+        task.state = state
+        self._open -= 1
+        for successor in task.successors:
+            successor.missing -= 1
+            if not successor.missing:
+                self._start(successor)
+
+    def _idle(self) -> bool:
+        return not self._running
+
+    def _failure(self, task: _Task, error: ActivityError) -> FailedTask:
+        cause = error.cause or error
+        message, type_ = str(cause), type(cause).__name__
+        if isinstance(cause, ApplicationError):
+            message, type_ = cause.message, cause.type or type_
+        elif isinstance(cause, TimeoutError):
+            type_ = "Timeout"
+            last = cause.cause
+            message = f"{task.title}: out of time" + (f"; last error: {last}" if last else "")
+            if isinstance(last, ApplicationError):
+                type_ = last.type or type_
+        return FailedTask(
+            name=task.name,
+            message=message,
+            type=type_,
+            codes=(type_,) if type_.startswith("ERR_") else (),
+            at=workflow.now(),
+            attempt=self.attempt.number,
+        )
+
+    def _bound_the_others(self) -> None:
+        if self._running and self._deadline is None:
+            self._deadline = asyncio.create_task(self._cut_off())
+
+    async def _cut_off(self) -> None:
+        await workflow.sleep(_GRACE_AFTER_FAILURE, summary="Others may still end")
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        for running in list(self._running.values()):
+            running.cancel()
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._show()
+
+    def _summary(self) -> str:
+        return f"{self.operation} failed: " + "; ".join(f"{each.name}: {each.message}" for each in self._failed)
+
+    # Showing
+
+    def _shown_state(self, task: _Task) -> TaskState:
+        if task.state is TaskState.WAITING and self._failed and self._is_blocked(task):
+            return TaskState.BLOCKED
+        return task.state
+
+    def _is_blocked(self, task: _Task) -> bool:
+        if self._ended:
+            return True
+        return any(self.comes_after(task.name, failed.name) for failed in self._failed)
+
+    def _show(self) -> None:
+        workflow.set_current_details(self._details())
+
+    def _details(self) -> str:
+        lines = [f"**{self.operation}**, attempt {self.attempt.number}: {self.percent} %", ""]
+        for depth, task in self._layout:
+            note = f" – {task.note or task.unless}" if task.note or task.unless else ""
+            lines.append(f"{'  ' * depth}- {_MARKS[task.state]} {task.name}{note}")
+        return "\n".join(lines)
+
+    def tree(self) -> list[tuple[int, str]]:
+        """The tasks with their indentation, for people: a task stands below the last of its predecessors.
+
+        A chain stays at one depth; only where work forks is there a step to the right.
+        """
+        return [(depth, task.name) for depth, task in _layout(self._tasks.values())]
+
+    def mermaid(self) -> str:
+        """A picture of the graph: transitive edges left out, skipped tasks dashed."""
+        lines = ["flowchart LR"]
+        for task in self._tasks.values():
+            lines.append(f'    {task.name}["{task.title}"]' + (":::skipped" if task.unless else ""))
+        for task in self._tasks.values():
+            for predecessor in task.after:
+                others = [each for each in task.after if each != predecessor]
+                if not any(self.comes_after(other, predecessor) for other in others):
+                    lines.append(f"    {predecessor} --> {task.name}")
+        if any(task.unless for task in self._tasks.values()):
+            lines.append("    classDef skipped stroke-dasharray: 4 4,color:#888")
+        return "\n".join(lines) + "\n"
+
+
+_MARKS = {
+    TaskState.WAITING: "·",
+    TaskState.RUNNING: "▶",
+    TaskState.FINISHED: "✔",
+    TaskState.KEPT: "✔",
+    TaskState.SKIPPED: "○",
+    TaskState.FAILED: "✘",
+    TaskState.BLOCKED: "·",
+    TaskState.CANCELED: "✘",
+}
+_WORDS = {
+    "api": "API",
+    "apis": "APIs",
+    "apiserver": "API server",
+    "coredns": "CoreDNS",
+    "dns": "DNS",
+    "etcds": "etcds",
+    "os": "OS",
+    "sni": "SNI",
+    "vpn": "VPN",
+}
+
+
+def title_of(name: str) -> str:
+    """``deploy_apiserver_sni`` is "Deploy API server SNI"; ``wait_worker`` is "Wait for worker"."""
+    words = [_WORDS.get(word, word) for word in name.split("_")]
+    if words[0] == "wait":
+        words.insert(1, "for")
+    return " ".join([words[0].capitalize(), *words[1:]])
+
+
+def failed_outcome(error: BaseException) -> FlowOutcome | None:
+    """The outcome that a failed flow left in its error; None if the error is another."""
+    if not isinstance(error, ApplicationError) or error.type != FLOW_FAILED or not error.details:
+        return None
+    return FlowOutcome.model_validate(error.details[0])
+
+
+def _is_unanswered(error: ActivityError) -> bool:
+    return isinstance(error.cause, TimeoutError) and error.cause.type == TimeoutType.SCHEDULE_TO_START
+
+
+def _digest_of(subject: BaseModel) -> str:
+    return json.dumps(subject.model_dump(mode="json", exclude={"trigger"}), sort_keys=True)
+
+
+def _short_hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def _layout(tasks: Iterable[_Task]) -> list[tuple[int, _Task]]:
+    level: dict[str, int] = {}
+    children: dict[str, list[_Task]] = {"": []}
+    for task in tasks:
+        level[task.name] = 1 + max((level[each] for each in task.after), default=-1)
+        parent = max(task.after, key=lambda each: level[each]) if task.after else ""
+        children.setdefault(parent, []).append(task)
+        children.setdefault(task.name, [])
+    placed: list[tuple[int, _Task]] = []
+    stack = [(0, task) for task in reversed(children[""])]
+    while stack:
+        depth, task = stack.pop()
+        placed.append((depth, task))
+        below = children[task.name]
+        step = 0 if len(below) == 1 else 1
+        stack += [(depth + step, each) for each in reversed(below)]
+    return placed

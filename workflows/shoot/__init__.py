@@ -1,0 +1,8 @@
+"""Workflows of a Shoot."""
+
+from workflows.shoot.delete import DeleteShoot
+from workflows.shoot.lifecycle import ShootLifecycle
+from workflows.shoot.reconcile import ReconcileShoot
+
+WORKFLOWS: list[type] = [ShootLifecycle, ReconcileShoot, DeleteShoot]
+"""To be registered by a worker of queue ``garden``."""

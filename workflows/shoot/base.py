@@ -1,0 +1,52 @@
+"""What the operations of a Shoot have in common: their flow's defaults, their progress query."""
+
+from collections.abc import Callable
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from activities.garden.shoots import ShootActivities
+    from activities.seed.secrets import CleanupSecrets
+    from api.flows import FlowInput, FlowProgress, ReportProgress
+    from api.operations import ShootTask, seed_queue
+    from workflows import options
+    from workflows.flow import Flow
+
+
+class OperationWorkflow:
+    """Base of a workflow that runs one flow."""
+
+    graph: Flow | None = None
+
+    @workflow.query
+    def progress(self) -> FlowProgress:
+        """Every task, its state and times."""
+        return self.graph.progress() if self.graph else FlowProgress()
+
+    def report(self, task: ShootTask) -> None:
+        """Keep the Shoot's status in step with this workflow while it runs.
+
+        One activity that asks the ``progress`` query: reports cost the history nothing. It ends with the workflow.
+        """
+        workflow.start_activity_method(
+            ShootActivities.report_progress,
+            ReportProgress(task=task),
+            **options.follow("Keep the Shoot's status in step"),
+        )
+
+
+def shoot_flow(request: FlowInput) -> Flow:
+    """An empty flow for one Shoot: its tasks run in the seed's queue unless they say otherwise."""
+    task = request.task
+    return Flow(
+        str(task.operation),
+        task,
+        queue=seed_queue(task.seed),
+        options=options.seed_call(),
+        attempt=request.attempt,
+    )
+
+
+def cleanup_argument(flow: Flow, task: ShootTask) -> Callable[[], CleanupSecrets]:
+    """Input of ``cleanup_secrets``, made when all other tasks are done."""
+    return lambda: CleanupSecrets(task=task, names=flow.secrets)

@@ -1,0 +1,120 @@
+"""Delete a Shoot: what users made in it, its machines, its control plane, its names and backups.
+
+The cluster is brought back to a working control plane first, where there was one: load balancers and
+volumes can only be released by it. Tasks and order: spec/flows.md 3.
+"""
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from api.flows import FlowInput, FlowOutcome, Survey
+    from api.operations import seed_queue
+    from workflows import options
+    from workflows.flow import EVERYTHING, Flow
+    from workflows.shoot.base import OperationWorkflow, shoot_flow
+
+
+def delete_flow(request: FlowInput, survey: Survey) -> Flow:
+    """The whole flow, to be read from top to bottom."""
+    flow, facts = shoot_flow(request), request.facts
+    add, wait = flow.add, options.wait
+    workerless = facts.workerless and "workerless"
+    no_namespace = not survey.namespace and "no namespace"
+    no_cluster = no_namespace or (not survey.cluster and "no API server")
+    no_control_plane = workerless or no_cluster or (not survey.control_plane and "no ControlPlane")
+    no_manager = no_cluster or (not survey.controller_manager and "no kube-controller-manager before")
+    extended_unneeded = no_cluster or (facts.skip_cleanup and "skip-cleanup")
+
+    # Bring the control plane up to date: the user may have mended credentials, or it may be asleep.
+    add("sync_cluster", unless=no_namespace)
+    add("deploy_namespace", after=["sync_cluster"], unless=no_namespace)
+    add("ensure_cluster_identity", after=["deploy_namespace"], unless=no_namespace)
+    add("deploy_cloud_secret", after=["deploy_namespace"], unless=no_namespace or workerless,
+        inputs=[facts.credentials])  # fmt: skip
+    add("init_secrets", after=["deploy_namespace"], unless=no_namespace)
+    add("deploy_api_service", after=["ensure_cluster_identity", "init_secrets"], unless=no_cluster)
+    add("wait_api_service", after=["deploy_api_service"], unless=no_cluster, **wait(minutes=10))
+    add("update_advertised_addresses", after=["wait_api_service"], unless=no_cluster)
+    add("deploy_internal_dns", after=["wait_api_service"], unless=no_cluster, **wait(minutes=2))
+    add("deploy_etcds", after=["init_secrets", "deploy_cloud_secret"], unless=no_cluster)
+    add("wait_etcds", after=["deploy_etcds"], unless=no_cluster, **wait(minutes=5))
+    add("deploy_apiserver", after=["wait_etcds", "wait_api_service"], unless=no_cluster)
+    add("wait_apiserver", after=["deploy_apiserver"], unless=no_cluster, **wait(minutes=5))
+    add("deploy_apiserver_sni", after=["wait_apiserver"], unless=no_cluster)
+    add("deploy_resource_manager", after=["wait_apiserver"], unless=no_cluster)
+    add("wait_resource_manager", after=["deploy_resource_manager"], unless=no_cluster, **wait(minutes=5))
+    add("deploy_control_plane_extension", after=["wait_resource_manager"], unless=no_control_plane,
+        inputs=[facts.credentials])  # fmt: skip
+    add("wait_control_plane_extension", after=["deploy_control_plane_extension"],
+        completes="deploy_control_plane_extension", unless=no_control_plane, **wait(minutes=3))  # fmt: skip
+    add("deploy_gardener_access", after=["wait_resource_manager", "deploy_internal_dns"], unless=no_cluster)
+    add("init_shoot_client", after=["deploy_gardener_access"], unless=no_cluster)
+    add("deploy_kube_controller_manager", after=["wait_control_plane_extension", "init_shoot_client"],
+        unless=no_cluster)  # fmt: skip
+
+    # Release what users made: webhooks first, they could forbid the rest.
+    add("clean_webhooks", after=["init_shoot_client"], unless=no_cluster, **wait(minutes=10))
+    add("wait_kube_controller_manager_active", after=["clean_webhooks", "deploy_kube_controller_manager"],
+        unless=no_manager, **wait(minutes=5))  # fmt: skip
+    add("clean_extended_apis", after=["wait_kube_controller_manager_active"], unless=extended_unneeded,
+        **wait(minutes=10))  # fmt: skip
+    add("clean_kubernetes_resources", after=["clean_extended_apis", "wait_control_plane_extension"],
+        unless=no_cluster, **wait(minutes=10))  # fmt: skip
+
+    # Machines and the rest of what extensions made for them.
+    add("delete_network", after=["clean_kubernetes_resources"], unless=workerless)
+    add("wait_network_deleted", after=["delete_network"], completes="delete_network", unless=workerless,
+        **wait(minutes=3))  # fmt: skip
+    add("deploy_machine_controller_manager", after=["clean_kubernetes_resources"], unless=no_cluster or workerless)
+    add("delete_worker", after=["deploy_machine_controller_manager"], unless=workerless)
+    add("wait_worker_deleted", after=["delete_worker"], completes="delete_worker", unless=workerless,
+        **wait(minutes=10))  # fmt: skip
+    add("delete_machine_controller_manager", after=["wait_worker_deleted"], unless=workerless)
+    add("delete_os_configs", after=["wait_worker_deleted"], unless=workerless)
+    add("wait_os_configs_deleted", after=["delete_os_configs"], completes="delete_os_configs", unless=workerless,
+        **wait(minutes=3))  # fmt: skip
+    add("delete_managed_resources", after=["clean_kubernetes_resources", "wait_worker_deleted"], unless=no_namespace)
+    add("wait_managed_resources_deleted", after=["delete_managed_resources"], unless=no_namespace,
+        **wait(minutes=10))  # fmt: skip
+    add("delete_control_plane_extension", unless=workerless,
+        after=["wait_managed_resources_deleted", "wait_os_configs_deleted", "delete_machine_controller_manager",
+               "wait_network_deleted"])  # fmt: skip
+    add("wait_control_plane_extension_deleted", after=["delete_control_plane_extension"],
+        completes="delete_control_plane_extension", unless=workerless, **wait(minutes=3))  # fmt: skip
+
+    # The control plane, from the API server down; its names only once nobody can use them.
+    down = ["wait_managed_resources_deleted", "wait_control_plane_extension_deleted"]
+    add("delete_apiserver", after=down, unless=no_namespace)
+    add("wait_apiserver_deleted", after=["delete_apiserver"], unless=no_namespace, **wait(minutes=5))
+    add("delete_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace)
+    add("delete_api_service", after=["delete_apiserver_sni"], unless=no_namespace)
+    add("delete_resource_manager", after=["wait_apiserver_deleted"], unless=no_namespace)
+    add("delete_external_dns", after=["wait_apiserver_deleted"], unless=no_namespace, **wait(minutes=2))
+    add("delete_infrastructure", after=["wait_control_plane_extension_deleted"], unless=workerless)
+    add("wait_infrastructure_deleted", after=["delete_infrastructure"], completes="delete_infrastructure",
+        unless=workerless, **wait(minutes=10))  # fmt: skip
+    last = ["delete_api_service", "delete_resource_manager", "delete_external_dns", "wait_infrastructure_deleted"]
+    add("delete_internal_dns", after=last, unless=no_namespace, **wait(minutes=2))
+    add("delete_etcds", after=last, unless=no_namespace)
+    add("wait_etcds_deleted", after=["delete_etcds"], unless=no_namespace, **wait(minutes=5))
+    add("delete_backup_entry", after=["wait_etcds_deleted"])
+    add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry",
+        **wait(minutes=10))  # fmt: skip
+    add("delete_namespace", after=["delete_internal_dns", "wait_etcds_deleted", "wait_backup_entry_deleted"])
+    add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
+    add("delete_cluster", after=EVERYTHING)
+    return flow
+
+
+@workflow.defn
+class DeleteShoot(OperationWorkflow):
+    """One attempt to delete. Workflow id: ``<lifecycle id>/delete/<generation>-<n>``."""
+
+    @workflow.run
+    async def run(self, request: FlowInput) -> FlowOutcome:
+        self.report(request.task)
+        survey = await workflow.execute_activity(
+            "survey", request.task, result_type=Survey, **options.survey(seed_queue(request.task.seed))
+        )
+        self.graph = delete_flow(request, survey)
+        return await self.graph.run()

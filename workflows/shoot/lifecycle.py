@@ -1,0 +1,301 @@
+"""The life of one Shoot: look, decide, run one operation, rest, look again.
+
+The only workflow that decides what happens to a Shoot, and so the reason why two operations never
+meet. Watchers wake it; it reads the Shoot itself. Decision: ``workflows.shoot.decision``.
+"""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ChildWorkflowError, is_cancelled_exception
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+
+with workflow.unsafe.imports_passed_through():
+    from activities.garden.shoots import ShootActivities
+    from api.flows import (
+        Attempt,
+        FinishOperation,
+        FlowId,
+        FlowInput,
+        FlowOutcome,
+        Refusal,
+        ShootView,
+        StartedOperation,
+        StartOperation,
+    )
+    from api.model import ApiModel
+    from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask
+    from workflows import options, visibility
+    from workflows.flow import failed_outcome
+    from workflows.shoot import decision
+    from workflows.shoot.decision import Decision, Memory, Release, Rest, Run
+    from workflows.shoot.delete import DeleteShoot
+    from workflows.shoot.reconcile import ReconcileShoot
+
+_AFTER_REFUSAL = timedelta(minutes=1)
+"""Pause after the garden refused a request for good."""
+_SUMMARY_LIMIT = 200
+_SUCCESS = {
+    OperationType.CREATE: "Shoot cluster has been successfully reconciled.",
+    OperationType.RECONCILE: "Shoot cluster has been successfully reconciled.",
+    OperationType.DELETE: "Shoot cluster has been successfully deleted.",
+}
+
+
+class LifecycleInput(ApiModel):
+    """Watchers give the Shoot; the rest is what an earlier run of the workflow hands on."""
+
+    shoot: ShootRef
+    memory: Memory = Memory()
+    continued: bool = False
+
+
+class OperationRequest(ApiModel):
+    """What somebody asks for directly, beside annotations of the Shoot."""
+
+    operation: str
+    """``reconcile`` or ``retry``."""
+    by: str = ""
+    reason: str = ""
+
+
+class OperationAnswer(ApiModel):
+    text: str
+
+
+class LifecycleProgress(ApiModel):
+    """Answer of the ``progress`` query."""
+
+    resting: str = ""
+    """Why nothing runs now."""
+    operation: OperationType | None = None
+    attempt: int = 0
+    child: FlowId | None = None
+    """The running operation."""
+    memory: Memory = Memory()
+
+
+def lifecycle_id(shoot: ShootRef) -> str:
+    """Workflow id of a Shoot's lifecycle."""
+    return f"shoot/{shoot.namespace}/{shoot.name}/{shoot.uid}"
+
+
+def operation_id(shoot: ShootRef, operation: OperationType, generation: int, attempt: int) -> str:
+    """Workflow id of one attempt of an operation."""
+    kind = "delete" if operation is OperationType.DELETE else "reconcile"
+    return f"{lifecycle_id(shoot)}/{kind}/{generation}-{attempt}"
+
+
+@workflow.defn
+class ShootLifecycle:
+    """One per Shoot, as long as it lives. Workflow id: ``shoot/<namespace>/<name>/<uid>``."""
+
+    @workflow.init
+    def __init__(self, request: LifecycleInput) -> None:
+        self._shoot = request.shoot
+        self._memory = request.memory
+        self._woken = True
+        self._progress = LifecycleProgress(memory=request.memory)
+        self._random = workflow.random()
+
+    @workflow.run
+    async def run(self, request: LifecycleInput) -> None:
+        if not request.continued:
+            # A lifecycle that was terminated may have left an operation that is still ending.
+            await workflow.execute_activity_method(
+                ShootActivities.await_earlier_operations, self._shoot, **options.follow("Wait for earlier operations")
+            )
+        while True:
+            self._woken = False
+            view = await self._look()
+            if view is None:
+                break
+            step = decision.decide(view, self._memory, workflow.now(), self._random)
+            try:
+                await self._take(step, view)
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                # The garden refused what we wrote. Nobody but us is at fault, but a lifecycle must not die of it.
+                await self._sleep(f"{error.cause or error}", _AFTER_REFUSAL)
+            if isinstance(step, Run) or workflow.info().is_continue_as_new_suggested():
+                await self._continue()
+        self._show("the Shoot is gone")
+        await workflow.wait_condition(workflow.all_handlers_finished)
+
+    @workflow.signal
+    def wake(self) -> None:
+        """Look again: something may have changed."""
+        self._woken = True
+
+    @workflow.update
+    async def request_operation(self, request: OperationRequest) -> OperationAnswer:
+        """Ask for an operation now; returns once it is accepted, not when it is done."""
+        self._memory = self._memory.model_copy(update={"requested": (*self._memory.requested, request.operation)})
+        self._woken = True
+        return OperationAnswer(text=f"{request.operation} of Shoot {self._shoot} is accepted")
+
+    @request_operation.validator
+    def _check_request(self, request: OperationRequest) -> None:
+        if request.operation not in (decision.RECONCILE, decision.RETRY):
+            raise ValueError(
+                f"operation {request.operation!r} of Shoot {self._shoot} is unknown; "
+                f"use {decision.RECONCILE} or {decision.RETRY}"
+            )
+        if self._progress.child is not None:
+            raise ValueError(
+                f"{self._progress.operation} of Shoot {self._shoot} is running (attempt {self._progress.attempt}); "
+                "wait for its end"
+            )
+        if request.operation == decision.RETRY and not self._memory.outcome.failed:
+            raise ValueError(f"nothing to retry: no operation of Shoot {self._shoot} has failed in this generation")
+
+    @workflow.query
+    def progress(self) -> LifecycleProgress:
+        """What runs, or why nothing does, and what is remembered of the last attempt."""
+        return self._progress.model_copy(update={"memory": self._memory})
+
+    async def _take(self, step: Decision, view: ShootView) -> None:
+        match step:
+            case Run():
+                await self._operate(view, step)
+            case Release():
+                await workflow.execute_activity_method(
+                    ShootActivities.release_shoot, self._shoot, **options.garden_call("Drop the finalizer")
+                )
+            case Rest():
+                await self._rest(step)
+
+    # Operating
+
+    async def _operate(self, view: ShootView, step: Run) -> None:
+        memory = self._memory = decision.remember(self._memory, view, step.operation)
+        started: StartedOperation = await workflow.execute_activity_method(
+            ShootActivities.start_operation,
+            StartOperation(shoot=self._shoot, operation=step.operation, attempt=memory.attempts, consume=step.consume),
+            **options.garden_call(f"Start {step.operation}"),
+        )
+        task = started.task
+        if task.generation != memory.generation:
+            # The Shoot changed between the look and the start: this is already the new generation's first attempt.
+            memory = self._memory = memory.model_copy(
+                update={"generation": task.generation, "attempts": 1, "outcome": FlowOutcome()}
+            )
+        outcome, message = await self._run(task, started)
+        self._memory = memory.model_copy(update={"outcome": outcome or FlowOutcome(), "ended": workflow.now()})
+        self._progress = LifecycleProgress()
+        if outcome is not None and outcome.canceled:
+            return
+        await self._finish(task, started, outcome, message)
+
+    async def _run(self, task: ShootTask, started: StartedOperation) -> tuple[FlowOutcome | None, str]:
+        """The operation's outcome, None if it succeeded; and what its failure says."""
+        attempt = Attempt(
+            number=self._memory.attempts,
+            trigger=task.trigger,
+            deadline=started.retry_cycle_start + decision.RETRY_DURATION,
+            kept=self._memory.outcome,
+        )
+        flow = DeleteShoot.run if task.operation is OperationType.DELETE else ReconcileShoot.run
+        child = await workflow.start_child_workflow(
+            flow,
+            FlowInput(task=task, facts=started.facts, attempt=attempt),
+            id=operation_id(self._shoot, task.operation, task.generation, attempt.number),
+            task_queue=GARDEN_QUEUE,
+            parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+            search_attributes=visibility.of_operation(self._shoot, task.seed, task.operation),
+            static_summary=f"{task.operation} {self._shoot}, generation {task.generation}, attempt {attempt.number}",
+        )
+        self._progress = LifecycleProgress(
+            operation=task.operation,
+            attempt=attempt.number,
+            child=FlowId(workflow_id=child.id, run_id=child.first_execution_run_id or ""),
+        )
+        self._show(f"{task.operation} is running: attempt {attempt.number} of generation {task.generation}")
+        overtaking = asyncio.create_task(self._overtake(child, task))
+        try:
+            await child
+        except ChildWorkflowError as error:
+            if is_cancelled_exception(error):
+                if workflow.cancellation_reason() is not None:
+                    raise
+                return FlowOutcome(canceled=True), "canceled"
+            outcome = failed_outcome(error.cause) if error.cause else None
+            return outcome or FlowOutcome(), str(error.cause or error)
+        finally:
+            overtaking.cancel()
+        return None, ""
+
+    async def _overtake(self, child: "workflow.ChildWorkflowHandle[Any, FlowOutcome]", task: ShootTask) -> None:
+        """Cancel the operation if a newer wish is there while it retries an error; let it progress otherwise."""
+        while True:
+            await workflow.wait_condition(lambda: self._woken)
+            self._woken = False
+            view = await self._look()
+            if decision.overtakes(view, task.generation, task.operation):
+                break
+        self._show(f"{task.operation} is running; what is newer waits for it to end or to meet an error")
+        if self._progress.child is None:
+            return
+        await workflow.execute_activity_method(
+            ShootActivities.await_trouble,
+            self._progress.child,
+            **options.follow("Wait for the operation to end or to meet an error"),
+        )
+        child.cancel("a newer wish is there")
+
+    async def _finish(
+        self, task: ShootTask, started: StartedOperation, outcome: FlowOutcome | None, message: str
+    ) -> None:
+        failed = outcome.failed if outcome else ()
+        state, text = "Succeeded", _SUCCESS[task.operation]
+        if outcome is not None:
+            state = decision.state_after_failure(failed, started.retry_cycle_start, workflow.now())
+            names = ", ".join(each.name for each in failed)
+            text = f"{task.operation} failed in {names}." if names else f"{task.operation} failed: {message}"
+        await workflow.execute_activity_method(
+            ShootActivities.finish_operation,
+            FinishOperation(task=task, attempt=self._memory.attempts, state=state, description=text, failed=failed),
+            **options.garden_call(f"{task.operation}: {state}"),
+        )
+        if outcome is None:
+            self._memory = self._memory.model_copy(update={"outcome": FlowOutcome()})
+
+    # Looking and resting
+
+    async def _look(self) -> ShootView | None:
+        return await workflow.execute_activity_method(
+            ShootActivities.look_at_shoot,
+            self._shoot,
+            **options.garden_call("Look at the Shoot"),
+        )
+
+    async def _rest(self, step: Rest) -> None:
+        if step.state or step.consume:
+            await workflow.execute_activity_method(
+                ShootActivities.refuse_operation,
+                Refusal(shoot=self._shoot, state=step.state, description=step.reason, consume=step.consume),
+                **options.garden_call("Say why nothing is done"),
+            )
+        await self._sleep(step.reason, step.until)
+
+    async def _sleep(self, reason: str, until: timedelta | None) -> None:
+        self._show(reason)
+        self._progress = LifecycleProgress(resting=reason)
+        try:
+            await workflow.wait_condition(
+                lambda: self._woken, timeout=until, timeout_summary=reason[:_SUMMARY_LIMIT] if until else None
+            )
+        except TimeoutError:
+            self._woken = True
+
+    async def _continue(self) -> None:
+        """Start with an empty history; the next run looks at once, so no signal is lost."""
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        workflow.continue_as_new(LifecycleInput(shoot=self._shoot, memory=self._memory, continued=True))
+
+    def _show(self, text: str) -> None:
+        workflow.set_current_details(f"Shoot `{self._shoot}`: {text}")

@@ -1,0 +1,111 @@
+"""Create or reconcile a Shoot: its control plane in the seed, its machines, its system components.
+
+A creation is a reconciliation with nothing there yet. Tasks, order and what is skipped: spec/flows.md 2.
+"""
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from api.flows import FlowInput, FlowOutcome
+    from workflows import options
+    from workflows.flow import EVERYTHING, Flow
+    from workflows.shoot.base import OperationWorkflow, cleanup_argument, shoot_flow
+
+
+def reconcile_flow(request: FlowInput) -> Flow:
+    """The whole flow, to be read from top to bottom."""
+    flow, facts = shoot_flow(request), request.facts
+    add, wait = flow.add, options.wait
+    workerless = facts.workerless and "workerless"
+    asleep = facts.hibernated and "hibernated"
+    ready_unneeded = asleep or (facts.skip_readiness and "skip-readiness")
+    machines_unneeded = workerless or asleep
+
+    # What the operation works towards, where it works, and with which keys.
+    add("sync_cluster")
+    add("deploy_namespace", after=["sync_cluster"])
+    add("ensure_cluster_identity", after=["deploy_namespace"])
+    add("deploy_cloud_secret", after=["deploy_namespace"], unless=workerless, inputs=[facts.credentials])
+    add("init_secrets", after=["deploy_namespace"])
+    base = ["init_secrets"] if workerless else ["init_secrets", "deploy_cloud_secret"]
+
+    # Networks, addresses, names, and a place for backups.
+    add("deploy_infrastructure", after=base, unless=workerless, inputs=[facts.credentials])
+    add("wait_infrastructure", after=["deploy_infrastructure"], completes="deploy_infrastructure",
+        unless=workerless, inputs=[facts.credentials], **wait(minutes=10))  # fmt: skip
+    add("deploy_api_service", after=["ensure_cluster_identity", "init_secrets"])
+    add("wait_api_service", after=["deploy_api_service"], unless=asleep, **wait(minutes=10))
+    add("update_advertised_addresses", after=["wait_api_service"])
+    add("deploy_internal_dns", after=["wait_api_service"], unless=asleep, **wait(minutes=2))
+    add("deploy_external_dns", after=["wait_api_service"], unless=asleep, **wait(minutes=2))
+    no_backup = not facts.backup and "the seed has no backup"
+    add("deploy_backup_entry", after=["deploy_namespace"], unless=no_backup)
+    add("wait_backup_entry", after=["deploy_backup_entry"], completes="deploy_backup_entry",
+        unless=no_backup, **wait(minutes=10))  # fmt: skip
+
+    # The control plane: etcd, then the API server, then all that lives on it.
+    add("deploy_etcds", after=[*base, "wait_backup_entry"])
+    add("wait_etcds", after=["deploy_etcds"], unless=ready_unneeded, **wait(minutes=5))
+    add("deploy_apiserver", after=["wait_etcds", "wait_api_service"])
+    add("wait_apiserver", after=["deploy_apiserver"], unless=ready_unneeded, **wait(minutes=5))
+    # A route to a Service without endpoints harms nobody, so users need not wait for it afterwards.
+    add("deploy_apiserver_sni", after=["deploy_api_service", "init_secrets"])
+    add("deploy_resource_manager", after=["wait_apiserver"])
+    add("wait_resource_manager", after=["deploy_resource_manager"], unless=ready_unneeded, **wait(minutes=5))
+    add("deploy_control_plane_extension", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless,
+        inputs=[facts.credentials])  # fmt: skip
+    add("wait_control_plane_extension", after=["deploy_control_plane_extension"],
+        completes="deploy_control_plane_extension", unless=workerless, **wait(minutes=3))  # fmt: skip
+    add("deploy_gardener_access", after=["wait_resource_manager", "deploy_internal_dns"])
+    add("init_shoot_client", after=["deploy_gardener_access"])
+    add("deploy_kube_controller_manager", after=["wait_resource_manager", *base])
+    add("deploy_scheduler", after=["wait_resource_manager"], unless=workerless)
+    add("deploy_vpn_server", after=["wait_resource_manager"], unless=workerless)
+
+    # What users and nodes find in the cluster.
+    add("deploy_shoot_namespaces", after=["wait_resource_manager"])
+    add("wait_shoot_namespaces", after=["deploy_shoot_namespaces"], unless=ready_unneeded, **wait(minutes=2))
+    add("deploy_os_configs", after=["wait_infrastructure", "wait_control_plane_extension"], unless=workerless)
+    add("wait_os_configs", after=["deploy_os_configs"], completes="deploy_os_configs",
+        unless=workerless, **wait(minutes=3))  # fmt: skip
+    add("deploy_shoot_system", unless=asleep,
+        after=["wait_os_configs", "wait_control_plane_extension", "init_shoot_client"])  # fmt: skip
+    prepared = ["wait_control_plane_extension", "wait_shoot_namespaces", "deploy_scheduler"]
+    add("deploy_network", after=["wait_infrastructure", "init_shoot_client", *prepared], unless=workerless)
+    add("wait_network", after=["deploy_network"], completes="deploy_network", unless=workerless, **wait(minutes=3))
+    add("deploy_kube_proxy", after=["init_shoot_client", *prepared], unless=machines_unneeded)
+    add("deploy_coredns", after=["wait_network"], unless=machines_unneeded)
+    add("deploy_apiserver_proxy", after=prepared, unless=machines_unneeded)
+    add("deploy_vpn_shoot", after=["deploy_vpn_server", *prepared], unless=machines_unneeded)
+    add("deploy_metrics_server", after=["wait_os_configs", *prepared], unless=machines_unneeded)
+
+    # Machines, and the way back to them.
+    add("deploy_node_agent_resources", after=["wait_os_configs", "wait_resource_manager"], unless=machines_unneeded)
+    add("deploy_machine_controller_manager", after=["wait_infrastructure", "wait_os_configs"], unless=workerless)
+    add("deploy_worker", unless=workerless, inputs=[facts.credentials],
+        after=["deploy_machine_controller_manager", "deploy_shoot_system", "deploy_node_agent_resources"])  # fmt: skip
+    add("wait_worker", after=["deploy_worker"], completes="deploy_worker", unless=workerless, **wait(minutes=10))
+    add("wait_vpn_shoot", after=["deploy_vpn_shoot", "wait_worker"], unless=workerless or ready_unneeded,
+        **wait(minutes=2))  # fmt: skip
+    add("wait_tunnel", unless=workerless or ready_unneeded,
+        after=["wait_worker", "wait_vpn_shoot", "deploy_coredns", "deploy_kube_proxy", "deploy_metrics_server",
+               "deploy_apiserver_proxy"], **wait(minutes=15))  # fmt: skip
+    add("wait_os_configs_applied", after=["wait_tunnel"], unless=machines_unneeded, **wait(minutes=7))
+
+    # What no task named is not needed any more; only after everything else (invariant 12).
+    add("cleanup_secrets", after=EVERYTHING, argument=cleanup_argument(flow, request.task))
+    return flow
+
+
+@workflow.defn
+class ReconcileShoot(OperationWorkflow):
+    """One attempt to create or reconcile. Workflow id: ``<lifecycle id>/reconcile/<generation>-<n>``."""
+
+    @workflow.init
+    def __init__(self, request: FlowInput) -> None:
+        self.graph: Flow = reconcile_flow(request)
+
+    @workflow.run
+    async def run(self, request: FlowInput) -> FlowOutcome:
+        self.report(request.task)
+        return await self.graph.run()
