@@ -37,6 +37,9 @@ _GARDEN_CONTROLLERS = (
     "resourcequota-controller",
 )
 
+_HOPELESS = 4
+"""Starts after which a process is held to be broken, not unlucky."""
+
 
 @dataclass(frozen=True)
 class Credentials:
@@ -117,9 +120,10 @@ class Cluster:
         self._processes.start(spec)
 
     def _first_death(self) -> str | None:
+        """Why waiting is useless: a process that the keeper has started again and again, and that does not live."""
         prefix = f"{self._cluster.name}/"
         for running in self._processes.all():
-            if running.spec.name.startswith(prefix) and not running.alive:
+            if running.spec.name.startswith(prefix) and running.starts >= _HOPELESS and not running.alive:
                 log = self._processes.log(running.spec.name)
                 last = log.read_text(errors="replace").strip().splitlines()[-3:]
                 return f"{running.spec.name} ended, see {log}: {' / '.join(last)[:600]}"

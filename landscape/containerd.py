@@ -106,8 +106,16 @@ def _process(name: str, root: Path, run_directory: Path, cni: Path, netns: str |
 
 
 async def ready(socket: Path) -> None:
+    """Until containerd serves the kubelet; it may answer others while its CRI plugin has failed."""
+
     async def answers() -> bool:
-        return bool(await run("ctr", "--address", socket, "version", check=False)) and socket.exists()
+        listing = await run("ctr", "--address", socket, "plugins", "list", check=False)
+        states = [
+            line.split()[-1] for line in listing.splitlines() if line.split()[:2] == ["io.containerd.grpc.v1", "cri"]
+        ]
+        if "error" in states:
+            raise LandscapeError(f"containerd on {socket} has no working CRI plugin: see its log, then kill it")
+        return states == ["ok"]
 
     await until(answers, f"containerd on {socket}", timeout=30)
 

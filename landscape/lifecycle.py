@@ -10,7 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from landscape import binaries, containerd, dns, garden, images, keeper, network, residue, seed, temporal, workers
+from landscape import (
+    binaries,
+    containerd,
+    dns,
+    garden,
+    images,
+    keeper,
+    kernel,
+    network,
+    residue,
+    seed,
+    temporal,
+    workers,
+)
 from landscape import plan as plans
 from landscape.cluster import Cluster
 from landscape.errors import LandscapeError
@@ -20,6 +33,7 @@ from landscape.plan import STATE_HOME, ClusterPlan, Plan
 from landscape.processes import Processes, ProcessSpec
 from landscape.progress import Progress
 
+_KERNEL_LIMITS = STATE_HOME / ".kernel-limits.json"
 _NODE_ROLES: tuple[Role, ...] = ("seed", "cloud")
 
 
@@ -42,6 +56,7 @@ async def up(name: str, kubernetes_version: str, progress: Progress) -> Plan:
         plan = plans.load(name) or plans.choose(name, kubernetes_version)
         plan.save()
         found = await binaries.ensure(binaries.cluster_tools(plan.kubernetes_version), progress)
+        kernel.raise_limits(_KERNEL_LIMITS)
         await network.up(plan)
         progress.say(f"network of landscape {name} at {plan.block}")
         await _Up(plan, found, progress).run()
@@ -187,6 +202,8 @@ async def down(name: str, progress: Progress) -> None:
         progress.say("pods, mounts, control groups, links and network namespaces removed")
         await asyncio.to_thread(shutil.rmtree, plan.run_directory, True)
         await asyncio.to_thread(shutil.rmtree, plan.directory, False)
+        if not list(plans.existing()):
+            kernel.restore_limits(_KERNEL_LIMITS)
         for directory in (plan.run_directory.parent, STATE_HOME):
             with contextlib.suppress(OSError):
                 directory.rmdir()  # only if it is empty

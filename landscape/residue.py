@@ -14,6 +14,11 @@ from landscape.processes import start_time, stop
 _MNT_DETACH = 2
 _CNI_RESULTS = Path("/var/lib/cni/results")
 _CONTAINER_LOGS = Path("/var/log/containers")
+_FIXED = (
+    *(_CNI_RESULTS, _CNI_RESULTS.parent, _CONTAINER_LOGS),
+    *map(Path, ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet", "/run/containerd/s", "/run/containerd")),
+)
+"""Directories that containerd, CNI and kubelet make at fixed places, innermost first."""
 
 
 def remove_pods(plan: Plan) -> None:
@@ -29,10 +34,11 @@ def remove_pods(plan: Plan) -> None:
         socket.unlink(missing_ok=True)
     for cluster in clusters:
         cgroups.remove(cluster.cgroup)
-        if _CNI_RESULTS.is_dir():
-            for file in _CNI_RESULTS.glob(f"{cluster.netns}-*"):
-                file.unlink(missing_ok=True)
+        _remove_cni_results(cluster)
     _remove_log_links(plan)
+    for directory in _FIXED:
+        with contextlib.suppress(OSError):
+            directory.rmdir()  # only if it is empty
 
 
 def unmount_below(*directories: Path) -> None:
@@ -69,6 +75,15 @@ def _shim_sockets(cluster: ClusterPlan) -> Iterator[Path]:
     tasks = cluster.run_directory / "containerd" / "io.containerd.runtime.v2.task"
     for file in tasks.glob("*/*/address"):
         yield Path(file.read_text().removeprefix("unix://"))
+
+
+def _remove_cni_results(cluster: ClusterPlan) -> None:
+    """CNI keeps results in one fixed directory, named by network and sandbox; every sandbox has a loopback, too."""
+    prefix, suffix = f"{cluster.netns}-", "-eth0"
+    for file in _CNI_RESULTS.glob(f"{prefix}*{suffix}"):
+        sandbox = file.name.removeprefix(prefix).removesuffix(suffix)
+        file.unlink(missing_ok=True)
+        (_CNI_RESULTS / f"cni-loopback-{sandbox}-lo").unlink(missing_ok=True)
 
 
 def _remove_log_links(plan: Plan) -> None:
