@@ -1,0 +1,108 @@
+"""Delta snapshots: the changes of a range of revisions, as gzip of JSON lines with a trailer.
+
+Each line is one change: ``{"r": revision, "k": key, "v": value}``, without ``v`` a deletion; keys and
+values are base64, as etcd's JSON API has them. The last line holds the SHA-256 of the lines before it,
+their number, and the revisions covered. Standard library only, as ``activities.etcd.snapshots``.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_GZIP = 16 + zlib.MAX_WBITS
+_LEVEL = 3
+
+
+class DamagedDelta(Exception):
+    """A delta snapshot that is not what was written."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One key put or deleted; changes of one transaction share a revision."""
+
+    revision: int
+    key: str
+    value: str | None
+    """None: deleted."""
+
+
+class DeltaWriter:
+    """Collects changes; holds them compressed."""
+
+    def __init__(self) -> None:
+        self._compress = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+        self._digest = hashlib.sha256()
+        self._pieces: list[bytes] = []
+        self.first = 0
+        self.last = 0
+        self.count = 0
+        self.size = 0
+        """Bytes before compression."""
+
+    def add(self, change: Change) -> None:
+        line: dict[str, Any] = {"r": change.revision, "k": change.key}
+        if change.value is not None:
+            line["v"] = change.value
+        text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        self._digest.update(text)
+        if piece := self._compress.compress(text):
+            self._pieces.append(piece)
+        self.first = self.first or change.revision
+        self.last = change.revision
+        self.count += 1
+        self.size += len(text)
+
+    def finish(self) -> bytes:
+        """The file. Nothing can be added after it."""
+        trailer = {"sha256": self._digest.hexdigest(), "count": self.count, "first": self.first, "last": self.last}
+        self._pieces += [self._compress.compress(json.dumps(trailer).encode() + b"\n"), self._compress.flush()]
+        return b"".join(self._pieces)
+
+
+def read(content: Iterable[bytes]) -> Iterator[Change]:
+    """The changes of a file, in order.
+
+    Raises:
+        DamagedDelta: the file is cut short or altered; known for sure only at its end.
+    """
+    digest, count, last = hashlib.sha256(), 0, b""
+    for line in _lines(content):
+        if last:
+            digest.update(last)
+            count += 1
+            yield _change(last)
+        last = line
+    try:
+        trailer = json.loads(last)
+        whole = trailer["sha256"] == digest.hexdigest() and trailer["count"] == count
+    except (ValueError, KeyError, TypeError):
+        raise DamagedDelta("the trailer is missing: it was cut short") from None
+    if not whole:
+        raise DamagedDelta("the checksum in its trailer does not match")
+
+
+def _change(line: bytes) -> Change:
+    try:
+        change = json.loads(line)
+        return Change(change["r"], change["k"], change.get("v"))
+    except (ValueError, KeyError, TypeError):
+        raise DamagedDelta("a line is no change") from None
+
+
+def _lines(content: Iterable[bytes]) -> Iterator[bytes]:
+    decompress = zlib.decompressobj(_GZIP)
+    rest = b""
+    try:
+        for chunk in content:
+            *whole, rest = (rest + decompress.decompress(chunk)).split(b"\n")
+            yield from (line + b"\n" for line in whole)
+        *whole, rest = (rest + decompress.flush()).split(b"\n")
+    except zlib.error:
+        raise DamagedDelta("it is not gzip, or damaged") from None
+    yield from (line + b"\n" for line in whole)
+    if rest or not decompress.eof:
+        raise DamagedDelta("it was cut short")

@@ -1,0 +1,143 @@
+"""Names of snapshots, what to restore from them, and which are not needed any more.
+
+Layout: ``<prefix>/v2/{Full|Incr}-<first revision>-<last revision>-<Unix time>[.gz][.final]``, as
+etcd-backup-restore has it. Standard library only: etcd's wrapper imports this before etcd starts.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+FULL, INCR = "Full", "Incr"
+
+_NAME = re.compile(r"(Full|Incr)-(\d{8,})-(\d{8,})-(\d+)(\.gz)?(\.final)?")
+
+_HOUR = 3600
+_DAY = 24 * _HOUR
+_WEEK = 7 * _DAY
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One object of the store. A full one covers everything up to ``last``; a delta ``first`` to ``last``."""
+
+    kind: str
+    first: int
+    last: int
+    created: int
+    """Unix seconds."""
+    compressed: bool = True
+    final: bool = False
+    """Taken after the API server had stopped: nothing can follow it on this seed."""
+
+    @property
+    def name(self) -> str:
+        """Without directory."""
+        ending = (".gz" if self.compressed else "") + (".final" if self.final else "")
+        return f"{self.kind}-{self.first:08d}-{self.last:08d}-{self.created}{ending}"
+
+    @property
+    def is_full(self) -> bool:
+        return self.kind == FULL
+
+
+def directory(prefix: str) -> str:
+    """Where the snapshots of one etcd lie in the bucket."""
+    return f"{prefix.strip('/')}/v2/"
+
+
+def parse(name: str) -> Snapshot | None:
+    """The snapshot of an object's name, with or without directory; None if it is something else."""
+    match = _NAME.fullmatch(name.rsplit("/", 1)[-1])
+    if match is None:
+        return None
+    kind, first, last, created, compressed, final = match.groups()
+    return Snapshot(kind, int(first), int(last), int(created), bool(compressed), bool(final))
+
+
+def parse_all(names: Iterable[str]) -> list[Snapshot]:
+    """In order of time; what is no snapshot is left out."""
+    found = [snapshot for name in names if (snapshot := parse(name))]
+    return sorted(found, key=lambda snapshot: (snapshot.created, snapshot.last, snapshot.first))
+
+
+def fulls(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
+    """Full snapshots, the newest first; of two with one revision the later."""
+    found = [snapshot for snapshot in snapshots if snapshot.is_full]
+    return sorted(found, key=lambda snapshot: (snapshot.last, snapshot.created), reverse=True)
+
+
+def last_revision(snapshots: Iterable[Snapshot]) -> int:
+    """The newest revision that the store holds; 0 if it is empty."""
+    return max((snapshot.last for snapshot in snapshots), default=0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to get to a revision: a full snapshot, then deltas one after the other."""
+
+    full: Snapshot
+    deltas: tuple[Snapshot, ...] = ()
+
+    @property
+    def revision(self) -> int:
+        return max([self.full.last, *(delta.last for delta in self.deltas)])
+
+
+def plans(snapshots: Sequence[Snapshot]) -> list[Plan]:
+    """Ways to restore, best first: the highest revision reached, then the newest full snapshot.
+
+    An older full one may be the only way if the newest cannot be read; with the deltas in between it
+    leads to the same revision. Deltas behind a gap are of no use: what is missing cannot be skipped.
+    """
+    found = [Plan(full, _chain(full.last, snapshots)) for full in fulls(snapshots)]
+    return sorted(found, key=lambda plan: (plan.revision, plan.full.last, plan.full.created), reverse=True)
+
+
+def _chain(revision: int, snapshots: Iterable[Snapshot]) -> tuple[Snapshot, ...]:
+    deltas = sorted((item for item in snapshots if not item.is_full), key=lambda item: (item.first, -item.last))
+    chain = []
+    for delta in deltas:
+        if delta.last <= revision:
+            continue
+        if delta.first > revision + 1:
+            break
+        chain.append(delta)
+        revision = delta.last
+    return tuple(chain)
+
+
+def since_latest_full(snapshots: Sequence[Snapshot]) -> tuple[Snapshot | None, tuple[Snapshot, ...]]:
+    """The newest full snapshot and its deltas."""
+    newest = next(iter(fulls(snapshots)), None)
+    return newest, _chain(newest.last, snapshots) if newest else ()
+
+
+def unneeded(snapshots: Sequence[Snapshot], now: int) -> list[Snapshot]:
+    """What exponential garbage collection removes.
+
+    Kept are all full snapshots of the current hour, then the newest of each hour for 24 hours, of each
+    day for 7 days, of each week for 4 weeks, and always the newest two with all deltas since the older
+    of them: if the newest turns out to be unreadable, the other one leads as far.
+    """
+    kept = set(fulls(snapshots)[:2])
+    periods: set[tuple[int, int]] = set()
+    by_time = sorted((item for item in snapshots if item.is_full), key=lambda item: item.created, reverse=True)
+    for full in by_time:
+        age = now - full.created
+        if full.created // _HOUR == now // _HOUR or age < 0:
+            kept.add(full)
+            continue
+        for limit, period in ((_DAY, _HOUR), (7 * _DAY, _DAY), (4 * _WEEK, _WEEK)):
+            if age < limit:
+                if (period, full.created // period) not in periods:
+                    periods.add((period, full.created // period))
+                    kept.add(full)
+                break
+    start = min((full.last for full in fulls(snapshots)[:2]), default=0)
+    return [item for item in snapshots if item not in kept and (item.is_full or item.last <= start)]
+
+
+def as_final(snapshot: Snapshot, created: int) -> Snapshot:
+    """The same content, marked as the last of its seed."""
+    return replace(snapshot, created=created, final=True)

@@ -1,0 +1,450 @@
+"""A real etcd, its sidecar and a real object store: what was written comes back, whatever dies."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from activities.etcd import snapshots
+from activities.etcd.client import EtcdClient, EtcdError, client_tls
+from activities.etcd.store import LocalStore, LocalStoreAdmin
+from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signed
+from api.images import ETCD_VERSION
+from workers.etcd import wrapper
+from workers.etcd.backup_restore import BackupRestoreConfig, serving
+from workers.etcd.restore import RestoreFailed
+from workers.etcd.snapshotter import Schedule, Snapshotter
+from workers.object_store import application
+
+pytestmark = pytest.mark.landscape  # its binaries
+
+BINARIES = Path(os.environ.get("KUBEBUILDER_ASSETS", f"~/.cache/gardener/landscape/bin/etcd-{ETCD_VERSION}"))
+NAME = "etcd-main-0"
+SCHEDULE = Schedule(
+    full="0 0 1 1 *",
+    delta_period=timedelta(hours=1),
+    delta_bytes=1 << 20,
+    full_after_changes=1000,
+    garbage_collection_period=timedelta(hours=12),
+)
+
+
+@pytest.fixture(autouse=True)
+def binaries(monkeypatch):
+    directory = BINARIES.expanduser()
+    monkeypatch.setenv("ETCD_BINARY", str(directory / "etcd"))
+    monkeypatch.setenv("ETCDUTL_BINARY", str(directory / "etcdutl"))
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("pki")
+    now = datetime.now(UTC)
+    options = {"algorithm": KeyAlgorithm.P256, "now": now, "validity": timedelta(days=1)}
+    ca = self_signed_ca("ca-etcd", **options)
+    server = signed("etcd-server", ca=ca, usage=Usage.SERVER_AND_CLIENT, ip_addresses=["127.0.0.1"], **options)
+    client = signed("etcd-client", ca=ca, usage=Usage.CLIENT, **options)
+    (directory / "ca.crt").write_bytes(ca.certificate)
+    for name, pair in (("server", server), ("client", client)):
+        (directory / f"{name}.crt").write_bytes(pair.certificate)
+        (directory / f"{name}.key").write_bytes(pair.key)
+    return directory
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return opened.getsockname()[1]
+
+
+class Member:
+    """What a pod of an etcd is made of, without the pod."""
+
+    def __init__(self, directory: Path, pki: Path, store: dict | None) -> None:
+        self.port = free_port()
+        self.data = directory / "data" / "new.etcd"
+        self.data.parent.mkdir(exist_ok=True)
+        self.endpoint = f"https://127.0.0.1:{self.port}"
+        tls = {"cert-file": str(pki / "server.crt"), "key-file": str(pki / "server.key")}
+        self.config = {
+            "etcd": {
+                "listen-client-urls": self.endpoint,
+                "listen-peer-urls": f"http://127.0.0.1:{free_port()}",
+                "initial-cluster-token": "token",
+                "enable-grpc-gateway": True,
+                "client-transport-security": {**tls, "trusted-ca-file": str(pki / "ca.crt"), "client-cert-auth": True},
+                "log-level": "error",
+            },
+            "dataDir": str(self.data),
+            "runDirectory": str(directory),
+            "members": {NAME: "http://etcd-main-0.etcd-main-peer.ns.svc:2380"},
+            "advertiseClientUrls": self.endpoint,
+            "store": store,
+        }
+        tls = client_tls((pki / "ca.crt").read_bytes(), str(pki / "client.crt"), str(pki / "client.key"))
+        self.client = EtcdClient(self.endpoint, tls)
+        self._tls = tls
+
+    @contextlib.asynccontextmanager
+    async def running(self):
+        file = await asyncio.to_thread(wrapper.prepare, self.config, NAME)
+        process = await asyncio.create_subprocess_exec(os.environ["ETCD_BINARY"], "--config-file", str(file))
+        try:
+            async with asyncio.timeout(20):
+                while True:
+                    with contextlib.suppress(EtcdError):
+                        await self.client.revision()
+                        break
+                    await asyncio.sleep(0.05)
+            yield self
+        finally:
+            await self.client.close()
+            process.kill()
+            await process.wait()
+
+    async def put(self, key: str, value: str) -> None:
+        await self.ask("kv/put", {"key": _b64(key), "value": _b64(value)})
+
+    async def ask(self, path: str, body: dict) -> dict:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls)) as session,
+            session.post(f"{self.endpoint}/v3/{path}", json=body) as response,
+        ):
+            assert response.status == 200
+            return await response.json()
+
+    async def content(self) -> dict:
+        """Everything, with the revisions that clients compare."""
+        answer = await self.ask("kv/range", {"key": "AA==", "range_end": "AA=="})
+        kept = ("key", "value", "mod_revision", "create_revision", "version")
+        found = {item["key"]: {name: item.get(name) for name in kept} for item in answer.get("kvs", [])}
+        return {"revision": answer["header"]["revision"], "keys": found}
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - what it looks at has no events
+            await asyncio.sleep(0.02)
+
+
+def _b64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+class Landscape:
+    def __init__(self, member: Member, store: LocalStore, directory: Path) -> None:
+        self.member = member
+        self.store = store
+        self.snapshots = directory / "buckets" / "seed-1" / "entry" / "etcd-main" / "v2"
+
+    def snapshotter(self, **changes) -> Snapshotter:
+        return Snapshotter(
+            self.member.client,
+            lambda: LocalStore(self.store._endpoint, "seed-1", self.store._headers["Authorization"][7:]),
+            "entry/etcd-main",
+            Schedule(**{**SCHEDULE.__dict__, **changes}),
+        )
+
+    @contextlib.asynccontextmanager
+    async def backed_up(self, **changes):
+        snapshotter = self.snapshotter(**changes)
+        task = asyncio.create_task(snapshotter.run())
+        try:
+            await until(lambda: not snapshotter.fault)
+            yield snapshotter
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await snapshotter.close()
+
+    def wipe(self) -> None:
+        shutil.rmtree(self.member.data)
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.snapshots.iterdir())
+
+
+@pytest.fixture
+async def landscape(tmp_path, pki):
+    runner = web.AppRunner(application(tmp_path / "buckets", "admin"), access_log=None, shutdown_timeout=0)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    endpoint = f"http://127.0.0.1:{port}"
+    async with LocalStoreAdmin(endpoint, "admin") as admin:
+        token = await admin.make_bucket("seed-1")
+    credentials = tmp_path / "credentials"
+    credentials.mkdir()
+    (credentials / "endpoint").write_text(endpoint)
+    (credentials / "token").write_text(token)
+    store = {
+        "provider": "local",
+        "bucket": "seed-1",
+        "prefix": "entry/etcd-main",
+        "credentialsDirectory": str(credentials),
+    }
+    async with LocalStore(endpoint, "seed-1", token) as client:
+        yield Landscape(Member(tmp_path, pki, store), client, tmp_path)
+    await runner.cleanup()
+
+
+async def change_things(member: Member) -> None:
+    await member.put("a", "1")
+    await member.put("b", "2")
+    operations = [
+        {"request_put": {"key": _b64(key), "value": _b64("together")}} for key in ("c", "d", "\u00fc", "e" * 2000)
+    ]
+    await member.ask("kv/txn", {"success": operations})
+    await member.ask("kv/deleterange", {"key": _b64("c"), "range_end": _b64("e")})
+    await member.put("empty", "")
+    await member.put("a", "3")
+
+
+async def test_a_wiped_directory_comes_back_at_the_same_revision(landscape):
+    async with landscape.member.running() as member:
+        await member.put("before", "0")
+        async with landscape.backed_up() as snapshotter:
+            await change_things(member)
+            assert (await snapshotter.delta()).last == int((await member.content())["revision"])
+            await member.put("later", "9")
+            await snapshotter.delta()
+        before = await member.content()
+    landscape.wipe()
+    async with landscape.member.running() as member:
+        assert await member.content() == before
+        await member.put("after", "1")
+    assert [name[:4] for name in landscape.names()] == ["Full", "Incr", "Incr"]
+
+
+async def test_an_empty_directory_without_backups_starts_empty(landscape):
+    async with landscape.member.running() as member:
+        assert (await member.content())["keys"] == {}
+    status = json.loads((landscape.member.data.parent.parent / "initialization.json").read_text())
+    assert status["status"] == "Successful"
+
+
+async def test_a_sound_directory_is_left_alone_though_the_store_is_down(landscape):
+    """A restart must not depend on the backup store."""
+    async with landscape.member.running() as member:
+        await member.put("a", "1")
+        before = await member.content()
+    (Path(landscape.member.config["store"]["credentialsDirectory"]) / "endpoint").write_text("http://127.0.0.1:1")
+    async with landscape.member.running() as member:
+        assert await member.content() == before
+
+
+async def test_a_damaged_database_is_replaced_by_its_backup_and_set_aside(landscape):
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await change_things(member)
+        await snapshotter.delta()
+        before = await member.content()
+    (landscape.member.data / "member" / "snap" / "db").write_bytes(b"\0" * 65536)
+    async with landscape.member.running() as member:
+        assert await member.content() == before
+    assert len(list(landscape.member.data.parent.glob("new.etcd.broken-*"))) == 1
+
+
+async def test_a_damaged_database_without_backup_is_never_thrown_away(landscape):
+    async with landscape.member.running() as member:
+        await member.put("a", "1")
+    database = landscape.member.data / "member" / "snap" / "db"
+    database.write_bytes(database.read_bytes()[:8192])
+    with pytest.raises(RuntimeError, match="there is no backup to restore"):
+        await asyncio.to_thread(wrapper.prepare, landscape.member.config, NAME)
+    assert database.exists()
+
+
+async def test_nothing_is_started_while_the_store_does_not_say_what_it_has(landscape, monkeypatch):
+    """An empty etcd in place of an unreachable backup would lose the cluster."""
+    (Path(landscape.member.config["store"]["credentialsDirectory"]) / "endpoint").write_text("http://127.0.0.1:1")
+
+    def waited(_seconds: float) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr("workers.etcd.wrapper.time.sleep", waited)
+    with pytest.raises(InterruptedError):
+        await asyncio.to_thread(wrapper.prepare, landscape.member.config, NAME)
+
+
+async def test_an_unreadable_newest_snapshot_is_bridged_by_older_ones(landscape):
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await change_things(member)
+        await snapshotter.full()
+        await member.put("between", "1")
+        await snapshotter.delta()
+        newest = await snapshotter.full()
+        before = await member.content()
+    file = landscape.snapshots / newest.name
+    file.write_bytes(file.read_bytes()[:-20])
+    landscape.wipe()
+    async with landscape.member.running() as member:
+        assert await member.content() == before
+
+
+async def test_a_damaged_delta_is_an_error_and_not_a_silent_loss(landscape):
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await change_things(member)
+        delta = await snapshotter.delta()
+    file = landscape.snapshots / delta.name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+    landscape.wipe()
+    with pytest.raises(RestoreFailed, match="damaged"):
+        await asyncio.to_thread(wrapper.prepare, landscape.member.config, NAME)
+    assert not landscape.member.data.exists()
+
+
+async def test_a_restore_that_was_killed_begins_anew(landscape):
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await change_things(member)
+        await snapshotter.delta()
+        before = await member.content()
+    landscape.member.data.rename(landscape.member.data.with_name("new.etcd.part"))
+    async with landscape.member.running() as member:
+        assert await member.content() == before
+
+
+async def test_the_sidecar_goes_on_where_an_earlier_one_stopped(landscape):
+    async with landscape.member.running() as member:
+        async with landscape.backed_up() as snapshotter:
+            await member.put("a", "1")
+            first = await snapshotter.delta()
+            await member.put("b", "not written yet")
+        async with landscape.backed_up() as snapshotter:
+            await member.put("c", "1")
+            second = await snapshotter.delta()
+    assert second.first == first.last + 1
+    assert len([name for name in landscape.names() if name.startswith("Full")]) == 1
+
+
+async def test_a_compacted_history_is_answered_by_a_full_snapshot(landscape):
+    async with landscape.member.running() as member:
+        async with landscape.backed_up():
+            pass
+        await change_things(member)
+        revision = (await member.content())["revision"]
+        await member.ask("kv/compaction", {"revision": revision, "physical": True})
+        async with landscape.backed_up() as snapshotter:
+            await member.put("after", "1")
+            await snapshotter.delta()
+            before = await member.content()
+    landscape.wipe()
+    async with landscape.member.running() as member:
+        assert await member.content() == before
+
+
+async def test_changes_that_the_store_refused_are_not_lost(landscape):
+    """Their delta is written once the store is back; a gap would end every restore."""
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await member.put("a", "1")
+        moved = landscape.snapshots.parents[2]
+        moved.rename(moved.with_name("gone"))
+        with pytest.raises(Exception, match="404"):
+            await snapshotter.delta()
+        assert snapshotter.fault
+        moved.with_name("gone").rename(moved)
+        await until(lambda: not snapshotter.fault)
+        await member.put("b", "1")
+        await snapshotter.delta()
+        before = await member.content()
+    landscape.wipe()
+    async with landscape.member.running() as member:
+        assert await member.content() == before
+
+
+async def test_data_older_than_its_backup_is_not_backed_up_over_it(landscape):
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await change_things(member)
+        await snapshotter.delta()
+    landscape.wipe()
+    store, landscape.member.config["store"] = landscape.member.config["store"], None
+    names = landscape.names()
+    async with landscape.member.running() as member:
+        snapshotter = landscape.snapshotter()
+        task = asyncio.create_task(snapshotter.run())
+        await until(lambda: "its data is older than its backup" in snapshotter.fault)
+        task.cancel()
+        await snapshotter.close()
+    assert landscape.names() == names
+    landscape.member.config["store"] = store
+
+
+async def test_many_changes_call_for_a_full_snapshot(landscape):
+    async with landscape.member.running() as member, landscape.backed_up(full_after_changes=5) as snapshotter:
+        for number in range(6):
+            await member.put("a", str(number))
+        await until(lambda: len(snapshots.fulls(snapshotter.known)) == 2)
+
+
+async def test_the_final_snapshot_is_marked_and_taken_though_nothing_changed(landscape):
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await member.put("a", "1")
+        full = await snapshotter.full()
+        assert await snapshotter.full() == full
+        final = await snapshotter.full(final=True)
+        assert final.name.endswith(".gz.final")
+        assert await snapshotter.full(final=True) == final
+        before = await member.content()
+    landscape.wipe()
+    async with landscape.member.running() as member:
+        assert await member.content() == before
+
+
+async def test_the_interface_takes_client_certificates_only(landscape, pki, tmp_path):
+    port = free_port()
+    config = BackupRestoreConfig.model_validate(
+        {
+            "address": "127.0.0.1",
+            "port": port,
+            "endpoint": landscape.member.endpoint,
+            "tls": {
+                "ca": pki / "ca.crt",
+                "serverCertificate": pki / "server.crt",
+                "serverKey": pki / "server.key",
+                "clientCertificate": pki / "client.crt",
+                "clientKey": pki / "client.key",
+            },
+            "store": {**landscape.member.config["store"]},
+            "initializationFile": tmp_path / "initialization.json",
+            "fullSnapshotSchedule": SCHEDULE.full,
+        }
+    )
+    tls = client_tls((pki / "ca.crt").read_bytes(), str(pki / "client.crt"), str(pki / "client.key"))
+    async with (
+        landscape.member.running() as member,
+        landscape.backed_up() as snapshotter,
+        serving(snapshotter, config),
+        aiohttp.ClientSession(f"https://127.0.0.1:{port}") as session,
+    ):
+        await member.put("a", secrets.token_hex())
+        async with session.get("/snapshot/full", params={"final": "true"}, ssl=tls) as response:
+            answer = await response.json()
+        assert (answer["kind"], answer["isFinal"]) == ("Full", True)
+        async with session.get("/snapshot/latest", ssl=tls) as response:
+            assert (await response.json())["fullSnapshot"] == answer
+        async with session.get("/snapshot/delta", ssl=tls) as response:
+            assert response.status in (200, 204)
+        for path, expected in (("/healthz", '"health": true'), ("/initialization/status", "Successful")):
+            async with session.get(path, ssl=tls) as response:
+                assert expected in await response.text()
+        async with session.get("/metrics", ssl=tls) as response:
+            assert "etcdbr_healthy 1" in await response.text()
+        with pytest.raises(aiohttp.ClientError):
+            await session.get("/snapshot/full", ssl=_without_certificate(pki))
+
+
+def _without_certificate(pki: Path):
+    import ssl
+
+    return ssl.create_default_context(cafile=str(pki / "ca.crt"))

@@ -1,0 +1,213 @@
+"""``gardener worker backup-restore``: the sidecar of an etcd that has backups.
+
+HTTPS with client certificates of etcd's CA, since ``/snapshot/full`` costs whoever may call it nothing
+and the database a pass. Interface: spec/extensions.md 5.
+"""
+
+import json
+import logging
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from pydantic import Field
+
+from activities.etcd import snapshots
+from activities.etcd.client import EtcdClient, client_tls
+from activities.etcd.snapshots import Snapshot
+from activities.etcd.store import Store, open_store
+from api.model import ApiModel
+from workers.etcd.snapshotter import Schedule, SnapshotError, Snapshotter
+from workers.runtime import load_config, run_until_signal
+
+log = logging.getLogger(__name__)
+
+_NICE = 5
+"""Etcd in the same pod, and whoever waits for it, come first."""
+
+
+class StoreConfig(ApiModel):
+    """Where backups go."""
+
+    provider: str
+    bucket: str
+    prefix: str
+    credentials_directory: Path
+    """Mounted Secret: a file per key."""
+
+
+class TLSConfig(ApiModel):
+    """Mounted certificates; ``ca`` is the bundle that both sides trust."""
+
+    ca: Path
+    server_certificate: Path
+    server_key: Path
+    client_certificate: Path
+    client_key: Path
+
+
+class BackupRestoreConfig(ApiModel):
+    """Configuration of the process."""
+
+    address: str = "0.0.0.0"
+    port: int = 8080
+    endpoint: str
+    """Client URL of the etcd member in this pod."""
+    tls: TLSConfig
+    store: StoreConfig
+    initialization_file: Path
+    """Written by etcd's wrapper."""
+    full_snapshot_schedule: str
+    delta_snapshot_period: timedelta = timedelta(minutes=5)
+    delta_snapshot_memory_limit: int = Field(default=100 << 20, gt=0)
+    """Bytes."""
+    full_snapshot_after_changes: int = Field(default=100_000, gt=0)
+    garbage_collection_period: timedelta = timedelta(hours=12)
+    defragmentation_schedule: str = ""
+
+
+async def run(config_path: str) -> None:
+    """Serve until SIGTERM. What is not written then is read from etcd again at the next start."""
+    os.nice(_NICE)
+    config = load_config(BackupRestoreConfig, config_path)
+    tls = config.tls
+    etcd_tls = client_tls(tls.ca.read_bytes(), str(tls.client_certificate), str(tls.client_key))
+    schedule = Schedule(
+        full=config.full_snapshot_schedule,
+        delta_period=config.delta_snapshot_period,
+        delta_bytes=config.delta_snapshot_memory_limit,
+        full_after_changes=config.full_snapshot_after_changes,
+        garbage_collection_period=config.garbage_collection_period,
+        defragmentation=config.defragmentation_schedule,
+    )
+
+    def store() -> Store:
+        place = config.store
+        return open_store(place.provider, _credentials(place.credentials_directory), place.bucket)
+
+    async with EtcdClient(config.endpoint, etcd_tls) as etcd:
+        snapshotter = Snapshotter(etcd, store, config.store.prefix, schedule)
+        try:
+            async with serving(snapshotter, config):
+                await run_until_signal(snapshotter.run())
+        finally:
+            await snapshotter.close()
+
+
+@asynccontextmanager
+async def serving(snapshotter: Snapshotter, config: BackupRestoreConfig) -> AsyncIterator[None]:
+    """The HTTP interface, with mutual TLS."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(config.tls.ca))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(str(config.tls.server_certificate), str(config.tls.server_key))
+    runner = web.AppRunner(application(snapshotter, config), access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, config.address, config.port, ssl_context=context).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def application(snapshotter: Snapshotter, config: BackupRestoreConfig) -> web.Application:
+    """The interface, as an aiohttp application."""
+    handlers = _Handlers(snapshotter, config)
+    app = web.Application()
+    app.router.add_get("/healthz", handlers.healthz)
+    app.router.add_get("/metrics", handlers.metrics)
+    app.router.add_get("/config", handlers.config)
+    app.router.add_get("/snapshot/full", handlers.full)
+    app.router.add_get("/snapshot/delta", handlers.delta)
+    app.router.add_get("/snapshot/latest", handlers.latest)
+    app.router.add_get("/initialization/start", handlers.start_initialization)
+    app.router.add_get("/initialization/status", handlers.initialization_status)
+    return app
+
+
+class _Handlers:
+    def __init__(self, snapshotter: Snapshotter, config: BackupRestoreConfig) -> None:
+        self._snapshotter = snapshotter
+        self._config = config
+
+    async def healthz(self, _: web.Request) -> web.Response:
+        """503 and the reason while backups are not up to date."""
+        fault = self._snapshotter.fault
+        return web.json_response({"health": not fault, "reason": fault}, status=503 if fault else 200)
+
+    async def full(self, request: web.Request) -> web.Response:
+        final = request.query.get("final", "false") == "true"
+        try:
+            return web.json_response(self._info(await self._snapshotter.full(final=final)))
+        except SnapshotError as error:
+            raise web.HTTPInternalServerError(text=str(error)) from None
+
+    async def delta(self, _: web.Request) -> web.Response:
+        """The snapshot that was written; 204 if nothing had changed."""
+        try:
+            written = await self._snapshotter.delta()
+        except SnapshotError as error:
+            raise web.HTTPInternalServerError(text=str(error)) from None
+        return web.json_response(self._info(written)) if written else web.Response(status=204)
+
+    async def latest(self, _: web.Request) -> web.Response:
+        full, deltas = snapshots.since_latest_full(self._snapshotter.known)
+        return web.json_response(
+            {
+                "fullSnapshot": self._info(full) if full else None,
+                "deltaSnapshots": [self._info(item) for item in deltas],
+            }
+        )
+
+    async def start_initialization(self, _: web.Request) -> web.Response:
+        """Etcd's wrapper checks and restores by itself before each start, so there is nothing to start."""
+        return web.Response(text=self._initialization())
+
+    async def initialization_status(self, _: web.Request) -> web.Response:
+        return web.Response(text=self._initialization())
+
+    async def config(self, _: web.Request) -> web.Response:
+        shown = self._config.model_dump(mode="json", by_alias=True)
+        return web.json_response(shown)
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        full, deltas = snapshots.since_latest_full(self._snapshotter.known)
+        lines = [
+            "# TYPE etcdbr_healthy gauge",
+            f"etcdbr_healthy {0 if self._snapshotter.fault else 1}",
+            "# TYPE etcdbr_snapshot_latest_revision gauge",
+            "# TYPE etcdbr_snapshot_latest_timestamp gauge",
+            "# TYPE etcdbr_snapshots_since_full gauge",
+            f"etcdbr_snapshots_since_full {len(deltas)}",
+        ]
+        for kind, newest in (("Full", full), ("Incr", deltas[-1] if deltas else None)):
+            if newest:
+                lines.append(f'etcdbr_snapshot_latest_revision{{kind="{kind}"}} {newest.last}')
+                lines.append(f'etcdbr_snapshot_latest_timestamp{{kind="{kind}"}} {newest.created}')
+        return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
+
+    def _initialization(self) -> str:
+        try:
+            return str(json.loads(self._config.initialization_file.read_bytes())["status"])
+        except (OSError, ValueError, KeyError):
+            return "New"
+
+    def _info(self, snapshot: Snapshot) -> dict[str, Any]:
+        return {
+            "kind": snapshot.kind,
+            "startRevision": snapshot.first,
+            "lastRevision": snapshot.last,
+            "createdOn": datetime.fromtimestamp(snapshot.created, UTC).isoformat().replace("+00:00", "Z"),
+            "snapName": snapshot.name,
+            "prefix": snapshots.directory(self._config.store.prefix),
+            "compressionSuffix": ".gz" if snapshot.compressed else "",
+            "isFinal": snapshot.final,
+        }
+
+
+def _credentials(directory: Path) -> dict[str, str]:
+    return {path.name: path.read_text().strip() for path in directory.iterdir() if path.is_file()}

@@ -1,0 +1,253 @@
+"""Makes a data directory from the snapshots of a store: the newest full one, then all deltas.
+
+Works beside the data directory and renames at the end: killed in between, the next start begins anew.
+Standard library only, as the wrapper that calls it.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from activities.etcd import delta, snapshots
+from activities.etcd.delta import Change, DamagedDelta
+from activities.etcd.snapshots import Plan, Snapshot
+from workers.etcd.store_reader import StoreReader
+from workers.etcd.wrapper import log
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class RestoreFailed(Exception):
+    """No way through the snapshots leads to the newest revision; the text says what stood in the way."""
+
+
+class _Blocked(Exception):
+    """This way does not lead on: a snapshot is damaged, or missing."""
+
+
+def restore(config: dict[str, Any], name: str, found: list[str]) -> int:
+    """Restore the newest revision that the snapshots hold; returns it.
+
+    Raises:
+        RestoreFailed: no plan worked. An older revision is never restored silently: whoever wants that
+            removes the damaged snapshots.
+        Unreadable: the store stopped answering; trying again may help.
+    """
+    reader = StoreReader(config["store"])
+    plans = snapshots.plans(snapshots.parse_all(found))
+    if not plans:
+        raise RestoreFailed("there are delta snapshots, but no full one")
+    newest = max(plans[0].revision, snapshots.last_revision(snapshots.parse_all(found)))
+    data = Path(config["dataDir"])
+    part = data.with_name(f"{data.name}.part")
+    faults = []
+    for plan in plans:
+        if plan.revision < newest:
+            faults.append(f"from {plan.full.name} only revision {plan.revision} of {newest} can be reached")
+            continue
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            _restore_full(config, name, reader, plan.full, part)
+            revision = _apply_deltas(config, name, reader, plan, part)
+        except _Blocked as error:
+            log("warning", f"restoring from {plan.full.name}: {error}")
+            faults.append(str(error))
+            continue
+        _sync_tree(part)
+        part.rename(data)
+        _sync(data.parent)
+        log("info", f"restored revision {revision} from {plan.full.name} and {len(plan.deltas)} deltas")
+        return revision
+    raise RestoreFailed("; ".join(faults))
+
+
+def _restore_full(config: dict[str, Any], name: str, reader: StoreReader, full: Snapshot, part: Path) -> None:
+    file = part.with_suffix(".snapshot")
+    try:
+        with file.open("wb") as target:
+            target.writelines(_unzipped(reader.read(full.name), full))
+        member = config["members"][name]
+        command = [
+            os.environ.get("ETCDUTL_BINARY", "etcdutl"),
+            "snapshot",
+            "restore",
+            str(file),
+            f"--data-dir={part}",
+            f"--name={name}",
+            f"--initial-cluster={name}={member}",
+            f"--initial-advertise-peer-urls={member}",
+            f"--initial-cluster-token={config['etcd']['initial-cluster-token']}",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise _Blocked(f"{full.name} is damaged: {_last_line(done.stderr)}")
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _apply_deltas(config: dict[str, Any], name: str, reader: StoreReader, plan: Plan, part: Path) -> int:
+    """Through an etcd of our own on loopback: only etcd can write its format."""
+    with _etcd(config, name, part) as connection:
+        revision = connection.revision()
+        if revision < plan.full.last:
+            raise _Blocked(f"{plan.full.name} holds only revision {revision}")
+        for snapshot in plan.deltas:
+            if snapshot.last <= revision:
+                continue
+            try:
+                for number, changes in groupby(delta.read(reader.read(snapshot.name)), key=lambda item: item.revision):
+                    # A full snapshot may hold more than its name says.
+                    if number <= revision:
+                        continue
+                    if number != revision + 1:
+                        raise _Blocked(f"revisions {revision + 1} to {number - 1} are missing in {snapshot.name}")
+                    revision = connection.apply(changes)
+                    if revision != number:
+                        raise _Blocked(f"applying revision {number} of {snapshot.name} led to {revision}")
+            except DamagedDelta as error:
+                raise _Blocked(f"{snapshot.name} is damaged: {error}") from None
+        if revision < plan.revision:
+            raise _Blocked(f"the deltas end at revision {revision}, not {plan.revision}")
+        return revision
+
+
+class _Connection:
+    """Etcd's JSON API over one connection."""
+
+    def __init__(self, port: int) -> None:
+        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def revision(self) -> int:
+        return int(self._ask("kv/range", {"key": "AA==", "count_only": True})["header"]["revision"])
+
+    def apply(self, changes: Iterable[Change]) -> int:
+        """Make one revision out of the changes; returns its number."""
+        operations = [
+            {"request_delete_range": {"key": change.key}}
+            if change.value is None
+            else {"request_put": {"key": change.key, "value": change.value}}
+            for change in changes
+        ]
+        return int(self._ask("kv/txn", {"success": operations})["header"]["revision"])
+
+    def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self._http.request("POST", f"/v3/{path}", json.dumps(body))
+        response = self._http.getresponse()
+        content = response.read()
+        if response.status != 200:
+            raise _Blocked(f"etcd refused {path} with {response.status}")
+        answer: dict[str, Any] = json.loads(content)
+        return answer
+
+    def close(self) -> None:
+        self._http.close()
+
+
+@contextlib.contextmanager
+def _etcd(config: dict[str, Any], name: str, part: Path) -> Iterator[_Connection]:
+    client, peer = _free_ports(2)
+    member = config["members"][name]
+    settings = {
+        "name": name,
+        "data-dir": str(part),
+        "listen-client-urls": f"http://127.0.0.1:{client}",
+        "advertise-client-urls": f"http://127.0.0.1:{client}",
+        "listen-peer-urls": f"http://127.0.0.1:{peer}",
+        "initial-advertise-peer-urls": member,
+        "initial-cluster": f"{name}={member}",
+        "initial-cluster-token": config["etcd"]["initial-cluster-token"],
+        "quota-backend-bytes": config["etcd"].get("quota-backend-bytes", 0),
+        "enable-grpc-gateway": True,
+        # Revisions of any size, and no waiting for the disk: all of it is synced once at the end.
+        "max-txn-ops": 1_000_000,
+        "max-request-bytes": 256 << 20,
+        "unsafe-no-fsync": True,
+        "log-level": "error",
+    }
+    file = part.with_suffix(".etcd.json")
+    file.write_text(json.dumps(settings))
+    process = subprocess.Popen([os.environ.get("ETCD_BINARY", "etcd"), "--config-file", str(file)])
+    connection = _Connection(client)
+    try:
+        _wait_until_serving(connection, process)
+        yield connection
+    finally:
+        connection.close()
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            file.unlink(missing_ok=True)
+
+
+def _wait_until_serving(connection: _Connection, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            connection.revision()
+            return
+        except (OSError, http.client.HTTPException, _Blocked):
+            connection.close()
+            if process.poll() is not None:
+                raise _Blocked(f"etcd ended with {process.returncode} on the restored data") from None
+            if time.monotonic() > deadline:
+                raise _Blocked(f"etcd did not serve the restored data in {_START_SECONDS:.0f} s") from None
+            time.sleep(0.05)
+
+
+def _unzipped(content: Iterable[bytes], snapshot: Snapshot) -> Iterator[bytes]:
+    if not snapshot.compressed:
+        yield from content
+        return
+    decompress = zlib.decompressobj(_GZIP)
+    try:
+        for chunk in content:
+            yield decompress.decompress(chunk)
+        yield decompress.flush()
+    except zlib.error:
+        raise _Blocked(f"{snapshot.name} is damaged: it is not gzip") from None
+    if not decompress.eof:
+        raise _Blocked(f"{snapshot.name} is damaged: it was cut short")
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for opened in sockets:
+            opened.bind(("127.0.0.1", 0))
+        return [opened.getsockname()[1] for opened in sockets]
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason given"])[-1][:300]
+
+
+def _sync_tree(directory: Path) -> None:
+    for where, _, names in os.walk(directory):
+        for name in names:
+            _sync(Path(where, name))
+        _sync(Path(where))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

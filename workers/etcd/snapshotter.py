@@ -1,0 +1,286 @@
+"""Backs one etcd up: a full snapshot by schedule, and everything that changes in between as deltas.
+
+The keyspace is watched without a break, also across full snapshots, so the deltas in the store follow
+each other without a gap. What is in the store says where to go on after a restart.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from activities.etcd import cron, snapshots
+from activities.etcd.client import Compacted, EtcdClient, EtcdError
+from activities.etcd.delta import DeltaWriter
+from activities.etcd.snapshots import FULL, INCR, Snapshot
+from activities.etcd.store import Store, StoreError
+
+log = logging.getLogger(__name__)
+
+_FIRST_DELAY = 0.2
+_LONGEST_DELAY = 10.0
+_LEVEL = 3
+_CATCH_UP_SECONDS = 30.0
+
+
+class SnapshotError(Exception):
+    """A snapshot that was asked for could not be taken; the text may be shown to anyone."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often; times are UTC."""
+
+    full: str
+    delta_period: timedelta
+    delta_bytes: int
+    """Uncompressed changes in memory that are written before their time."""
+    full_after_changes: int
+    """Changes since the last full snapshot that call for another: restoring applies them one by one."""
+    garbage_collection_period: timedelta
+    defragmentation: str = ""
+
+
+class Snapshotter:
+    """Run it once; ``full`` and ``delta`` may be called from elsewhere at any time."""
+
+    def __init__(
+        self,
+        etcd: EtcdClient,
+        open_store: Callable[[], Store],
+        prefix: str,
+        schedule: Schedule,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._etcd = etcd
+        self._open_store = open_store
+        self._store = open_store()
+        self._directory = snapshots.directory(prefix)
+        self._schedule = schedule
+        self._clock = clock
+        self._known: list[Snapshot] = []
+        self._writer = DeltaWriter()
+        self._recorded = 0
+        self._since_full = 0
+        self._flush_at_once = asyncio.Event()
+        self._advanced = asyncio.Condition()
+        # One at a time: a delta that is written while a full snapshot is would be listed out of order.
+        self._busy = asyncio.Lock()
+        self._lost = asyncio.Event()
+        self.fault = "it is starting"
+        """Why backups are not up to date; empty if they are."""
+
+    @property
+    def known(self) -> list[Snapshot]:
+        """What the store holds, as far as we know."""
+        return list(self._known)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def run(self) -> None:
+        """Until cancelled; a store or etcd that fails is tried again, and ``fault`` says so meanwhile."""
+        delay = _FIRST_DELAY
+        while True:
+            started = self._clock()
+            try:
+                await self._session()
+            except (EtcdError, StoreError, SnapshotError) as error:
+                self._set_fault(str(error))
+            await self._reopen_store()
+            if self._clock() - started > _LONGEST_DELAY:
+                delay = _FIRST_DELAY
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _LONGEST_DELAY)
+
+    async def full(self, *, final: bool = False) -> Snapshot:
+        """Take a full snapshot, unless nothing changed since the last one and it need not be final.
+
+        Raises SnapshotError.
+        """
+        try:
+            async with self._busy:
+                return await self._full(final=final)
+        except (EtcdError, StoreError) as error:
+            self._set_fault(str(error))
+            raise SnapshotError(str(error)) from None
+
+    async def delta(self) -> Snapshot | None:
+        """Write everything up to the present revision; None if there is nothing new.
+
+        Raises SnapshotError.
+        """
+        try:
+            revision = await self._etcd.revision()
+            async with asyncio.timeout(_CATCH_UP_SECONDS), self._advanced:
+                await self._advanced.wait_for(lambda: self._recorded >= revision)
+            async with self._busy:
+                return await self._flush()
+        except TimeoutError:
+            raise SnapshotError(f"the watch did not reach revision {revision} in {_CATCH_UP_SECONDS:.0f} s") from None
+        except (EtcdError, StoreError) as error:
+            self._set_fault(str(error))
+            raise SnapshotError(str(error)) from None
+
+    async def _reopen_store(self) -> None:
+        """With the credentials of now: they may be what failed."""
+        try:
+            opened = self._open_store()
+        except StoreError as error:
+            self._set_fault(str(error))
+            return
+        async with self._busy:
+            await self._store.close()
+            self._store = opened
+
+    async def _session(self) -> None:
+        """One connection to etcd: catch up with the store, then watch and keep the times."""
+        self._known = snapshots.parse_all([item.name for item in await self._store.list(self._directory)])
+        stored = snapshots.last_revision(self._known)
+        current = await self._etcd.revision()
+        if current < stored:
+            # Deltas of the new history would not follow those of the old one, and the newest full
+            # snapshot would be the old one's.
+            raise SnapshotError(
+                f"etcd is at revision {current}, but its backups reach {stored}: its data is older than its "
+                "backup; restore it, or give the backup another prefix"
+            )
+        self._writer = DeltaWriter()
+        self._lost.clear()
+        self._recorded = stored
+        self._since_full = sum(delta.last - delta.first + 1 for delta in snapshots.since_latest_full(self._known)[1])
+        if self._full_is_due():
+            await self._advance((await self.full()).last)
+        parts = [
+            self._watch(),
+            self._write_deltas(),
+            self._by_schedule(self._schedule.full, self._full),
+            self._collect_garbage(),
+            self._notice_loss(),
+        ]
+        if self._schedule.defragmentation:
+            parts.append(self._by_schedule(self._schedule.defragmentation, self._etcd.defragment))
+        tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            await asyncio.gather(*tasks)  # none of them returns: this ends with the first failure
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for changes in self._etcd.watch(self._recorded + 1):
+                    self._set_fault("")
+                    for change in changes:
+                        self._writer.add(change)
+                    if not changes:
+                        continue
+                    self._since_full += len(changes)
+                    await self._advance(changes[-1].revision)
+                    if self._overdue():
+                        self._flush_at_once.set()
+            except Compacted:
+                # We were away too long. A full snapshot holds what the watch cannot tell any more.
+                log.info("changes from revision %d on are compacted; taking a full snapshot", self._recorded + 1)
+                await self._advance((await self.full()).last)
+
+    async def _advance(self, revision: int) -> None:
+        async with self._advanced:
+            self._recorded = max(self._recorded, revision)
+            self._advanced.notify_all()
+
+    async def _notice_loss(self) -> None:
+        await self._lost.wait()
+        raise SnapshotError("changes that the store did not take are read from etcd again")
+
+    def _overdue(self) -> bool:
+        return self._writer.size >= self._schedule.delta_bytes or self._since_full >= self._schedule.full_after_changes
+
+    async def _write_deltas(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._schedule.delta_period.total_seconds()):
+                    await self._flush_at_once.wait()
+            self._flush_at_once.clear()
+            async with self._busy:
+                if self._since_full >= self._schedule.full_after_changes:
+                    await self._full()
+                else:
+                    await self._flush()
+
+    async def _by_schedule(self, expression: str, what: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            now = datetime.fromtimestamp(self._clock(), UTC)
+            await asyncio.sleep((cron.next_after(expression, now) - now).total_seconds())
+            async with self._busy:
+                await what()
+
+    async def _collect_garbage(self) -> None:
+        while True:
+            await asyncio.sleep(self._schedule.garbage_collection_period.total_seconds())
+            async with self._busy:
+                for snapshot in snapshots.unneeded(self._known, int(self._clock())):
+                    await self._store.delete(self._directory + snapshot.name)
+                    self._known.remove(snapshot)
+
+    def _full_is_due(self) -> bool:
+        newest = next(iter(snapshots.fulls(self._known)), None)
+        if newest is None:
+            return True
+        return (
+            cron.next_after(self._schedule.full, datetime.fromtimestamp(newest.created, UTC)).timestamp()
+            < self._clock()
+        )
+
+    async def _full(self, *, final: bool = False) -> Snapshot:
+        await self._flush()
+        # Read before the snapshot is: it may hold more than its name says, never less.
+        revision = await self._etcd.revision()
+        newest = next(iter(snapshots.fulls(self._known)), None)
+        if newest is not None and newest.last == revision and (newest.final or not final):
+            return newest
+        snapshot = Snapshot(FULL, 0, revision, int(self._clock()), final=final)
+        size = await self._store.put(self._directory + snapshot.name, _gzip(self._etcd.snapshot()))
+        self._known.append(snapshot)
+        self._since_full = 0
+        log.info("full snapshot %s, %d bytes", snapshot.name, size)
+        return snapshot
+
+    async def _flush(self) -> Snapshot | None:
+        """Write what is collected. What the store does not take is lost here, and read from etcd again."""
+        if not self._writer.count:
+            return None
+        writer, self._writer = self._writer, DeltaWriter()
+        snapshot = Snapshot(INCR, writer.first, writer.last, int(self._clock()))
+        try:
+            size = await self._store.put(self._directory + snapshot.name, _once(writer.finish()))
+        except BaseException:
+            self._lost.set()
+            raise
+        self._known.append(snapshot)
+        log.info("delta snapshot %s, %d bytes", snapshot.name, size)
+        return snapshot
+
+    def _set_fault(self, fault: str) -> None:
+        if fault and fault != self.fault:
+            log.warning("backups are not up to date: %s", fault)
+        self.fault = fault
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+async def _gzip(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    compress = zlib.compressobj(_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    async for chunk in content:
+        if piece := compress.compress(chunk):
+            yield piece
+    yield compress.flush()

@@ -1,0 +1,65 @@
+"""Reads the landscape's object store with the standard library alone, for etcd's wrapper."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from activities.etcd import snapshots
+
+_TIMEOUT = 30.0
+_CHUNK = 1 << 18
+
+
+class Unreadable(Exception):
+    """The store did not answer, or refused; the text holds no credentials."""
+
+
+class StoreReader:
+    """One etcd's snapshots; ``store`` as in the wrapper's configuration."""
+
+    def __init__(self, store: dict[str, Any]) -> None:
+        if store["provider"] != "local":
+            raise Unreadable(f"backup provider {store['provider']!r} is unknown, must be 'local'")
+        self._bucket = store["bucket"]
+        self._directory = snapshots.directory(store["prefix"])
+        try:
+            credentials = Path(store["credentialsDirectory"])
+            self._endpoint = urlsplit((credentials / "endpoint").read_text().strip())
+            self._token = (credentials / "token").read_text().strip()
+        except OSError as error:
+            raise Unreadable(f"credentials of the backup store can't be read: {error.strerror}") from None
+
+    def snapshots(self) -> list[str]:
+        """Names of all snapshots, without directory."""
+        path = f"/{self._bucket}?prefix={quote(self._directory, safe='')}"
+        content = b"".join(self._get(path, f"listing {self._bucket}/{self._directory}"))
+        names = [item["name"].rsplit("/", 1)[-1] for item in json.loads(content)["objects"]]
+        return [name for name in names if snapshots.parse(name)]
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """Content of a snapshot; one that breaks off raises Unreadable."""
+        path = f"/{self._bucket}/{self._directory}{name}"
+        return self._get(path, f"downloading {self._bucket}/{self._directory}{name}")
+
+    def _get(self, path: str, doing: str) -> Iterator[bytes]:
+        kind = http.client.HTTPSConnection if self._endpoint.scheme == "https" else http.client.HTTPConnection
+        connection = kind(self._endpoint.hostname or "", self._endpoint.port, timeout=_TIMEOUT)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {self._token}"})
+            response = connection.getresponse()
+            if response.status != 200:
+                raise Unreadable(f"{doing}: store answered {response.status} {response.reason}")
+            expected = response.length
+            received = 0
+            while chunk := response.read(_CHUNK):
+                received += len(chunk)
+                yield chunk
+            if expected is not None and received != expected:
+                raise Unreadable(f"{doing}: broken off")
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreadable(f"{doing}: no answer from the store: {type(error).__name__}") from None
+        finally:
+            connection.close()
