@@ -94,6 +94,7 @@ def _deployment(manager: ControllerManager) -> Manifest:
         cpu="100m",
         memory="128Mi",
         mounts=mounts,
+        writable={"tmp": "/tmp"},
         ports={"metrics": PORT},
         terminationMessagePolicy="FallbackToLogsOnError",
         readinessProbe=base.http_probe("/healthz", PORT, period=1, failures=3),
@@ -109,7 +110,7 @@ def _deployment(manager: ControllerManager) -> Manifest:
             "securityContext": base.non_root_pod(),
             "topologySpreadConstraints": base.spread_over_hosts(SELECT),
             "containers": [main],
-            "volumes": volumes,
+            "volumes": [*volumes, base.empty_dir("tmp", memory=True)],
         },
     )
 
@@ -158,6 +159,8 @@ def _flags(manager: ControllerManager) -> list[str]:
     if manager.workers:
         flags |= {
             "allocate-node-cidrs": "true",
+            # The default is on a file system that we mount read-only.
+            "flex-volume-plugin-dir": "/tmp",
             "attach-detach-reconcile-sync-period": "1m0s",
             "cluster-cidr": ",".join(manager.pod_cidrs),
             "node-cidr-mask-size": str(settings.get("nodeCIDRMaskSize", 24)),

@@ -23,17 +23,22 @@ def namespaces() -> list[Manifest]:
     ]
 
 
+def owners() -> Manifest:
+    """The right of operators and of the project's admins: anything."""
+    groups = [base.group(f"gardener.cloud:{scope}:admins") for scope in ("system", "project")]
+    return base.binding("gardener.cloud:system:admins", groups, cluster_role="cluster-admin")
+
+
 def objects(*, workers: bool) -> list[Manifest]:
     """Rights of the shoot's owners and of the control plane itself.
 
     Admins and viewers come with client certificates (AdminKubeconfigRequest, ViewerKubeconfigRequest): their
     groups are spec/credentials.md 8.
     """
-    admins = [base.group(f"gardener.cloud:{scope}:admins") for scope in ("system", "project")]
     viewers = [base.group(f"gardener.cloud:{scope}:viewers") for scope in ("system", "project")]
     read_only = "gardener.cloud:system:read-only"
     made = [
-        base.binding("gardener.cloud:system:admins", admins, cluster_role="cluster-admin"),
+        owners(),
         _read_only(read_only),
         base.binding("gardener.cloud:system:viewers", viewers, cluster_role=read_only),
     ]

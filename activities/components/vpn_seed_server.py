@@ -32,6 +32,7 @@ iptables -w -P FORWARD DROP
 
 exec openvpn --config /etc/openvpn/openvpn.conf
 """
+_TUNNEL_IS_UP = ["test", "-d", "/sys/class/net/tun0"]
 
 
 @dataclass(frozen=True)
@@ -172,8 +173,9 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "MKNOD"]},
         },
-        readinessProbe={"tcpSocket": {"port": OPENVPN_PORT}, "periodSeconds": 2},
-        livenessProbe={"tcpSocket": {"port": OPENVPN_PORT}, "periodSeconds": 10, "initialDelaySeconds": 10},
+        # Not by TCP: each connection would be a client that fails, in the log.
+        readinessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 2},
+        livenessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 10, "initialDelaySeconds": 10},
     )
     http_proxy = envoy.container(
         "http-proxy",

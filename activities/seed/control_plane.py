@@ -16,6 +16,7 @@ from activities.components import (
     machine_controller_manager,
     resource_manager,
     scheduler,
+    shoot_system,
     vpn_seed_server,
 )
 from activities.components import (
@@ -466,7 +467,8 @@ class ControlPlaneActivities:
         )
         user = {"client-certificate-data": _text(pair.certificate), "client-key-data": _text(pair.key)}
         async with await self._bootstrap_client(task, secrets, user) as shoot:
-            for item in resource_manager.shoot_objects():
+            # The owners' right, too: the cluster is theirs from now on, not when all system components are up.
+            for item in (shoot_system.owners(), *resource_manager.shoot_objects()):
                 await shoot.apply(item, manager=MANAGER)
             answer = await shoot.request(
                 "POST",
