@@ -1,0 +1,232 @@
+"""The life of a Shoot as its lifecycle runs it, with everything that a garden can throw at it."""
+
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+
+from api.flows import Survey
+from api.operations import OperationType
+from tests.workflow.world import SHOOT, World, operation
+from workflows.shoot.lifecycle import OperationRequest, ShootLifecycle, lifecycle_id
+
+RETRY = OperationRequest(operation="retry", by="tester", reason="mended")
+
+
+async def test_a_new_shoot_is_created_and_then_left_alone(world: World) -> None:
+    handle = await world.wake()
+    await world.until(lambda: bool(world.finished))
+
+    assert world.finished[0].state == "Succeeded"
+    assert "start Create 1" in world.log
+    await handle.signal(ShootLifecycle.wake)
+    await handle.query(ShootLifecycle.progress)
+    assert world.log.count("start Create 1") == 1
+    assert not any(line.startswith("start Reconcile") for line in world.log)
+
+
+async def test_a_shoot_without_a_seed_waits_for_the_scheduler(world: World) -> None:
+    world.change(spec_seed=None)
+    handle = await world.wake()
+    while (await handle.query(ShootLifecycle.progress)).resting != "no seed is chosen yet":
+        pass
+    assert not any(line.startswith("start") for line in world.log)
+
+    world.change(spec_seed="seed-1", generation=2)
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+    assert world.finished[0].task.generation == 2
+
+
+async def test_a_retry_runs_the_failed_task_and_what_follows_and_nothing_else(world: World) -> None:
+    """What no other system of the field does: go on where it stopped."""
+    world.fail_always("deploy_apiserver", "ERR_CONFIGURATION_PROBLEM")
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+    assert world.finished[0].state == "Failed"
+    assert [(each.name, each.codes) for each in world.finished[0].failed] == [
+        ("deploy_apiserver", ("ERR_CONFIGURATION_PROBLEM",))
+    ]
+    before = list(world.log)
+
+    world.mend("deploy_apiserver")
+    world.change(operations=("retry",))
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 2)
+
+    again = world.log[len(before) :]
+    assert again[0] == "start Create 2"
+    assert again[1] == "deploy_apiserver"
+    assert not set(again) & {task for task in before if task != "deploy_apiserver"}
+    assert world.finished[1].state == "Succeeded"
+
+
+async def test_a_wait_that_failed_asks_the_world_again(world: World) -> None:
+    """An extension reconciles when it is told to: its wait alone would wait for ever."""
+    world.fail_always("wait_infrastructure", "ERR_INFRA_UNAUTHENTICATED")
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+    world.mend("wait_infrastructure")
+    world.change(operations=("retry",))
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 2)
+
+    assert world.ran("deploy_infrastructure") == 2
+    assert world.ran("deploy_cloud_secret") == 1
+    triggers = [task.trigger for task in world.tasks]
+    assert triggers[world.log.index("deploy_namespace") - 2] == "trigger-1-1"
+    assert world.tasks[-1].trigger == "trigger-1-2"
+
+
+async def test_new_credentials_are_copied_again_by_a_retry(world: World) -> None:
+    world.fail_always("wait_infrastructure", "ERR_INFRA_UNAUTHENTICATED")
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+    world.mend("wait_infrastructure")
+    world.facts = world.facts.model_copy(update={"credentials": "2"})
+    world.change(operations=("retry",))
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 2)
+
+    assert world.ran("deploy_cloud_secret") == 2
+    assert world.ran("init_secrets") == 1
+
+
+async def test_a_failed_shoot_ignores_reconcile_and_drops_the_annotation(world: World) -> None:
+    world.fail_always("deploy_etcds", "ERR_CONFIGURATION_PROBLEM")
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+
+    world.change(operations=("reconcile",))
+    await world.wake()
+    await world.until(lambda: bool(world.refusals))
+    assert world.refusals[0].consume == ("reconcile",)
+    assert len(world.finished) == 1
+
+
+async def test_a_new_generation_of_a_failed_shoot_starts_from_the_beginning(world: World) -> None:
+    world.fail_always("deploy_etcds", "ERR_CONFIGURATION_PROBLEM")
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+    world.mend("deploy_etcds")
+    world.change(generation=2)
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 2)
+
+    assert world.ran("deploy_namespace") == 2
+    assert world.log.count("start Create 1") == 2
+
+
+async def test_a_transient_error_is_retried_in_place(world: World) -> None:
+    world.fail_times("deploy_etcds", times=3)
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+
+    assert world.finished[0].state == "Succeeded"
+    assert world.runs["deploy_etcds"] == 4
+    assert world.runs["deploy_namespace"] == 1
+
+
+async def test_an_error_without_a_final_code_is_tried_again_by_the_lifecycle(world: World) -> None:
+    """A 422 may come from a webhook that is being repaired; only codes of the table end the retrying."""
+    world.fail_always("deploy_coredns", "KubernetesApi")
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+    assert world.finished[0].state == "Error"
+    world.mend("deploy_coredns")
+    handle = await world.wake()
+    await world.until(lambda: len(world.finished) == 2, seconds=30)
+
+    assert world.finished[1].state == "Succeeded"
+    assert world.ran("deploy_namespace") == 1
+    assert (await handle.query(ShootLifecycle.progress)).memory.outcome.failed == ()
+
+
+async def test_deletion_in_the_middle_of_a_creation_that_progresses_waits_for_its_end(world: World) -> None:
+    gate = world.hold("wait_worker")
+    await world.wake()
+    await world.until(lambda: world.ran("wait_worker") == 1)
+    world.change(deleting=True, generation=2)
+    handle = await world.wake()
+    gate.set()
+    await handle.result()
+
+    assert world.finished[0].task.operation is OperationType.CREATE
+    assert [each.task.operation for each in world.finished] == [OperationType.CREATE, OperationType.DELETE]
+    assert world.log[-1] == "release_shoot"
+
+
+async def test_deletion_cancels_a_creation_that_retries_an_error(world: World) -> None:
+    world.fail_times("wait_infrastructure", times=10**6)
+    world.survey_result = Survey(namespace=True, cluster=False, control_plane=False, controller_manager=False)
+    await world.wake()
+    await world.until(lambda: world.runs["wait_infrastructure"] > 1)
+    world.change(deleting=True, generation=2)
+    world.trouble.set()
+    handle = await world.wake()
+    await handle.result()
+
+    assert [each.task.operation for each in world.finished] == [OperationType.DELETE]
+    assert "deploy_apiserver" not in world.log[world.log.index("start Delete 1") :]
+    assert world.log[-1] == "release_shoot"
+
+
+async def test_a_shoot_of_which_nothing_exists_is_released_at_once(world: World) -> None:
+    world.change(deleting=True)
+    handle = await world.wake()
+    await handle.result()
+
+    assert world.log == ["await_earlier_operations", "release_shoot"]
+
+
+async def test_a_shoot_that_is_gone_ends_its_lifecycle(world: World) -> None:
+    world.view = None
+    await (await world.wake()).result()
+
+
+async def test_an_unready_seed_is_named_and_waited_for(world: World) -> None:
+    world.change(seed_fault="Seed seed-1 is not ready: condition GardenletReady is Unknown")
+    await world.wake()
+    await world.until(lambda: bool(world.refusals))
+    assert world.refusals[0].state == "Pending"
+    assert "seed-1" in world.refusals[0].description
+
+    world.change(seed_fault="")
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+    assert world.finished[0].state == "Succeeded"
+
+
+async def test_retry_is_refused_while_nothing_has_failed(world: World) -> None:
+    handle = await world.wake()
+    await world.until(lambda: bool(world.finished))
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await handle.execute_update(ShootLifecycle.request_operation, RETRY)
+    assert "nothing to retry" in str(refused.value.cause)
+
+
+async def test_retry_by_update_goes_on_at_the_failed_task(world: World) -> None:
+    world.fail_always("deploy_vpn_server", "ERR_CONFIGURATION_PROBLEM")
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+    world.mend("deploy_vpn_server")
+    handle = world.client.get_workflow_handle_for(ShootLifecycle.run, lifecycle_id(SHOOT))
+    await handle.execute_update(ShootLifecycle.request_operation, RETRY)
+    await world.until(lambda: len(world.finished) == 2)
+
+    assert world.finished[1].state == "Succeeded"
+    assert world.ran("init_secrets") == 1
+
+
+async def test_a_reconcile_annotation_starts_a_reconciliation(world: World) -> None:
+    """An annotation does not raise a custom resource's generation, so it is an event of its own."""
+    world.change(
+        observed_generation=1,
+        gardener_version="v0",
+        uid_recorded=True,
+        last_operation=operation(OperationType.CREATE, "Succeeded"),
+        operations=("reconcile",),
+    )
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+    assert world.finished[0].task.operation is OperationType.RECONCILE
+    assert world.view is not None
+    assert world.view.operations == ()

@@ -1,0 +1,233 @@
+"""A garden with one Shoot and a seed, in memory: activities that do nothing but tell that they ran."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client, WorkflowHandle
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
+
+from api.flows import (
+    FinishOperation,
+    FlowId,
+    FlowProgress,
+    LastOperation,
+    Refusal,
+    ReportProgress,
+    ShootFacts,
+    ShootView,
+    StartedOperation,
+    StartOperation,
+    Survey,
+)
+from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult, seed_queue
+from workflows.shoot import WORKFLOWS
+from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle, lifecycle_id
+
+SHOOT = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
+SEED = "seed-1"
+VERSION = "v0"
+Behaviour = Callable[[], Awaitable[None]]
+
+
+class World:
+    """Plays the garden's and the seed's activities. Everything that happens is written to ``log``."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.view: ShootView | None = ShootView(generation=1, spec_seed=SEED, our_version=VERSION)
+        self.facts = ShootFacts(credentials="1")
+        self.survey_result = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True)
+        self.log: list[str] = []
+        self.tasks: list[ShootTask] = []
+        self.finished: list[FinishOperation] = []
+        self.refusals: list[Refusal] = []
+        self.behaviours: dict[str, Behaviour] = {}
+        self.trouble = asyncio.Event()
+        self.runs: dict[str, int] = defaultdict(int)
+        self._stack = AsyncExitStack()
+        self._seed_worker: Worker | None = None
+
+    async def __aenter__(self) -> "World":
+        await self._stack.enter_async_context(
+            Worker(
+                self.client,
+                task_queue=GARDEN_QUEUE,
+                workflows=WORKFLOWS,
+                activities=[
+                    self.look_at_shoot,
+                    self.await_earlier_operations,
+                    self.start_operation,
+                    self.finish_operation,
+                    self.refuse_operation,
+                    self.release_shoot,
+                    self.report_progress,
+                    self.await_trouble,
+                ],
+            )
+        )
+        await self._stack.enter_async_context(
+            Worker(self.client, task_queue=seed_queue(SEED), activities=[self.survey, self.anything])
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    # What tests do
+
+    async def wake(self) -> "WorkflowHandle[ShootLifecycle, None]":
+        """Like the watcher: signal with start."""
+        return await self.client.start_workflow(
+            ShootLifecycle.run,
+            LifecycleInput(shoot=SHOOT),
+            id=lifecycle_id(SHOOT),
+            task_queue=GARDEN_QUEUE,
+            start_signal="wake",
+        )
+
+    def change(self, **fields: Any) -> None:
+        assert self.view is not None
+        self.view = self.view.model_copy(update=fields)
+
+    def fail_always(self, task: str, type_: str, message: str = "it does not work") -> None:
+        async def fail() -> None:
+            raise ApplicationError(message, type=type_, non_retryable=True)
+
+        self.behaviours[task] = fail
+
+    def fail_times(self, task: str, times: int, type_: str = "NotReady") -> None:
+        async def fail() -> None:
+            if self.runs[task] <= times:
+                raise ApplicationError("not yet", type=type_)
+
+        self.behaviours[task] = fail
+
+    def hold(self, task: str) -> asyncio.Event:
+        """The task runs, and heartbeats, until the returned event is set."""
+        gate = asyncio.Event()
+
+        async def wait() -> None:
+            while not gate.is_set():
+                activity.heartbeat()
+                try:
+                    await asyncio.wait_for(gate.wait(), 0.2)
+                except TimeoutError:
+                    continue
+
+        self.behaviours[task] = wait
+        return gate
+
+    def mend(self, task: str) -> None:
+        self.behaviours.pop(task, None)
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.02)
+
+    def ran(self, task: str) -> int:
+        return self.log.count(task)
+
+    # The garden's activities
+
+    @activity.defn
+    async def look_at_shoot(self, shoot: ShootRef) -> ShootView | None:
+        return self.view
+
+    @activity.defn
+    async def await_earlier_operations(self, shoot: ShootRef) -> None:
+        self.log.append("await_earlier_operations")
+
+    @activity.defn
+    async def start_operation(self, request: StartOperation) -> StartedOperation:
+        assert self.view is not None
+        now = datetime.now(UTC)
+        self.log.append(f"start {request.operation} {request.attempt}")
+        left = tuple(each for each in self.view.operations if each not in request.consume)
+        self.change(
+            observed_generation=self.view.generation,
+            gardener_version=VERSION,
+            uid_recorded=True,
+            status_seed=SEED,
+            operations=left,
+            last_operation=LastOperation(type=request.operation, state="Processing", updated=now),
+        )
+        task = ShootTask(
+            shoot=SHOOT,
+            technical_id="shoot--local--demo",
+            seed=SEED,
+            generation=self.view.generation,
+            operation=request.operation,
+            trigger=f"trigger-{self.view.generation}-{request.attempt}",
+        )
+        return StartedOperation(task=task, facts=self.facts, started=now, retry_cycle_start=now)
+
+    @activity.defn
+    async def finish_operation(self, request: FinishOperation) -> None:
+        self.finished.append(request)
+        self.log.append(f"{request.task.operation} {request.state}")
+        self.change(
+            last_operation=LastOperation(
+                type=request.task.operation, state=request.state, updated=datetime.now(UTC)
+            )
+        )
+
+    @activity.defn
+    async def refuse_operation(self, request: Refusal) -> None:
+        self.refusals.append(request)
+        assert self.view is not None
+        self.change(operations=tuple(each for each in self.view.operations if each not in request.consume))
+
+    @activity.defn
+    async def release_shoot(self, shoot: ShootRef) -> None:
+        self.log.append("release_shoot")
+        self.view = None
+
+    @activity.defn
+    async def report_progress(self, request: ReportProgress) -> None:
+        return None
+
+    @activity.defn
+    async def await_trouble(self, flow: FlowId) -> TaskResult:
+        while not self.trouble.is_set():
+            activity.heartbeat()
+            try:
+                await asyncio.wait_for(self.trouble.wait(), 0.2)
+            except TimeoutError:
+                continue
+        return TaskResult()
+
+    # The seed's activities
+
+    @activity.defn
+    async def survey(self, task: ShootTask) -> Survey:
+        return self.survey_result
+
+    @activity.defn(dynamic=True)
+    async def anything(self, args: Sequence[RawValue]) -> TaskResult:
+        name = activity.info().activity_type
+        self.runs[name] += 1
+        self.log.append(name)
+        if name != "cleanup_secrets":
+            self.tasks.append(activity.payload_converter().from_payload(args[0].payload, ShootTask))
+        if behaviour := self.behaviours.get(name):
+            await behaviour()
+        return TaskResult(secrets=(f"secret-of-{name}",))
+
+
+async def flow_progress(client: Client, flow_id: str) -> FlowProgress:
+    return await client.get_workflow_handle(flow_id).query("progress", result_type=FlowProgress)
+
+
+def operation(type_: OperationType, state: str) -> LastOperation:
+    return LastOperation(type=type_, state=state, updated=datetime.now(UTC))
