@@ -96,6 +96,8 @@ def manifests(pod_cidr: str, api_server: str) -> list[dict[str, Any]]:
             "metadata": {"name": "flannel"},
             "rules": [
                 {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+                # Its own pod, from which it learns its node.
+                {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
                 {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
             ],
         },

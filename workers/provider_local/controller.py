@@ -12,6 +12,7 @@ from typing import Any
 
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
+from temporalio.service import RPCError
 
 from activities.kube.cache import Caches, Key, key_of
 from activities.kube.client import KubeClient, Object, WatchEvent
@@ -120,7 +121,7 @@ class ExtensionController:
         await self._report(extension, type_, "Processing", 1, f"{operation} of {extension} is running", {})
         try:
             result = await self._work(extension, operation)
-        except (ApplicationError, ApiError, WorkflowFailureError, TimeoutError) as error:
+        except (ApplicationError, ApiError, WorkflowFailureError, RPCError, TimeoutError) as error:
             await self._failed(extension, type_, error)
             return
         if result is None:
@@ -349,6 +350,8 @@ def describe(error: BaseException) -> tuple[str, list[str], bool]:
         codes = [error.type] if error.type in set(ErrorCode) else []
         final = bool(codes) and not ErrorCode(codes[0]).retryable
         return error.message, [code for code in codes if code], final
+    if isinstance(error, RPCError):
+        return f"Temporal does not answer: {error.status.name}", [ErrorCode.RETRYABLE_INFRA_DEPENDENCIES], False
     return str(error) or type(error).__name__, [], False
 
 
