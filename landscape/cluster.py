@@ -37,6 +37,8 @@ _GARDEN_CONTROLLERS = (
     "resourcequota-controller",
 )
 
+_LOOPBACK = "127.0.0.1"
+"""Of the cluster's network namespace, where nobody else listens."""
 _HOPELESS = 4
 """Starts after which a process is held to be broken, not unlucky."""
 
@@ -80,8 +82,6 @@ class Cluster:
         cluster.directory.mkdir(parents=True, exist_ok=True)
         cluster.run_directory.mkdir(parents=True, exist_ok=True)
         self._credentials = Credentials.of(cluster)
-        # Each namespace has a loopback of its own; the garden shares the host's, so it stays on its own address.
-        self._local = "127.0.0.1" if cluster.netns else cluster.address
 
     async def start_control_plane(self) -> None:
         """Start etcd and the API server; returns when the API server is ready, with the other components started."""
@@ -91,13 +91,13 @@ class Cluster:
         self._start(self._etcd())
         self._start(self._api_server())
         async with Api(path) as api:
-            await until(api.ready, f"API server of {self._cluster.name}", 60, self._first_death)
+            await until(api.ready, f"API server of {self._cluster.name}", 120, self._first_death)
         self._start(self._controller_manager())
         if self._cluster.has_node:
             self._start(self._scheduler())
 
     def start_containerd(self) -> None:
-        self._start(containerd.process(self._cluster, self._cni_name))
+        self._start(containerd.process(self._cluster))
 
     async def start_node(self) -> None:
         """Start kubelet and kube-proxy; returns when the node is ready. Wants the API server and containerd."""
@@ -108,13 +108,8 @@ class Cluster:
             self._start(self._proxy())
         async with Api(self._plan.kubeconfig(self._cluster.name)) as api:
             await until(
-                lambda: _node_ready(api, self._cluster.name), f"node {self._cluster.name}", 60, self._first_death
+                lambda: _node_ready(api, self._cluster.name), f"node {self._cluster.name}", 120, self._first_death
             )
-
-    @property
-    def _cni_name(self) -> str:
-        assert self._cluster.netns is not None
-        return self._cluster.netns
 
     def _start(self, spec: ProcessSpec) -> None:
         self._processes.start(spec)
@@ -134,10 +129,10 @@ class Cluster:
         return ProcessSpec(f"{self._cluster.name}/{component}", argv, self._cluster.netns, environment)
 
     def _etcd(self) -> ProcessSpec:
-        server = self._credentials.etcd_ca.issue("etcd", "etcd", names=[self._local, "localhost"])
+        server = self._credentials.etcd_ca.issue("etcd", "etcd", names=[_LOOPBACK, "localhost"])
         ca = str(self._credentials.etcd_ca.files.certificate)
         certificate, key = str(server.certificate), str(server.key)
-        client, peer = f"https://{self._local}:2379", f"https://{self._local}:2380"
+        client, peer = f"https://{_LOOPBACK}:2379", f"https://{_LOOPBACK}:2380"
         flags = {
             "name": self._cluster.name,
             "data-dir": str(self._cluster.directory / "etcd"),
@@ -173,7 +168,7 @@ class Cluster:
         proxy_client = credentials.front_proxy_ca.issue("front-proxy", "front-proxy-client")
         etcd_client = credentials.etcd_ca.issue("etcd-client", "kube-apiserver")
         flags = {
-            "etcd-servers": f"https://{self._local}:2379",
+            "etcd-servers": f"https://{_LOOPBACK}:2379",
             "etcd-cafile": str(credentials.etcd_ca.files.certificate),
             "etcd-certfile": str(etcd_client.certificate),
             "etcd-keyfile": str(etcd_client.key),
@@ -228,7 +223,7 @@ class Cluster:
             "service-account-private-key-file": str(credentials.service_account.key),
             "use-service-account-credentials": "true",
             "allocate-node-cidrs": "false",
-            "bind-address": self._local,
+            "bind-address": _LOOPBACK,
             "leader-elect": "false",
             "kube-api-qps": "500",
             "kube-api-burst": "1000",
@@ -245,7 +240,7 @@ class Cluster:
             "kubeconfig": str(kubeconfig),
             "authentication-kubeconfig": str(kubeconfig),
             "authorization-kubeconfig": str(kubeconfig),
-            "bind-address": self._local,
+            "bind-address": _LOOPBACK,
             "leader-elect": "false",
             "kube-api-qps": "500",
             "kube-api-burst": "1000",
@@ -260,7 +255,7 @@ class Cluster:
         kubeconfig = credentials.kubeconfig(cluster, "kubelet", user, ["system:nodes"])
         serving = credentials.ca.issue("kubelet-serving", user, ["system:nodes"], names=[cluster.address, cluster.name])
         resolv = cluster.directory / "resolv.conf"
-        resolv.write_text(f"nameserver {self._plan.host_address}\n")
+        resolv.write_text(f"nameserver {self._plan.central_address}\n")
         config = kubelet_config(self._plan, cluster, credentials.ca.files.certificate, serving, resolv)
         file = cluster.directory / "kubelet.json"
         write_if_changed(file, json.dumps(config, indent=2))
@@ -312,7 +307,7 @@ def kubelet_config(
         "tlsCertFile": str(serving.certificate),
         "tlsPrivateKeyFile": str(serving.key),
         "clusterDomain": "cluster.local",
-        "clusterDNS": [cluster.dns_address if cluster.is_seed else plan.host_address],
+        "clusterDNS": [cluster.dns_address if cluster.is_seed else plan.central_address],
         "resolvConf": str(resolv_conf),
         "containerRuntimeEndpoint": f"unix://{cluster.containerd_socket}",
         "cgroupDriver": "cgroupfs",

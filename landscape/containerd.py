@@ -70,7 +70,7 @@ disabled_plugins = [
 """
 
 
-def cni_config(cluster: ClusterPlan, name: str) -> str:
+def cni_config(cluster: ClusterPlan) -> str:
     """A bridge with host-local addresses. No ``ipMasq``: the namespace masquerades all pods by one rule."""
     bridge = {
         "type": "bridge",
@@ -85,14 +85,14 @@ def cni_config(cluster: ClusterPlan, name: str) -> str:
             "routes": [{"dst": "0.0.0.0/0"}],
         },
     }
-    return json.dumps({"cniVersion": "0.4.0", "name": name, "plugins": [bridge]}, indent=2)
+    return json.dumps({"cniVersion": "0.4.0", "name": cluster.netns, "plugins": [bridge]}, indent=2)
 
 
-def process(cluster: ClusterPlan, cni_name: str) -> ProcessSpec:
+def process(cluster: ClusterPlan) -> ProcessSpec:
     """Write the configuration of the cluster's containerd and say how to start it."""
     cni = cluster.directory / "cni"
     cni.mkdir(parents=True, exist_ok=True)
-    (cni / "10-bridge.conflist").write_text(cni_config(cluster, cni_name))
+    (cni / "10-bridge.conflist").write_text(cni_config(cluster))
     return _process(
         f"{cluster.name}/containerd", cluster.directory / "containerd", cluster.run_directory, cni, cluster.netns
     )
@@ -117,7 +117,7 @@ async def ready(socket: Path) -> None:
             raise LandscapeError(f"containerd on {socket} has no working CRI plugin: see its log, then kill it")
         return states == ["ok"]
 
-    await until(answers, f"containerd on {socket}", timeout=30)
+    await until(answers, f"containerd on {socket}", timeout=60)
 
 
 async def refresh(cluster: ClusterPlan, archives: Sequence[Path]) -> list[str]:

@@ -35,13 +35,13 @@ def process(plan: Plan) -> ProcessSpec:
         zone_file.write_text(zone(plan))
     configuration = run_directory / "knot.conf"
     write_secret(configuration, config(plan, tsig_secret(plan)).encode())
-    return ProcessSpec("dns", ("knotd", "--config", str(configuration)))
+    return ProcessSpec("dns", ("knotd", "--config", str(configuration)), plan.garden.netns)
 
 
 def config(plan: Plan, secret: str) -> str:
     return f"""server:
   rundir: {plan.run_directory}/dns
-  listen: {plan.host_address}@53
+  listen: {plan.central_address}@53
   udp-workers: 1
   tcp-workers: 1
   background-workers: 1
@@ -76,7 +76,7 @@ def zone(plan: Plan) -> str:
     """An empty zone. Negative answers are kept for a second only: a name asked for too early is there soon."""
     return (
         f"$ORIGIN {plan.dns_zone}.\n$TTL 60\n"
-        f"@ SOA ns hostmaster 1 3600 600 86400 1\n@ NS ns\nns A {plan.host_address}\n"
+        f"@ SOA ns hostmaster 1 3600 600 86400 1\n@ NS ns\nns A {plan.central_address}\n"
     )
 
 
@@ -85,9 +85,9 @@ async def ready(plan: Plan) -> None:
 
     async def answers() -> bool:
         try:
-            answer = await dns.asyncquery.udp(query, plan.host_address, timeout=1)
+            answer = await dns.asyncquery.udp(query, plan.central_address, timeout=1)
         except (dns.exception.DNSException, OSError):
             return False
         return answer.rcode() == dns.rcode.NOERROR
 
-    await until(answers, "DNS server", timeout=15)
+    await until(answers, "DNS server", timeout=60)

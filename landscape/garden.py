@@ -46,7 +46,7 @@ async def deploy_kinds(plan: Plan) -> None:
         await api.apply(*definitions)
         for definition in definitions:
             name = definition["metadata"]["name"]
-            await until(partial(_established, api, name), f"kind {name} in the garden", 30)
+            await until(partial(_established, api, name), f"kind {name} in the garden", 60)
 
 
 async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> None:
@@ -131,7 +131,7 @@ def controller_registration() -> Object:
 def credentials(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> list[Object]:
     """Secrets for cloud, DNS and backups, and the binding of the project to the cloud."""
     domain = {
-        "server": plan.host_address,
+        "server": plan.central_address,
         "port": "53",
         "zone": plan.dns_zone,
         "tsigKeyName": dns.TSIG_NAME,

@@ -119,7 +119,7 @@ class _Up:
             await garden.deploy(self._plan, await garden.cloud_account(self._plan))
         self._garden_serves.set()
         await self._temporal_serves.wait()
-        await self._start_ours("garden", workers.of_host(self._plan))
+        await self._start_ours("garden", workers.of_garden(self._plan))
 
     async def _start_ours(self, where: str, specs: Sequence[ProcessSpec]) -> None:
         """Start processes of this project."""

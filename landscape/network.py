@@ -1,7 +1,8 @@
 """Network namespaces, links, routes and rules of a landscape.
 
-The host itself forwards nothing and gets no iptables rule: it only has an address of its own for its services and a link
-to each namespace. Whatever has no route ends at an ``unreachable`` one, so nothing leaves the machine.
+The garden and all that is central, the cloud and each seed have a namespace of their own. The host itself forwards
+nothing, gets no iptables rule and serves nothing: it only has a link to each namespace. What has no route ends at an
+``unreachable`` one, so nothing leaves the machine.
 """
 
 import asyncio
@@ -26,12 +27,12 @@ async def up(plan: Plan) -> None:
     for namespace in plan.namespaces:
         if namespace not in existing:
             await run("ip", "netns", "add", namespace)
-    host = [f"addr replace {plan.host_address}/32 dev lo"]
-    host += [f"route replace unreachable {network} {_LAST_RESORT}" for network in _PRIVATE]
-    await _batch(None, host)
     for link in plan.links:
         await _link(link)
-    await asyncio.gather(_cloud(plan), *(_seed(plan, seed) for seed in SEEDS))
+    routes = [f"route replace unreachable {network} {_LAST_RESORT}" for network in _PRIVATE]
+    routes.append(f"route replace {plan.central_address}/32 via {plan.host_link('garden').right_address}")
+    await _batch(None, routes)
+    await asyncio.gather(_garden(plan), _cloud(plan), *(_seed(plan, seed) for seed in SEEDS))
 
 
 async def down(plan: Plan) -> None:
@@ -41,7 +42,6 @@ async def down(plan: Plan) -> None:
             await run("ip", "link", "delete", link.left_interface, check=False)
     for namespace in set(plan.namespaces) & _namespaces():
         await run("ip", "netns", "delete", namespace)
-    await run("ip", "addr", "delete", f"{plan.host_address}/32", "dev", "lo", check=False)
     others = {name for other in plans.existing() if other.name != plan.name for name in other.namespaces}
     if not others & _namespaces():
         for network in _PRIVATE:
@@ -50,9 +50,8 @@ async def down(plan: Plan) -> None:
 
 async def set_seed_links(plan: Plan, seed: str, state: str) -> None:
     """``down`` parts the seed from the garden, Temporal and the cloud; ``up`` joins them again."""
-    plan.cluster(seed)
-    namespace = plan.netns(seed)
-    await _batch(namespace, [f"link set {interface} {state}" for interface in ("host", "cloud")])
+    namespace = plan.cluster(seed).netns
+    await _batch(namespace, [f"link set {interface} {state}" for interface in ("host", "garden", "cloud")])
     if state == "up":
         # Routes through an interface vanish with it.
         await _seed(plan, seed)
@@ -86,10 +85,15 @@ async def _link(link: Link) -> None:
         await _batch(namespace, [f"addr replace {address}/30 dev {interface}", f"link set {interface} up"])
 
 
+async def _garden(plan: Plan) -> None:
+    """Everything central answers whoever has a link; it reaches nobody by itself."""
+    await _batch(plan.garden.netns, [*_common(), f"addr replace {plan.central_address}/32 dev lo"])
+
+
 async def _cloud(plan: Plan) -> None:
-    """The cloud forwards its machines to the host's services and to the gateways of the seeds, and hides them."""
-    cloud, namespace = plan.cloud, plan.netns("cloud")
-    routes = [f"route replace {plan.host_address}/32 via {plan.host_link('cloud').left_address} src {cloud.address}"]
+    """The cloud forwards its machines to what is central and to the gateways of the seeds, and hides them."""
+    cloud, namespace = plan.cloud, plan.cloud.netns
+    routes = [f"route replace {plan.central_address}/32 via {plan.garden_link('cloud').left_address}"]
     for seed in plan.seeds:
         routes.append(f"route replace {seed.address}/32 via {plan.cloud_link(seed.name).right_address}")
     await _batch(namespace, _common() + routes + _service_routes(cloud.services, cloud.address))
@@ -104,11 +108,12 @@ async def _cloud(plan: Plan) -> None:
 
 
 async def _seed(plan: Plan, name: str) -> None:
-    """A seed reaches the host's services, the cloud's API server and its own pods; nothing else."""
-    seed, cloud, namespace = plan.cluster(name), plan.cloud, plan.netns(name)
+    """A seed reaches what is central, the cloud's API server and its own pods; nothing else."""
+    seed, cloud = plan.cluster(name), plan.cloud
+    namespace = seed.netns
     assert seed.pods is not None
     routes = [
-        f"route replace {plan.host_address}/32 via {plan.host_link(name).left_address} src {seed.address}",
+        f"route replace {plan.central_address}/32 via {plan.garden_link(name).left_address}",
         f"route replace {cloud.address}/32 via {plan.cloud_link(name).left_address} src {seed.address}",
     ]
     await _batch(namespace, _common() + routes + _service_routes(seed.services, seed.address))

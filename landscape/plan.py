@@ -40,8 +40,8 @@ class ClusterPlan:
     name: str
     address: str
     """Where its API server listens, port 6443; the node's address where there is a node."""
-    netns: str | None
-    """Network namespace of its processes; ``None``: the host's own."""
+    netns: str
+    """Network namespace of its processes."""
     services: str
     pods: str | None
     """Pod network; ``None``: a cluster without node."""
@@ -148,25 +148,25 @@ class Plan:
         return str(self.block[third * 256 + last])
 
     @property
-    def host_address(self) -> str:
-        """The address, on ``lo``, of all services that run on the host."""
+    def central_address(self) -> str:
+        """The address of everything central: Temporal, the garden, DNS, the object store, our own processes."""
         return self._address(0, 1)
 
     @property
     def temporal_address(self) -> str:
-        return f"{self.host_address}:7233"
+        return f"{self.central_address}:7233"
 
     @property
     def temporal_ui(self) -> str:
-        return f"http://{self.host_address}:8233"
+        return f"http://{self.central_address}:8233"
 
     @property
     def codec_endpoint(self) -> str:
-        return f"http://{self.host_address}:8234"
+        return f"http://{self.central_address}:8234"
 
     @property
     def object_store_endpoint(self) -> str:
-        return f"http://{self.host_address}:9000"
+        return f"http://{self.central_address}:9000"
 
     @property
     def machine_network(self) -> str:
@@ -200,7 +200,9 @@ class Plan:
 
     @property
     def garden(self) -> ClusterPlan:
-        return self._cluster("garden", self.host_address, None, f"100.64.{16 * self.index + 8}.0/24", None)
+        return self._cluster(
+            "garden", self.central_address, self.netns("garden"), f"100.64.{16 * self.index + 8}.0/24", None
+        )
 
     @property
     def cloud(self) -> ClusterPlan:
@@ -220,7 +222,7 @@ class Plan:
             for number, name in enumerate(SEEDS, start=1)
         )
 
-    def _cluster(self, name: str, address: str, netns: str | None, services: str, pods: str | None) -> ClusterPlan:
+    def _cluster(self, name: str, address: str, netns: str, services: str, pods: str | None) -> ClusterPlan:
         return ClusterPlan(
             name=name,
             address=address,
@@ -237,16 +239,28 @@ class Plan:
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        return tuple(self.netns(name) for name in ("cloud", *SEEDS))
+        return tuple(self.netns(name) for name in ("garden", "cloud", *SEEDS))
 
     def host_link(self, cluster: str) -> Link:
-        third = 1 if cluster == "cloud" else 2 + SEEDS.index(cluster)
+        """What the user's own commands go through."""
+        third = {"garden": 7, "cloud": 1}.get(cluster) or 2 + SEEDS.index(cluster)
         return Link(
             left_netns=None,
             left_interface=f"gard{self.index}-{cluster}",
             left_address=self._address(third, 1),
             right_netns=self.netns(cluster),
             right_interface="host",
+            right_address=self._address(third, 2),
+        )
+
+    def garden_link(self, cluster: str) -> Link:
+        third = 12 if cluster == "cloud" else 13 + SEEDS.index(cluster)
+        return Link(
+            left_netns=self.netns("garden"),
+            left_interface=cluster,
+            left_address=self._address(third, 1),
+            right_netns=self.netns(cluster),
+            right_interface="garden",
             right_address=self._address(third, 2),
         )
 
@@ -264,8 +278,8 @@ class Plan:
     @property
     def links(self) -> tuple[Link, ...]:
         return (
-            self.host_link("cloud"),
-            *(self.host_link(seed) for seed in SEEDS),
+            *(self.host_link(cluster) for cluster in ("garden", "cloud", *SEEDS)),
+            *(self.garden_link(cluster) for cluster in ("cloud", *SEEDS)),
             *(self.cloud_link(seed) for seed in SEEDS),
         )
 
@@ -279,7 +293,7 @@ class Plan:
             "index": self.index,
             "kubernetesVersion": self.kubernetes_version,
             "temporal": {"address": self.temporal_address, "ui": self.temporal_ui, "codec": self.codec_endpoint},
-            "dns": {"server": self.host_address, "zone": self.dns_zone},
+            "dns": {"server": self.central_address, "zone": self.dns_zone},
             "objectStore": {"endpoint": self.object_store_endpoint},
             "codecKeyFile": str(self.codec_key),
             "clusters": {

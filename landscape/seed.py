@@ -28,7 +28,7 @@ async def deploy(plan: Plan, cluster: ClusterPlan, processes: Processes) -> None
     """Apply DNS and the storage class, start the provisioner."""
     processes.start(storage.process(plan, cluster))
     async with Api(plan.kubeconfig(cluster.name)) as api:
-        await api.apply(*coredns(cluster.dns_address, plan.host_address), storage.storage_class())
+        await api.apply(*coredns(cluster.dns_address, plan.central_address), storage.storage_class())
 
 
 def coredns(address: str, upstream: str) -> list[dict[str, Any]]:

@@ -20,11 +20,13 @@ _SQLITE = ("journal_mode=wal", "synchronous=1")
 
 
 def process(plan: Plan) -> ProcessSpec:
-    host, port = plan.temporal_address.split(":")
+    port = plan.temporal_address.split(":")[1]
     directory = plan.directory / "temporal"
     directory.mkdir(parents=True, exist_ok=True)
     argv = [str(Path(sys.executable).parent / "temporal"), "server", "start-dev"]
-    argv += ["--ip", host, "--port", port, "--ui-port", plan.temporal_ui.rsplit(":", 1)[1]]
+    # All addresses, but of its network namespace only. With one address the server can not find itself: its parts listen
+    # there, and call each other at 127.0.0.1.
+    argv += ["--ip", "0.0.0.0", "--port", port, "--ui-port", plan.temporal_ui.rsplit(":", 1)[1]]
     argv += ["--http-port", "7243", "--metrics-port", "7253"]
     argv += ["--ui-codec-endpoint", plan.codec_endpoint, "--ui-disable-news-fetch"]
     argv += ["--db-filename", str(directory / "temporal.db"), "--log-level", "warn", "--log-format", "json"]
@@ -34,7 +36,7 @@ def process(plan: Plan) -> ProcessSpec:
         argv += ["--sqlite-pragma", pragma]
     for attribute in SEARCH_ATTRIBUTES:
         argv += ["--search-attribute", f"{attribute}=Keyword"]
-    return ProcessSpec("temporal", tuple(argv), environment={"GOGC": "50"})
+    return ProcessSpec("temporal", tuple(argv), plan.garden.netns, {"GOGC": "50"})
 
 
 async def ready(plan: Plan) -> None:
@@ -50,4 +52,4 @@ async def ready(plan: Plan) -> None:
             return False
         return True
 
-    await until(serves, "Temporal", timeout=60)
+    await until(serves, "Temporal", timeout=120)

@@ -17,9 +17,11 @@ from workers.codec import write_key_file
 Config = dict[str, Any]
 
 
-def of_host(plan: Plan) -> list[ProcessSpec]:
-    """Write the configurations of the host's processes; what to start."""
-    return [_spec(plan, f"garden/{worker}", worker, config(plan), None) for worker, config in _HOST.items()]
+def of_garden(plan: Plan) -> list[ProcessSpec]:
+    """Write the configurations of the garden's processes; what to start."""
+    return [
+        _spec(plan, f"garden/{worker}", worker, config(plan), plan.garden.netns) for worker, config in _GARDEN.items()
+    ]
 
 
 def of_seed(plan: Plan, seed: ClusterPlan) -> list[ProcessSpec]:
@@ -38,15 +40,15 @@ def object_store(plan: Plan) -> ProcessSpec:
     """The backup store: started before all others, it is part of the ground."""
     garden.object_store_token(plan)
     config = {
-        "address": plan.host_address,
+        "address": plan.central_address,
         "port": 9000,
         "directory": str(plan.directory / "object-store" / "buckets"),
         "adminTokenFile": str(plan.object_store_token),
     }
-    return _spec(plan, "object-store", "object-store", config, None)
+    return _spec(plan, "object-store", "object-store", config, plan.garden.netns)
 
 
-def _spec(plan: Plan, name: str, worker: str, config: Config, netns: str | None) -> ProcessSpec:
+def _spec(plan: Plan, name: str, worker: str, config: Config, netns: str) -> ProcessSpec:
     file = plan.configs / f"{name.replace('/', '-')}.yaml"
     write_if_changed(file, yaml.safe_dump(config, sort_keys=False))
     gardener = Path(sys.executable).parent / "gardener"
@@ -68,14 +70,14 @@ def _controller_manager(plan: Plan) -> Config:
     return {
         "gardenClientConnection": connection,
         "temporal": _temporal(plan),
-        "health": _health(plan.host_address, 2718),
+        "health": _health(plan.central_address, 2718),
     }
 
 
 def _codec_server(plan: Plan) -> Config:
     return {
         "codecKeyFile": str(plan.codec_key),
-        "address": plan.host_address,
+        "address": plan.central_address,
         "port": 8234,
         "allowedOrigins": [plan.temporal_ui],
     }
@@ -145,11 +147,11 @@ def seed_config(plan: Plan, seed: ClusterPlan) -> Config:
     }
 
 
-_HOST: dict[str, Callable[[Plan], Config]] = {
+_GARDEN: dict[str, Callable[[Plan], Config]] = {
     "codec-server": _codec_server,
     "controller-manager": _controller_manager,
 }
-"""Processes of the host, by their names in ``gardener worker NAME``."""
+"""Processes of the garden, by their names in ``gardener worker NAME``."""
 
 _SEED: dict[str, Callable[[Plan, ClusterPlan], Config]] = {
     "provider-local": _provider_local,
