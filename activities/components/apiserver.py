@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.components import base
+from activities.components import base, gateway
 from activities.components.base import Manifest
 from api import images
 
@@ -69,7 +69,7 @@ class ApiServer:
 
 def service(namespace: str) -> Manifest:
     """The Service whose ClusterIP becomes the advertised address; not-ready pods are left out."""
-    return base.service(NAME, namespace, select=SELECT, ports={"kube-apiserver": PORT})
+    return base.service(NAME, namespace, select=SELECT, ports={"kube-apiserver": PORT}, labels=gateway.LABELS)
 
 
 def objects(server: ApiServer) -> list[Manifest]:

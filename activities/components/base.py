@@ -90,13 +90,14 @@ def service(
     *,
     select: Labels,
     ports: Mapping[str, int | tuple[int, int | str]],
+    labels: Labels | None = None,
     **spec: Any,
 ) -> Manifest:
     """A Service; ``ports`` by name: a number, or the number and the pods' port."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata(name, namespace, labels=select),
+        "metadata": metadata(name, namespace, labels={**select, **(labels or {})}),
         "spec": {
             "type": "ClusterIP",
             "selector": dict(select),

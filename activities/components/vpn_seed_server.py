@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from activities.components import base, envoy
+from activities.components import base, envoy, gateway
 from activities.components.base import Manifest
 from api import images
 
@@ -63,6 +63,7 @@ def objects(server: VpnSeedServer) -> list[Manifest]:
             server.namespace,
             select=SELECT,
             ports={"openvpn": OPENVPN_PORT, "http-proxy": PROXY_PORT, "metrics": envoy.METRICS_PORT},
+            labels=gateway.LABELS,
             publishNotReadyAddresses=True,
         ),
         base.pod_disruption_budget(NAME, server.namespace, SELECT),

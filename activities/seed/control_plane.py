@@ -67,9 +67,7 @@ class ControlPlaneActivities:
     @activity.defn
     async def deploy_api_service(self, task: ShootTask) -> TaskResult:
         """Apply the Service of the API server: its cluster IP goes into certificates and flags."""
-        wanted = apiserver.service(task.technical_id)
-        wanted["metadata"]["labels"] |= gateway.LABELS
-        live = await self._clusters.seed.apply(wanted, manager=MANAGER)
+        live = await self._clusters.seed.apply(apiserver.service(task.technical_id), manager=MANAGER)
         return TaskResult(note=live["spec"]["clusterIP"])
 
     @activity.defn

@@ -1,0 +1,201 @@
+"""The etcds of a control plane, as the ``Etcd`` resources that the seed's etcd controller makes real.
+
+``etcd-main`` holds everything but Kubernetes' events and is backed up; ``etcd-events`` holds those.
+Values: spec/extensions.md 5.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from activities.components.base import Manifest
+from activities.secrets.configs import Certificate, SignedBy, Usage
+
+MAIN, EVENTS = "main", "events"
+ROLES = (MAIN, EVENTS)
+
+CA = "ca-etcd"
+PEER_CA = "ca-etcd-peer"
+BACKUP_SECRET = "etcd-backup"
+BACKUP_PORT = 8080
+CLIENT_PORT = 2379
+PEER_PORT = 2380
+
+_STORAGE = {MAIN: "25Gi", EVENTS: "10Gi"}
+_REQUESTS = {MAIN: {"cpu": "60m", "memory": "150Mi"}, EVENTS: {"cpu": "30m", "memory": "60Mi"}}
+_DEFAULT_WINDOW = "220000+0000"
+
+
+@dataclass(frozen=True)
+class Backup:
+    """Where an etcd's snapshots go."""
+
+    provider: str
+    bucket: str
+    entry: str
+    """Name of the BackupEntry, the first part of all names in the bucket."""
+
+
+@dataclass(frozen=True)
+class EtcdValues:
+    """What differs between shoots."""
+
+    role: str
+    namespace: str
+    replicas: int
+    ca_bundle: str
+    server_certificate: str
+    client_certificate: str
+    """Names of Secrets."""
+    window_begin: str = _DEFAULT_WINDOW
+    """Begin of the Shoot's maintenance time window: ``HHMMSS+ZZZZ``."""
+    uid: str = ""
+    """Of the Shoot: spreads the times of backups over the window."""
+    backup: Backup | None = None
+    peer_ca_bundle: str = ""
+    peer_certificate: str = ""
+    """Names of Secrets; empty where there is one member only."""
+    highly_available: bool = False
+
+
+def name_of(role: str) -> str:
+    return f"etcd-{role}"
+
+
+def etcd(values: EtcdValues) -> Manifest:
+    """The ``Etcd`` resource, without what triggers its controller."""
+    important = values.role == MAIN
+    labels = {"role": values.role, "app": "etcd-statefulset", "gardener.cloud/role": "controlplane"}
+    annotations = {} if important else {"resources.druid.gardener.cloud/allow-unhealthy-pod-eviction": "true"}
+    pod_annotations = {}
+    if important and not values.highly_available:
+        pod_annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
+    return {
+        "apiVersion": "druid.gardener.cloud/v1alpha1",
+        "kind": "Etcd",
+        "metadata": {
+            "name": name_of(values.role),
+            "namespace": values.namespace,
+            "labels": {"gardener.cloud/role": "controlplane", "role": values.role},
+            "annotations": annotations,
+        },
+        "spec": {
+            "replicas": values.replicas,
+            "labels": labels,
+            "annotations": pod_annotations,
+            "selector": {"matchLabels": {"role": values.role, "app": "etcd-statefulset"}},
+            "storageCapacity": _STORAGE[values.role],
+            "storageClass": "default",
+            "volumeClaimTemplate": f"{values.role}-etcd",
+            "sharedConfig": {"autoCompactionMode": "periodic", "autoCompactionRetention": "30m"},
+            "etcd": _etcd_section(values),
+            "backup": _backup_section(values),
+        },
+    }
+
+
+def _etcd_section(values: EtcdValues) -> dict[str, Any]:
+    section: dict[str, Any] = {
+        "clientPort": CLIENT_PORT,
+        "serverPort": PEER_PORT,
+        "metrics": "basic",
+        "quota": "8Gi",
+        "enableGRPCGateway": True,
+        "defragmentationSchedule": _daily(values, first_hour=False),
+        "resources": {"requests": _REQUESTS[values.role]},
+        "clientUrlTls": _tls(values.ca_bundle, values.server_certificate, values.client_certificate),
+    }
+    if values.peer_certificate:
+        section["peerUrlTls"] = _tls(values.peer_ca_bundle, values.peer_certificate)
+    return section
+
+
+def _backup_section(values: EtcdValues) -> dict[str, Any]:
+    if values.backup is None:
+        return {}
+    return {
+        "port": BACKUP_PORT,
+        "store": {
+            "provider": values.backup.provider,
+            "container": values.backup.bucket,
+            "prefix": f"{values.backup.entry}/{name_of(values.role)}",
+            "secretRef": {"name": BACKUP_SECRET},
+        },
+        "fullSnapshotSchedule": _daily(values, first_hour=True),
+        "deltaSnapshotPeriod": "5m",
+        "deltaSnapshotMemoryLimit": "100Mi",
+        "garbageCollectionPolicy": "Exponential",
+        "garbageCollectionPeriod": "12h",
+        "compression": {"enabled": True, "policy": "gzip"},
+        "resources": {"requests": {"cpu": "10m", "memory": "80Mi"}},
+    }
+
+
+def _tls(ca_bundle: str, server: str, client: str = "") -> dict[str, Any]:
+    return {
+        "tlsCASecretRef": {"name": ca_bundle, "dataKey": "bundle.crt"},
+        "serverTLSSecretRef": {"name": server},
+        **({"clientTLSSecretRef": {"name": client}} if client else {}),
+    }
+
+
+def _daily(values: EtcdValues, *, first_hour: bool) -> str:
+    """A minute of the maintenance window's first hour, or of its second, as cron in UTC.
+
+    From the UID: the same for all runs, another for each shoot of a seed.
+    """
+    begin = _begin_in_utc(values.window_begin)
+    digest = hashlib.sha256(f"{values.uid}/{values.role}/{first_hour}".encode()).digest()
+    time = begin + timedelta(minutes=int.from_bytes(digest[:4], "big") % 60 + (0 if first_hour else 60))
+    return f"{time.minute} {time.hour} * * *"
+
+
+def _begin_in_utc(begin: str) -> datetime:
+    """``220000+0100`` as a time of some day. Source of the form: Shoot.spec.maintenance.timeWindow."""
+    return datetime.strptime(f"20000102{begin}", "%Y%m%d%H%M%S%z").astimezone(UTC)
+
+
+def server_certificate(role: str, namespace: str) -> Certificate:
+    """What members show to clients, and to themselves: the JSON gateway is a client of its own member."""
+    client, peer = f"{name_of(role)}-client", f"{name_of(role)}-peer"
+    return Certificate(
+        name=f"etcd-server-{role}",
+        common_name="etcd-server",
+        usage=Usage.SERVER_AND_CLIENT,
+        signer=CA,
+        dns_names=(
+            f"{name_of(role)}-local",
+            *_service_names(client, namespace),
+            *_service_names(f"*.{peer}", namespace),
+        ),
+        ip_addresses=("127.0.0.1", "::1"),
+    )
+
+
+def peer_certificate(role: str, namespace: str) -> Certificate:
+    """What members show to each other."""
+    peer = f"{name_of(role)}-peer"
+    return Certificate(
+        name=f"etcd-peer-server-{role}",
+        common_name="etcd-server",
+        usage=Usage.SERVER_AND_CLIENT,
+        signer=PEER_CA,
+        signed_by=SignedBy.CURRENT,
+        dns_names=(*_service_names(peer, namespace), *_service_names(f"*.{peer}", namespace)),
+        ip_addresses=("127.0.0.1", "::1"),
+    )
+
+
+def client_certificate() -> Certificate:
+    """Of the API server, the sidecar and the etcd controller."""
+    return Certificate(name="etcd-client", common_name="etcd-client", usage=Usage.CLIENT, signer=CA)
+
+
+def _service_names(service: str, namespace: str) -> tuple[str, ...]:
+    return (
+        service,
+        f"{service}.{namespace}",
+        f"{service}.{namespace}.svc",
+        f"{service}.{namespace}.svc.cluster.local",
+    )
