@@ -38,6 +38,7 @@ _KERNEL_SETTINGS_FILE = "/etc/sysctl.d/99-k8s-general.conf"
 
 _KUBELET_UNIT = "kubelet.service"
 _AGENT_UNIT = "gardener-node-agent.service"
+_INIT_UNIT = "gardener-node-init.service"
 
 # A kubelet may not give its own node labels of these domains, but for some names below them (NodeRestriction).
 _RESTRICTED_DOMAINS = ("kubernetes.io", "k8s.io")
@@ -119,7 +120,10 @@ def provision(node: NodeConfig) -> dict[str, Any]:
             _file(_KUBELET_BOOTSTRAP, _bootstrap_kubeconfig(node), 0o600),
             *_kubelet_files(node),
         ],
-        "units": _units(node),
+        "units": [
+            {"name": _INIT_UNIT, "enable": True, "command": "start", "content": _init_unit()},
+            *_units(node),
+        ],
     }
 
 
@@ -376,7 +380,7 @@ def _kubelet_unit(node: NodeConfig) -> str:
     return f"""\
 [Unit]
 Description=kubelet
-After=containerd.service
+After=containerd.service {_INIT_UNIT}
 Wants=containerd.service
 StartLimitIntervalSec=0
 
@@ -391,11 +395,27 @@ WantedBy=multi-user.target
 """
 
 
+def _init_unit() -> str:
+    return f"""\
+[Unit]
+Description=Ask for the certificate of the Gardener node agent
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+Environment=PYTHONPATH=/opt/gardener/code:/opt/gardener/packages
+ExecStart=/usr/bin/python3 -m workers.node_agent.init {_AGENT}/config.yaml
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
 def _agent_unit() -> str:
     return f"""\
 [Unit]
 Description=Gardener node agent
-After=containerd.service
+After=containerd.service {_INIT_UNIT}
 StartLimitIntervalSec=0
 
 [Service]

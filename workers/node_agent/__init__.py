@@ -1,0 +1,8 @@
+"""The node agent: one per machine, keeps it as the operating system config of its pool says."""
+
+
+async def run(config_path: str) -> None:
+    """Run until a signal arrives; see ``config.NodeAgentConfig``."""
+    from workers.node_agent.process import run
+
+    await run(config_path)

@@ -1,0 +1,180 @@
+"""The node agent's loop: the pool's Secret says what is wanted, the Node shows what was applied."""
+
+import asyncio
+import base64
+import hashlib
+import logging
+import random
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
+
+from activities.kube.cache import Cache
+from activities.kube.client import KubeClient, Object
+from activities.kube.errors import ApiError
+from api import constants
+from api.resources import LEASE, NODE, SECRET
+from workers.node_agent.apply import OWN_UNIT, Applier
+from workers.node_agent.config import NodeAgentConfig
+from workers.node_agent.init import Credentials
+from workers.node_agent.system import CommandFailed, System
+
+log = logging.getLogger(__name__)
+
+MANAGER = "gardener-node-agent"
+CHECKSUM_OF_SECRET = "checksum/data-script"
+CHECKSUM_APPLIED = "checksum/cloud-config-data"
+RESTART_UNITS = "worker.gardener.cloud/restart-systemd-services"
+DELAY = "node-agent.gardener.cloud/reconciliation-delay"
+
+_SECRET_KEY = "osc.yaml"
+_KUBELET_BOOTSTRAP = "/var/lib/kubelet/kubeconfig-bootstrap"
+_AGAIN_SECONDS = 5.0
+_LEASE_SECONDS = 10.0
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+
+
+class NodeAgent:
+    """Keeps one machine as the configuration of its pool says."""
+
+    def __init__(self, client: KubeClient, config: NodeAgentConfig, node_name: str, system: System) -> None:
+        self._client = client
+        self._config = config
+        self._node_name = node_name
+        self._system = system
+        self._applier = Applier(system, config.state_directory, node_name)
+        self._secret = Cache(client, SECRET, "kube-system", fields=f"metadata.name={config.secret_name}")
+        self._node = Cache(client, NODE, fields=f"metadata.name={node_name}")
+        self._changed = asyncio.Event()
+        self._delayed: tuple[str, float] | None = None
+
+    async def run(self) -> None:
+        """Reconcile on each change of Secret or Node, and every ``sync_period``."""
+        for cache in (self._secret, self._node):
+            cache.subscribe(lambda _: self._changed.set())
+            cache.start()
+        try:
+            await asyncio.gather(self._secret.synced(), self._node.synced())
+            while True:
+                self._changed.clear()
+                again = await self._attempt()
+                try:
+                    await asyncio.wait_for(self._changed.wait(), again)
+                except TimeoutError:
+                    continue
+        finally:
+            await asyncio.gather(self._secret.close(), self._node.close())
+
+    async def keep_lease(self) -> None:
+        """Show that this agent lives, as long as its Node exists."""
+        await self._node.synced()
+        while True:
+            node = self._node.get(self._node_name)
+            if node is not None:
+                try:
+                    await self._client.apply(self._lease(node), manager=MANAGER)
+                except ApiError as error:
+                    log.warning("renewing the lease: %s", error)
+            await asyncio.sleep(_LEASE_SECONDS)
+
+    async def _attempt(self) -> float:
+        """One look; returns after how many seconds to look again if nothing happens before."""
+        try:
+            return await self._reconcile()
+        except (ApiError, CommandFailed, OSError) as error:
+            log.warning("applying the operating system config: %s; again in %.0f s", error, _AGAIN_SECONDS)
+            return _AGAIN_SECONDS
+
+    async def _reconcile(self) -> float:
+        period = self._config.sync_period.total_seconds() * random.uniform(0.9, 1.1)
+        secret, node = self._secret.get(self._config.secret_name), self._node.get(self._node_name)
+        if secret is None:
+            log.warning("Secret kube-system/%s does not exist", self._config.secret_name)
+            return _AGAIN_SECONDS
+        if node is not None:
+            await self._restart_units(node)
+        text = base64.b64decode(secret["data"][_SECRET_KEY])
+        checksum = hashlib.sha256(text).hexdigest()
+        applied = _annotations(node).get(CHECKSUM_APPLIED) if node is not None else None
+        if applied is not None and applied != checksum and (wait := self._still_delayed(node, checksum)) > 0:
+            return wait
+        document: dict[str, Any] = yaml.safe_load(text)
+        if self._applier.last_applied() != document or (node is not None and applied != checksum):
+            if await self._applier.apply(document):
+                log.info("starting anew: the node agent itself has changed")
+                await self._system.systemctl("restart", "--no-block", OWN_UNIT)
+                return period
+            log.info("operating system config %s applied", checksum[:12])
+        if node is None:
+            return _AGAIN_SECONDS
+        self._forget_bootstrap()
+        if applied != checksum:
+            await self._tell_node(checksum)
+        return period
+
+    def _still_delayed(self, node: Object | None, checksum: str) -> float:
+        """Seconds until an update may be applied: the nodes of a pool take turns. New nodes don't wait."""
+        if self._delayed is None or self._delayed[0] != checksum:
+            delay = parse_duration(_annotations(node).get(DELAY, "0s"))
+            self._delayed = (checksum, asyncio.get_running_loop().time() + delay)
+        return self._delayed[1] - asyncio.get_running_loop().time()
+
+    def _forget_bootstrap(self) -> None:
+        """The Node exists: kubelet and agent have certificates, nobody needs the token any more."""
+        if not self._system.path("/var/lib/kubelet/kubeconfig-real").exists():
+            return
+        self._system.remove(_KUBELET_BOOTSTRAP)
+        Credentials(self._config.state_directory).bootstrap_token.unlink(missing_ok=True)
+
+    async def _tell_node(self, checksum: str) -> None:
+        patch = {
+            "metadata": {
+                "annotations": {CHECKSUM_APPLIED: checksum},
+                "labels": {constants.WORKER_KUBERNETES_VERSION: self._config.kubernetes_version},
+            }
+        }
+        await self._client.patch(NODE, self._node_name, None, patch)
+
+    async def _restart_units(self, node: Object) -> None:
+        """Restart what an operator asked for by annotation, once."""
+        wanted = _annotations(node).get(RESTART_UNITS)
+        if not wanted:
+            return
+        await self._client.patch(NODE, self._node_name, None, {"metadata": {"annotations": {RESTART_UNITS: None}}})
+        for unit in filter(None, (name.strip() for name in wanted.split(","))):
+            log.info("restarting %s: asked for by annotation", unit)
+            await self._system.systemctl("restart", "--no-block", unit)
+
+    def _lease(self, node: Object) -> dict[str, Any]:
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": "Lease",
+            "metadata": {
+                "name": f"gardener-node-agent-{self._node_name}",
+                "namespace": "kube-system",
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Node", "name": self._node_name, "uid": node["metadata"]["uid"]}
+                ],
+            },
+            "spec": {
+                "holderIdentity": f"gardener-node-agent-{self._node_name}",
+                "leaseDurationSeconds": 40,
+                "renewTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            },
+        }
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration as Go writes it, like ``1m30s``; 0 for what is none."""
+    parts = _DURATION.findall(text)
+    if "".join(f"{number}{unit}" for number, unit in parts) != text:
+        return 0.0
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def _annotations(item: Mapping[str, Any] | None) -> Mapping[str, str]:
+    return (item or {}).get("metadata", {}).get("annotations") or {}

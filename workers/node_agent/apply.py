@@ -1,0 +1,184 @@
+"""Apply an operating system config to the machine, in the order of spec/extensions.md 7.6.
+
+The machine is looked at first: what is already as wanted is left alone, so a second run does nothing, and a first
+run after the first boot restarts nothing.
+"""
+
+import base64
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workers.node_agent import containerd
+from workers.node_agent.system import System
+
+log = logging.getLogger(__name__)
+
+OWN_UNIT = "gardener-node-agent.service"
+_CONTAINERD_UNIT = "containerd.service"
+_DEFAULT_MODE = 0o644
+
+Document = Mapping[str, Any]
+"""An operating system config as its Secret has it, or ``{}``."""
+
+
+@dataclass
+class Changes:
+    """What a run has changed so far."""
+
+    files: set[str] = field(default_factory=set)
+    units: set[str] = field(default_factory=set)
+    """Units whose own definition changed."""
+
+
+class Applier:
+    """Brings a machine from what was applied last to what is wanted."""
+
+    def __init__(self, system: System, state_directory: Path, node_name: str) -> None:
+        self._system = system
+        self._last_file = state_directory / "last-applied-osc.yaml"
+        self._node_name = node_name
+
+    def last_applied(self) -> Document:
+        try:
+            document: Document = json.loads(self._last_file.read_text())
+        except FileNotFoundError:
+            return {}
+        return document
+
+    async def apply(self, wanted: Document) -> bool:
+        """Apply; returns whether the agent's own unit or files changed, so that it must be started anew.
+
+        Raises CommandFailed or OSError; the next run goes on where this one stopped.
+        """
+        last, spec = self.last_applied(), wanted["spec"]
+        files = [file for file in spec.get("files") or () if file.get("hostName") in (None, "", self._node_name)]
+        units = list(spec.get("units") or ())
+        changes = Changes()
+        self._containerd(spec.get("criConfig") or {}, changes)
+        for file in files:
+            if "imageRef" not in file["content"]:
+                self._write(file, changes)
+        for file in files:
+            if "imageRef" in file["content"]:
+                await self._write_from_image(file, last, changes)
+        for unit in units:
+            self._write_unit(unit, changes)
+        gone = {unit["name"]: unit for unit in _of(last, "units")}
+        for unit in units:
+            gone.pop(unit["name"], None)
+        await self._remove_units(gone.values(), changes)
+        if changes.units:
+            await self._system.systemctl("daemon-reload")
+        restart_self = await self._command_units(units, changes)
+        for path in {file["path"] for file in _of(last, "files")} - {file["path"] for file in files}:
+            self._system.remove(path)
+        self._last_file.write_text(json.dumps(wanted, sort_keys=True))
+        self._last_file.chmod(0o600)
+        return restart_self
+
+    def _containerd(self, cri: Mapping[str, Any], changes: Changes) -> None:
+        if not cri:
+            return
+        for registry in (cri.get("containerd") or {}).get("registries") or ():
+            # Read anew for each pull: no restart.
+            path, content = containerd.registry_hosts(registry)
+            if not self._system.holds(path, content.encode(), _DEFAULT_MODE):
+                self._system.write(path, content.encode(), _DEFAULT_MODE)
+        present = self._system.path(containerd.CONFIG)
+        text = present.read_text() if present.exists() else "version = 2\n"
+        changed = containerd.changed_config(text, cri)
+        if changed is not None:
+            self._system.write(containerd.CONFIG, changed.encode(), _DEFAULT_MODE)
+            changes.files.add(containerd.CONFIG)
+
+    def _write(self, file: Mapping[str, Any], changes: Changes) -> None:
+        inline = file["content"]["inline"]
+        data: str = inline["data"]
+        content = base64.b64decode(data) if inline.get("encoding") == "b64" else data.encode()
+        mode = _mode(file)
+        if not self._system.holds(file["path"], content, mode):
+            self._system.write(file["path"], content, mode)
+            changes.files.add(file["path"])
+
+    async def _write_from_image(self, file: Mapping[str, Any], last: Document, changes: Changes) -> None:
+        path, reference = file["path"], file["content"]["imageRef"]
+        if self._system.path(path).exists():
+            before = next((each for each in _of(last, "files") if each["path"] == path), None)
+            # No record: the machine image brought it. Its path names the version.
+            if before is None or before["content"].get("imageRef") == reference:
+                return
+        await self._system.copy_from_image(reference["image"], reference["filePathInImage"], path, _mode(file))
+        changes.files.add(path)
+
+    def _write_unit(self, unit: Mapping[str, Any], changes: Changes) -> None:
+        own = self._system.unit_path(unit["name"])
+        wanted: dict[Path, str] = {}
+        if unit.get("content"):
+            wanted[own] = unit["content"]
+        drop_ins = own.with_name(f"{own.name}.d")
+        for drop_in in unit.get("dropIns") or ():
+            wanted[drop_ins / drop_in["name"]] = drop_in["content"]
+        for file, content in wanted.items():
+            place = str(file)
+            if not self._system.holds(place, content.encode(), _DEFAULT_MODE):
+                self._system.write(place, content.encode(), _DEFAULT_MODE)
+                changes.units.add(unit["name"])
+        before = {each["name"] for each in self._last_drop_ins(unit["name"])}
+        for name in before - {each["name"] for each in unit.get("dropIns") or ()}:
+            self._system.remove(drop_ins / name)
+            changes.units.add(unit["name"])
+
+    def _last_drop_ins(self, name: str) -> Iterable[Mapping[str, Any]]:
+        unit = next((each for each in _of(self.last_applied(), "units") if each["name"] == name), {})
+        return unit.get("dropIns") or ()
+
+    async def _remove_units(self, units: Iterable[Mapping[str, Any]], changes: Changes) -> None:
+        for unit in units:
+            name = unit["name"]
+            log.info("unit %s is no longer wanted", name)
+            if await self._system.unit_is("active", name):
+                await self._system.systemctl("stop", name)
+            if unit.get("content"):
+                await self._system.systemctl("disable", name)
+                self._system.remove(self._system.unit_path(name))
+            for drop_in in unit.get("dropIns") or ():
+                self._system.remove(self._system.unit_path(f"{name}.d") / drop_in["name"])
+            changes.units.add(name)
+
+    async def _command_units(self, units: Iterable[Mapping[str, Any]], changes: Changes) -> bool:
+        """Enable, start, stop and restart; returns whether the agent's own unit is to be restarted."""
+        restart_self = False
+        for unit in units:
+            name = unit["name"]
+            enable = unit.get("enable")
+            if enable is not None and enable != await self._system.unit_is("enabled", name):
+                await self._system.systemctl("enable" if enable else "disable", name)
+            changed = name in changes.units or bool(changes.files.intersection(unit.get("filePaths") or ()))
+            if name == _CONTAINERD_UNIT:
+                changed = changed or containerd.CONFIG in changes.files
+            if name == OWN_UNIT:
+                restart_self = changed
+                continue
+            active = await self._system.unit_is("active", name)
+            if unit.get("command") == "stop" or enable is False:
+                if active:
+                    await self._system.systemctl("stop", name)
+            elif changed:
+                log.info("restarting %s: it has changed", name)
+                await self._system.systemctl("restart", "--no-block", name)
+            elif not active and unit.get("command") == "start":
+                await self._system.systemctl("start", "--no-block", name)
+        return restart_self
+
+
+def _of(document: Document, part: str) -> list[dict[str, Any]]:
+    return list((document.get("spec") or {}).get(part) or ())
+
+
+def _mode(file: Mapping[str, Any]) -> int:
+    permissions = file.get("permissions")
+    return _DEFAULT_MODE if permissions is None else int(permissions)

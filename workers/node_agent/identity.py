@@ -1,0 +1,132 @@
+"""The node agent's client certificate: waits for the one asked for at first boot, renews it in time."""
+
+import asyncio
+import base64
+import logging
+import random
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from activities.kube.cache import Cache
+from activities.kube.client import KubeClient, Object
+from activities.kube.errors import ApiError, NotFound
+from activities.kube.kubeconfig import Endpoint
+from api.resources import CERTIFICATE_SIGNING_REQUEST
+from workers.node_agent.init import Credentials, signing_request, write_private
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 60.0
+"""How long a request may stay undecided before another one is made."""
+_RENEW_AT = 0.8
+"""Share of its validity at which a certificate is renewed."""
+_AGAIN_SECONDS = 5.0
+
+
+class Denied(Exception):
+    """The request was refused, has failed, or is gone."""
+
+
+class Identity:
+    """Certificate and key of this machine's node agent."""
+
+    def __init__(self, server: str, ca_file: Path, state_directory: Path) -> None:
+        self._endpoint = Endpoint(server=server, ca=ca_file.read_text())
+        self._credentials = Credentials(state_directory)
+        self.machine = (state_directory / "machine-name").read_text().strip()
+
+    async def client(self) -> KubeClient:
+        """A client with the certificate, once there is one."""
+        while not self._credentials.certificate.exists():
+            try:
+                await self._bootstrap()
+            except (ApiError, Denied, TimeoutError) as error:
+                log.warning("getting a certificate for machine %s: %s", self.machine, error)
+                await asyncio.sleep(_AGAIN_SECONDS)
+        return KubeClient(self._own_endpoint())
+
+    async def keep_fresh(self, client: KubeClient) -> None:
+        """Renew the certificate whenever 80 % of its validity are over."""
+        while True:
+            await asyncio.sleep(max(0.0, (self._renew_at() - datetime.now(UTC)).total_seconds()))
+            try:
+                key, body = signing_request(self.machine)
+                created = await client.create(body)
+                await self._take(client, created["metadata"]["name"], key)
+                client.reconfigure(self._own_endpoint())
+            except (ApiError, Denied, TimeoutError) as error:
+                log.warning("renewing the certificate of machine %s: %s", self.machine, error)
+                await asyncio.sleep(60 * random.uniform(1, 2))
+
+    async def _bootstrap(self) -> None:
+        credentials = self._credentials
+        token = credentials.bootstrap_token.read_text().strip()
+        async with KubeClient(replace(self._endpoint, token=token)) as client:
+            if not credentials.pending.exists():
+                key, body = signing_request(self.machine)
+                write_private(credentials.pending_key, key)
+                created = await client.create(body)
+                write_private(credentials.pending, created["metadata"]["name"].encode())
+            name = credentials.pending.read_text()
+            try:
+                await self._take(client, name, credentials.pending_key.read_bytes())
+            finally:
+                # Taken, denied or forgotten: the next attempt begins anew.
+                credentials.pending.unlink(missing_ok=True)
+                credentials.pending_key.unlink(missing_ok=True)
+
+    async def _take(self, client: KubeClient, name: str, key: bytes) -> None:
+        certificate = await _issued(client, name)
+        write_private(self._credentials.key, key)
+        write_private(self._credentials.certificate, certificate)
+        log.info("certificate of machine %s issued by request %s", self.machine, name)
+
+    def _own_endpoint(self) -> Endpoint:
+        credentials = self._credentials
+        return replace(
+            self._endpoint, certificate=credentials.certificate.read_bytes(), key=credentials.key.read_bytes()
+        )
+
+    def _renew_at(self) -> datetime:
+        from cryptography import x509
+
+        certificate = x509.load_pem_x509_certificate(self._credentials.certificate.read_bytes())
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        return renew_at(begin, end)
+
+
+def renew_at(begin: datetime, end: datetime) -> datetime:
+    """When 80 % of the validity are over."""
+    return begin + (end - begin) * _RENEW_AT
+
+
+async def _issued(client: KubeClient, name: str) -> bytes:
+    """The certificate of a request, as soon as it is issued.
+
+    Raises Denied, or TimeoutError if nobody decides.
+    """
+    # Asked first: without the request there is nothing to watch.
+    try:
+        if certificate := _certificate(await client.get(CERTIFICATE_SIGNING_REQUEST, name)):
+            return certificate
+    except NotFound:
+        raise Denied(f"request {name} is gone") from None
+    cache = Cache(client, CERTIFICATE_SIGNING_REQUEST, fields=f"metadata.name={name}")
+    cache.start()
+    try:
+        return await cache.wait_for(name, None, _certificate, _PATIENCE_SECONDS)
+    finally:
+        await cache.close()
+
+
+def _certificate(request: Object | None) -> bytes | None:
+    if request is None:
+        return None
+    status = request.get("status") or {}
+    for condition in status.get("conditions") or ():
+        if condition["type"] in ("Denied", "Failed"):
+            name = request["metadata"]["name"]
+            raise Denied(f"request {name} was {condition['type'].lower()}: {condition.get('message', '')}")
+    encoded = status.get("certificate")
+    return base64.b64decode(encoded) if encoded else None

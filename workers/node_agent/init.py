@@ -1,0 +1,123 @@
+"""First step of a machine's first boot: ask for the node agent's client certificate, then make way for the kubelet.
+
+The resource manager grants it only while the machine has no Node, so the request comes before the kubelet's own.
+A program of its own, on the standard library but for the key: the kubelet waits for it, and the agent's imports take
+longer.
+"""
+
+import base64
+import http.client
+import json
+import os
+import ssl
+import sys
+import time
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+CSR_NAME_PREFIX = "node-agent-csr-"
+USER_PREFIX = "gardener.cloud:node-agent:machine:"
+GROUP = "gardener.cloud:node-agents"
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0
+
+
+class Credentials:
+    """Where the agent's key, certificate and pending request are kept."""
+
+    def __init__(self, state_directory: Path) -> None:
+        self.directory = state_directory / "credentials"
+        self.key = self.directory / "client.key"
+        self.certificate = self.directory / "client.crt"
+        self.pending = self.directory / "pending-request"
+        """Name of the CertificateSigningRequest that was made for ``pending_key``."""
+        self.pending_key = self.directory / "pending.key"
+        self.bootstrap_token = self.directory / "bootstrap-token"
+
+
+def signing_request(machine: str) -> tuple[bytes, dict[str, Any]]:
+    """A new key, PEM, and the CertificateSigningRequest for it; named by the API server."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, GROUP),
+            x509.NameAttribute(NameOID.COMMON_NAME, USER_PREFIX + machine),
+        ]
+    )
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    encoded = base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode()
+    return pem, {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"generateName": CSR_NAME_PREFIX},
+        "spec": {
+            "signerName": "kubernetes.io/kube-apiserver-client",
+            "request": encoded,
+            "usages": ["digital signature", "client auth"],
+        },
+    }
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace the file as a whole, readable by root alone."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    temporary.rename(path)
+
+
+def _create(server: str, ca_file: str, token: str, body: dict[str, Any]) -> str:
+    """Create the request; returns its name. Raises OSError or http.client.HTTPException for anything else."""
+    address = urllib.parse.urlsplit(server)
+    context = ssl.create_default_context(cafile=ca_file)
+    connection = http.client.HTTPSConnection(address.hostname or "", address.port or 443, timeout=10, context=context)
+    try:
+        connection.request(
+            "POST",
+            "/apis/certificates.k8s.io/v1/certificatesigningrequests",
+            json.dumps(body),
+            {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        )
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status != 201:
+            raise http.client.HTTPException(f"API server answered {answer.status} {answer.reason}")
+        return str(json.loads(content)["metadata"]["name"])
+    finally:
+        connection.close()
+
+
+def main(config_path: str) -> None:
+    """Make the request and note it for the agent; returns at once where there is nothing left to ask for."""
+    config = json.loads(Path(config_path).read_text())
+    state = Path(config.get("stateDirectory", "/var/lib/gardener-node-agent"))
+    credentials = Credentials(state)
+    if credentials.certificate.exists() or credentials.pending.exists() or not credentials.bootstrap_token.exists():
+        return
+    key, body = signing_request((state / "machine-name").read_text().strip())
+    token = credentials.bootstrap_token.read_text().strip()
+    write_private(credentials.pending_key, key)
+    delay = _FIRST_DELAY
+    while True:
+        try:
+            name = _create(config["server"], config["caFile"], token, body)
+            break
+        except (OSError, http.client.HTTPException) as error:
+            print(f"asking for the node agent's certificate: {error}; again in {delay:.1f} s", file=sys.stderr)
+        # The API server may not be there yet, nor our rights in it: nobody tells a machine when.
+        time.sleep(delay)
+        delay = min(delay * 2, _LONGEST_DELAY)
+    write_private(credentials.pending, name.encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

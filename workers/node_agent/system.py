@@ -1,0 +1,88 @@
+"""The machine: its files, its systemd, its container runtime."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_UNITS = Path("/etc/systemd/system")
+
+
+class CommandFailed(Exception):
+    """A program of the machine ended with an error."""
+
+
+class System:
+    """What the node agent does to its machine; ``root`` is ``/`` but in tests."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+
+    def path(self, path: str | Path) -> Path:
+        return self._root / str(path).lstrip("/")
+
+    def unit_path(self, name: str) -> Path:
+        return self.path(_UNITS / name)
+
+    def holds(self, path: str, content: bytes, mode: int) -> bool:
+        """Whether the file is there with this content and mode."""
+        file = self.path(path)
+        try:
+            return file.stat().st_mode & 0o7777 == mode and file.read_bytes() == content
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def write(self, path: str, content: bytes, mode: int) -> None:
+        """Replace the file as a whole: nobody ever reads half of it."""
+        file = self.path(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(handle, "wb") as opened:
+                opened.write(content)
+            os.chmod(temporary, mode)
+            os.rename(temporary, file)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    def remove(self, path: str | Path) -> None:
+        self.path(path).unlink(missing_ok=True)
+
+    async def copy_from_image(self, image: str, path_in_image: str, path: str, mode: int) -> None:
+        """Copy a file out of a container image that the machine has."""
+        with tempfile.TemporaryDirectory(prefix="node-agent-") as mounted:
+            await self.run("ctr", "--namespace", "k8s.io", "images", "mount", image, mounted)
+            try:
+                # Never written in place: the old file may be running.
+                target = self.path(path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                temporary = target.with_name(f".{target.name}.new")
+                source = Path(mounted) / path_in_image.lstrip("/")
+                await asyncio.to_thread(shutil.copyfile, source, temporary)
+                temporary.chmod(mode)
+                temporary.rename(target)
+            finally:
+                await self.run("ctr", "--namespace", "k8s.io", "images", "unmount", "--rm", mounted)
+
+    async def systemctl(self, *arguments: str) -> None:
+        await self.run("systemctl", *arguments)
+
+    async def unit_is(self, state: str, name: str) -> bool:
+        """``state``: active or enabled."""
+        process = await asyncio.create_subprocess_exec("systemctl", "--quiet", f"is-{state}", name)
+        return await process.wait() == 0
+
+    async def run(self, *command: str) -> None:
+        """Raises CommandFailed with the end of what it said."""
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, errors = await process.communicate()
+        if process.returncode:
+            last = errors.decode(errors="replace").strip().splitlines()[-3:]
+            raise CommandFailed(f"{' '.join(command)}: exit status {process.returncode}: {' / '.join(last)}")
