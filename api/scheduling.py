@@ -36,72 +36,92 @@ def choose_seed(shoot: Shoot, profile: CloudProfile, seeds: Sequence[Seed], plac
     candidates = [Candidate(seed, placed[seed.metadata.name]) for seed in seeds]
     if not candidates:
         raise NoSeed("there are no seeds")
-    for requirement, fits in _requirements(shoot, profile):
-        remaining = [each for each in candidates if fits(each)]
+    for requirement in _requirements(shoot, profile):
+        remaining = [each for each in candidates if requirement.fits(each)]
         if not remaining:
             names = ", ".join(sorted(each.seed.metadata.name for each in candidates))
-            raise NoSeed(f"none of the {len(candidates)} seeds ({names}) {requirement}")
+            raise NoSeed(f"none of the {len(candidates)} seeds ({names}) {requirement.text}")
         candidates = remaining
     best = min(candidates, key=lambda each: (_zone_rank(shoot, each.seed), each.shoots, each.seed.metadata.name))
     return best.seed.metadata.name
 
 
-Requirement = tuple[str, Callable[[Candidate], bool]]
+def unmet(shoot: Shoot, profile: CloudProfile, candidate: Candidate) -> list[str]:
+    """What forbids this seed, whoever chose it; each as the end of "must be a seed that …"."""
+    return [
+        requirement.text
+        for requirement in _requirements(shoot, profile)
+        if requirement.always and not requirement.fits(candidate)
+    ]
 
 
-def _requirements(shoot: Shoot, profile: CloudProfile) -> list[Requirement]:
-    """In the order in which they narrow the choice; each as the end of the sentence "none of the seeds …"."""
+@dataclass(frozen=True)
+class _Requirement:
+    text: str
+    """As the end of the sentence "none of the seeds …"."""
+    fits: Callable[[Candidate], bool]
+    always: bool = True
+    """Whether it also binds who chooses a seed by hand."""
+
+
+def _requirements(shoot: Shoot, profile: CloudProfile) -> list[_Requirement]:
+    """In the order in which they narrow the choice."""
     spec = shoot.spec
     zone_failures = _failure_tolerance(shoot) == "zone"
     zones = set(spec.control_plane.zones or []) if spec.control_plane else set()
-    required: list[Requirement] = [
-        ("is ready for new shoots", lambda each: _usable(each.seed)),
-        (
+    restrictions = {each.name for each in spec.access_restrictions or []}
+    required = [
+        _Requirement("is ready for new shoots", lambda each: _usable(each.seed), always=False),
+        _Requirement("is not being deleted", lambda each: each.seed.metadata.deletion_timestamp is None),
+        _Requirement(
             f"matches the seed selector of cloud profile {profile.metadata.name}",
             lambda each: matches(profile.spec.seed_selector, each.seed.metadata.labels),
         ),
-        ("matches the shoot's seed selector", lambda each: matches(spec.seed_selector, each.seed.metadata.labels)),
-        (
+        _Requirement(
+            "matches the shoot's seed selector", lambda each: matches(spec.seed_selector, each.seed.metadata.labels)
+        ),
+        _Requirement(
             f"serves provider type {spec.provider.type}",
             lambda each: _provider_fits(spec.provider.type, profile.spec.seed_selector, each.seed),
         ),
-        (
+        _Requirement(
             f"has {_ZONES_FOR_ZONE_FAILURES} zones, which failure tolerance zone needs",
             lambda each: not zone_failures or len(each.seed.spec.provider.zones or []) >= _ZONES_FOR_ZONE_FAILURES,
         ),
-        (
+        _Requirement(
             f"has the zones {', '.join(sorted(zones))} that the control plane is pinned to",
             lambda each: zones <= set(each.seed.spec.provider.zones or []),
         ),
-        ("enforces none but the shoot's zones", lambda each: not _enforces_other_zones(shoot, each.seed)),
-        (
-            "offers the shoot's access restrictions",
-            lambda each: (
-                {restriction.name for restriction in spec.access_restrictions or []}
-                <= {restriction.name for restriction in each.seed.spec.access_restrictions or []}
-            ),
+        _Requirement(
+            "enforces none but the shoot's zones",
+            lambda each: not _enforces_other_zones(shoot, each.seed),
+            always=False,
         ),
-        (
-            f"serves domain {spec.dns.domain if spec.dns else None}",
-            lambda each: _domain_fits(shoot, profile, each.seed),
+        _Requirement(
+            f"offers access restrictions {', '.join(sorted(restrictions))}",
+            lambda each: restrictions <= {known.name for known in each.seed.spec.access_restrictions or []},
         ),
-        (
+        _Requirement(
+            f"serves domain {spec.dns.domain if spec.dns else None}", lambda each: _domain_fits(shoot, each.seed)
+        ),
+        _Requirement(
             "reconciles shoots (no emergency stop)",
             lambda each: EMERGENCY_STOP not in each.seed.metadata.annotations,
+            always=False,
         ),
-        ("has networks apart from the shoot's", lambda each: not network_conflicts(shoot, each.seed)),
-        ("has only taints that the shoot tolerates", lambda each: not untolerated_taints(shoot, each.seed)),
-        ("has room for one more shoot", has_room),
+        _Requirement("has networks apart from the shoot's", lambda each: not network_conflicts(shoot, each.seed)),
+        _Requirement("has only taints that the shoot tolerates", lambda each: not untolerated_taints(shoot, each.seed)),
+        _Requirement("has room for one more shoot", has_room),
     ]
     if spec.purpose != "testing":
-        required.append(
-            (
-                f"is in region {spec.region} of provider {spec.provider.type}",
-                lambda each: (
-                    (each.seed.spec.provider.type, each.seed.spec.provider.region) == (spec.provider.type, spec.region)
-                ),
-            )
+        same_region = _Requirement(
+            f"is in region {spec.region} of provider {spec.provider.type}",
+            lambda each: (
+                (each.seed.spec.provider.type, each.seed.spec.provider.region) == (spec.provider.type, spec.region)
+            ),
+            always=False,
         )
+        required.append(same_region)
     return required
 
 
@@ -148,7 +168,7 @@ def _zone_rank(shoot: Shoot, seed: Seed) -> int:
     return 0 if _zone_mode(seed) == "Prefer" and overlaps else 1
 
 
-def _domain_fits(shoot: Shoot, profile: CloudProfile, seed: Seed) -> bool:
+def _domain_fits(shoot: Shoot, seed: Seed) -> bool:
     """A domain out of some seed's default domains is served only by seeds that have it."""
     domain = shoot.spec.dns.domain if shoot.spec.dns else None
     if domain is None or (shoot.spec.dns and shoot.spec.dns.providers):

@@ -1,0 +1,209 @@
+"""What is wrong with CloudProfiles, Seeds, Projects and bindings. Source: spec/api-core.md 2 to 5."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion
+from api.core.v1beta1.project import Project
+from api.core.v1beta1.seed import Seed
+from api.core.v1beta1.shoot import Shoot
+from api.labels import overlapping
+from api.validation.field import Faults, Path
+from api.validation.shoot import check_cidr
+from api.versions import Version, is_version, stage
+
+SPEC = Path("spec")
+
+_ROLES = ("owner", "admin", "viewer", "uam", "serviceaccountmanager")
+_EXTENSION_ROLE = re.compile(r"^extension:[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$")
+_MAX_PROJECT_NAME = 10
+
+
+# CloudProfile
+
+
+def check_cloud_profile(profile: CloudProfile, now: datetime) -> Faults:
+    faults = Faults()
+    spec = profile.spec
+    for path, entries in (("kubernetes", spec.kubernetes.versions), ("machineImages", spec.machine_images)):
+        if not entries:
+            faults.required(SPEC / path, "must offer at least one")
+    _check_versions(spec.kubernetes.versions, SPEC / "kubernetes" / "versions", now, faults)
+    if spec.kubernetes.versions and all(is_version(each.version) for each in spec.kubernetes.versions):
+        newest = max(spec.kubernetes.versions, key=lambda each: Version(each.version))
+        if newest.expiration_date:
+            path = SPEC / "kubernetes" / "versions" @ spec.kubernetes.versions.index(newest) / "expirationDate"
+            faults.invalid(path, newest.expiration_date, "the newest version must not expire")
+        _check_one_supported_per_minor(spec.kubernetes.versions, faults)
+    for index, image in enumerate(spec.machine_images):
+        path = SPEC / "machineImages" @ index / "versions"
+        if not image.versions:
+            faults.required(path, "an image needs at least one version")
+        _check_versions(image.versions, path, now, faults)
+    for index, kind in enumerate(spec.machine_types):
+        if kind.storage and (kind.storage.size is None) == (kind.storage.min_size is None):
+            faults.invalid(SPEC / "machineTypes" @ index / "storage", kind.storage.type, "needs either size or minSize")
+    if not spec.machine_types:
+        faults.required(SPEC / "machineTypes", "must offer at least one")
+    if not spec.regions:
+        faults.required(SPEC / "regions", "must offer at least one")
+    capabilities = [each.name for each in spec.machine_capabilities or []]
+    if capabilities and "architecture" not in capabilities:
+        faults.required(SPEC / "machineCapabilities", "must define architecture")
+    faults.duplicates(SPEC / "machineCapabilities", capabilities, "name")
+    return faults
+
+
+def _check_versions(versions: Sequence[ExpirableVersion], path: Path, now: datetime, faults: Faults) -> None:
+    for index, each in enumerate(versions):
+        here = path @ index
+        if not is_version(each.version):
+            faults.invalid(here / "version", each.version, "must be a version like 1.37.1")
+        if each.lifecycle and (each.classification or each.expiration_date):
+            faults.forbidden(here / "lifecycle", "not together with classification and expirationDate")
+        starts = [stage.start_time for stage in each.lifecycle or []]
+        if None in starts[1:]:
+            faults.required(here / "lifecycle" @ (starts.index(None, 1)) / "startTime", "only the first may have none")
+        known = [start for start in starts if start is not None]
+        if known != sorted(known, key=datetime.fromisoformat):
+            faults.invalid(here / "lifecycle", known, "stages must be in the order of their times")
+
+
+def _check_one_supported_per_minor(versions: Sequence[ExpirableVersion], faults: Faults) -> None:
+    supported = [
+        (Version(each.version).major, Version(each.version).minor) if each.classification == "supported" else None
+        for each in versions
+    ]
+    for index, minor in enumerate(supported):
+        if minor is not None and minor in supported[:index]:
+            path = SPEC / "kubernetes" / "versions" @ index
+            faults.forbidden(path, f"only one version of {minor[0]}.{minor[1]} can be supported")
+
+
+def check_cloud_profile_change(
+    profile: CloudProfile, old: CloudProfile, shoots: Iterable[Shoot], now: datetime
+) -> Faults:
+    """What Shoots use must stay."""
+    faults = Faults()
+    faults.fixed(SPEC / "type", old.spec.type, profile.spec.type)
+    limits = [each.spec.limits.max_nodes_total if each.spec.limits else None for each in (old, profile)]
+    if limits[1] is not None and (limits[0] is None or limits[1] < limits[0]) and limits[0] is not None:
+        faults.invalid(SPEC / "limits" / "maxNodesTotal", limits[1], f"must not decrease from {limits[0]}")
+    versions = _gone(old.spec.kubernetes.versions, profile.spec.kubernetes.versions, "version")
+    types = _gone(old.spec.machine_types, profile.spec.machine_types, "name")
+    images = {(i.name, v.version) for i in old.spec.machine_images for v in i.versions}
+    images -= {(i.name, v.version) for i in profile.spec.machine_images for v in i.versions}
+    for shoot in shoots:
+        owner = f"{shoot.metadata.namespace}/{shoot.metadata.name}"
+        if shoot.spec.kubernetes.version in versions:
+            detail = f"{shoot.spec.kubernetes.version} is used by Shoot {owner} and cannot be removed"
+            faults.forbidden(SPEC / "kubernetes" / "versions", detail)
+        for pool in shoot.spec.provider.workers or []:
+            if pool.machine.type in types:
+                detail = f"{pool.machine.type} is used by Shoot {owner} and cannot be removed"
+                faults.forbidden(SPEC / "machineTypes", detail)
+            image = pool.machine.image
+            if image and (image.name, image.version) in images:
+                detail = f"{image.name} {image.version} is used by Shoot {owner} and cannot be removed"
+                faults.forbidden(SPEC / "machineImages", detail)
+    before = {each.version: each for each in old.spec.kubernetes.versions}
+    for index, each in enumerate(profile.spec.kubernetes.versions):
+        earlier = before.get(each.version)
+        if earlier and stage(each, now) == "unavailable" != stage(earlier, now):
+            faults.forbidden(SPEC / "kubernetes" / "versions" @ index, "cannot become unavailable again")
+    return faults
+
+
+def _gone(old: Iterable[object], new: Iterable[object], key: str) -> set[str]:
+    return {getattr(each, key) for each in old} - {getattr(each, key) for each in new}
+
+
+# Seed
+
+
+def check_seed(seed: Seed) -> Faults:
+    faults = Faults()
+    spec = seed.spec
+    path = SPEC / "networks"
+    ranges = {"nodes": spec.networks.nodes, "pods": spec.networks.pods, "services": spec.networks.services}
+    defaults = spec.networks.shoot_defaults
+    for name, cidr in ranges.items():
+        if cidr is not None:
+            check_cidr(cidr, path / name, faults)
+    for name in ("pods", "services"):
+        cidr = getattr(defaults, name, None)
+        if cidr is not None:
+            check_cidr(cidr, path / "shootDefaults" / name, faults)
+            ranges[f"shootDefaults.{name}"] = cidr
+    for one, other in overlapping(ranges):
+        faults.invalid(path / one, ranges[one], f"overlaps with {other} {ranges[other]}")
+    if spec.ingress is not None and spec.dns.provider is None:
+        faults.required(SPEC / "dns" / "provider", "an ingress domain needs a DNS provider")
+    if spec.backup and spec.backup.region is None and spec.backup.provider != spec.provider.type:
+        faults.required(SPEC / "backup" / "region", "needed where backups are at another provider than the seed")
+    faults.duplicates(SPEC / "provider" / "zones", spec.provider.zones or [])
+    topology = spec.settings.topology_aware_routing
+    if topology and topology.enabled and len(spec.provider.zones or []) < 2:
+        faults.forbidden(SPEC / "settings" / "topologyAwareRouting" / "enabled", "needs a seed of two zones or more")
+    return faults
+
+
+def check_seed_change(seed: Seed, old: Seed, shoots: Sequence[str]) -> Faults:
+    """``shoots`` are those on the seed, as ``namespace/name``."""
+    faults = Faults()
+    if old.spec.backup is not None and seed.spec.backup is None:
+        faults.forbidden(SPEC / "backup", "cannot be removed")
+    if shoots:
+        detail = f"is used by {len(shoots)} Shoots, for example {shoots[0]}"
+        if seed.spec.dns.internal.domain != old.spec.dns.internal.domain:
+            faults.forbidden(SPEC / "dns" / "internal" / "domain", detail)
+        gone = set(old.spec.provider.zones or []) - set(seed.spec.provider.zones or [])
+        if gone:
+            faults.forbidden(SPEC / "provider" / "zones", f"{', '.join(sorted(gone))} {detail}")
+    return faults
+
+
+def check_seed_unused(seed: Seed, shoots: Sequence[str]) -> Faults:
+    """A Seed can be deleted when no Shoot is, or is going to be, on it."""
+    faults = Faults()
+    if shoots:
+        shown = ", ".join(shoots[:5])
+        faults.forbidden(Path("metadata") / "name", f"Seed {seed.metadata.name} still hosts Shoots: {shown}")
+    return faults
+
+
+# Project
+
+
+def check_project(project: Project, others: Iterable[Project]) -> Faults:
+    faults = Faults()
+    name, spec = project.metadata.name, project.spec
+    if len(name) > _MAX_PROJECT_NAME or "--" in name:
+        faults.invalid(Path("metadata") / "name", name, "must have at most 10 characters and no two hyphens in a row")
+    namespace, path = spec.namespace, SPEC / "namespace"
+    if namespace is not None:
+        if namespace != "garden" and not namespace.startswith("garden-"):
+            faults.invalid(path, namespace, "must start with garden-")
+        if any(other.spec.namespace == namespace and other.metadata.name != name for other in others):
+            faults.duplicate(path, namespace)
+    members = spec.members or []
+    faults.duplicates(SPEC / "members", [(each.kind, each.namespace, each.name) for each in members])
+    for index, member in enumerate(members):
+        for role in {*(member.roles or []), *([member.role] if member.role else [])}:
+            if role not in _ROLES and not _EXTENSION_ROLE.match(role):
+                faults.unsupported(SPEC / "members" @ index / "roles", role, [*_ROLES, "extension:<name>"])
+    if len([each for each in members if "owner" in {each.role, *(each.roles or [])}]) > 1:
+        faults.forbidden(SPEC / "members", "only one member can be owner")
+    tolerations = spec.tolerations
+    if tolerations is not None:
+        allowed = [(each.key, each.value) for each in tolerations.whitelist or []]
+        for index, each in enumerate(tolerations.defaults or []):
+            if (each.key, each.value) not in allowed and (each.key, None) not in allowed:
+                faults.forbidden(SPEC / "tolerations" / "defaults" @ index, "must be in the whitelist")
+    for name_, text in (("description", spec.description), ("purpose", spec.purpose)):
+        if text is not None and not text.isprintable():
+            faults.invalid(SPEC / name_, text, "must be printable characters")
+    return faults

@@ -1,0 +1,88 @@
+"""What is wrong with the worker pools of a Shoot by themselves. Source: spec/api-core.md 1.2, 10.2."""
+
+from __future__ import annotations
+
+from api.constants import TAINT_CRITICAL_COMPONENTS_NOT_READY
+from api.core.v1beta1.shoot import Shoot, Worker
+from api.validation.field import Faults, Path
+from api.validation.kubernetes import check_kubelet
+from api.versions import Version, is_version, minors_between
+
+WORKERS = Path("spec") / "provider" / "workers"
+
+_MINORS_BEHIND = 3
+"""How many minors kubelets may be behind the API server. Source: Kubernetes' version skew policy."""
+
+
+def check_pools(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
+    pools = shoot.spec.provider.workers or []
+    before = {pool.name: pool for pool in (old.spec.provider.workers if old else None) or []}
+    for index, pool in enumerate(pools):
+        _check_pool(pool, WORKERS @ index, faults)
+        _check_version(pool, before.get(pool.name), shoot.spec.kubernetes.version, WORKERS @ index, faults)
+    if not any(_can_run_system_components(pool) for pool in pools):
+        detail = "one pool must allow system components and have a maximum of at least one machine a zone"
+        faults.forbidden(WORKERS, detail)
+
+
+def _can_run_system_components(pool: Worker) -> bool:
+    allowed = pool.system_components is None or pool.system_components.allow
+    return allowed and pool.maximum >= max(1, len(pool.zones or []))
+
+
+def _check_pool(pool: Worker, path: Path, faults: Faults) -> None:
+    if pool.minimum > pool.maximum:
+        faults.forbidden(path / "minimum", f"must not be greater than maximum {pool.maximum}")
+    _check_rollout(pool, path, faults)
+    faults.duplicates(path / "zones", pool.zones or [])
+    for index, taint in enumerate(pool.taints or []):
+        if taint.key == TAINT_CRITICAL_COMPONENTS_NOT_READY:
+            faults.forbidden(path / "taints" @ index / "key", f"{taint.key} is set by Gardener")
+        effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+        if taint.effect not in effects:
+            faults.unsupported(path / "taints" @ index / "effect", taint.effect, effects)
+    volumes = [each.name for each in pool.data_volumes or []]
+    if volumes and pool.volume is None:
+        faults.required(path / "volume", "dataVolumes need a volume for the system, too")
+    if pool.kubelet_data_volume_name and pool.kubelet_data_volume_name not in volumes:
+        here = path / "kubeletDataVolumeName"
+        faults.invalid(here, pool.kubelet_data_volume_name, "must be one of the dataVolumes")
+    if pool.control_plane is not None:
+        faults.forbidden(path / "controlPlane", "this version has no self-hosted Shoots")
+    if pool.kubernetes and pool.kubernetes.kubelet:
+        check_kubelet(pool.kubernetes.kubelet, path / "kubernetes" / "kubelet", faults)
+
+
+def _check_rollout(pool: Worker, path: Path, faults: Faults) -> None:
+    if pool.update_strategy != "AutoRollingUpdate":
+        supported = ["AutoRollingUpdate"]
+        faults.unsupported(path / "updateStrategy", pool.update_strategy, supported)
+        return
+    amounts = {"maxSurge": pool.max_surge, "maxUnavailable": pool.max_unavailable}
+    for name, amount in amounts.items():
+        if isinstance(amount, str) and not (amount.endswith("%") and amount[:-1].isdigit()):
+            faults.invalid(path / name, amount, "must be a number or a percentage like 10%")
+        if isinstance(amount, int) and amount < 0:
+            faults.invalid(path / name, amount, "must not be negative")
+    if all(str(amount).rstrip("%").lstrip("0") == "" for amount in amounts.values() if amount is not None) and (
+        None not in amounts.values()
+    ):
+        faults.invalid(path / "maxUnavailable", pool.max_unavailable, "must not be 0 when maxSurge is 0")
+
+
+def _check_version(pool: Worker, old: Worker | None, control_plane: str, path: Path, faults: Faults) -> None:
+    version = pool.kubernetes.version if pool.kubernetes else None
+    if not version:
+        return
+    here = path / "kubernetes" / "version"
+    if not is_version(version):
+        faults.invalid(here, version, "must be a version that the cloud profile offers")
+        return
+    if is_version(control_plane):
+        if Version(version) > Version(control_plane):
+            faults.forbidden(here, f"{version} is newer than the control plane's {control_plane}")
+        elif (minors_between(version, control_plane) or 0) > _MINORS_BEHIND:
+            faults.forbidden(here, f"more than {_MINORS_BEHIND} minors behind the control plane's {control_plane}")
+    before = old.kubernetes.version if old and old.kubernetes else None
+    if before and is_version(before) and Version(version) < Version(before):
+        faults.forbidden(here, f"downgrade from {before} to {version} is not possible")

@@ -1,0 +1,350 @@
+"""What is wrong with a Shoot against the objects it refers to. Source: spec/api-core.md 10.1, 10.2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from api import resources
+from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion, MachineType, Region
+from api.core.v1beta1.controller_registration import ControllerRegistration
+from api.core.v1beta1.project import Project
+from api.core.v1beta1.seed import Seed
+from api.core.v1beta1.shoot import Shoot, Worker
+from api.defaulting.shoot import workerless
+from api.resources import Resource
+from api.scheduling import Candidate, unmet
+from api.validation.field import Faults, Path
+from api.validation.pools import WORKERS
+from api.versions import Version, find, image_fits, is_version, stage
+
+SPEC = Path("spec")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A field that names another object."""
+
+    path: Path
+    resource: Resource
+    namespace: str | None
+    name: str
+
+
+@dataclass(frozen=True)
+class World:
+    """What a Shoot refers to, as it was found. What does not exist is None or in ``missing``."""
+
+    project: Project | None
+    profile: CloudProfile | None
+    seed: Seed | None
+    shoots_on_seed: int
+    registrations: tuple[ControllerRegistration, ...]
+    binding_provider: str | None
+    """Provider types of the binding, separated by commas."""
+    missing: tuple[Reference, ...]
+    now: datetime
+    default_domains: frozenset[str] = frozenset()
+    other_domains: Mapping[str, str] = field(default_factory=dict)
+    """Domains of other Shoots, by ``namespace/name``."""
+
+
+def references(shoot: Shoot) -> list[Reference]:
+    """Objects that must exist, without cloud profile and seed."""
+    spec, namespace = shoot.spec, shoot.metadata.namespace
+    found = []
+
+    def add(path: Path, resource: Resource, name: str | None) -> None:
+        if name:
+            found.append(Reference(path, resource, namespace, name))
+
+    add(SPEC / "credentialsBindingName", resources.CREDENTIALS_BINDING, spec.credentials_binding_name)
+    add(SPEC / "secretBindingName", resources.SECRET_BINDING, spec.secret_binding_name)
+    for index, resource in enumerate(spec.resources or []):
+        reference = resource.resource_ref
+        if kind := _REFERABLE.get(reference.kind):
+            add(SPEC / "resources" @ index / "resourceRef", kind, reference.name)
+    for index, provider in enumerate((spec.dns and spec.dns.providers) or []):
+        here = SPEC / "dns" / "providers" @ index
+        if provider.credentials_ref:
+            add(here / "credentialsRef", _REFERABLE["Secret"], provider.credentials_ref.name)
+        add(here / "secretName", resources.SECRET, provider.secret_name)
+    if (server := spec.kubernetes.kube_api_server) is not None:
+        here = SPEC / "kubernetes" / "kubeAPIServer"
+        policy = server.audit_config.audit_policy if server.audit_config else None
+        if policy and policy.config_map_ref:
+            add(here / "auditConfig" / "auditPolicy", resources.CONFIG_MAP, policy.config_map_ref.name)
+        if server.structured_authentication:
+            add(
+                here / "structuredAuthentication",
+                resources.CONFIG_MAP,
+                server.structured_authentication.config_map_name,
+            )
+        if (authorization := server.structured_authorization) is not None:
+            add(here / "structuredAuthorization", resources.CONFIG_MAP, authorization.config_map_name)
+            for each in authorization.kubeconfigs or []:
+                add(here / "structuredAuthorization" / "kubeconfigs", resources.SECRET, each.secret_name)
+        for index, plugin in enumerate(server.admission_plugins or []):
+            path = here / "admissionPlugins" @ index / "kubeconfigSecretName"
+            add(path, resources.SECRET, plugin.kubeconfig_secret_name)
+    return found
+
+
+_REFERABLE = {
+    "Secret": resources.SECRET,
+    "ConfigMap": resources.CONFIG_MAP,
+    "WorkloadIdentity": resources.WORKLOAD_IDENTITY,
+}
+
+
+def check_references(shoot: Shoot, old: Shoot | None, world: World) -> Faults:
+    """All faults of a Shoot that is created, or whose spec changes; what was so before is not held against it."""
+    faults = Faults()
+    spec = shoot.spec
+    if old is None:
+        _check_project(shoot, world.project, faults)
+    known = {(each.resource, each.name) for each in references(old)} if old else set()
+    for each in world.missing:
+        if (each.resource, each.name) not in known:
+            where = f" in namespace {each.namespace}" if each.namespace else ""
+            faults.not_found(each.path, each.name, f"there is no such {each.resource.kind}{where}")
+    if world.profile is None:
+        reference = spec.cloud_profile
+        if reference is not None:
+            faults.not_found(SPEC / "cloudProfile" / "name", reference.name, f"there is no such {reference.kind}")
+    else:
+        _check_profile(shoot, old, world.profile, world.now, faults)
+    _check_binding(shoot, old, world.binding_provider, faults)
+    _check_seed(shoot, old, world, faults)
+    _check_extensions(shoot, old, world.registrations, faults)
+    _check_domain(shoot, old, world, faults)
+    return faults
+
+
+def _check_project(shoot: Shoot, project: Project | None, faults: Faults) -> None:
+    path, namespace = Path("metadata") / "namespace", shoot.metadata.namespace
+    if project is None:
+        faults.forbidden(path, f"namespace {namespace} belongs to no Project")
+    elif project.metadata.deletion_timestamp:
+        faults.forbidden(path, f"Project {project.metadata.name} is being deleted")
+
+
+def _check_binding(shoot: Shoot, old: Shoot | None, provider: str | None, faults: Faults) -> None:
+    name = "credentials_binding_name" if shoot.spec.credentials_binding_name else "secret_binding_name"
+    if provider is None or (old is not None and getattr(old.spec, name) == getattr(shoot.spec, name)):
+        return
+    if shoot.spec.provider.type not in provider.split(","):
+        detail = f"the binding is for provider type {provider}, the Shoot for {shoot.spec.provider.type}"
+        faults.invalid(SPEC / _wire_binding(name), getattr(shoot.spec, name), detail)
+
+
+def _wire_binding(name: str) -> str:
+    return "credentialsBindingName" if name == "credentials_binding_name" else "secretBindingName"
+
+
+# The cloud profile
+
+
+def _check_profile(shoot: Shoot, old: Shoot | None, profile: CloudProfile, now: datetime, faults: Faults) -> None:
+    spec = shoot.spec
+    if spec.provider.type != profile.spec.type:
+        supported = [profile.spec.type]
+        faults.unsupported(SPEC / "provider" / "type", spec.provider.type, supported)
+    before = old.spec.kubernetes.version if old else None
+    if spec.kubernetes.version != before:
+        _check_kubernetes_version(spec.kubernetes.version, profile, now, SPEC / "kubernetes" / "version", faults)
+    region = next((each for each in profile.spec.regions if each.name == spec.region), None)
+    if region is None:
+        if old is None:
+            faults.unsupported(SPEC / "region", spec.region, [each.name for each in profile.spec.regions])
+        return
+    offered = {each.name for each in region.access_restrictions or []}
+    for index, restriction in enumerate(spec.access_restrictions or []):
+        if restriction.name not in offered:
+            faults.unsupported(SPEC / "accessRestrictions" @ index / "name", restriction.name, sorted(offered))
+    known = {pool.name: pool for pool in (old.spec.provider.workers if old else None) or []}
+    pools = spec.provider.workers or []
+    for index, pool in enumerate(pools):
+        _check_pool(pool, known.get(pool.name), shoot, profile, region, now, WORKERS @ index, faults)
+    limit = profile.spec.limits.max_nodes_total if profile.spec.limits else None
+    wanted = sum(pool.minimum for pool in pools)
+    if limit is not None and wanted > limit:
+        detail = f"{wanted} machines at least, cloud profile {profile.metadata.name} allows {limit}"
+        faults.forbidden(WORKERS, detail)
+
+
+def _check_kubernetes_version(version: str, profile: CloudProfile, now: datetime, path: Path, faults: Faults) -> None:
+    found = find(profile.spec.kubernetes.versions, version)
+    if found is None or stage(found, now) in ("expired", "unavailable"):
+        _unsupported_version(version, found, profile.spec.kubernetes.versions, now, path, faults)
+
+
+def _unsupported_version(
+    version: str,
+    found: ExpirableVersion | None,
+    offered: Iterable[ExpirableVersion],
+    now: datetime,
+    path: Path,
+    faults: Faults,
+) -> None:
+    usable = [each.version for each in offered if stage(each, now) not in ("expired", "unavailable")]
+    usable.sort(key=Version, reverse=True)
+    detail = f"the version is {stage(found, now)}; supported versions: {', '.join(usable)}" if found else ""
+    faults.unsupported(path, version, usable, detail)
+
+
+def _check_pool(
+    pool: Worker,
+    old: Worker | None,
+    shoot: Shoot,
+    profile: CloudProfile,
+    region: Region,
+    now: datetime,
+    path: Path,
+    faults: Faults,
+) -> None:
+    kind = next((each for each in profile.spec.machine_types if each.name == pool.machine.type), None)
+    changed = old is None or old.machine.type != pool.machine.type
+    if changed and (kind is None or not kind.usable):
+        usable = [each.name for each in profile.spec.machine_types if each.usable]
+        faults.unsupported(path / "machine" / "type", pool.machine.type, usable)
+    if kind is not None and pool.machine.architecture not in (None, kind.architecture):
+        faults.unsupported(path / "machine" / "architecture", pool.machine.architecture, [kind.architecture])
+    _check_zones(pool, old, region, path, faults)
+    _check_volumes(pool, kind, profile, path, faults)
+    version = pool.kubernetes.version if pool.kubernetes else None
+    if version and (old is None or old.kubernetes is None or old.kubernetes.version != version):
+        _check_kubernetes_version(version, profile, now, path / "kubernetes" / "version", faults)
+    _check_image(pool, old, version or shoot.spec.kubernetes.version, profile, now, path / "machine" / "image", faults)
+
+
+def _check_zones(pool: Worker, old: Worker | None, region: Region, path: Path, faults: Faults) -> None:
+    zones = {each.name: each for each in region.zones or []}
+    for index, zone in enumerate(pool.zones or []):
+        if old is not None and zone in (old.zones or []):
+            continue
+        if zone not in zones:
+            faults.unsupported(path / "zones" @ index, zone, zones)
+        elif pool.machine.type in (zones[zone].unavailable_machine_types or []):
+            faults.invalid(path / "zones" @ index, zone, f"machine type {pool.machine.type} is not available here")
+
+
+def _check_volumes(pool: Worker, kind: MachineType | None, profile: CloudProfile, path: Path, faults: Faults) -> None:
+    types = {each.name: each for each in profile.spec.volume_types or []}
+    volumes = [(path / "volume", pool.volume)] if pool.volume else []
+    volumes += [(path / "dataVolumes" @ index, each) for index, each in enumerate(pool.data_volumes or [])]
+    for here, volume in volumes:
+        if volume.type is not None and (volume.type not in types or not types[volume.type].usable):
+            faults.unsupported(here / "type", volume.type, types)
+
+
+def _check_image(
+    pool: Worker,
+    old: Worker | None,
+    kubelet: str,
+    profile: CloudProfile,
+    now: datetime,
+    path: Path,
+    faults: Faults,
+) -> None:
+    image = pool.machine.image
+    if image is None or not image.name:
+        names = ", ".join(each.name for each in profile.spec.machine_images)
+        faults.required(path / "name", f"no machine image of the cloud profile fits this pool; it has {names}")
+        return
+    if old and old.machine.image and (old.machine.image.name, old.machine.image.version) == (image.name, image.version):
+        return
+    offered = next((each for each in profile.spec.machine_images if each.name == image.name), None)
+    if offered is None:
+        faults.unsupported(path / "name", image.name, [each.name for each in profile.spec.machine_images])
+        return
+    found = find(offered.versions, image.version or "")
+    if found is None or stage(found, now) in ("expired", "unavailable"):
+        _unsupported_version(image.version or "", found, offered.versions, now, path / "version", faults)
+        return
+    architecture, cri = pool.machine.architecture or "amd64", pool.cri.name if pool.cri else "containerd"
+    if not image_fits(found, architecture=architecture, cri=cri, kubelet=kubelet):
+        detail = f"does not support architecture {architecture}, runtime {cri} and kubelet {kubelet} together"
+        faults.invalid(path / "version", image.version, detail)
+    before = old.machine.image if old else None
+    if not before or before.name != image.name or not before.version or not is_version(before.version):
+        return
+    if Version(found.version) < Version(before.version):
+        faults.forbidden(path / "version", f"downgrade from {before.version} to {found.version} is not possible")
+
+
+# Seed, extensions, domain
+
+
+def _check_seed(shoot: Shoot, old: Shoot | None, world: World, faults: Faults) -> None:
+    name, path = shoot.spec.seed_name, SPEC / "seedName"
+    if name is None or (old is not None and old.spec.seed_name == name):
+        return
+    if world.seed is None:
+        faults.not_found(path, name, "there is no such Seed")
+    elif world.profile is not None:
+        for text in unmet(shoot, world.profile, Candidate(world.seed, world.shoots_on_seed)):
+            faults.forbidden(path, f"must be a seed that {text}, {name} is not")
+
+
+def needed_extensions(shoot: Shoot) -> list[tuple[Path, str, str]]:
+    """Kinds and types of extension objects that a Shoot will have, and the fields that ask for them."""
+    spec = shoot.spec
+    needed = [
+        (SPEC / "extensions" @ i, "Extension", e.type) for i, e in enumerate(spec.extensions or []) if not e.disabled
+    ]
+    for index, provider in enumerate((spec.dns and spec.dns.providers) or []):
+        if provider.type and provider.type != "unmanaged":
+            needed.append((SPEC / "dns" / "providers" @ index / "type", "DNSRecord", provider.type))
+    if workerless(shoot):
+        return needed
+    kind = spec.provider.type
+    needed += [(SPEC / "provider" / "type", each, kind) for each in ("ControlPlane", "Infrastructure", "Worker")]
+    if spec.networking and spec.networking.type:
+        needed.append((SPEC / "networking" / "type", "Network", spec.networking.type))
+    for index, pool in enumerate(spec.provider.workers or []):
+        if pool.machine.image and pool.machine.image.name:
+            path = WORKERS @ index / "machine" / "image" / "name"
+            needed.append((path, "OperatingSystemConfig", pool.machine.image.name))
+        for number, runtime in enumerate((pool.cri and pool.cri.container_runtimes) or []):
+            path = WORKERS @ index / "cri" / "containerRuntimes" @ number / "type"
+            needed.append((path, "ContainerRuntime", runtime.type))
+    return needed
+
+
+def _check_extensions(
+    shoot: Shoot, old: Shoot | None, registrations: Iterable[ControllerRegistration], faults: Faults
+) -> None:
+    offered = {
+        (resource.kind, resource.type): resource
+        for registration in registrations
+        for resource in registration.spec.resources or []
+        if resource.primary
+    }
+    known = {(kind, type_) for _, kind, type_ in needed_extensions(old)} if old else set()
+    for path, kind, type_ in needed_extensions(shoot):
+        if (kind, type_) in known:
+            continue
+        found = offered.get((kind, type_))
+        if found is None:
+            types = sorted(each for each_kind, each in offered if each_kind == kind)
+            faults.unsupported(path, type_, types, f"no extension is registered for {kind}; registered: {types}")
+        elif kind == "Extension" and workerless(shoot) and not found.workerless_supported:
+            faults.forbidden(path, f"extension {type_} does not support Shoots without workers")
+
+
+def _check_domain(shoot: Shoot, old: Shoot | None, world: World, faults: Faults) -> None:
+    dns, path = shoot.spec.dns, SPEC / "dns" / "domain"
+    domain = dns.domain if dns else None
+    if domain is None or (old is not None and old.spec.dns is not None and old.spec.dns.domain == domain):
+        return
+    for default in world.default_domains:
+        if domain == default or domain.endswith(f".{default}"):
+            project = world.project.metadata.name if world.project else ""
+            expected = f"{shoot.metadata.name}.{project}.{default}"
+            if domain != expected:
+                faults.invalid(path, domain, f"a domain below the default domain {default} must be {expected}")
+    for owner, other in world.other_domains.items():
+        if domain == other or domain.endswith(f".{other}") or other.endswith(f".{domain}"):
+            faults.forbidden(path, f"{domain} is the same as, above or below {other} of Shoot {owner}")

@@ -1,0 +1,343 @@
+"""What is wrong with a Shoot by itself, or against what it was before. Source: spec/api-core.md 1, 10.2."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from datetime import timedelta
+from typing import Any
+
+from api.constants import GARDEN_NAMESPACE
+from api.core.v1beta1.shoot import (
+    DNS,
+    Hibernation,
+    Maintenance,
+    Networking,
+    Shoot,
+    ShootSpec,
+)
+from api.defaulting.shoot import workerless
+from api.durations import parse_duration
+from api.labels import is_reserved, overlapping
+from api.validation.field import Faults, Path
+from api.validation.kubernetes import check_kubernetes, check_range
+from api.validation.pools import check_pools
+from api.versions import Version, is_version
+
+SPEC = Path("spec")
+
+_DNS_NAME = re.compile(r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+_EMAIL = re.compile(r"^[^@\s]+@[^@\s]+\.[^@\s]+$")
+_CRON_FIELD = re.compile(
+    r"^(\*|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?(,(\*|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?)*$"
+)
+_MAX_NAMES = 21
+"""Characters of project and shoot name together; node names and certificates need the rest."""
+_UNMANAGED = "unmanaged"
+
+# Fields that a version of Kubernetes no longer knows: path of attributes below spec -> first such minor of 1.
+_GONE = {
+    "kubernetes.kube_controller_manager.pod_eviction_timeout": 33,
+    "kubernetes.cluster_autoscaler.max_empty_bulk_delete": 33,
+    "cloud_profile_name": 34,
+    "secret_binding_name": 34,
+    "kubernetes.kube_api_server.enable_anonymous_authentication": 35,
+    "kubernetes.kube_api_server.watch_cache_sizes.default": 35,
+    "kubernetes.kube_scheduler.kube_max_pd_vols": 35,
+    "addons": 35,
+}
+_NOT_WORKERLESS = (
+    "secret_binding_name",
+    "credentials_binding_name",
+    "provider.infrastructure_config",
+    "provider.control_plane_config",
+    "provider.workers_settings",
+    "addons",
+    "system_components",
+    "networking.type",
+    "networking.provider_config",
+    "networking.pods",
+    "networking.nodes",
+    "kubernetes.kube_scheduler",
+    "kubernetes.kube_proxy",
+    "kubernetes.kubelet",
+    "kubernetes.cluster_autoscaler",
+    "kubernetes.vertical_pod_autoscaler",
+    "kubernetes.kube_controller_manager.node_cidr_mask_size",
+    "kubernetes.kube_controller_manager.node_cidr_mask_size_ipv6",
+    "kubernetes.kube_controller_manager.horizontal_pod_autoscaler",
+    "kubernetes.kube_controller_manager.pod_eviction_timeout",
+    "kubernetes.kube_controller_manager.node_monitor_grace_period",
+    "kubernetes.kube_api_server.default_not_ready_toleration_seconds",
+    "kubernetes.kube_api_server.default_unreachable_toleration_seconds",
+    "maintenance.auto_update.machine_image_version",
+    "maintenance.auto_rotation.credentials.ssh_keypair",
+)
+
+# Better refused than silently not done.
+_NOT_OFFERED = {
+    "hibernation.enabled": "this version does not hibernate clusters",
+    "control_plane.high_availability": "this version runs control planes without failure tolerance",
+    "exposure_class_name": "this version exposes all control planes the same way",
+}
+
+
+def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
+    """All faults of a Shoot that is created, or whose spec changes."""
+    faults = Faults()
+    spec = shoot.spec
+    if old is None:
+        _check_name(shoot, project, faults)
+    else:
+        _check_changes(spec, old.spec, faults)
+    if spec.cloud_profile is None:
+        faults.required(SPEC / "cloudProfile", "must name the cloud profile to take versions and machines from")
+    if spec.purpose == "infrastructure" and shoot.metadata.namespace != GARDEN_NAMESPACE:
+        faults.forbidden(SPEC / "purpose", f"infrastructure is for Shoots in namespace {GARDEN_NAMESPACE}")
+    _check_bindings(shoot, faults)
+    check_kubernetes(spec.kubernetes, faults)
+    _check_gone(spec, faults)
+    if workerless(shoot):
+        for dotted in _NOT_WORKERLESS:
+            if _value(spec, dotted) is not None:
+                faults.forbidden(_wire(spec, dotted), "a Shoot without workers cannot have this")
+    else:
+        check_pools(shoot, old, faults)
+    _check_networking(spec.networking, not workerless(shoot), faults)
+    _check_dns(spec.dns, faults)
+    _check_hibernation(spec.hibernation, faults)
+    _check_maintenance(spec.maintenance, faults)
+    _check_rest(spec, faults)
+    for dotted, detail in _NOT_OFFERED.items():
+        if _value(spec, dotted):
+            faults.forbidden(_wire(spec, dotted), detail)
+    return faults
+
+
+def _check_name(shoot: Shoot, project: str | None, faults: Faults) -> None:
+    path, name = Path("metadata") / "name", shoot.metadata.name
+    if not name:
+        return
+    if "--" in name:
+        faults.invalid(path, name, "must not contain two hyphens in a row")
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name):
+        faults.invalid(path, name, "must be a DNS label: lower-case letters, digits and hyphens")
+    if project is not None and len(project) + len(name) > _MAX_NAMES:
+        faults.invalid(
+            path,
+            name,
+            f"names of project ({project}) and shoot together must not be longer than {_MAX_NAMES} characters",
+        )
+
+
+def _check_changes(spec: ShootSpec, old: ShootSpec, faults: Faults) -> None:
+    faults.fixed(SPEC / "region", old.region, spec.region)
+    faults.fixed(SPEC / "provider" / "type", old.provider.type, spec.provider.type)
+    if bool(spec.provider.workers) != bool(old.provider.workers):
+        faults.forbidden(SPEC / "provider" / "workers", "a Shoot cannot switch between with and without workers")
+    if old.seed_name and spec.seed_name != old.seed_name:
+        detail = "cannot be unset" if not spec.seed_name else "this version does not move control planes between seeds"
+        faults.forbidden(SPEC / "seedName", detail)
+    if old.credentials_binding_name and not spec.credentials_binding_name:
+        faults.forbidden(SPEC / "credentialsBindingName", "cannot be unset")
+    if old.dns and old.dns.domain and old.seed_name:
+        faults.fixed(SPEC / "dns" / "domain", old.dns.domain, spec.dns.domain if spec.dns else None)
+        _check_primary_kept(spec.dns, old.dns, faults)
+    for name in ("type", "pods", "services"):
+        before = getattr(old.networking, name, None)
+        if before is not None:
+            faults.fixed(SPEC / "networking" / name, before, getattr(spec.networking, name, None))
+    _check_upgrade(spec.kubernetes.version, old.kubernetes.version, SPEC / "kubernetes" / "version", faults)
+    tolerance = _value(old, "control_plane.high_availability.failure_tolerance.type")
+    if tolerance and old.seed_name:
+        path = SPEC / "controlPlane" / "highAvailability" / "failureTolerance" / "type"
+        faults.fixed(path, tolerance, _value(spec, "control_plane.high_availability.failure_tolerance.type"))
+
+
+def _check_primary_kept(dns: DNS | None, old: DNS, faults: Faults) -> None:
+    before = next((each for each in old.providers or [] if each.primary), None)
+    after = next((each for each in (dns and dns.providers) or [] if each.primary), None)
+    if before is not None and (after is None or after.type != before.type):
+        faults.forbidden(SPEC / "dns" / "providers", "the primary provider can neither go nor change its type")
+
+
+def _check_upgrade(version: str, old: str, path: Path, faults: Faults) -> None:
+    if version == old or not (is_version(version) and is_version(old)):
+        return
+    new, before = Version(version), Version(old)
+    if new < before:
+        faults.forbidden(path, f"downgrade from {old} to {version} is not possible")
+    elif new.major != before.major or new.minor > before.minor + 1:
+        faults.forbidden(path, f"upgrade from {old} to {version} skips a minor version, go one minor at a time")
+
+
+def _check_bindings(shoot: Shoot, faults: Faults) -> None:
+    if workerless(shoot):
+        return
+    spec = shoot.spec
+    if spec.secret_binding_name and spec.credentials_binding_name:
+        faults.forbidden(SPEC / "secretBindingName", "not together with credentialsBindingName")
+    elif not (spec.secret_binding_name or spec.credentials_binding_name):
+        faults.required(SPEC / "credentialsBindingName", "must name the binding to the cloud's credentials")
+
+
+def _check_gone(spec: ShootSpec, faults: Faults) -> None:
+    if not is_version(spec.kubernetes.version):
+        return
+    minor = Version(spec.kubernetes.version).minor
+    for dotted, gone in _GONE.items():
+        if minor >= gone and _value(spec, dotted) is not None:
+            faults.forbidden(_wire(spec, dotted), f"not supported from Kubernetes 1.{gone} on")
+    for index, provider in enumerate((spec.dns and spec.dns.providers) or []):
+        if minor >= 35 and provider.secret_name:
+            path = SPEC / "dns" / "providers" @ index / "secretName"
+            faults.forbidden(path, "not supported from Kubernetes 1.35 on, use credentialsRef")
+
+
+# networks and names
+
+
+def _check_networking(networking: Networking | None, workers: bool, faults: Faults) -> None:
+    path = SPEC / "networking"
+    if workers and not (networking and networking.type):
+        faults.required(path / "type", "must name the networking extension")
+    if networking is None:
+        return
+    ranges = {"nodes": networking.nodes, "pods": networking.pods, "services": networking.services}
+    for name, cidr in ranges.items():
+        if cidr is not None:
+            check_cidr(cidr, path / name, faults)
+    for one, other in overlapping(ranges):
+        faults.invalid(path / one, ranges[one], f"overlaps with {other} {ranges[other]}")
+    if networking.ip_families is not None and networking.ip_families != ["IPv4"]:
+        faults.unsupported(path / "ipFamilies", networking.ip_families, [], "only [IPv4] is supported")
+
+
+def check_cidr(cidr: str, path: Path, faults: Faults) -> None:
+    """A canonical network that is not one of Gardener's reserved ranges."""
+    try:
+        network = ipaddress.ip_network(cidr)
+    except ValueError as error:
+        faults.invalid(path, cidr, str(error))
+        return
+    if str(network) != cidr:
+        faults.invalid(path, cidr, f"must be written as {network}")
+    if is_reserved(cidr):
+        faults.invalid(path, cidr, "overlaps with a reserved range (240.0.0.0/8 to 244.0.0.0/8)")
+
+
+def _check_dns(dns: DNS | None, faults: Faults) -> None:
+    if dns is None:
+        return
+    path = SPEC / "dns"
+    if dns.domain is not None and not _DNS_NAME.match(dns.domain):
+        faults.invalid(path / "domain", dns.domain, "must be a lower-case DNS name")
+    providers = dns.providers or []
+    if len([each for each in providers if each.primary]) > 1:
+        faults.forbidden(path / "providers", "only one provider can be primary")
+    seen = []
+    for index, provider in enumerate(providers):
+        here = path / "providers" @ index
+        credentials = provider.credentials_ref.name if provider.credentials_ref else provider.secret_name
+        if provider.type is None:
+            faults.required(here / "type", "must name the DNS provider")
+        if provider.type == _UNMANAGED:
+            continue
+        if not provider.primary and credentials is None:
+            faults.required(here / "credentialsRef", "a provider that is not primary needs credentials of its own")
+        if provider.primary and credentials is not None and dns.domain is None:
+            faults.required(path / "domain", "a primary provider needs a domain")
+        if (provider.type, credentials) in seen:
+            faults.duplicate(here, f"{provider.type}/{credentials}")
+        seen.append((provider.type, credentials))
+
+
+# times
+
+
+def _check_hibernation(hibernation: Hibernation | None, faults: Faults) -> None:
+    seen = set()
+    for index, schedule in enumerate((hibernation and hibernation.schedules) or []):
+        here = SPEC / "hibernation" / "schedules" @ index
+        if not (schedule.start or schedule.end):
+            faults.required(here / "start", "a schedule needs a start or an end")
+        for name, cron in (("start", schedule.start), ("end", schedule.end)):
+            if cron is None:
+                continue
+            if len(cron.split()) != 5 or not all(map(_CRON_FIELD.match, cron.split())):
+                faults.invalid(here / name, cron, "must be a cron expression of five fields")
+            if cron in seen:
+                faults.duplicate(here / name, cron)
+            seen.add(cron)
+
+
+def _check_maintenance(maintenance: Maintenance | None, faults: Faults) -> None:
+    if maintenance is None:
+        return
+    path = SPEC / "maintenance"
+    if (window := maintenance.time_window) is not None:
+        length = _window_minutes(window.begin, window.end)
+        if length is None:
+            faults.invalid(path / "timeWindow", f"{window.begin}-{window.end}", "must be times like 220000+0100")
+        elif not 30 <= length <= 360:
+            detail = f"must be 30 minutes to 6 hours long, is {length} minutes"
+            faults.invalid(path / "timeWindow", f"{window.begin}-{window.end}", detail)
+    credentials = maintenance.auto_rotation.credentials if maintenance.auto_rotation else None
+    for name in ("observability", "ssh_keypair", "etcd_encryption_key"):
+        period = getattr(credentials, name, None)
+        if period is not None and period.rotation_period is not None and parse_duration(period.rotation_period):
+            here = _wire_from(credentials, path / "autoRotation" / "credentials", name) / "rotationPeriod"
+            check_range(period.rotation_period, timedelta(minutes=30), timedelta(days=90), here, faults)
+
+
+def _window_minutes(begin: str, end: str) -> int | None:
+    times = []
+    for text in (begin, end):
+        hours, minutes, seconds = int(text[0:2]), int(text[2:4]), int(text[4:6])
+        zone = int(text[7:9]) * 60 + int(text[9:11])
+        if hours > 23 or minutes > 59 or seconds > 59 or zone > 14 * 60:
+            return None
+        times.append(hours * 60 + minutes - (zone if text[6] == "+" else -zone))
+    return (times[1] - times[0]) % (24 * 60)
+
+
+def _check_rest(spec: ShootSpec, faults: Faults) -> None:
+    alerting = spec.monitoring.alerting if spec.monitoring else None
+    for index, receiver in enumerate((alerting and alerting.email_receivers) or []):
+        if not _EMAIL.match(receiver):
+            path = SPEC / "monitoring" / "alerting" / "emailReceivers" @ index
+            faults.invalid(path, receiver, "must be an e-mail address")
+    for index, resource in enumerate(spec.resources or []):
+        kinds = ("Secret", "ConfigMap", "WorkloadIdentity")
+        if resource.resource_ref.kind not in kinds:
+            faults.unsupported(SPEC / "resources" @ index / "resourceRef" / "kind", resource.resource_ref.kind, kinds)
+    if spec.addons is not None and spec.purpose != "evaluation":
+        faults.forbidden(SPEC / "addons", "only for Shoots of purpose evaluation")
+    suffixes = _value(spec, "system_components.core_dns.rewriting.common_suffixes") or []
+    path = SPEC / "systemComponents" / "coreDNS" / "rewriting" / "commonSuffixes"
+    faults.duplicates(path, suffixes)
+    for index, suffix in enumerate(suffixes):
+        if "." not in suffix.strip("."):
+            faults.invalid(path @ index, suffix, "must have at least one dot inside")
+
+
+# paths by attribute names
+
+
+def _value(model: Any, dotted: str) -> Any:
+    for name in dotted.split("."):
+        model = getattr(model, name, None)
+    return model
+
+
+def _wire(spec: ShootSpec, dotted: str) -> Path:
+    """The path of a field that is set, with names as users know them."""
+    path, model = SPEC, spec
+    for name in dotted.split("."):
+        path = _wire_from(model, path, name)
+        model = getattr(model, name)
+    return path
+
+
+def _wire_from(model: Any, path: Path, name: str) -> Path:
+    return path / (type(model).model_fields[name].alias or name)

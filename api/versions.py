@@ -1,0 +1,165 @@
+"""Versions: order, completion of partial ones, and where they stand in a cloud profile's lifecycle."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import total_ordering
+from typing import TypeVar
+
+from api.core.v1beta1.cloud_profile import Classification, CloudProfile, ExpirableVersion, MachineImageVersion
+
+V = TypeVar("V", bound=ExpirableVersion)
+
+_FULL = re.compile(r"^v?(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?$")
+_PARTIAL = re.compile(r"^(\d+)?(?:\.(\d+))?$")
+_CONSTRAINT = re.compile(r"^(>=|<=|>|<|=|!=|~|\^)?\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(-[0-9A-Za-z.-]+)?$")
+
+
+@total_ordering
+class Version:
+    """A semantic version; a pre-release comes before its release."""
+
+    def __init__(self, text: str) -> None:
+        """Raises ValueError."""
+        match = _FULL.match(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a version like 1.37.1")
+        self.major, self.minor, self.patch = (int(part) for part in match.group(1, 2, 3))
+        self._key = (self.major, self.minor, self.patch, *_pre_release(match.group(4)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Version) and self._key == other._key
+
+    def __lt__(self, other: Version) -> bool:
+        return self._key < other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _pre_release(text: str | None) -> tuple[int, tuple[tuple[int, int, str], ...]]:
+    if text is None:
+        return (1, ())
+    parts = (((0, int(part), "") if part.isdigit() else (1, 0, part)) for part in text.split("."))
+    return (0, tuple(parts))
+
+
+def is_version(text: str) -> bool:
+    return _FULL.match(text) is not None
+
+
+def is_partial(text: str) -> bool:
+    """Whether parts are missing: ``""``, ``1`` or ``1.37``."""
+    return _PARTIAL.match(text) is not None
+
+
+def satisfies(version: str, constraint: str | None) -> bool:
+    """Whether a version meets all of a constraint like ``>= 1.26, < 1.38``. Unreadable constraints are not met."""
+    wanted = Version(version)
+    for part in re.split(r"\s*,\s*|\s+(?=[<>=!~^])", (constraint or "").strip()):
+        if not part:
+            continue
+        match = _CONSTRAINT.match(part)
+        if match is None or not _meets(wanted, match.group(1) or "=", match.group(2, 3, 4)):
+            return False
+    return True
+
+
+def _meets(version: Version, operator: str, parts: tuple[str | None, ...]) -> bool:
+    given = [int(part) for part in parts if part is not None]
+    numbers = (version.major, version.minor, version.patch)
+    bound = tuple(given + [0] * (3 - len(given)))
+    same = numbers[: len(given)] == tuple(given)
+    return {
+        ">=": numbers >= bound,
+        "<=": numbers <= bound or same,
+        ">": numbers > bound and not same,
+        "<": numbers < bound,
+        "=": same,
+        "!=": not same,
+        "~": numbers >= bound and numbers[: min(len(given), 2)] == tuple(given[:2]),
+        "^": numbers >= bound and numbers[0] == given[0],
+    }[operator]
+
+
+def minors_between(lower: str, upper: str) -> int | None:
+    """How many minors ``upper`` is ahead of ``lower``; None across majors."""
+    low, high = Version(lower), Version(upper)
+    return high.minor - low.minor if low.major == high.major else None
+
+
+def stage(version: ExpirableVersion, now: datetime) -> Classification:
+    """Where a version stands; an unclassified one counts as supported."""
+    if version.lifecycle:
+        begun = [each for each in version.lifecycle if each.start_time is None or _time(each.start_time) <= now]
+        return begun[-1].classification if begun else "unavailable"
+    if version.expiration_date and _time(version.expiration_date) <= now:
+        return "expired"
+    return version.classification or "supported"
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def find(versions: Iterable[V], wanted: str) -> V | None:
+    return next((each for each in versions if each.version == wanted), None)
+
+
+def complete(wanted: str, versions: Iterable[ExpirableVersion], now: datetime) -> str | None:
+    """Highest supported version that starts with ``wanted``; a full version is its own completion."""
+    if is_version(wanted):
+        return wanted
+    prefix = [int(part) for part in wanted.split(".") if part]
+    fitting = [
+        each.version
+        for each in versions
+        if stage(each, now) == "supported" and [*map(int, each.version.split(".")[: len(prefix)])] == prefix
+    ]
+    return max(fitting, key=Version, default=None)
+
+
+def complete_image(
+    profile: CloudProfile,
+    name: str | None,
+    version: str | None,
+    *,
+    architecture: str,
+    cri: str,
+    kubelet: str,
+    now: datetime,
+) -> tuple[str, str] | None:
+    """Name and version of the latest machine image that fits; None if there is none.
+
+    Without a name the profile's first image with a fitting version is taken. A full version stands as it is.
+    """
+    for image in profile.spec.machine_images:
+        if name and image.name != name:
+            continue
+        if version and is_version(version):
+            return image.name, version
+        fitting: Sequence[str] = [
+            each.version
+            for each in image.versions
+            if stage(each, now) in ("supported", "deprecated")
+            and _starts_with(each.version, version or "")
+            and image_fits(each, architecture=architecture, cri=cri, kubelet=kubelet)
+        ]
+        if fitting:
+            return image.name, max(fitting, key=Version)
+    return None
+
+
+def _starts_with(version: str, prefix: str) -> bool:
+    return not prefix or version == prefix or version.startswith(f"{prefix}.")
+
+
+def image_fits(image: MachineImageVersion, *, architecture: str, cri: str, kubelet: str) -> bool:
+    """Whether machines of this architecture, runtime and kubelet version can use an image."""
+    return (
+        architecture in image.architectures
+        and any(each.name == cri for each in image.cri)
+        and (not is_version(kubelet) or satisfies(kubelet, image.kubelet_version_constraint))
+    )
