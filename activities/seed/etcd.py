@@ -1,0 +1,216 @@
+"""The etcds of a control plane: ordered as ``Etcd`` resources, awaited, deleted."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.components import etcd as component
+from activities.components.etcd import ROLES, Backup, EtcdValues
+from activities.errors import permanent
+from activities.heartbeat import heartbeating
+from activities.kube.clusters import Clusters, ClusterView
+from activities.secrets.manager import SecretsManager, Which
+from activities.secrets.rotation import Rotation
+from api import constants
+from api.errors import ErrorCode
+from api.names import backup_entry_name
+from api.operations import ShootTask, TaskResult
+from api.resources import BACKUP_ENTRY, ETCD
+
+MANAGER = "gardenlet"
+
+# Source: spec/extensions.md 1.4.
+_TIMEOUT = 5 * 60
+_SEVERE_AFTER = 3 * 60
+
+
+class EtcdActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    @activity.defn
+    async def deploy_etcds(self, task: ShootTask) -> TaskResult:
+        """Order etcd-main and etcd-events, with their certificates.
+
+        A second run of the same operation finds the timestamp that the first one wrote with the spec,
+        and asks for no second rollout.
+
+        Raises:
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the Shoot's maintenance window makes no sense.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        secrets, backup = await asyncio.gather(
+            SecretsManager.load(
+                self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
+            ),
+            self._backup(task, view),
+        )
+        wanted = await asyncio.gather(*(self._etcd(task, view, secrets, backup, role) for role in ROLES))
+        await asyncio.gather(*(self._apply(task, etcd) for etcd in wanted))
+        return TaskResult(secrets=secrets.generated)
+
+    @activity.defn
+    async def wait_etcds(self, task: ShootTask) -> TaskResult:
+        """Wait until both etcds run as ordered and have quorum.
+
+        Raises:
+            ApplicationError: ``EtcdNotReady`` with what the etcd controller reports, once that is older than
+                3 minutes, or the time is over.
+        """
+        await heartbeating(asyncio.gather(*(self._wait_ready(task, role) for role in ROLES)))
+        return TaskResult()
+
+    @activity.defn
+    async def delete_etcds(self, task: ShootTask) -> TaskResult:
+        """Confirm and issue the deletion of both; what is gone or going is left as it is. Backups stay."""
+        await asyncio.gather(*(self._delete(task, component.name_of(role)) for role in ROLES))
+        return TaskResult()
+
+    @activity.defn
+    async def wait_etcds_deleted(self, task: ShootTask) -> TaskResult:
+        """Wait until no member runs any more.
+
+        Raises:
+            ApplicationError: ``EtcdNotDeleted`` once the time is over.
+        """
+        await heartbeating(asyncio.gather(*(self._wait_deleted(task, role) for role in ROLES)))
+        return TaskResult()
+
+    async def _backup(self, task: ShootTask, view: ClusterView) -> Backup | None:
+        configured = view.seed["spec"].get("backup")
+        if not configured:
+            return None
+        entry = await self._clusters.seed.get(BACKUP_ENTRY, backup_entry_name(task))
+        return Backup(configured["provider"], entry["spec"]["bucketName"], entry["metadata"]["name"])
+
+    async def _etcd(
+        self, task: ShootTask, view: ClusterView, secrets: SecretsManager, backup: Backup | None, role: str
+    ) -> dict[str, Any]:
+        available = _highly_available(view.shoot)
+        certificates = [component.server_certificate(role, task.technical_id), component.client_certificate()]
+        if available:
+            certificates.append(component.peer_certificate(role, task.technical_id))
+        server, client, *peer = await asyncio.gather(*map(secrets.generate, certificates))
+        window = (view.shoot["spec"].get("maintenance") or {}).get("timeWindow") or {}
+        values = EtcdValues(
+            role=role,
+            namespace=task.technical_id,
+            replicas=0 if view.hibernated else 3 if available else 1,
+            ca_bundle=secrets.get(component.CA, Which.BUNDLE).name,
+            server_certificate=server.name,
+            client_certificate=client.name,
+            uid=task.shoot.uid,
+            backup=backup if role == component.MAIN else None,
+            peer_ca_bundle=secrets.get(component.PEER_CA, Which.BUNDLE).name if peer else "",
+            peer_certificate=peer[0].name if peer else "",
+            highly_available=available,
+            **({"window_begin": window["begin"]} if window.get("begin") else {}),
+        )
+        try:
+            return component.etcd(values)
+        except ValueError:
+            raise permanent(
+                ErrorCode.CONFIGURATION_PROBLEM,
+                f"maintenance window of Shoot {task.shoot} begins at {window.get('begin')!r}, "
+                "must be like 220000+0100: correct spec.maintenance.timeWindow.begin",
+            ) from None
+
+    async def _apply(self, task: ShootTask, wanted: dict[str, Any]) -> None:
+        metadata = wanted["metadata"]
+        live = await self._clusters.seed.find(ETCD, metadata["name"], metadata["namespace"])
+        if live is not None and _annotations(live).get(constants.TIMESTAMP) == task.trigger:
+            return
+        metadata["annotations"] |= {
+            constants.OPERATION: constants.OPERATION_RECONCILE,
+            constants.TIMESTAMP: task.trigger,
+        }
+        await self._clusters.seed.apply(wanted, manager=MANAGER)
+
+    async def _wait_ready(self, task: ShootTask, role: str) -> None:
+        name = component.name_of(role)
+        cache = self._clusters.seed_caches.of(ETCD)
+        fault = "it does not exist"
+
+        def ready(live: dict[str, Any] | None) -> bool:
+            nonlocal fault
+            fault = _fault(live, task.trigger) or ""
+            return not fault
+
+        try:
+            await cache.wait_for(name, task.technical_id, ready, _SEVERE_AFTER)
+        except TimeoutError:
+            live = cache.get(name, task.technical_id)
+            if live is not None and _reported(live):
+                raise _not_ready(name, task, fault) from None
+        else:
+            return
+        try:
+            await cache.wait_for(name, task.technical_id, ready, _TIMEOUT - _SEVERE_AFTER)
+        except TimeoutError:
+            raise _not_ready(name, task, fault) from None
+
+    async def _delete(self, task: ShootTask, name: str) -> None:
+        live = await self._clusters.seed.find(ETCD, name, task.technical_id)
+        if live is None or live["metadata"].get("deletionTimestamp"):
+            return
+        confirmed = {constants.CONFIRMATION_DELETION: "true", constants.TIMESTAMP: _now()}
+        await self._clusters.seed.patch(ETCD, name, task.technical_id, {"metadata": {"annotations": confirmed}})
+        await self._clusters.seed.delete(ETCD, name, task.technical_id, uid=live["metadata"]["uid"])
+
+    async def _wait_deleted(self, task: ShootTask, role: str) -> None:
+        name = component.name_of(role)
+        cache = self._clusters.seed_caches.of(ETCD)
+        try:
+            await cache.wait_for(name, task.technical_id, lambda live: live is None, _TIMEOUT)
+        except TimeoutError:
+            live = cache.get(name, task.technical_id)
+            raise ApplicationError(
+                f"etcd {task.technical_id}/{name} still exists after {_TIMEOUT} s"
+                + (f": {text}" if live and (text := _reported(live)) else ""),
+                type="EtcdNotDeleted",
+            ) from None
+
+
+def _fault(live: Mapping[str, Any] | None, trigger: str) -> str | None:
+    """Why the etcd is not what this operation ordered, or None if it is. Source: spec/extensions.md 5."""
+    if live is None:
+        return "it does not exist"
+    annotations, status = _annotations(live), live.get("status") or {}
+    if annotations.get(constants.TIMESTAMP) != trigger:
+        return "the change of this operation is not visible yet"
+    if reported := _reported(live):
+        return f"its controller reports: {reported}"
+    if annotations.get(constants.OPERATION) or status.get("observedGeneration") != live["metadata"].get("generation"):
+        return "its controller has not rolled it out"
+    conditions = {item["type"]: item for item in status.get("conditions") or ()}
+    if conditions.get("AllMembersUpdated", {}).get("status") != "True":
+        return "not all members have the newest configuration"
+    if not status.get("ready"):
+        return conditions.get("Ready", {}).get("message") or "it has no quorum"
+    return None
+
+
+def _reported(live: Mapping[str, Any]) -> str:
+    return "; ".join(item["description"] for item in (live.get("status") or {}).get("lastErrors") or ())
+
+
+def _not_ready(name: str, task: ShootTask, fault: str) -> ApplicationError:
+    return ApplicationError(f"etcd {task.technical_id}/{name} is not ready: {fault}", type="EtcdNotReady")
+
+
+def _highly_available(shoot: Mapping[str, Any]) -> bool:
+    return bool(((shoot["spec"].get("controlPlane") or {}).get("highAvailability") or {}).get("failureTolerance"))
+
+
+def _annotations(live: Mapping[str, Any]) -> Mapping[str, str]:
+    return live["metadata"].get("annotations") or {}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")

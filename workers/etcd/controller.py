@@ -1,0 +1,429 @@
+"""The etcd controller of a seed: makes ``Etcd`` resources real, and says how they are.
+
+Rolls a spec out when it is asked to (``gardener.cloud/operation``) or its last rollout is unfinished; status
+follows the pods at any time. Everything it knows is in the cluster, so it may be stopped between any two steps.
+"""
+
+import asyncio
+import base64
+import contextlib
+import copy
+import logging
+import ssl
+import tempfile
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from activities.etcd.client import EtcdClient, EtcdError, client_tls
+from activities.kube.cache import Caches, Key, key_of
+from activities.kube.client import KubeClient, Object, WatchEvent
+from activities.kube.controller import Controller, Requeue
+from activities.kube.errors import ApiError, Conflict, NotFound
+from api import constants
+from api.resources import (
+    CONFIG_MAP,
+    ETCD,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    SECRET,
+    SERVICE,
+    STATEFUL_SET,
+)
+from workers.etcd import manifests
+
+log = logging.getLogger(__name__)
+
+FINALIZER = "druid.gardener.cloud/etcd-druid"
+MANAGER = "etcd-druid"
+_OPERATIONS = (constants.OPERATION, "druid.gardener.cloud/operation")
+_SUSPENDED = "druid.gardener.cloud/suspend-etcd-spec-reconcile"
+
+_CHECK_SECONDS = 30.0
+_RETRY_SECONDS = 2.0
+_ANSWER = aiohttp.ClientTimeout(total=5, sock_connect=2)
+
+
+class EtcdController:
+    """One per seed; runs inside the gardenlet."""
+
+    def __init__(self, client: KubeClient, caches: Caches) -> None:
+        self._client = client
+        selector = f"{manifests.MANAGED_BY}={manifests.CONTROLLER}"
+        self._etcds = caches.of(ETCD)
+        self._stateful_sets = caches.of(STATEFUL_SET, labels=selector)
+        self._pods = caches.of(POD, labels=selector)
+        self._member_ids: dict[Key, tuple[str, str, bool]] = {}
+        """By pod: which run of it told us, its member's id, and whether it leads."""
+        self._next_check: dict[Key, float] = {}
+        """When a pending requeue asks the sidecars again; without it every event would begin a rhythm of its own."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        controller = Controller("etcd", self._reconcile, first_delay=0.2, longest_delay=30.0)
+        controller.watch(self._etcds)
+        controller.watch(self._stateful_sets, keys=_owner)
+        controller.watch(self._pods, keys=_owner)
+        await asyncio.gather(self._etcds.synced(), self._stateful_sets.synced(), self._pods.synced())
+        await controller.run()
+
+    async def _reconcile(self, key: Key) -> Requeue | None:
+        etcd = self._etcds.get(key.name, key.namespace)
+        if etcd is None:
+            self._next_check.pop(key, None)
+            self._member_ids = {
+                pod: known for pod, known in self._member_ids.items() if self._pods.get(pod.name, pod.namespace)
+            }
+            return None
+        if etcd["metadata"].get("deletionTimestamp"):
+            return await self._delete(etcd)
+        if _to_roll_out(etcd):
+            etcd = await self._roll_out(etcd)
+        return await self._report(etcd)
+
+    # Rolling out
+
+    async def _roll_out(self, etcd: Object) -> Object:
+        """Apply everything; the annotation that asked for it goes last, so a crash repeats the whole."""
+        metadata = etcd["metadata"]
+        if FINALIZER not in (metadata.get("finalizers") or ()):
+            finalizers = [*(metadata.get("finalizers") or ()), FINALIZER]
+            etcd = await self._patch(etcd, {"metadata": {"finalizers": finalizers}})
+        kind = "Reconcile" if _operation(etcd).get("state") == "Succeeded" else _operation(etcd).get("type", "Create")
+        try:
+            *rest, stateful_set = manifests.objects(etcd)
+            await asyncio.gather(*(self._client.apply(manifest, manager=MANAGER) for manifest in rest))
+            await self._client.apply(stateful_set, manager=MANAGER)
+        except (ApiError, ValueError) as error:
+            await self._write_operation(etcd, kind, "Error", str(error))
+            raise
+        etcd = await self._write_operation(etcd, kind, "Succeeded", "")
+        asked = {name: None for name in _OPERATIONS if name in (etcd["metadata"].get("annotations") or {})}
+        return await self._patch(etcd, {"metadata": {"annotations": asked}}) if asked else etcd
+
+    async def _write_operation(self, etcd: Object, kind: str, state: str, error: str) -> Object:
+        name, now = etcd["metadata"]["name"], _now()
+        status: dict[str, Any] = {
+            "observedGeneration": etcd["metadata"]["generation"],
+            "lastOperation": {
+                "type": kind,
+                "state": state,
+                "description": error or f"{name} is rolled out",
+                "runID": (etcd["metadata"].get("annotations") or {}).get(constants.TIMESTAMP, ""),
+                "lastUpdateTime": now,
+            },
+            "lastErrors": None,
+        }
+        if error:
+            del status["observedGeneration"]
+            status["lastErrors"] = [{"code": "ERR_ROLL_OUT", "description": error, "observedAt": now}]
+        return await self._client.patch(
+            ETCD, name, etcd["metadata"]["namespace"], {"status": status}, subresource="status"
+        )
+
+    async def _patch(self, etcd: Object, patch: dict[str, Any]) -> Object:
+        """Of this version only: what was asked for meanwhile must not be lost. Raises Conflict."""
+        metadata = {**patch["metadata"], "resourceVersion": etcd["metadata"]["resourceVersion"]}
+        return await self._client.patch(
+            ETCD, etcd["metadata"]["name"], etcd["metadata"]["namespace"], {**patch, "metadata": metadata}
+        )
+
+    # Status
+
+    async def _report(self, etcd: Object) -> Requeue | None:
+        """Write how the members are; first what the kubelet says, then what only they know."""
+        pods = self._members(etcd)
+        stateful_set = self._stateful_sets.get(etcd["metadata"]["name"], etcd["metadata"]["namespace"])
+        backup = _condition_of(etcd, "BackupReady")
+        etcd = await self._write_status(etcd, pods, stateful_set, backup)
+        serving = [pod for pod in pods.values() if pod is not None and _is_ready(pod)]
+        if not serving:
+            return None
+        asked = [pod for pod in serving if self._known(pod) is None]
+        key, clock = key_of(etcd), asyncio.get_running_loop().time
+        check_backup = manifests.has_backup(etcd) and clock() >= self._next_check.get(key, 0.0)
+        if not asked and not check_backup:
+            return None
+        try:
+            tls = await self._tls(etcd)
+        except (NotFound, KeyError, ValueError, ssl.SSLError) as error:
+            log.warning("%s: client certificate can't be used: %s", key, type(error).__name__)
+            return Requeue(_CHECK_SECONDS)
+        answered = all(await asyncio.gather(*(self._ask_member(etcd, pod, tls) for pod in asked)))
+        if check_backup:
+            backup = await self._ask_backup(etcd, serving, tls)
+        await self._write_status(etcd, pods, stateful_set, backup)
+        if not check_backup:
+            return None if answered else Requeue(_RETRY_SECONDS)
+        good = answered and backup is not None and backup["status"] == "True"
+        after = _CHECK_SECONDS if good else _RETRY_SECONDS
+        self._next_check[key] = clock() + after
+        return Requeue(after)
+
+    async def _write_status(
+        self, etcd: Object, pods: Mapping[str, Object | None], stateful_set: Object | None, backup: Object | None
+    ) -> Object:
+        status = self._status(etcd, pods, stateful_set, backup)
+        live = etcd.get("status") or {}
+        changed = {name: value for name, value in status.items() if live.get(name) != value}
+        if not changed:
+            return etcd
+        metadata = etcd["metadata"]
+        return await self._client.patch(
+            ETCD, metadata["name"], metadata["namespace"], {"status": changed}, subresource="status"
+        )
+
+    def _status(
+        self, etcd: Object, pods: Mapping[str, Object | None], stateful_set: Object | None, backup: Object | None
+    ) -> dict[str, Any]:
+        replicas = etcd["spec"]["replicas"]
+        members = self._member_statuses(etcd, pods) if replicas else []
+        ready = sum(1 for member in members if member["status"] == "Ready")
+        quorum = replicas // 2 + 1
+        observed = (stateful_set or {}).get("status") or {}
+        updated = stateful_set is not None and _is_updated(stateful_set, pods)
+        now = _now()
+        conditions = [
+            _condition(
+                "Ready", ready >= quorum if replicas else None, "Quorum", f"{ready} of {replicas} members serve"
+            ),
+            _condition(
+                "AllMembersReady",
+                ready == replicas if replicas else None,
+                "Members",
+                f"{ready} of {replicas} are ready",
+            ),
+            _condition("AllMembersUpdated", updated, "Rollout", "" if updated else "the StatefulSet is rolling"),
+        ]
+        if manifests.has_backup(etcd):
+            conditions.append(backup or _condition("BackupReady", None, "NotAsked", "the sidecar was not asked yet"))
+        selector = manifests.own_labels(etcd)
+        return {
+            "etcd": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": etcd["metadata"]["name"]},
+            "replicas": observed.get("replicas", 0),
+            "currentReplicas": observed.get("currentReplicas", 0),
+            "readyReplicas": ready,
+            "ready": bool(replicas) and ready >= quorum,
+            "members": members,
+            "peerUrlTLSEnabled": bool(etcd["spec"]["etcd"].get("peerUrlTls")),
+            "labelSelector": {"matchLabels": selector},
+            "selector": ",".join(f"{name}={value}" for name, value in sorted(selector.items())),
+            "conditions": _dated(conditions, (etcd.get("status") or {}).get("conditions") or (), now),
+        }
+
+    def _members(self, etcd: Object) -> dict[str, Object | None]:
+        namespace = etcd["metadata"]["namespace"]
+        return {name: self._pods.get(name, namespace) for name in manifests.member_names(etcd)}
+
+    def _member_statuses(self, etcd: Object, pods: Mapping[str, Object | None]) -> list[dict[str, Any]]:
+        before = {member["name"]: member for member in (etcd.get("status") or {}).get("members") or ()}
+        members = []
+        for name, pod in pods.items():
+            if pod is None:
+                state, reason = "Unknown", "there is no pod"
+            elif _is_ready(pod):
+                state, reason = "Ready", "it serves"
+            else:
+                state, reason = "NotReady", _why_not(pod)
+            member: dict[str, Any] = {"name": name, "status": state, "reason": reason}
+            if pod is not None and (known := self._known(pod)):
+                member |= {"id": known[0], "role": "Leader" if known[1] else "Member"}
+            old = before.get(name) or {}
+            same = old.get("status") == state and old.get("lastTransitionTime")
+            member["lastTransitionTime"] = old["lastTransitionTime"] if same else _now()
+            members.append(member)
+        return members
+
+    async def _ask_member(self, etcd: Object, pod: Object, tls: ssl.SSLContext) -> bool:
+        port = etcd["spec"]["etcd"].get("clientPort", manifests.CLIENT_PORT)
+        endpoint = f"https://{_host(pod)}:{port}"
+        try:
+            async with EtcdClient(endpoint, tls, server_name=manifests.local_name(etcd)) as client:
+                status = await client.status()
+        except EtcdError as error:
+            log.info("%s: %s", key_of(etcd), error)
+            return False
+        self._member_ids[key_of(pod)] = (_instance(pod), status.id, status.is_leader)
+        return True
+
+    def _known(self, pod: Object) -> tuple[str, bool] | None:
+        instance, member, leads = self._member_ids.get(key_of(pod), ("", "", False))
+        return (member, leads) if instance == _instance(pod) else None
+
+    async def _ask_backup(self, etcd: Object, pods: Iterable[Object], tls: ssl.SSLContext) -> Object:
+        """BackupReady as the sidecars say; one that does not answer speaks for itself."""
+        port = etcd["spec"]["backup"].get("port", manifests.BACKUP_PORT)
+        faults = []
+        async with aiohttp.ClientSession(timeout=_ANSWER, trust_env=False) as session:
+            for pod in pods:
+                url = f"https://{_host(pod)}:{port}/healthz"
+                try:
+                    async with session.get(url, ssl=tls, server_hostname=manifests.local_name(etcd)) as response:
+                        answer = await response.json()
+                    fault = "" if answer["health"] else str(answer["reason"])
+                except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+                    fault = f"the sidecar of {pod['metadata']['name']} does not answer: {type(error).__name__}"
+                faults.append(fault)
+        fault = next(filter(None, faults), "")
+        return _condition("BackupReady", not fault, "BackupFailing" if fault else "BackupSucceeded", fault)
+
+    async def _tls(self, etcd: Object) -> ssl.SSLContext:
+        """Client TLS from the Secrets that the spec names."""
+        namespace, tls = etcd["metadata"]["namespace"], etcd["spec"]["etcd"]["clientUrlTls"]
+        ca, client = await asyncio.gather(
+            self._client.get(SECRET, tls["tlsCASecretRef"]["name"], namespace),
+            self._client.get(SECRET, tls["clientTLSSecretRef"]["name"], namespace),
+        )
+        bundle = base64.b64decode(ca["data"][tls["tlsCASecretRef"].get("dataKey", "bundle.crt")])
+        with tempfile.TemporaryDirectory() as directory:  # mode 0700; Python's ssl takes files only
+            files = [Path(directory, name) for name in ("tls.crt", "tls.key")]
+            for file in files:
+                file.write_bytes(base64.b64decode(client["data"][file.name]))
+            return client_tls(bundle, str(files[0]), str(files[1]))
+
+    # Deleting
+
+    async def _delete(self, etcd: Object) -> Requeue | None:
+        """Remove everything, and release the object once no member runs: data must have no second writer."""
+        metadata = etcd["metadata"]
+        if FINALIZER not in (metadata.get("finalizers") or ()):
+            return None
+        name, namespace = metadata["name"], metadata["namespace"]
+        await self._client.delete(STATEFUL_SET, name, namespace, propagation="Background")
+        pods = [pod for pod in self._pods.list(namespace) if pod["metadata"]["labels"].get(manifests.INSTANCE) == name]
+        claim = etcd["spec"].get("volumeClaimTemplate") or name
+        doomed = [
+            *((POD, pod["metadata"]["name"]) for pod in pods if not pod["metadata"].get("deletionTimestamp")),
+            *((PERSISTENT_VOLUME_CLAIM, f"{claim}-{member}") for member in manifests.member_names(etcd)),
+            (POD_DISRUPTION_BUDGET, name),
+            (SERVICE, manifests.client_service_name(etcd)),
+            (SERVICE, manifests.peer_service_name(etcd)),
+            (CONFIG_MAP, manifests.config_map_name(etcd)),
+        ]
+        await asyncio.gather(*(self._client.delete(resource, item, namespace) for resource, item in doomed))
+        running = [pod["metadata"]["name"] for pod in pods]
+        if running or self._stateful_sets.get(name, namespace) is not None:
+            if _operation(etcd).get("type") != "Delete":
+                await self._write_deletion(etcd, running)
+            return None  # their events bring us back
+        with contextlib.suppress(NotFound):
+            left = [item for item in metadata["finalizers"] if item != FINALIZER]
+            await self._patch(etcd, {"metadata": {"finalizers": left}})
+        return None
+
+    async def _write_deletion(self, etcd: Object, running: list[str]) -> None:
+        operation = {
+            "type": "Delete",
+            "state": "Processing",
+            "description": f"waiting for {', '.join(running) or 'the StatefulSet'} to end",
+            "runID": (etcd["metadata"].get("annotations") or {}).get(constants.TIMESTAMP, ""),
+            "lastUpdateTime": _now(),
+        }
+        with contextlib.suppress(NotFound, Conflict):
+            await self._client.patch(
+                ETCD,
+                etcd["metadata"]["name"],
+                etcd["metadata"]["namespace"],
+                {"status": {"lastOperation": operation}},
+                subresource="status",
+            )
+
+
+def _owner(event: WatchEvent) -> list[Key]:
+    """The Etcd of a StatefulSet or pod, by our label."""
+    name = event.object["metadata"].get("labels", {}).get(manifests.INSTANCE)
+    return [Key(event.object["metadata"]["namespace"], name)] if name else []
+
+
+def _to_roll_out(etcd: Object) -> bool:
+    annotations = etcd["metadata"].get("annotations") or {}
+    if _SUSPENDED in annotations:
+        return False
+    return any(annotations.get(name) == "reconcile" for name in _OPERATIONS) or (
+        _operation(etcd).get("state", "Succeeded") != "Succeeded"
+    )
+
+
+def _operation(etcd: Object) -> dict[str, Any]:
+    return dict((etcd.get("status") or {}).get("lastOperation") or {})
+
+
+def _is_ready(pod: Object) -> bool:
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    # Of the container, not the pod: the sidecar's state says nothing about etcd.
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any(container["name"] == "etcd" and container.get("ready") for container in containers)
+
+
+def _why_not(pod: Object) -> str:
+    if pod["metadata"].get("deletionTimestamp"):
+        return "its pod is ending"
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        state = container.get("state") or {}
+        if container["name"] == "etcd" and (stopped := state.get("waiting") or state.get("terminated")):
+            return str(stopped.get("reason") or "it is not running")
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] != "True":
+            return f"its pod is not scheduled: {condition.get('message', '')}"[:300]
+    return "it does not serve yet"
+
+
+def _instance(pod: Object) -> str:
+    """One run of one pod: a restarted etcd may have another role."""
+    restarts = sum(
+        container.get("restartCount", 0)
+        for container in (pod.get("status") or {}).get("containerStatuses") or ()
+        if container["name"] == "etcd"
+    )
+    return f"{pod['metadata']['uid']}/{restarts}"
+
+
+def _host(pod: Object) -> str:
+    address = str(pod["status"].get("podIP", ""))
+    return f"[{address}]" if ":" in address else address
+
+
+def _is_updated(stateful_set: Object, pods: Mapping[str, Object | None]) -> bool:
+    status = stateful_set.get("status") or {}
+    if status.get("observedGeneration") != stateful_set["metadata"]["generation"]:
+        return False
+    if not stateful_set["spec"]["replicas"]:
+        return not status.get("replicas")
+    revision = status.get("updateRevision")
+    return all(
+        pod is not None and pod["metadata"]["labels"].get("controller-revision-hash") == revision
+        for pod in pods.values()
+    )
+
+
+def _condition(kind: str, good: bool | None, reason: str, message: str) -> dict[str, Any]:
+    status = "Unknown" if good is None else "True" if good else "False"
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def _condition_of(etcd: Object, kind: str) -> dict[str, Any] | None:
+    conditions = (etcd.get("status") or {}).get("conditions") or ()
+    return next((copy.deepcopy(item) for item in conditions if item["type"] == kind), None)
+
+
+def _dated(conditions: list[dict[str, Any]], before: Iterable[Mapping[str, Any]], now: str) -> list[dict[str, Any]]:
+    """With the times of their last changes, as far as they are the same as before."""
+    known = {item["type"]: item for item in before}
+    dated = []
+    for condition in conditions:
+        old = known.get(condition["type"]) or {}
+        plain = {name: condition[name] for name in ("type", "status", "reason", "message")}
+        transition = old.get("lastTransitionTime") if old.get("status") == plain["status"] else None
+        same = all(old.get(name) == value for name, value in plain.items())
+        update = old.get("lastUpdateTime") if same else None
+        dated.append({**plain, "lastTransitionTime": transition or now, "lastUpdateTime": update or now})
+    return dated
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

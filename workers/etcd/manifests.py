@@ -1,0 +1,411 @@
+"""What an ``Etcd`` resource becomes: ConfigMap, Services, PodDisruptionBudget and StatefulSet. Pure."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from activities.components import base
+from activities.components.base import Manifest
+from api import images
+from workers.etcd.wrapper import INITIALIZATION_FILE
+
+Etcd = Mapping[str, Any]
+
+CLIENT_PORT = 2379
+PEER_PORT = 2380
+METRICS_PORT = 2381
+"""Plain HTTP, without anything secret: probes of the kubelet have no client certificate."""
+BACKUP_PORT = 8080
+
+INSTANCE = "app.kubernetes.io/part-of"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+CONTROLLER = "etcd-druid"
+
+_CONFIG = "/var/etcd/config"
+_RUN = "/var/etcd/run"
+_DATA = "/var/etcd/data"
+_TLS = "/var/etcd/tls"
+_BACKUP_CREDENTIALS = "/var/etcd/backup"
+_DEFAULT_QUOTA = "8Gi"
+
+_RESTORE_SECONDS = 3600
+"""How long a restore may take before the kubelet begins it anew."""
+
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 1 << 10,
+    "Mi": 1 << 20,
+    "Gi": 1 << 30,
+    "Ti": 1 << 40,
+}
+
+
+def objects(etcd: Etcd) -> list[Manifest]:
+    """Everything but the StatefulSet, in any order, and then the StatefulSet, which needs the rest."""
+    made = [_config_map(etcd), _client_service(etcd), _peer_service(etcd), _disruption_budget(etcd)]
+    made.append(_stateful_set(etcd, base.checksum(made[0]["data"])))
+    owner = [
+        {
+            "apiVersion": etcd["apiVersion"],
+            "kind": etcd["kind"],
+            "name": etcd["metadata"]["name"],
+            "uid": etcd["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+    for manifest in made:
+        manifest["metadata"]["ownerReferences"] = owner
+    return made
+
+
+def quantity(text: str | int) -> int:
+    """A Kubernetes quantity as a number of bytes. Raises ValueError."""
+    match = re.fullmatch(r"(\d+)([kMGT]|[KMGT]i)?", str(text))
+    if match is None:
+        raise ValueError(f"quantity {text!r} is not a number with k, M, G, T, Ki, Mi, Gi or Ti")
+    return int(match[1]) * _UNITS[match[2] or ""]
+
+
+def seconds(text: str) -> int:
+    """A Go duration of whole hours, minutes and seconds. Raises ValueError."""
+    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
+    if not text or match is None:
+        raise ValueError(f"duration {text!r} is not made of hours, minutes and seconds")
+    hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + rest
+
+
+def client_service_name(etcd: Etcd) -> str:
+    return f"{etcd['metadata']['name']}-client"
+
+
+def peer_service_name(etcd: Etcd) -> str:
+    return f"{etcd['metadata']['name']}-peer"
+
+
+def config_map_name(etcd: Etcd) -> str:
+    return f"{etcd['metadata']['name']}-config"
+
+
+def local_name(etcd: Etcd) -> str:
+    """The name in the server certificate that stands for any member."""
+    return f"{etcd['metadata']['name']}-local"
+
+
+def has_backup(etcd: Etcd) -> bool:
+    return bool(etcd["spec"].get("backup", {}).get("store"))
+
+
+def member_names(etcd: Etcd) -> list[str]:
+    """Pods of the StatefulSet. An etcd that is asleep keeps its member's name."""
+    return [f"{etcd['metadata']['name']}-{number}" for number in range(max(etcd["spec"]["replicas"], 1))]
+
+
+def own_labels(etcd: Etcd) -> dict[str, str]:
+    return {INSTANCE: etcd["metadata"]["name"], MANAGED_BY: CONTROLLER}
+
+
+def _labels(etcd: Etcd) -> dict[str, str]:
+    return {**(etcd["spec"].get("labels") or {}), **own_labels(etcd)}
+
+
+def _selector(etcd: Etcd) -> dict[str, str]:
+    return {**(etcd["spec"]["selector"].get("matchLabels") or {}), **own_labels(etcd)}
+
+
+def _metadata(etcd: Etcd, name: str, **rest: Any) -> Manifest:
+    return base.metadata(name, etcd["metadata"]["namespace"], labels=_labels(etcd), **rest)
+
+
+def _config_map(etcd: Etcd) -> Manifest:
+    data = {"wrapper.json": base.to_json(_wrapper_config(etcd))}
+    if has_backup(etcd):
+        data["backup-restore.yaml"] = base.to_json(_backup_restore_config(etcd))
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(etcd, config_map_name(etcd)),
+        "data": data,
+    }
+
+
+def _wrapper_config(etcd: Etcd) -> dict[str, Any]:
+    section = etcd["spec"]["etcd"]
+    shared = etcd["spec"].get("sharedConfig") or {}
+    name, namespace = etcd["metadata"]["name"], etcd["metadata"]["namespace"]
+    client, peer = section.get("clientPort", CLIENT_PORT), section.get("serverPort", PEER_PORT)
+    peer_tls = section.get("peerUrlTls")
+    peer_scheme = "https" if peer_tls else "http"
+    client_scheme = "https" if section.get("clientUrlTls") else "http"
+    members = member_names(etcd)
+    config: dict[str, Any] = {
+        "listen-client-urls": f"{client_scheme}://0.0.0.0:{client}",
+        # A single member has no peers, and without TLS nobody else may speak to this port.
+        "listen-peer-urls": f"{peer_scheme}://{'0.0.0.0' if len(members) > 1 else '127.0.0.1'}:{peer}",
+        "listen-metrics-urls": f"http://0.0.0.0:{METRICS_PORT}",
+        "initial-cluster-token": f"{namespace}/{name}",
+        "initial-cluster-state": "new",
+        "quota-backend-bytes": quantity(section.get("quota", _DEFAULT_QUOTA)),
+        "snapshot-count": section.get("snapshotCount", 10_000),
+        "metrics": section.get("metrics", "basic"),
+        "auto-compaction-mode": shared.get("autoCompactionMode", "periodic"),
+        "auto-compaction-retention": shared.get("autoCompactionRetention", "30m"),
+        # The sidecar and the etcd controller speak to etcd by its JSON gateway.
+        "enable-grpc-gateway": True,
+        "logger": "zap",
+        "log-level": "info",
+    }
+    if heartbeat := section.get("heartbeatDuration"):
+        config["heartbeat-interval"] = seconds(heartbeat) * 1000
+        config["election-timeout"] = config["heartbeat-interval"] * 10
+    if section.get("clientUrlTls"):
+        config["client-transport-security"] = _transport_security("client", section["clientUrlTls"])
+    if peer_tls:
+        config["peer-transport-security"] = _transport_security("peer", peer_tls)
+    return {
+        "etcd": config,
+        "dataDir": f"{_DATA}/new.etcd",
+        "runDirectory": _RUN,
+        "members": {
+            member: f"{peer_scheme}://{member}.{peer_service_name(etcd)}.{namespace}.svc:{peer}" for member in members
+        },
+        "advertiseClientUrls": f"{client_scheme}://$NAME.{peer_service_name(etcd)}.{namespace}.svc:{client}",
+        "store": _store(etcd),
+    }
+
+
+def _transport_security(side: str, tls: Mapping[str, Any]) -> dict[str, Any]:
+    ca_key = tls["tlsCASecretRef"].get("dataKey", "bundle.crt")
+    return {
+        "cert-file": f"{_TLS}/{side}-server/tls.crt",
+        "key-file": f"{_TLS}/{side}-server/tls.key",
+        "trusted-ca-file": f"{_TLS}/{side}-ca/{ca_key}",
+        "client-cert-auth": True,
+    }
+
+
+def _store(etcd: Etcd) -> dict[str, Any] | None:
+    if not has_backup(etcd):
+        return None
+    store = etcd["spec"]["backup"]["store"]
+    return {
+        "provider": store["provider"],
+        "bucket": store["container"],
+        "prefix": store["prefix"],
+        "credentialsDirectory": _BACKUP_CREDENTIALS,
+    }
+
+
+def _backup_restore_config(etcd: Etcd) -> dict[str, Any]:
+    backup, section = etcd["spec"]["backup"], etcd["spec"]["etcd"]
+    ca_key = section["clientUrlTls"]["tlsCASecretRef"].get("dataKey", "bundle.crt")
+    compaction = backup.get("snapshotCompaction") or {}
+    wanted = {
+        "port": backup.get("port", BACKUP_PORT),
+        "endpoint": f"https://127.0.0.1:{section.get('clientPort', CLIENT_PORT)}",
+        "tls": {
+            "ca": f"{_TLS}/client-ca/{ca_key}",
+            "serverCertificate": f"{_TLS}/client-server/tls.crt",
+            "serverKey": f"{_TLS}/client-server/tls.key",
+            "clientCertificate": f"{_TLS}/client-client/tls.crt",
+            "clientKey": f"{_TLS}/client-client/tls.key",
+        },
+        "store": _store(etcd),
+        "initializationFile": f"{_RUN}/{INITIALIZATION_FILE}",
+        "fullSnapshotSchedule": backup.get("fullSnapshotSchedule", "0 0 * * *"),
+        "defragmentationSchedule": section.get("defragmentationSchedule", ""),
+        "fullSnapshotAfterChanges": compaction.get("triggerFullSnapshotThreshold"),
+    }
+    if period := backup.get("deltaSnapshotPeriod"):
+        wanted["deltaSnapshotPeriod"] = seconds(period)
+    if period := backup.get("garbageCollectionPeriod"):
+        wanted["garbageCollectionPeriod"] = seconds(period)
+    if limit := backup.get("deltaSnapshotMemoryLimit"):
+        wanted["deltaSnapshotMemoryLimit"] = quantity(limit)
+    return {key: value for key, value in wanted.items() if value is not None}
+
+
+def _client_service(etcd: Etcd) -> Manifest:
+    extra = etcd["spec"]["etcd"].get("clientService") or {}
+    ports = {"client": etcd["spec"]["etcd"].get("clientPort", CLIENT_PORT)}
+    if has_backup(etcd):
+        ports["backuprestore"] = etcd["spec"]["backup"].get("port", BACKUP_PORT)
+    service = base.service(
+        client_service_name(etcd), etcd["metadata"]["namespace"], select=_selector(etcd), ports=ports
+    )
+    service["metadata"]["labels"] = {**_labels(etcd), **(extra.get("labels") or {})}
+    service["metadata"]["annotations"] = dict(extra.get("annotations") or {})
+    if distribution := extra.get("trafficDistribution"):
+        service["spec"]["trafficDistribution"] = distribution
+    return service
+
+
+def _peer_service(etcd: Etcd) -> Manifest:
+    service = base.service(
+        peer_service_name(etcd),
+        etcd["metadata"]["namespace"],
+        select=_selector(etcd),
+        ports={"peer": etcd["spec"]["etcd"].get("serverPort", PEER_PORT)},
+        clusterIP="None",
+        publishNotReadyAddresses=True,
+    )
+    service["metadata"]["labels"] = _labels(etcd)
+    return service
+
+
+def _disruption_budget(etcd: Etcd) -> Manifest:
+    replicas = etcd["spec"]["replicas"]
+    annotations = etcd["metadata"].get("annotations") or {}
+    sick_may_go = annotations.get("resources.druid.gardener.cloud/allow-unhealthy-pod-eviction") == "true"
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(etcd, etcd["metadata"]["name"]),
+        "spec": {
+            # A single member cannot be moved without being down; a budget would only block the node's drain.
+            "minAvailable": replicas // 2 + 1 if replicas > 1 else 0,
+            "selector": {"matchLabels": _selector(etcd)},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow" if sick_may_go else "IfHealthyBudget",
+        },
+    }
+
+
+def _stateful_set(etcd: Etcd, config_checksum: str) -> Manifest:
+    spec = etcd["spec"]
+    name = etcd["metadata"]["name"]
+    claim = spec.get("volumeClaimTemplate") or name
+    constraints = spec.get("schedulingConstraints") or {}
+    containers = [_etcd_container(etcd, claim)]
+    if has_backup(etcd):
+        containers.append(_backup_container(etcd))
+    security = {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False} if spec.get("runAsRoot") else {}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": _metadata(etcd, name),
+        "spec": {
+            "replicas": spec["replicas"],
+            "serviceName": peer_service_name(etcd),
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "RollingUpdate"},
+            "revisionHistoryLimit": 2,
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
+            "selector": {"matchLabels": _selector(etcd)},
+            "template": {
+                "metadata": {
+                    "labels": _labels(etcd),
+                    "annotations": {**(spec.get("annotations") or {}), "checksum/etcd-configmap": config_checksum},
+                },
+                "spec": {
+                    "automountServiceAccountToken": False,
+                    "enableServiceLinks": False,
+                    "terminationGracePeriodSeconds": 30,
+                    "securityContext": {**base.non_root_pod(), **security},
+                    "containers": containers,
+                    "volumes": _volumes(etcd),
+                    **({"affinity": constraints["affinity"]} if constraints.get("affinity") else {}),
+                    **(
+                        {"topologySpreadConstraints": constraints["topologySpreadConstraints"]}
+                        if constraints.get("topologySpreadConstraints")
+                        else {}
+                    ),
+                    **({"priorityClassName": spec["priorityClassName"]} if spec.get("priorityClassName") else {}),
+                },
+            },
+            "volumeClaimTemplates": [_claim(etcd, claim)],
+        },
+    }
+
+
+def _etcd_container(etcd: Etcd, claim: str) -> Manifest:
+    section = etcd["spec"]["etcd"]
+    mounts = {"config": _CONFIG}
+    for side in ("client", "peer"):
+        if section.get(f"{side}UrlTls"):
+            mounts |= {f"{side}-ca": f"{_TLS}/{side}-ca", f"{side}-server": f"{_TLS}/{side}-server"}
+    if has_backup(etcd):
+        mounts["backup-credentials"] = _BACKUP_CREDENTIALS
+    container = base.container(
+        "etcd",
+        section.get("image") or images.GARDENER,
+        ["python3", "-m", "workers.etcd.wrapper", f"{_CONFIG}/wrapper.json"],
+        cpu="",
+        memory="",
+        mounts=mounts,
+        writable={claim: _DATA, "run": _RUN},
+        ports={
+            "client": section.get("clientPort", CLIENT_PORT),
+            "peer": section.get("serverPort", PEER_PORT),
+            "metrics": METRICS_PORT,
+        },
+        env=[{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        terminationMessagePolicy="FallbackToLogsOnError",
+        # Until etcd serves for the first time, it may be restoring.
+        startupProbe=base.http_probe(
+            "/readyz", METRICS_PORT, scheme="HTTP", period=1, failures=_RESTORE_SECONDS, timeout=2
+        ),
+        readinessProbe=base.http_probe("/readyz", METRICS_PORT, scheme="HTTP", period=1, failures=5, timeout=2),
+        livenessProbe=base.http_probe("/livez", METRICS_PORT, scheme="HTTP", period=10, failures=6, timeout=5),
+    )
+    container["resources"] = dict(section.get("resources") or {})
+    return container
+
+
+def _backup_container(etcd: Etcd) -> Manifest:
+    backup = etcd["spec"]["backup"]
+    port = backup.get("port", BACKUP_PORT)
+    container = base.container(
+        "backup-restore",
+        backup.get("image") or images.GARDENER,
+        ["gardener", "worker", "backup-restore", "--config", f"{_CONFIG}/backup-restore.yaml"],
+        cpu="",
+        memory="",
+        mounts={
+            "config": _CONFIG,
+            "run": _RUN,
+            "client-ca": f"{_TLS}/client-ca",
+            "client-server": f"{_TLS}/client-server",
+            "client-client": f"{_TLS}/client-client",
+            "backup-credentials": _BACKUP_CREDENTIALS,
+        },
+        ports={"backuprestore": port},
+        terminationMessagePolicy="FallbackToLogsOnError",
+        # No readiness probe: a store that is down must not take etcd out of its Service.
+        livenessProbe={"tcpSocket": {"port": port}, "initialDelaySeconds": 30, "periodSeconds": 10},
+    )
+    container["resources"] = dict(backup.get("resources") or {})
+    return container
+
+
+def _volumes(etcd: Etcd) -> list[Manifest]:
+    section = etcd["spec"]["etcd"]
+    volumes = [base.config_map_volume("config", config_map_name(etcd)), base.empty_dir("run", memory=True)]
+    for side in ("client", "peer"):
+        if tls := section.get(f"{side}UrlTls"):
+            volumes += [
+                base.secret_volume(f"{side}-ca", tls["tlsCASecretRef"]["name"]),
+                base.secret_volume(f"{side}-server", tls["serverTLSSecretRef"]["name"]),
+            ]
+    if has_backup(etcd):
+        volumes += [
+            base.secret_volume("client-client", section["clientUrlTls"]["clientTLSSecretRef"]["name"]),
+            base.secret_volume("backup-credentials", etcd["spec"]["backup"]["store"]["secretRef"]["name"]),
+        ]
+    return volumes
+
+
+def _claim(etcd: Etcd, name: str) -> Manifest:
+    spec = etcd["spec"]
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": spec.get("storageCapacity") or "10Gi"}},
+            **({"storageClassName": spec["storageClass"]} if spec.get("storageClass") else {}),
+        },
+    }
