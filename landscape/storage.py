@@ -75,7 +75,10 @@ class Provisioner:
 
     async def _claim(self, claim: Object) -> None:
         if volume := volume_for(claim, self._root):
-            Path(volume["spec"]["hostPath"]["path"]).mkdir(parents=True, exist_ok=True)
+            directory = Path(volume["spec"]["hostPath"]["path"])
+            directory.mkdir(parents=True, exist_ok=True)
+            # Pods run as nobody, and the kubelet gives fsGroup no hostPath volumes.
+            directory.chmod(0o777)
             if await self._api.create(_VOLUMES, volume):
                 metadata = claim["metadata"]
                 log.info(
