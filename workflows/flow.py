@@ -126,7 +126,7 @@ class Flow:
         self._deadline: asyncio.Task[None] | None = None
         self._stopping = False
         self._ended = False
-        self._layout: list[tuple[int, _Task]] = []
+        self._layout: list[tuple[str, _Task]] = []
 
     # Declaring
 
@@ -435,18 +435,18 @@ class Flow:
         workflow.set_current_details(self._details())
 
     def _details(self) -> str:
-        lines = [f"**{self.operation}**, attempt {self.attempt.number}: {self.percent} %", ""]
-        for depth, task in self._layout:
-            note = f" – {task.note or task.unless}" if task.note or task.unless else ""
-            lines.append(f"{'  ' * depth}- {_MARKS[task.state]} {task.name}{note}")
-        return "\n".join(lines)
+        lines = [f"**{self.operation}**, attempt {self.attempt.number}: {self.percent} %", "```"]
+        for indent, task in self._layout:
+            note = task.note or task.unless
+            lines.append(f"{indent}{MARKS[task.state]} {task.name}" + (f" – {note}" if note else ""))
+        return "\n".join([*lines, "```"])
 
-    def tree(self) -> list[tuple[int, str]]:
-        """The tasks with their indentation, for people: a task stands below the last of its predecessors.
+    def tree(self) -> list[tuple[str, str]]:
+        """Indentation and name of each task, for people: it stands below the last of its predecessors.
 
-        A chain stays at one depth; only where work forks is there a step to the right.
+        A chain goes straight down; where work forks, each branch begins with a hook.
         """
-        return [(depth, task.name) for depth, task in _layout(self._tasks.values())]
+        return [(indent, task.name) for indent, task in _layout(self._tasks.values())]
 
     def mermaid(self) -> str:
         """A picture of the graph: transitive edges left out, skipped tasks dashed."""
@@ -463,7 +463,7 @@ class Flow:
         return "\n".join(lines) + "\n"
 
 
-_MARKS = {
+MARKS = {
     TaskState.WAITING: "·",
     TaskState.RUNNING: "▶",
     TaskState.FINISHED: "✔",
@@ -513,7 +513,7 @@ def _short_hash(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
-def _layout(tasks: Iterable[_Task]) -> list[tuple[int, _Task]]:
+def _layout(tasks: Iterable[_Task]) -> list[tuple[str, _Task]]:
     level: dict[str, int] = {}
     children: dict[str, list[_Task]] = {"": []}
     for task in tasks:
@@ -521,12 +521,13 @@ def _layout(tasks: Iterable[_Task]) -> list[tuple[int, _Task]]:
         parent = max(task.after, key=lambda each: level[each]) if task.after else ""
         children.setdefault(parent, []).append(task)
         children.setdefault(task.name, [])
-    placed: list[tuple[int, _Task]] = []
-    stack = [(0, task) for task in reversed(children[""])]
+    placed: list[tuple[str, _Task]] = []
+    stack = [("", False, task) for task in reversed(children[""])]
     while stack:
-        depth, task = stack.pop()
-        placed.append((depth, task))
+        space, forks, task = stack.pop()
+        placed.append((f"{space}╰ " if forks else space, task))
         below = children[task.name]
-        step = 0 if len(below) == 1 else 1
-        stack += [(depth + step, each) for each in reversed(below)]
+        if forks:
+            space += "  "
+        stack += [(space, len(below) > 1, each) for each in reversed(below)]
     return placed

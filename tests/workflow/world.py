@@ -177,9 +177,7 @@ class World:
         self.finished.append(request)
         self.log.append(f"{request.task.operation} {request.state}")
         self.change(
-            last_operation=LastOperation(
-                type=request.task.operation, state=request.state, updated=datetime.now(UTC)
-            )
+            last_operation=LastOperation(type=request.task.operation, state=request.state, updated=datetime.now(UTC))
         )
 
     @activity.defn
