@@ -1,0 +1,68 @@
+# Every target installs what it needs. As root on Debian 12 or newer: Python 3.11, and the network for packages.
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python3; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$each; break; }; done)
+NAME ?= default
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv packages landscape demo status down test test-unit lint format lock clean
+
+help: ## Say what there is.
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
+		printf '  make %-12s %s\n' "$$target" "$$text"; done
+
+demo: venv packages ## Bring up the landscape and a first cluster, and show them.
+	$(BIN)/gardener demo --name $(NAME)
+
+landscape: venv packages ## Bring up the landscape: Temporal, a garden, a cloud and two seeds.
+	$(BIN)/gardener landscape up --name $(NAME)
+
+status: venv ## Say what of the landscape runs where.
+	$(BIN)/gardener landscape status --name $(NAME)
+
+down: venv ## Take the landscape down; nothing stays but caches.
+	$(BIN)/gardener landscape down --name $(NAME)
+
+test: venv packages ## All tests; those of the landscape bring up one of their own.
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+test-unit: venv ## The tests that need no landscape.
+	$(BIN)/pytest -m 'not landscape and not chaos' $(PYTEST_ARGS)
+
+lint: venv ## Style, types, and who may import whom.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: venv ## Format the code.
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format .
+
+venv: $(VENV)/.installed ## The virtual environment with locked packages.
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is missing: apt-get install python3 python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null || { \
+			echo "Python's venv module is missing: apt-get install python3-venv" >&2; exit 1; }; \
+		echo "installing Debian packages: python3-venv"; \
+		apt-get install -y -qq python3-venv || { apt-get update -qq && apt-get install -y -qq python3-venv; }; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --editable .
+	@touch $@
+
+packages: ## The Debian packages that are missing.
+	@landscape/packages.sh
+
+lock: venv ## Choose the newest versions that pyproject.toml allows.
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --all-extras --generate-hashes --no-header --python-version 3.11 \
+		pyproject.toml --output-file requirements.lock
+
+clean: ## Remove the virtual environment and the tools' caches.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
