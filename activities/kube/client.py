@@ -116,12 +116,6 @@ class KubeClient:
         self._endpoint = endpoint
         self._token = ""
 
-    def follow(self, kubeconfig: Path) -> None:
-        """Go on with what a kubeconfig file says, now and when it rotates."""
-        self.reconfigure(endpoint_of(parse_kubeconfig(kubeconfig.read_bytes()), kubeconfig.parent))
-        self._path = kubeconfig
-        self._files_read_at = float("-inf")
-
     async def close(self) -> None:
         self._closed = True
         for task in self._retired:

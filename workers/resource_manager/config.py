@@ -39,8 +39,6 @@ class ClientConnection(ApiModel):
 
     kubeconfig: Path | None = None
     """A file, read again when it or its token file rotates. None: the pod's service account."""
-    bootstrap_kubeconfig: Path | None = None
-    """Used until ``kubeconfig`` works: its token is requested by ourselves, with these short-lived rights."""
     namespaces: tuple[str, ...] = ()
     """Only objects in these namespaces; none: in all."""
 

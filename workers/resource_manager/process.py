@@ -10,7 +10,7 @@ from activities.kube.client import KubeClient
 from activities.kube.errors import NotFound
 from api.resources import CONFIG_MAP
 from workers.resource_manager.config import ResourceManagerConfig
-from workers.resource_manager.connections import leave_bootstrap, source_client, target_client
+from workers.resource_manager.connections import source_client, target_client
 from workers.resource_manager.managed_resources import ManagedResourceController
 from workers.runtime import ConfigError, Health, load_config, run_until_signal
 
@@ -38,8 +38,6 @@ async def _serve(config: ResourceManagerConfig, health: Health) -> None:
     target_caches = Caches(target) if target is not source else source_caches
     try:
         parts = await _controllers(config, source, source_caches, target, target_caches, health)
-        if connection is not None:
-            parts.append(leave_bootstrap(target, connection))
         await _side_by_side(parts)
     finally:
         await source_caches.close()
