@@ -31,8 +31,8 @@ class KubeModel(BaseModel):
     )
 
     def to_wire(self) -> dict[str, Any]:
-        """The object as JSON: what was read or set. Unset defaults are left to the API server."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        """The object as JSON: what was read or set. Unset defaults are left to the API server, nulls mean unset."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
 
 
 # Field types whose schema Python's types cannot say.

@@ -1,6 +1,7 @@
 """The scheduler: writes ``spec.seedName`` of new Shoots, or says why no seed fits."""
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from datetime import UTC, datetime
@@ -66,7 +67,7 @@ class Scheduler:
     async def run(self, health: Health) -> None:
         """Until cancelled."""
         await asyncio.gather(self._shoots.synced(), self._seeds.synced(), self._profiles.synced())
-        self._controller.watch(self._shoots, when=lambda event: event.type != "DELETED" and _pending(event.object))
+        self._controller.watch(self._shoots, when=_asks_for_a_seed)
         # A changed seed or profile may be what a Shoot waits for.
         self._controller.watch(self._seeds, keys=lambda event: self._waiting() if _worth_a_look(event) else ())
         self._controller.watch(self._profiles, keys=lambda _: self._waiting())
@@ -117,12 +118,25 @@ class Scheduler:
         metadata = obj["metadata"]
         patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": {"seedName": seed}}
         try:
-            await self._garden.patch(resources.SHOOT, metadata["name"], metadata["namespace"], patch)
+            bound = await self._garden.patch(resources.SHOOT, metadata["name"], metadata["namespace"], patch)
         except Conflict:
             raise TryAgain("the shoot has changed meanwhile", after=0.05) from None
         self._assumed[metadata["uid"]] = seed
+        await self._withdraw_failure(bound)
         log.info("shoot %s/%s goes to seed %s", metadata["namespace"], metadata["name"], seed)
         await emit(self._garden, obj, _NAME, "SchedulingSuccessful", f"Scheduled to seed '{seed}'")
+
+    async def _withdraw_failure(self, bound: dict[str, Any]) -> None:
+        """A report that no seed fits is out of date now; whoever has written since knows better."""
+        last = (bound.get("status") or {}).get("lastOperation") or {}
+        if (last.get("type"), last.get("state")) != ("Create", "Pending"):
+            return
+        metadata = bound["metadata"]
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"lastOperation": None}}
+        with contextlib.suppress(Conflict):
+            await self._garden.patch(
+                resources.SHOOT, metadata["name"], metadata["namespace"], patch, subresource="status"
+            )
 
     async def _report_failure(self, obj: dict[str, Any], reason: str) -> None:
         description = f"Failed to schedule Shoot: {reason}"
@@ -155,6 +169,12 @@ def _pending(shoot: dict[str, Any]) -> bool:
         and spec.get("schedulerName", _SCHEDULER) == _SCHEDULER
         and not any(pool.get("controlPlane") for pool in spec["provider"].get("workers") or [])
     )
+
+
+def _asks_for_a_seed(event: WatchEvent) -> bool:
+    """A Shoot that is new or whose spec changed; what we report of it ourselves is no news."""
+    known = event.old["metadata"]["generation"] if event.old else None
+    return event.type != "DELETED" and _pending(event.object) and event.object["metadata"]["generation"] != known
 
 
 def _worth_a_look(event: WatchEvent) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from api.core.v1beta1.project import Project, ProjectMember, Subject
+
+S = TypeVar("S", bound=Subject)
 
 _RBAC = "rbac.authorization.k8s.io"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
@@ -26,11 +30,7 @@ def default_project(project: Project, old: Project | None, user: str) -> None:
         spec.created_by = old.spec.created_by
     members = list(spec.members or [])
     if spec.owner is None:
-        chosen = next((each for each in members if "owner" in [each.role, *(each.roles or [])]), spec.created_by)
-        if chosen is not None:
-            spec.owner = Subject(
-                **chosen.model_dump(include=set(Subject.model_fields), exclude_none=True, by_alias=False)
-            )
+        spec.owner = next((_as(Subject, each) for each in members if "owner" in _roles(each)), spec.created_by)
     for member in members:
         if member.role is None and not member.roles:
             member.role = "viewer"
@@ -41,13 +41,21 @@ def default_project(project: Project, old: Project | None, user: str) -> None:
                 member.roles = [role for role in member.roles or [] if role != "owner"]
         found = next((each for each in members if _same(each, owner)), None)
         if found is None:
-            found = ProjectMember(**owner.model_dump(exclude_none=True, by_alias=False))
+            found = _as(ProjectMember, owner)
             members.append(found)
-        roles = [*([found.role] if found.role else []), *(found.roles or []), "admin", "owner"]
-        found.role, *further = dict.fromkeys(roles)
+        found.role, *further = dict.fromkeys([*_roles(found), "admin", "owner"])
         found.roles = further
-    if members != (spec.members or []) or owner is not None:
+    if members:
         spec.members = members
+
+
+def _roles(member: ProjectMember) -> list[str]:
+    return [*([member.role] if member.role else []), *(member.roles or [])]
+
+
+def _as(model: type[S], subject: Subject) -> S:
+    """The same subject in another model."""
+    return model(kind=subject.kind, api_group=subject.api_group, name=subject.name, namespace=subject.namespace)
 
 
 def _same(one: Subject, other: Subject) -> bool:

@@ -28,9 +28,15 @@ _MAX_PROJECT_NAME = 10
 def check_cloud_profile(profile: CloudProfile, now: datetime) -> Faults:
     faults = Faults()
     spec = profile.spec
-    for path, entries in (("kubernetes", spec.kubernetes.versions), ("machineImages", spec.machine_images)):
-        if not entries:
-            faults.required(SPEC / path, "must offer at least one")
+    offers = {
+        SPEC / "kubernetes" / "versions": spec.kubernetes.versions,
+        SPEC / "machineImages": spec.machine_images,
+        SPEC / "machineTypes": spec.machine_types,
+        SPEC / "regions": spec.regions,
+    }
+    for path, offered in offers.items():
+        if not offered:
+            faults.required(path, "must offer at least one")
     _check_versions(spec.kubernetes.versions, SPEC / "kubernetes" / "versions", now, faults)
     if spec.kubernetes.versions and all(is_version(each.version) for each in spec.kubernetes.versions):
         newest = max(spec.kubernetes.versions, key=lambda each: Version(each.version))
@@ -46,10 +52,6 @@ def check_cloud_profile(profile: CloudProfile, now: datetime) -> Faults:
     for index, kind in enumerate(spec.machine_types):
         if kind.storage and (kind.storage.size is None) == (kind.storage.min_size is None):
             faults.invalid(SPEC / "machineTypes" @ index / "storage", kind.storage.type, "needs either size or minSize")
-    if not spec.machine_types:
-        faults.required(SPEC / "machineTypes", "must offer at least one")
-    if not spec.regions:
-        faults.required(SPEC / "regions", "must offer at least one")
     capabilities = [each.name for each in spec.machine_capabilities or []]
     if capabilities and "architecture" not in capabilities:
         faults.required(SPEC / "machineCapabilities", "must define architecture")
@@ -89,9 +91,9 @@ def check_cloud_profile_change(
     """What Shoots use must stay."""
     faults = Faults()
     faults.fixed(SPEC / "type", old.spec.type, profile.spec.type)
-    limits = [each.spec.limits.max_nodes_total if each.spec.limits else None for each in (old, profile)]
-    if limits[1] is not None and (limits[0] is None or limits[1] < limits[0]) and limits[0] is not None:
-        faults.invalid(SPEC / "limits" / "maxNodesTotal", limits[1], f"must not decrease from {limits[0]}")
+    before, after = (each.spec.limits.max_nodes_total if each.spec.limits else None for each in (old, profile))
+    if before is not None and after is not None and after < before:
+        faults.invalid(SPEC / "limits" / "maxNodesTotal", after, f"must not decrease from {before}")
     versions = _gone(old.spec.kubernetes.versions, profile.spec.kubernetes.versions, "version")
     types = _gone(old.spec.machine_types, profile.spec.machine_types, "name")
     images = {(i.name, v.version) for i in old.spec.machine_images for v in i.versions}
@@ -109,9 +111,9 @@ def check_cloud_profile_change(
             if image and (image.name, image.version) in images:
                 detail = f"{image.name} {image.version} is used by Shoot {owner} and cannot be removed"
                 faults.forbidden(SPEC / "machineImages", detail)
-    before = {each.version: each for each in old.spec.kubernetes.versions}
+    known = {each.version: each for each in old.spec.kubernetes.versions}
     for index, each in enumerate(profile.spec.kubernetes.versions):
-        earlier = before.get(each.version)
+        earlier = known.get(each.version)
         if earlier and stage(each, now) == "unavailable" != stage(earlier, now):
             faults.forbidden(SPEC / "kubernetes" / "versions" @ index, "cannot become unavailable again")
     return faults

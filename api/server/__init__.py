@@ -1,0 +1,63 @@
+"""The garden API's own server: webhooks that default and validate what a schema alone cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.constants import CORE, SECURITY
+
+MUTATE_PATH = "/mutate"
+VALIDATE_PATH = "/validate"
+
+# Which kinds need more than their schemas; handlers for them are in ``api.server.kinds``.
+MUTATED = {
+    (CORE, "v1beta1"): ("shoots", "projects", "seeds", "secretbindings", "internalsecrets"),
+    (SECURITY, "v1alpha1"): ("credentialsbindings",),
+}
+VALIDATED = {
+    (CORE, "v1beta1"): (
+        "shoots",
+        "projects",
+        "seeds",
+        "cloudprofiles",
+        "secretbindings",
+        "shootstates",
+        "backupbuckets",
+    ),
+    (SECURITY, "v1alpha1"): ("credentialsbindings",),
+}
+
+
+def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
+    """What tells an API server to ask us: ``url`` like ``https://198.18.0.1:9443``, ``ca_bundle`` base64 of PEM."""
+
+    def configuration(
+        kind: str, path: str, kinds: dict[tuple[str, str], tuple[str, ...]], operations: list[str]
+    ) -> dict[str, Any]:
+        webhook: dict[str, Any] = {
+            "name": f"{path.strip('/')}.admission.gardener.cloud",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": url + path, "caBundle": ca_bundle},
+            # Nothing gets past us while we are away: the order of deletion and references hang on it.
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "sideEffects": "None",
+            "timeoutSeconds": 10,
+            "rules": [
+                {"apiGroups": [group], "apiVersions": [version], "operations": operations, "resources": list(plurals)}
+                for (group, version), plurals in kinds.items()
+            ],
+        }
+        if kind == "MutatingWebhookConfiguration":
+            webhook["reinvocationPolicy"] = "IfNeeded"
+        return {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": kind,
+            "metadata": {"name": "gardener-admission"},
+            "webhooks": [webhook],
+        }
+
+    return [
+        configuration("MutatingWebhookConfiguration", MUTATE_PATH, MUTATED, ["CREATE", "UPDATE"]),
+        configuration("ValidatingWebhookConfiguration", VALIDATE_PATH, VALIDATED, ["CREATE", "UPDATE", "DELETE"]),
+    ]

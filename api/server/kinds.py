@@ -1,0 +1,363 @@
+"""What the server does for each kind: gather what the decision needs, then ask the pure functions."""
+
+from __future__ import annotations
+
+import random
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from api import resources
+from api.constants import CORE, FINALIZER, SECURITY, SEED_NAME_PREFIX, SEED_PROVIDER, SEED_REGION
+from api.core.v1beta1.cloud_profile import CloudProfile
+from api.core.v1beta1.controller_registration import ControllerRegistration
+from api.core.v1beta1.project import Project
+from api.core.v1beta1.secret_binding import SecretBinding
+from api.core.v1beta1.seed import Seed
+from api.core.v1beta1.shoot import Shoot
+from api.core.v1beta1.shoot_state import ShootState
+from api.defaulting.project import default_project
+from api.defaulting.shoot import Surroundings, default_shoot
+from api.meta import KubeObject
+from api.resources import Resource
+from api.security.v1alpha1.credentials_binding import CredentialsBinding
+from api.server.review import Garden, Object, Refusal, Review, refuse_forbidden, refuse_invalid
+from api.validation.field import Faults, Path
+from api.validation.garden import (
+    check_cloud_profile,
+    check_cloud_profile_change,
+    check_project,
+    check_seed,
+    check_seed_change,
+    check_seed_unused,
+)
+from api.validation.operations import check_deletion_confirmed, check_finalizer_kept, check_operations
+from api.validation.references import World, check_references, references
+from api.validation.shoot import check_shoot
+
+Mutate = Callable[[Review, Garden], Awaitable[Object]]
+"""Returns the object as it should be stored."""
+Validate = Callable[[Review, Garden], Awaitable[list[str]]]
+"""Returns warnings; raises Refusal."""
+
+_BINDING = replace(resources.SHOOT, plural="shoots/binding")
+
+
+# Shoot
+
+
+async def mutate_shoot(review: Review, garden: Garden) -> Object:
+    shoot, old = review.models(Shoot)
+    around = Surroundings(
+        profile=await _profile(shoot, garden),
+        seed=await _seed(shoot.spec.seed_name, garden),
+        project=await _project_of(review.namespace, garden),
+        user=review.user.name,
+        now=datetime.now(UTC),
+        random=random.Random(),
+    )
+    default_shoot(shoot, old, around)
+    return shoot.to_wire()
+
+
+async def validate_shoot(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE":
+        refuse_forbidden(review, check_deletion_confirmed(Shoot.of(review.old or {})))
+        return []
+    shoot, old = review.models(Shoot)
+    refuse_invalid(review, check_operations(shoot, old))
+    if old is not None:
+        refuse_forbidden(review, check_finalizer_kept(shoot, old))
+    if not review.spec_changed:
+        return []
+    if review.deleting:
+        raise Refusal.forbidden(review, "spec: the Shoot is being deleted, its spec cannot be changed")
+    project = await _project_of(review.namespace, garden)
+    refuse_invalid(review, check_shoot(shoot, old, project.metadata.name if project else None))
+    await _check_seed_choice(review, shoot, old, garden)
+    refuse_forbidden(review, check_references(shoot, old, await _world(shoot, project, garden)))
+    return []
+
+
+async def _check_seed_choice(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """Who chooses a seed by hand needs the right to do so."""
+    before = old.spec.seed_name if old else None
+    if shoot.spec.seed_name == before:
+        return
+    if not await garden.allowed(review.user, "update", _BINDING, review.namespace, review.name):
+        raise Refusal.forbidden(
+            review, f"spec.seedName: user {review.user.name} may not update shoots/binding; the scheduler chooses seeds"
+        )
+
+
+async def _world(shoot: Shoot, project: Project | None, garden: Garden) -> World:
+    missing = [each for each in references(shoot) if not await garden.find(each.resource, each.name, each.namespace)]
+    seed_name = shoot.spec.seed_name
+    shoots = [each for each in await garden.list(resources.SHOOT) if each["metadata"].get("uid") != shoot.metadata.uid]
+    seeds = [Seed.of(each) for each in await garden.list(resources.SEED)]
+    return World(
+        project=project,
+        profile=await _profile(shoot, garden),
+        seed=await _seed(seed_name, garden),
+        shoots_on_seed=sum(1 for each in shoots if each["spec"].get("seedName") == seed_name),
+        registrations=tuple(
+            ControllerRegistration.of(each) for each in await garden.list(resources.CONTROLLER_REGISTRATION)
+        ),
+        binding_provider=await _binding_provider(shoot, garden),
+        missing=tuple(missing),
+        now=datetime.now(UTC),
+        default_domains=frozenset(domain.domain for seed in seeds for domain in seed.spec.dns.defaults or []),
+        other_domains={
+            f"{each['metadata']['namespace']}/{each['metadata']['name']}": domain
+            for each in shoots
+            if (domain := (each["spec"].get("dns") or {}).get("domain"))
+        },
+    )
+
+
+async def _binding_provider(shoot: Shoot, garden: Garden) -> str | None:
+    spec, namespace = shoot.spec, shoot.metadata.namespace
+    if spec.credentials_binding_name:
+        binding = await garden.find(resources.CREDENTIALS_BINDING, spec.credentials_binding_name, namespace)
+    elif spec.secret_binding_name:
+        binding = await garden.find(resources.SECRET_BINDING, spec.secret_binding_name, namespace)
+    else:
+        return None
+    provider: str | None = ((binding or {}).get("provider") or {}).get("type")
+    return provider
+
+
+async def _profile(shoot: Shoot, garden: Garden) -> CloudProfile | None:
+    reference = shoot.spec.cloud_profile
+    name = reference.name if reference else shoot.spec.cloud_profile_name
+    if name is None or (reference is not None and reference.kind != "CloudProfile"):
+        return None
+    found = await garden.find(resources.CLOUD_PROFILE, name)
+    return CloudProfile.of(found) if found else None
+
+
+async def _seed(name: str | None, garden: Garden) -> Seed | None:
+    found = await garden.find(resources.SEED, name) if name else None
+    return Seed.of(found) if found else None
+
+
+async def _project_of(namespace: str, garden: Garden) -> Project | None:
+    for each in await garden.list(resources.PROJECT):
+        if each.get("spec", {}).get("namespace") == namespace:
+            return Project.of(each)
+    # The list may lag behind a Project that was made a moment ago; its namespace says its name.
+    found = await garden.find(resources.NAMESPACE, namespace)
+    name = ((found or {}).get("metadata", {}).get("labels") or {}).get("project.gardener.cloud/name")
+    project = await garden.find(resources.PROJECT, name) if name else None
+    if project is None or project.get("spec", {}).get("namespace") != namespace:
+        return None
+    return Project.of(project)
+
+
+# CloudProfile, Seed, Project
+
+
+async def validate_cloud_profile(review: Review, garden: Garden) -> list[str]:
+    now = datetime.now(UTC)
+    if review.operation == "DELETE":
+        shoots = await _shoots(garden, lambda spec: (spec.get("cloudProfile") or {}).get("name") == review.name)
+        if shoots:
+            raise Refusal.forbidden(review, f"it is used by Shoots: {', '.join(map(_name, shoots[:5]))}")
+        return []
+    profile, old = review.models(CloudProfile)
+    if not review.spec_changed or review.deleting:
+        return []
+    refuse_invalid(review, check_cloud_profile(profile, now))
+    if old is not None:
+        shoots = await _shoots(garden, lambda spec: (spec.get("cloudProfile") or {}).get("name") == review.name)
+        faults = check_cloud_profile_change(profile, old, [Shoot.of(each) for each in shoots], now)
+        refuse_forbidden(review, faults)
+    return []
+
+
+async def mutate_seed(review: Review, garden: Garden) -> Object:
+    seed, _ = review.models(Seed)
+    labels = {
+        f"{SEED_NAME_PREFIX}{seed.metadata.name}": "true",
+        SEED_PROVIDER: seed.spec.provider.type,
+        SEED_REGION: seed.spec.provider.region,
+    }
+    if not labels.items() <= seed.metadata.labels.items():
+        seed.metadata.labels = seed.metadata.labels | labels
+    return seed.to_wire()
+
+
+async def validate_seed(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE":
+        refuse_forbidden(review, check_seed_unused(Seed.of(review.old or {}), await _shoots_on(review.name, garden)))
+        return []
+    seed, old = review.models(Seed)
+    if not review.spec_changed or review.deleting:
+        return []
+    refuse_invalid(review, check_seed(seed))
+    if old is not None:
+        refuse_forbidden(review, check_seed_change(seed, old, await _shoots_on(review.name, garden)))
+    refuse_forbidden(review, await _missing_seed_references(seed, garden))
+    return []
+
+
+async def _missing_seed_references(seed: Seed, garden: Garden) -> Faults:
+    spec, dns = Path("spec"), seed.spec.dns
+    named = [(spec / "dns" / "internal" / "credentialsRef", dns.internal.credentials_ref)]
+    for index, domain in enumerate(dns.defaults or []):
+        named.append((spec / "dns" / "defaults" @ index / "credentialsRef", domain.credentials_ref))
+    if dns.provider:
+        named.append((spec / "dns" / "provider" / "credentialsRef", dns.provider.credentials_ref))
+    if seed.spec.backup:
+        named.append((spec / "backup" / "credentialsRef", seed.spec.backup.credentials_ref))
+    faults = Faults()
+    for path, reference in named:
+        if reference.kind in (None, "Secret") and not await garden.find(
+            resources.SECRET, reference.name or "", reference.namespace
+        ):
+            faults.not_found(path, f"{reference.namespace}/{reference.name}", "there is no such Secret")
+    return faults
+
+
+async def _shoots(garden: Garden, wanted: Callable[[dict[str, Any]], bool]) -> list[Object]:
+    return [each for each in await garden.list(resources.SHOOT) if wanted(each["spec"])]
+
+
+async def _shoots_on(seed: str, garden: Garden) -> list[str]:
+    return [
+        _name(each)
+        for each in await garden.list(resources.SHOOT)
+        if seed in (each["spec"].get("seedName"), (each.get("status") or {}).get("seedName"))
+    ]
+
+
+def _name(obj: Object) -> str:
+    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+async def mutate_project(review: Review, garden: Garden) -> Object:
+    project, old = review.models(Project)
+    default_project(project, old, review.user.name)
+    return project.to_wire()
+
+
+async def validate_project(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE":
+        refuse_forbidden(review, check_deletion_confirmed(Project.of(review.old or {})))
+        return []
+    project, old = review.models(Project)
+    if not review.spec_changed or review.deleting:
+        return []
+    others = [Project.of(each) for each in await garden.list(resources.PROJECT)]
+    refuse_invalid(review, check_project(project, others))
+    if old is not None and old.spec.owner is not None and project.spec.owner is None:
+        raise Refusal.forbidden(review, "spec.owner: cannot be removed")
+    return []
+
+
+# Bindings and the rest
+
+
+async def mutate_binding(review: Review, garden: Garden) -> Object:
+    """References without a namespace mean the binding's own."""
+    obj = dict(review.object or {})
+    for field in ("secretRef", "credentialsRef"):
+        if field in obj and not obj[field].get("namespace"):
+            obj[field] = {**obj[field], "namespace": review.namespace}
+    if obj.get("quotas"):
+        obj["quotas"] = [
+            each if each.get("namespace") else {**each, "namespace": review.namespace} for each in obj["quotas"]
+        ]
+    return obj
+
+
+async def validate_binding(review: Review, garden: Garden) -> list[str]:
+    model: type[KubeObject] = CredentialsBinding if review.group == SECURITY else SecretBinding
+    binding = model.of((review.old if review.operation == "DELETE" else review.object) or {})
+    if review.operation == "DELETE" or (review.operation == "UPDATE" and _finalizer_dropped(review)):
+        field = "credentialsBindingName" if review.group == SECURITY else "secretBindingName"
+        users = [
+            each
+            for each in await _shoots(garden, lambda spec: spec.get(field) == review.name)
+            if each["metadata"]["namespace"] == review.namespace
+        ]
+        if users:
+            raise Refusal.forbidden(review, f"it is used by Shoots: {', '.join(map(_name, users[:5]))}")
+        return []
+    if review.operation == "CREATE":
+        await _check_bound(review, binding, garden)
+    return []
+
+
+def _finalizer_dropped(review: Review) -> bool:
+    before, after = ((each or {}).get("metadata", {}).get("finalizers") or [] for each in (review.old, review.object))
+    return FINALIZER in before and FINALIZER not in after
+
+
+async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> None:
+    """Whoever binds must be able to read what is bound."""
+    wire = binding.to_wire()
+    reference = wire.get("credentialsRef") or {"apiVersion": "v1", "kind": "Secret", **wire.get("secretRef", {})}
+    path = "credentialsRef" if "credentialsRef" in wire else "secretRef"
+    bound: list[tuple[str, Resource, dict[str, Any]]] = []
+    try:
+        bound.append((path, resources.resource_of(reference["apiVersion"], reference["kind"]), reference))
+    except KeyError:
+        kinds = (
+            "v1 Secret, core.gardener.cloud/v1beta1 InternalSecret, security.gardener.cloud/v1alpha1 WorkloadIdentity"
+        )
+        raise Refusal.forbidden(review, f"{path}: {reference['kind']} is none of {kinds}") from None
+    bound += [(f"quotas[{index}]", resources.QUOTA, each) for index, each in enumerate(wire.get("quotas") or [])]
+    for path, resource, each in bound:
+        where = f"{each['namespace']}/{each['name']}"
+        if not await garden.find(resource, each["name"], each["namespace"]):
+            raise Refusal.forbidden(review, f'{path}: Not found: "{where}": there is no such {resource.kind}')
+        if not await garden.allowed(review.user, "get", resource, each["namespace"], each["name"]):
+            raise Refusal.forbidden(review, f"{path}: user {review.user.name} may not get {resource.kind} {where}")
+
+
+async def mutate_internal_secret(review: Review, garden: Garden) -> Object:
+    """``stringData`` is write-only: it goes into ``data``."""
+    obj = dict(review.object or {})
+    plain = obj.pop("stringData", None) or {}
+    if plain:
+        encoded = {key: b64encode(value.encode()).decode() for key, value in plain.items()}
+        obj["data"] = (obj.get("data") or {}) | encoded
+    return obj
+
+
+async def validate_shoot_state(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE":
+        refuse_forbidden(review, check_deletion_confirmed(ShootState.of(review.old or {})))
+    return []
+
+
+async def validate_backup_bucket(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE":
+        entries = await garden.list(resources.CORE_BACKUP_ENTRY)
+        users = [each for each in entries if each["spec"]["bucketName"] == review.name]
+        if users:
+            raise Refusal.forbidden(review, f"it holds BackupEntries: {', '.join(map(_name, users[:5]))}")
+    return []
+
+
+MUTATORS: dict[tuple[str, str], Mutate] = {
+    (CORE, "shoots"): mutate_shoot,
+    (CORE, "projects"): mutate_project,
+    (CORE, "seeds"): mutate_seed,
+    (CORE, "secretbindings"): mutate_binding,
+    (CORE, "internalsecrets"): mutate_internal_secret,
+    (SECURITY, "credentialsbindings"): mutate_binding,
+}
+VALIDATORS: dict[tuple[str, str], Validate] = {
+    (CORE, "shoots"): validate_shoot,
+    (CORE, "projects"): validate_project,
+    (CORE, "seeds"): validate_seed,
+    (CORE, "cloudprofiles"): validate_cloud_profile,
+    (CORE, "secretbindings"): validate_binding,
+    (CORE, "shootstates"): validate_shoot_state,
+    (CORE, "backupbuckets"): validate_backup_bucket,
+    (SECURITY, "credentialsbindings"): validate_binding,
+}

@@ -1,0 +1,115 @@
+"""A question of the API server, and what an answer may need to look up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+from api.meta import KubeObject
+from api.resources import Resource
+from api.validation.field import Faults
+
+Object = dict[str, Any]
+K = TypeVar("K", bound=KubeObject)
+
+
+class Garden(Protocol):
+    """Reads the garden; whoever runs the server brings it."""
+
+    async def find(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
+        """The object, or None if there is none for certain."""
+
+    async def list(self, resource: Resource, namespace: str | None = None) -> list[Object]:
+        """All there are; may lag behind by a moment."""
+
+    async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
+        """Whether RBAC lets a user do this; a subresource is part of the resource's plural, ``shoots/binding``."""
+
+
+@dataclass(frozen=True)
+class User:
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: Mapping[str, list[str]] | None = None
+
+
+@dataclass(frozen=True)
+class Review:
+    """One write that waits for our answer."""
+
+    uid: str
+    operation: Literal["CREATE", "UPDATE", "DELETE"]
+    group: str
+    plural: str
+    kind: str
+    namespace: str
+    name: str
+    user: User
+    object: Object | None
+    old: Object | None
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any]) -> Review:
+        user = request.get("userInfo") or {}
+        return cls(
+            uid=request["uid"],
+            operation=request["operation"],
+            group=request["resource"]["group"],
+            plural=request["resource"]["resource"],
+            kind=request["kind"]["kind"],
+            namespace=request.get("namespace", ""),
+            name=request.get("name", ""),
+            user=User(
+                name=user.get("username", ""),
+                groups=tuple(user.get("groups") or ()),
+                uid=user.get("uid", ""),
+                extra=user.get("extra"),
+            ),
+            object=request.get("object"),
+            old=request.get("oldObject"),
+        )
+
+    def models(self, model: type[K]) -> tuple[K, K | None]:
+        """The written object, and the one before it."""
+        if self.object is None:
+            raise ValueError(f"a {self.operation} has no object")
+        return model.of(self.object), model.of(self.old) if self.old else None
+
+    @property
+    def spec_changed(self) -> bool:
+        return self.old is None or self.object is None or self.object.get("spec") != self.old.get("spec")
+
+    @property
+    def deleting(self) -> bool:
+        return self.object is not None and "deletionTimestamp" in self.object["metadata"]
+
+
+class Refusal(Exception):
+    """The write is refused; the text is for its author."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+
+    @classmethod
+    def invalid(cls, review: Review, faults: Faults) -> Refusal:
+        """422: the object contradicts itself or its past."""
+        return cls(422, "Invalid", f'{review.kind}.{review.group} "{review.name}" is invalid: {faults}')
+
+    @classmethod
+    def forbidden(cls, review: Review, what: Faults | str) -> Refusal:
+        """403: other objects, or the author's rights, stand against it."""
+        return cls(403, "Forbidden", f'{review.plural}.{review.group} "{review.name}" is forbidden: {what}')
+
+
+def refuse_invalid(review: Review, faults: Faults) -> None:
+    if faults:
+        raise Refusal.invalid(review, faults)
+
+
+def refuse_forbidden(review: Review, faults: Faults) -> None:
+    if faults:
+        raise Refusal.forbidden(review, faults)

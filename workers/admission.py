@@ -1,0 +1,125 @@
+"""The admission server of the garden: a process that answers the API server's webhooks."""
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from api import resources
+from api.model import ApiModel
+from api.resources import Resource
+from api.server.app import application
+from api.server.review import User
+from workers.runtime import Health, HealthConfig, load_config, run_until_signal
+
+log = logging.getLogger(__name__)
+
+_CACHED = (
+    resources.SHOOT,
+    resources.SEED,
+    resources.PROJECT,
+    resources.CLOUD_PROFILE,
+    resources.CONTROLLER_REGISTRATION,
+    resources.CREDENTIALS_BINDING,
+    resources.SECRET_BINDING,
+    resources.CORE_BACKUP_ENTRY,
+)
+_SYNC_SECONDS = 5.0
+_MASTERS = "system:masters"
+
+
+class ClientConnection(ApiModel):
+    kubeconfig: Path
+
+
+class WebhookServer(ApiModel):
+    address: str
+    port: int = 9443
+    certificate_file: Path
+    private_key_file: Path
+
+
+class AdmissionConfig(ApiModel):
+    garden_client_connection: ClientConnection
+    server: WebhookServer
+    health: HealthConfig = HealthConfig()
+
+
+async def run(config_path: str) -> None:
+    """Run until SIGTERM."""
+    config = load_config(AdmissionConfig, config_path)
+    client = KubeClient.from_kubeconfig(config.garden_client_connection.kubeconfig)
+    caches = Caches(client)
+    health = Health()
+    health_runner = await health.serve(config.health)
+    runner = web.AppRunner(application(CachedGarden(client, caches)), access_log=None, keepalive_timeout=300)
+    try:
+        await runner.setup()
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(config.server.certificate_file, config.server.private_key_file)
+        await web.TCPSite(runner, config.server.address, config.server.port, ssl_context=context).start()
+        await run_until_signal(_become_ready(caches, health))
+    finally:
+        await runner.cleanup()
+        await health_runner.cleanup()
+        await caches.close()
+        await client.close()
+
+
+async def _become_ready(caches: Caches, health: Health) -> None:
+    await asyncio.gather(*(caches.of(resource).synced() for resource in _CACHED))
+    health.ready = True
+    log.info("answering admission reviews")
+    await asyncio.Event().wait()
+
+
+class CachedGarden:
+    """Reads from caches; what they do not hold may be newer than they are, and is asked for."""
+
+    def __init__(self, client: KubeClient, caches: Caches) -> None:
+        self._client = client
+        self._caches = caches
+
+    async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        if resource in _CACHED:
+            found = self._caches.of(resource).get(name, namespace)
+            if found is not None:
+                return found
+        return await self._client.find(resource, name, namespace)
+
+    async def list(self, resource: Resource, namespace: str | None = None) -> list[dict[str, Any]]:
+        cache = self._caches.of(resource)
+        await asyncio.wait_for(cache.synced(), _SYNC_SECONDS)
+        return cache.list(namespace)
+
+    async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
+        if _MASTERS in user.groups:
+            return True
+        plural, _, subresource = resource.plural.partition("/")
+        review = {
+            "apiVersion": resources.SUBJECT_ACCESS_REVIEW.api_version,
+            "kind": "SubjectAccessReview",
+            "metadata": {},
+            "spec": {
+                "user": user.name,
+                "groups": list(user.groups),
+                "uid": user.uid,
+                "extra": dict(user.extra or {}),
+                "resourceAttributes": {
+                    "namespace": namespace or "",
+                    "name": name,
+                    "verb": verb,
+                    "group": resource.group,
+                    "version": resource.version,
+                    "resource": plural,
+                    "subresource": subresource,
+                },
+            },
+        }
+        answer = await self._client.create(review)
+        return bool(answer.get("status", {}).get("allowed"))
