@@ -197,6 +197,19 @@ class Flow:
         """Why a task is skipped; empty if it is not."""
         return self._tasks[name].unless
 
+    def title(self, name: str) -> str:
+        """What a task is called in summaries."""
+        return self._tasks[name].title
+
+    def after(self, name: str) -> tuple[str, ...]:
+        """A task's predecessors."""
+        return self._tasks[name].after
+
+    def kept(self, name: str) -> FinishedTask | None:
+        """What an earlier attempt left of a task whose inputs are the same; None if the task has to run."""
+        kept = self._kept.get(name)
+        return kept if kept is not None and kept.digest == self._tasks[name].digest else None
+
     def comes_after(self, later: str, earlier: str) -> bool:
         """Whether ``later`` can only start once ``earlier`` is done, directly or transitively."""
         pending, seen = [later], {later}
@@ -287,12 +300,11 @@ class Flow:
         return 100 * sum(task.state.done for task in counted) // len(counted) if counted else 100
 
     def _start(self, task: _Task) -> None:
-        kept = self._kept.get(task.name)
         if self._stopping:
             return
         if task.unless:
             self._done(task, TaskState.SKIPPED)
-        elif kept is not None and kept.digest == task.digest:
+        elif (kept := self.kept(task.name)) is not None:
             task.result, task.attempt, task.trigger = kept.result, kept.attempt, kept.trigger
             task.note = f"kept from attempt {kept.attempt}"
             self._done(task, TaskState.KEPT)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -176,7 +177,7 @@ async def test_a_permanent_error_ends_in_failed_with_its_code(landscape: Landsca
 
 
 async def test_a_seed_that_nobody_serves_is_named(landscape: Landscape, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garden_shoots, "_UNANSWERED", garden_shoots.timedelta(seconds=1))
+    monkeypatch.setattr(garden_shoots, "_UNANSWERED", timedelta(seconds=1))
     await landscape.wake()
     status = await landscape.status(description="nobody takes tasks from queue seed-seed-1")
     assert status["lastOperation"]["state"] == "Processing"

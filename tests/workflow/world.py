@@ -17,7 +17,6 @@ from temporalio.worker import Worker
 from api.flows import (
     FinishOperation,
     FlowId,
-    FlowProgress,
     LastOperation,
     Refusal,
     ReportProgress,
@@ -132,7 +131,7 @@ class World:
 
     async def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
         async with asyncio.timeout(seconds):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 -- what the activities play is no event
                 await asyncio.sleep(0.02)
 
     def ran(self, task: str) -> int:
@@ -221,10 +220,6 @@ class World:
         if behaviour := self.behaviours.get(name):
             await behaviour()
         return TaskResult(secrets=(f"secret-of-{name}",))
-
-
-async def flow_progress(client: Client, flow_id: str) -> FlowProgress:
-    return await client.get_workflow_handle(flow_id).query("progress", result_type=FlowProgress)
 
 
 def operation(type_: OperationType, state: str) -> LastOperation:

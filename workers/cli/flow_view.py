@@ -1,0 +1,330 @@
+"""One flow as a person wants to see it, put together from its history.
+
+The history tells everything that has ended, the server's description what is being tried, and the graph,
+built again from the flow's input, what is still to come. No worker needs to be up.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from google.protobuf import json_format
+from temporalio.api.common.v1 import Payload, Payloads
+from temporalio.api.enums.v1 import EventType, PendingActivityState
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.converter import DataConverter, PayloadCodec
+from temporalio.exceptions import ApplicationError, TimeoutError, TimeoutType
+
+from api.flows import FlowInput, Survey, TaskState
+from api.model import ApiModel
+from api.operations import TaskResult
+from workflows.flow import Flow
+from workflows.shoot.delete import DeleteShoot, delete_flow
+from workflows.shoot.reconcile import reconcile_flow
+
+SURVEY = "survey"
+_OURS = frozenset({"report_progress"})
+"""Activities that accompany a flow and are none of its tasks."""
+
+
+class TaskView(ApiModel):
+    name: str
+    title: str
+    indent: str = ""
+    state: TaskState = TaskState.WAITING
+    after: tuple[str, ...] = ()
+    started: datetime | None = None
+    ended: datetime | None = None
+    attempts: int = 0
+    worker: str = ""
+    note: str = ""
+    error: str = ""
+    """The last one, also of a task that succeeded later."""
+
+    def seconds(self, now: datetime) -> float | None:
+        if self.started is None:
+            return None
+        return ((self.ended or now) - self.started).total_seconds()
+
+
+class Interruption(ApiModel):
+    """Something died and the flow went on."""
+
+    at: datetime
+    text: str
+
+
+class FlowView(ApiModel):
+    shoot: str
+    workflow_id: str
+    run_id: str
+    operation: str = ""
+    generation: int = 0
+    attempt: int = 1
+    state: str = "Running"
+    """Running, Completed, Failed, Canceled, Terminated or TimedOut."""
+    started: datetime
+    ended: datetime | None = None
+    percent: int = 0
+    tasks: tuple[TaskView, ...] = ()
+    interruptions: tuple[Interruption, ...] = ()
+
+
+class _Run:
+    """What the history says of one task."""
+
+    def __init__(self, name: str, started: datetime, queue: str) -> None:
+        self.name = name
+        self.queue = queue
+        self.state = TaskState.RUNNING
+        self.started = started
+        self.ended: datetime | None = None
+        self.attempts = 0
+        self.worker = ""
+        self.note = ""
+        self.error = ""
+
+
+class FlowHistory:
+    """Reads a flow's events, in order and as they come."""
+
+    def __init__(self, shoot: str, workflow_id: str, run_id: str, converter: DataConverter) -> None:
+        self.ended: datetime | None = None
+        self._shoot = shoot
+        self._workflow_id = workflow_id
+        self._run_id = run_id
+        self._converter = converter
+        self._input: FlowInput | None = None
+        self._kind = ""
+        self._survey: Survey | None = None
+        self._started = datetime.now(UTC)
+        self._state = "Running"
+        self._runs: dict[str, _Run] = {}
+        self._by_event: dict[int, _Run] = {}
+        self._interruptions: list[Interruption] = []
+
+    async def feed(self, event: HistoryEvent) -> None:
+        """Take in the next event."""
+        at = event.event_time.ToDatetime(UTC)
+        kind = event.event_type
+        if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            begin = event.workflow_execution_started_event_attributes
+            self._started, self._kind = at, begin.workflow_type.name
+            [self._input] = await self._converter.decode(begin.input.payloads, [FlowInput])
+        elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            scheduled = event.activity_task_scheduled_event_attributes
+            name = scheduled.activity_type.name
+            if name not in _OURS:
+                run = self._runs.get(name)
+                if run is None:
+                    run = self._runs[name] = _Run(name, at, scheduled.task_queue.name)
+                run.state, run.ended = TaskState.RUNNING, None
+                self._by_event[event.event_id] = run
+        elif kind in _ACTIVITY_EVENTS:
+            await self._feed_activity(event, at)
+        elif kind == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
+            # One that only waited in the queue of a worker that restarted costs nothing, yet is told.
+            self._interruptions.append(Interruption(at=at, text="the worker of the workflow was lost"))
+        elif kind == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+            failure = event.workflow_task_failed_event_attributes.failure
+            error = await self._converter.decode_failure(failure)
+            self._interruptions.append(Interruption(at=at, text=f"the workflow's code failed: {error}"))
+        elif kind in _ENDS:
+            self._state, self.ended = _ENDS[kind], at
+
+    async def _feed_activity(self, event: HistoryEvent, at: datetime) -> None:
+        attributes: Any = getattr(event, event.WhichOneof("attributes") or "")
+        run = self._by_event.get(attributes.scheduled_event_id)
+        if run is None:
+            return
+        kind = event.event_type
+        if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
+            run.attempts, run.worker = attributes.attempt, attributes.identity
+            if attributes.HasField("last_failure"):
+                await self._tell_failure(run, attributes.last_failure, at)
+            return
+        run.ended = at
+        if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+            run.state = TaskState.FINISHED
+            if run.name == SURVEY:
+                [self._survey] = await self._converter.decode(attributes.result.payloads, [Survey])
+            else:
+                [result] = await self._converter.decode(attributes.result.payloads, [TaskResult])
+                run.note = result.note
+        elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED:
+            run.state = TaskState.CANCELED
+        else:
+            run.state = TaskState.FAILED
+            await self._tell_failure(run, attributes.failure, at)
+
+    async def _tell_failure(self, run: _Run, failure: Any, at: datetime) -> None:
+        error = await self._converter.decode_failure(failure)
+        if isinstance(error, TimeoutError) and error.type == TimeoutType.HEARTBEAT:
+            run.error = "its worker was lost"
+            self._interruptions.append(
+                Interruption(at=at, text=f"{run.name}: its worker was lost; went on with attempt {run.attempts}")
+            )
+        elif isinstance(error, TimeoutError) and error.type == TimeoutType.SCHEDULE_TO_START:
+            run.error = f"nobody took it from queue {run.queue}"
+            self._interruptions.append(Interruption(at=at, text=f"{run.name}: {run.error}"))
+        else:
+            run.error = error.message if isinstance(error, ApplicationError) else str(error)
+
+    def graph(self) -> Flow | None:
+        """The flow's graph; None as long as a deletion has not looked at what is there."""
+        if self._input is None:
+            return None
+        if self._kind == DeleteShoot.__name__:
+            return delete_flow(self._input, self._survey) if self._survey else None
+        return reconcile_flow(self._input)
+
+    async def view(self, pending: Sequence[Any] = ()) -> FlowView:
+        """All that is known now; ``pending`` are the server's pending activities."""
+        for item in pending:
+            if run := self._runs.get(item.activity_type.name):
+                await self._tell_pending(run, item)
+        graph = self.graph()
+        tasks = self._tasks_of(graph) if graph else tuple(self._task(run) for run in self._runs.values())
+        counted = [task for task in tasks if task.state is not TaskState.SKIPPED]
+        attempt = self._input.attempt.number if self._input else 1
+        return FlowView(
+            shoot=self._shoot,
+            workflow_id=self._workflow_id,
+            run_id=self._run_id,
+            operation=str(self._input.task.operation) if self._input else "",
+            generation=self._input.task.generation if self._input else 0,
+            attempt=attempt,
+            state=self._state,
+            started=self._started,
+            ended=self.ended,
+            percent=100 * sum(task.state.done for task in counted) // len(counted) if counted else 0,
+            tasks=tasks,
+            interruptions=tuple(self._interruptions),
+        )
+
+    async def _tell_pending(self, run: _Run, item: Any) -> None:
+        run.attempts, run.worker = item.attempt, item.last_worker_identity
+        if item.HasField("last_failure"):
+            error = await self._converter.decode_failure(item.last_failure)
+            lost = isinstance(error, TimeoutError) and error.type == TimeoutType.HEARTBEAT
+            text = error.message if isinstance(error, ApplicationError) else str(error)
+            run.error = "its worker was lost" if lost else text
+        elif item.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
+            run.error = f"waits to be taken from queue {run.queue}"
+        else:
+            run.error = ""
+
+    def _tasks_of(self, graph: Flow) -> tuple[TaskView, ...]:
+        views = []
+        states: dict[str, TaskState] = {}
+        for indent, name in graph.tree():
+            run = self._runs.get(name)
+            task = TaskView(name=name, title=graph.title(name), indent=indent, after=graph.after(name))
+            if run is not None:
+                task = self._task(run).model_copy(update={"title": task.title, "indent": indent, "after": task.after})
+            elif reason := graph.skipped(name):
+                task = task.model_copy(update={"state": TaskState.SKIPPED, "note": reason})
+            elif kept := graph.kept(name):
+                note = f"kept from attempt {kept.attempt}"
+                task = task.model_copy(update={"state": TaskState.KEPT, "note": note})
+            states[name] = task.state
+            views.append(task)
+        failed = [name for name, state in states.items() if state is TaskState.FAILED]
+        return tuple(
+            task.model_copy(update={"state": TaskState.BLOCKED})
+            if task.state is TaskState.WAITING and any(graph.comes_after(task.name, each) for each in failed)
+            else task
+            for task in views
+        )
+
+    @staticmethod
+    def _task(run: _Run) -> TaskView:
+        return TaskView(
+            name=run.name,
+            title=run.name,
+            state=run.state,
+            started=run.started,
+            ended=run.ended,
+            attempts=run.attempts,
+            worker=run.worker,
+            note=run.note,
+            error=run.error,
+        )
+
+
+async def read_flow(client: Client, shoot: str, workflow_id: str, run_id: str) -> FlowView:
+    """The flow as it is now."""
+    handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    history = FlowHistory(shoot, workflow_id, run_id, client.data_converter)
+    async for event in handle.fetch_history_events():
+        await history.feed(event)
+    description = await handle.describe()
+    return await history.view(description.raw_description.pending_activities)
+
+
+async def watch_flow(client: Client, shoot: str, workflow_id: str, run_id: str) -> AsyncIterator[FlowView]:
+    """The flow whenever something happened, and each second while it runs; ends with it."""
+    import asyncio
+
+    handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    history = FlowHistory(shoot, workflow_id, run_id, client.data_converter)
+
+    async def read() -> None:
+        async for event in handle.fetch_history_events(wait_new_event=True):
+            await history.feed(event)
+
+    reading = asyncio.create_task(read())
+    try:
+        while True:
+            await asyncio.wait({reading}, timeout=1)
+            if reading.done():
+                reading.result()
+                yield await history.view()
+                return
+            description = await handle.describe()
+            running = description.status == WorkflowExecutionStatus.RUNNING
+            yield await history.view(description.raw_description.pending_activities if running else ())
+    finally:
+        reading.cancel()
+
+
+_ACTIVITY_EVENTS = frozenset(
+    {
+        EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED,
+        EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED,
+        EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED,
+        EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT,
+        EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
+    }
+)
+_ENDS = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: "Completed",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: "Failed",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED: "Canceled",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "Terminated",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "TimedOut",
+}
+
+
+class RemoteCodec(PayloadCodec):
+    """Reads and writes encrypted payloads by a codec endpoint: who looks needs no key."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint.rstrip("/")
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return await self._ask("encode", payloads)
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return await self._ask("decode", payloads)
+
+    async def _ask(self, what: str, payloads: Sequence[Payload]) -> list[Payload]:
+        import aiohttp
+
+        body = json_format.MessageToJson(Payloads(payloads=payloads), indent=None)
+        async with aiohttp.ClientSession() as session, session.post(f"{self._endpoint}/{what}", data=body) as answer:
+            text = await answer.text()
+            if answer.status != 200:
+                raise RuntimeError(f"codec endpoint {self._endpoint} answered {answer.status}: {text}")
+        return list(json_format.Parse(text, Payloads()).payloads)
