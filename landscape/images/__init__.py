@@ -9,8 +9,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -55,33 +54,6 @@ def archives_for(
     """
     with _locked(progress):
         return _Builder(Layers(CACHE, progress), kubernetes_version, binaries).archives(role)
-
-
-def fill_machine_directory(
-    directory: Path, kubernetes_versions: Iterable[str], binaries: Callable[[str], Binaries], progress: Progress
-) -> None:
-    """Put the archives of role ``shoot`` where machines import them from at boot (mounted at /opt/images).
-
-    ``binaries`` gives those of one Kubernetes version.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    wanted: dict[str, Path] = {}
-    for version in kubernetes_versions:
-        wanted |= {path.name: path for path in archives_for("shoot", version, binaries(version), progress)}
-    for name, archive in wanted.items():
-        file = directory / name
-        if file.exists() and file.samefile(archive):
-            continue
-        temporary = directory / f".{name}"
-        temporary.unlink(missing_ok=True)
-        try:
-            temporary.hardlink_to(archive)
-        except OSError:  # another file system
-            shutil.copy2(archive, temporary)
-        temporary.rename(file)
-    for file in directory.glob("*.tar"):
-        if file.name not in wanted:
-            file.unlink()
 
 
 class _Builder:

@@ -82,7 +82,7 @@ class Layers:
             units = root / "etc/systemd/system"
             wants = units / "multi-user.target.wants"
             wants.mkdir()
-            for unit in ("containerd.service", "machine-images.service", "machine-userdata.service"):
+            for unit in ("containerd.service", "machine-userdata.service"):
                 own = units / unit
                 (wants / unit).symlink_to(f"../{unit}" if own.exists() else f"/lib/systemd/system/{unit}")
             (units / "default.target").symlink_to("/lib/systemd/system/multi-user.target")
