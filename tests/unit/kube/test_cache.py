@@ -1,0 +1,270 @@
+"""Caches keep up with a server that expires versions, ends watches, dies and comes back."""
+
+import asyncio
+
+import pytest
+
+from activities.kube import cache as module
+from activities.kube.cache import Cache, Caches, Key
+from api.resources import CONFIG_MAP, NAMESPACE
+from tests.unit.kube.api_server import refuse
+from tests.unit.kube.waiting import until
+
+CONFIG_MAPS = "/api/v1/configmaps"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(module, "_FIRST_DELAY", 0.01)
+
+
+@pytest.fixture
+async def caches(client):
+    caches = Caches(client)
+    yield caches
+    await caches.close()
+
+
+def config_map(name="one", namespace="ns", **data):
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": data}
+
+
+async def value_is(cache, value, name="one", timeout=5):
+    return await cache.wait_for(name, "ns", lambda obj: obj is not None and obj["data"].get("a") == value, timeout)
+
+
+async def watched(api, number=1):
+    await until(lambda: api.watching >= number)
+
+
+async def test_a_wait_wakes_on_the_event_and_asks_the_server_nothing(api, caches):
+    api.put(CONFIG_MAPS, config_map(a="1"))
+    cache = caches.of(CONFIG_MAP, "ns")
+    waiting = asyncio.create_task(value_is(cache, "2"))
+    await watched(api)
+    before = len(api.requests)
+
+    api.change(CONFIG_MAPS, "one", "ns", {"data": {"a": "2"}})
+
+    assert await waiting is True
+    assert len(api.requests) == before
+
+
+async def test_a_wait_that_is_already_over_returns_at_once(api, caches):
+    api.put(CONFIG_MAPS, config_map(a="2"))
+
+    assert await value_is(caches.of(CONFIG_MAP, "ns"), "2")
+
+
+async def test_a_wait_for_a_deletion_sees_it(api, caches):
+    api.put(CONFIG_MAPS, config_map())
+    cache = caches.of(CONFIG_MAP)
+    await cache.synced()
+    gone = asyncio.create_task(cache.wait_for("one", "ns", lambda obj: obj is None, 5))
+    await asyncio.sleep(0)
+
+    api.remove(CONFIG_MAPS, "one", "ns")
+
+    assert await gone is True
+
+
+async def test_a_wait_that_is_in_vain_ends_and_says_for_what(caches):
+    with pytest.raises(TimeoutError, match="ConfigMap ns/one was not as wanted after"):
+        await value_is(caches.of(CONFIG_MAP, "ns"), "2", timeout=0.1)
+
+
+async def test_what_a_predicate_raises_ends_the_wait(api, caches):
+    """An object that reports a final error must fail its flow at once, not after ten minutes."""
+    api.put(CONFIG_MAPS, config_map())
+
+    def refuse_it(obj):
+        raise RuntimeError("final")
+
+    with pytest.raises(RuntimeError, match="final"):
+        await caches.of(CONFIG_MAP, "ns").wait_for("one", "ns", refuse_it, 5)
+
+
+async def test_progress_is_told_for_each_state_that_was_not_enough(api, caches):
+    api.put(CONFIG_MAPS, config_map(a="1"))
+    cache = caches.of(CONFIG_MAP, "ns")
+    seen = []
+    waiting = asyncio.create_task(
+        cache.wait_for("one", "ns", lambda o: o["data"]["a"] == "3", 5, lambda o: seen.append(o["data"]["a"]))
+    )
+    await watched(api)
+    api.change(CONFIG_MAPS, "one", "ns", {"data": {"a": "2"}})
+    await value_is(cache, "2")
+    api.change(CONFIG_MAPS, "one", "ns", {"data": {"a": "3"}})
+    await waiting
+
+    assert seen == ["1", "2"]
+
+
+async def test_one_list_and_one_watch_serve_everybody(api, caches):
+    api.put(CONFIG_MAPS, config_map(a="1"))
+
+    await asyncio.gather(*(value_is(caches.of(CONFIG_MAP, "ns"), "1") for _ in range(50)))
+    await watched(api)
+
+    assert api.count("GET", "/api/v1/namespaces/ns/configmaps") == 2
+
+
+async def test_a_version_that_expired_in_the_middle_of_a_watch_is_listed_again(api, caches):
+    """Gap and all: what came and went while we were away must be right afterwards."""
+    api.put(CONFIG_MAPS, config_map("stays", a="1"))
+    api.put(CONFIG_MAPS, config_map("goes", a="1"))
+    cache = caches.of(CONFIG_MAP, "ns")
+    events = []
+    cache.subscribe(lambda event: events.append((event.type, event.object["metadata"]["name"])))
+    await cache.synced()
+    await watched(api)
+    api.watch_hook = lambda _: refuse(503, "ServiceUnavailable", "starting")
+    api.cut_watches()
+    api.change(CONFIG_MAPS, "stays", "ns", {"data": {"a": "2"}})
+    api.remove(CONFIG_MAPS, "goes", "ns")
+    api.put(CONFIG_MAPS, config_map("comes", a="1"))
+    api.compact()
+    api.watch_hook = lambda _: None
+
+    await value_is(cache, "1", "comes")
+
+    assert sorted(obj["metadata"]["name"] for obj in cache.list("ns")) == ["comes", "stays"]
+    assert events[2:] == [("DELETED", "goes"), ("ADDED", "comes"), ("MODIFIED", "stays")]
+
+
+async def test_an_expiry_told_inside_a_watch_is_listed_again(api, caches):
+    cache = caches.of(CONFIG_MAP, "ns")
+    await watched(api)
+    api.expire_watches()
+    api.put(CONFIG_MAPS, config_map(a="1"))
+
+    assert await value_is(cache, "1")
+
+
+async def test_a_watch_that_breaks_goes_on_where_it_was_without_a_list(api, caches):
+    api.put(CONFIG_MAPS, config_map(a="1"))
+    cache = caches.of(CONFIG_MAP, "ns")
+    await cache.synced()
+    for value in "234":
+        await watched(api)
+        api.cut_watches()
+        api.change(CONFIG_MAPS, "one", "ns", {"data": {"a": value}})
+        await value_is(cache, value)
+
+    lists = api.count("GET", "/api/v1/namespaces/ns/configmaps") - 4
+    assert lists <= 1
+
+
+async def test_a_bookmark_saves_a_quiet_watch_from_expiry(api, caches):
+    """Objects of other kinds move the version on; without bookmarks ours would be too old at the next reconnect."""
+    cache = caches.of(CONFIG_MAP, "ns")
+    await watched(api)
+    for number in range(5):
+        api.put("/api/v1/secrets", {"kind": "Secret", "metadata": {"name": f"s{number}", "namespace": "ns"}})
+    api.compact()
+    api.bookmark()
+    await asyncio.sleep(0.05)
+    before = len(api.requests)
+    api.cut_watches()
+    await asyncio.sleep(0.05)
+    await watched(api)
+    api.put(CONFIG_MAPS, config_map(a="1"))
+    await value_is(cache, "1")
+
+    assert all("watch" in path or method for method, path in api.requests[before:])
+    assert len(api.requests) - before == 1
+
+
+async def test_a_server_that_is_away_at_the_start_is_found_when_it_comes(api, caches):
+    api.answer = lambda _: refuse(503, "ServiceUnavailable", "starting")
+    cache = caches.of(CONFIG_MAP, "ns")
+    with pytest.raises(TimeoutError, match="503 ServiceUnavailable"):
+        await cache.synced(0.1)
+    api.put(CONFIG_MAPS, config_map(a="1"))
+    api.answer = lambda _: None
+
+    assert await value_is(cache, "1")
+
+
+async def test_a_wait_that_fails_because_the_watch_is_broken_says_so(api, caches):
+    cache = caches.of(CONFIG_MAP, "ns")
+    await watched(api)
+    api.answer = lambda _: refuse(403, "Forbidden", "not yours")
+    api.cut_watches()
+
+    with pytest.raises(TimeoutError, match=r"the watch is broken: .*403 Forbidden"):
+        await value_is(cache, "1", timeout=0.5)
+
+
+async def test_a_handler_that_fails_does_not_stop_the_others(api, caches):
+    cache = caches.of(CONFIG_MAP, "ns")
+    seen = []
+    cache.subscribe(lambda event: 1 / 0)
+    cache.subscribe(lambda event: seen.append(event.type))
+    api.put(CONFIG_MAPS, config_map(a="1"))
+    await value_is(cache, "1")
+
+    assert seen == ["ADDED"]
+
+
+async def test_a_late_subscriber_hears_of_what_is_there_and_none_after_it_left(api, caches):
+    api.put(CONFIG_MAPS, config_map(a="1"))
+    cache = caches.of(CONFIG_MAP, "ns")
+    await cache.synced()
+    seen = []
+    leave = cache.subscribe(lambda event: seen.append(event.type))
+    leave()
+    await watched(api)
+    api.change(CONFIG_MAPS, "one", "ns", {"data": {"a": "2"}})
+    await value_is(cache, "2")
+
+    assert seen == ["ADDED"]
+
+
+async def test_namespaces_and_labels_are_kept_apart(api, caches):
+    api.put(CONFIG_MAPS, config_map("a", "one"))
+    api.put(CONFIG_MAPS, config_map("b", "two"))
+    labelled = config_map("c", "two")
+    labelled["metadata"]["labels"] = {"x": "y"}
+    api.put(CONFIG_MAPS, labelled)
+    whole, one, some = caches.of(CONFIG_MAP), caches.of(CONFIG_MAP, "one"), caches.of(CONFIG_MAP, labels="x=y")
+    await asyncio.gather(whole.synced(), one.synced(), some.synced())
+
+    assert len(whole.list()) == 3
+    assert len(whole.list("two")) == 2
+    assert one.get("a") is not None
+    assert one.get("b") is None
+    assert [obj["metadata"]["name"] for obj in some.list()] == ["c"]
+
+
+async def test_a_cluster_scoped_kind_has_one_cache_whatever_namespace_is_asked(caches):
+    assert caches.of(NAMESPACE, "ns") is caches.of(NAMESPACE)
+
+
+async def test_a_forgotten_namespace_is_watched_no_more(api, caches):
+    caches.of(CONFIG_MAP, "ns")
+    await watched(api)
+
+    await caches.forget("ns")
+    async with asyncio.timeout(5):
+        while api.watching:
+            api.bookmark()  # the server notices when it writes
+            await asyncio.sleep(0.01)
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind(api, client):
+    cache = Cache(client, CONFIG_MAP, "ns")
+    cache.start()
+    waiting = asyncio.create_task(value_is(cache, "1"))
+    await watched(api)
+    await asyncio.sleep(0.02)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+    assert cache._handlers == []
+    await cache.close()
+
+
+def test_a_key_reads_like_kubectl():
+    assert (str(Key("ns", "name")), str(Key(None, "name"))) == ("ns/name", "name")

@@ -1,0 +1,164 @@
+"""A controller looks at each key soon, once, again after a failure, and never twice at a time."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+
+import pytest
+
+from activities.kube.cache import Caches, Key
+from activities.kube.controller import Controller, Requeue, TryAgain
+from activities.kube.errors import NotFound
+from api.resources import CONFIG_MAP
+from tests.unit.kube.waiting import until
+
+ONE, TWO = Key("ns", "one"), Key("ns", "two")
+
+
+@contextlib.asynccontextmanager
+async def running(controller):
+    task = asyncio.create_task(controller.run())
+    try:
+        yield controller
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_many_hints_about_one_object_are_one_look():
+    seen = []
+
+    async def reconcile(key):
+        seen.append(key)
+
+    controller = Controller("test", reconcile)
+    for _ in range(10):
+        controller.enqueue(ONE)
+    controller.enqueue(TWO)
+    async with running(controller):
+        await until(lambda: TWO in seen)
+
+    assert sorted(seen) == [ONE, TWO]
+
+
+async def test_a_hint_during_a_look_makes_another_look_after_it():
+    """What changed in between may not have been seen."""
+    going, go = asyncio.Event(), asyncio.Event()
+    seen = []
+    active = 0
+
+    async def reconcile(key):
+        nonlocal active
+        active += 1
+        assert active == 1, "two workers look at one object"
+        seen.append(key)
+        going.set()
+        await go.wait()
+        active -= 1
+
+    controller = Controller("test", reconcile, workers=3)
+    async with running(controller):
+        controller.enqueue(ONE)
+        await going.wait()
+        controller.enqueue(ONE)
+        controller.enqueue(ONE)
+        await asyncio.sleep(0.02)
+        assert len(seen) == 1
+        go.set()
+        await until(lambda: len(seen) == 2 and active == 0)
+        await asyncio.sleep(0.02)
+
+    assert len(seen) == 2
+
+
+async def test_a_failure_is_tried_again_with_growing_pauses(caplog):
+    times = []
+
+    async def reconcile(key):
+        times.append(asyncio.get_running_loop().time())
+        if len(times) < 5:
+            raise NotFound(404, "NotFound", "getting Secret ns/x")
+
+    controller = Controller("test", reconcile, first_delay=0.02)
+    async with running(controller):
+        controller.enqueue(ONE)
+        await until(lambda: len(times) == 5)
+
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    assert pauses[0] < pauses[2] < pauses[3]
+    assert "test: ns/one failed (4): getting Secret ns/x" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_bug_leaves_its_traceback_and_the_worker_lives_on(caplog):
+    seen = []
+
+    async def reconcile(key):
+        seen.append(key)
+        if key == ONE:
+            raise KeyError("bug")
+
+    controller = Controller("test", reconcile, workers=1, first_delay=10)
+    async with running(controller):
+        controller.enqueue(ONE)
+        controller.enqueue(TWO)
+        await until(lambda: TWO in seen)
+
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("again", [Requeue(0.01), TryAgain("not yet", after=0.01)])
+async def test_who_wants_to_look_later_is_called_later(again, caplog):
+    caplog.set_level(logging.CRITICAL)
+    seen = []
+
+    async def reconcile(key):
+        seen.append(key)
+        if len(seen) > 2:
+            return None
+        if isinstance(again, Exception):
+            raise again
+        return again
+
+    controller = Controller("test", reconcile, first_delay=100)
+    async with running(controller):
+        controller.enqueue(ONE)
+        await until(lambda: len(seen) == 3)
+
+
+async def test_an_earlier_appointment_comes_first():
+    seen = []
+
+    async def reconcile(key):
+        seen.append(key)
+
+    controller = Controller("test", reconcile)
+    async with running(controller):
+        controller.enqueue(ONE, after=0.08)
+        controller.enqueue(TWO, after=0.02)
+        await until(lambda: len(seen) == 2)
+
+    assert seen == [TWO, ONE]
+
+
+async def test_events_become_keys_that_the_controller_chooses(api, client):
+    caches = Caches(client)
+    seen = []
+
+    async def reconcile(key):
+        seen.append(key)
+
+    controller = Controller("test", reconcile)
+    api.put("/api/v1/configmaps", {"kind": "ConfigMap", "metadata": {"name": "a", "namespace": "ns"}})
+    api.put("/api/v1/configmaps", {"kind": "ConfigMap", "metadata": {"name": "b", "namespace": "ns"}})
+    controller.watch(
+        caches.of(CONFIG_MAP),
+        keys=lambda event: [Key(None, event.object["metadata"]["name"].upper())],
+        when=lambda event: event.object["metadata"]["name"] != "b",
+    )
+    async with running(controller):
+        await until(lambda: seen)
+    await caches.close()
+
+    assert seen == [Key(None, "A")]
