@@ -45,6 +45,7 @@ _SUSPENDED = "druid.gardener.cloud/suspend-etcd-spec-reconcile"
 
 _CHECK_SECONDS = 30.0
 _RETRY_SECONDS = 2.0
+_LOOK_AGAIN_SECONDS = 0.1
 _ANSWER = aiohttp.ClientTimeout(total=5, sock_connect=2)
 
 
@@ -79,11 +80,15 @@ class EtcdController:
                 pod: known for pod, known in self._member_ids.items() if self._pods.get(pod.name, pod.namespace)
             }
             return None
-        if etcd["metadata"].get("deletionTimestamp"):
-            return await self._delete(etcd)
-        if _to_roll_out(etcd):
-            etcd = await self._roll_out(etcd)
-        return await self._report(etcd)
+        try:
+            if etcd["metadata"].get("deletionTimestamp"):
+                return await self._delete(etcd)
+            if _to_roll_out(etcd):
+                etcd = await self._roll_out(etcd)
+            return await self._report(etcd)
+        except Conflict:
+            # Changed meanwhile, or our cache is a moment behind our own writes.
+            return Requeue(_LOOK_AGAIN_SECONDS)
 
     # Rolling out
 
@@ -186,11 +191,11 @@ class EtcdController:
         quorum = replicas // 2 + 1
         observed = (stateful_set or {}).get("status") or {}
         updated = stateful_set is not None and _is_updated(stateful_set, pods)
+        faults = "; ".join(f"{item['name']}: {item['reason']}" for item in members if item["status"] != "Ready")
+        serving = f"{ready} of {replicas} members serve" + (f"; {faults}" if faults else "")
         now = _now()
         conditions = [
-            _condition(
-                "Ready", ready >= quorum if replicas else None, "Quorum", f"{ready} of {replicas} members serve"
-            ),
+            _condition("Ready", ready >= quorum if replicas else None, "Quorum", serving),
             _condition(
                 "AllMembersReady",
                 ready == replicas if replicas else None,
@@ -294,7 +299,9 @@ class EtcdController:
             return None
         name, namespace = metadata["name"], metadata["namespace"]
         await self._client.delete(STATEFUL_SET, name, namespace, propagation="Background")
-        pods = [pod for pod in self._pods.list(namespace) if pod["metadata"]["labels"].get(manifests.INSTANCE) == name]
+        # Not from the cache: a pod that it does not show yet would go on writing.
+        selector = ",".join(f"{label}={value}" for label, value in manifests.own_labels(etcd).items())
+        pods = await self._client.list(POD, namespace, labels=selector)
         claim = etcd["spec"].get("volumeClaimTemplate") or name
         doomed = [
             *((POD, pod["metadata"]["name"]) for pod in pods if not pod["metadata"].get("deletionTimestamp")),
@@ -305,11 +312,10 @@ class EtcdController:
             (CONFIG_MAP, manifests.config_map_name(etcd)),
         ]
         await asyncio.gather(*(self._client.delete(resource, item, namespace) for resource, item in doomed))
-        running = [pod["metadata"]["name"] for pod in pods]
-        if running or self._stateful_sets.get(name, namespace) is not None:
+        if pods:
             if _operation(etcd).get("type") != "Delete":
-                await self._write_deletion(etcd, running)
-            return None  # their events bring us back
+                await self._write_deletion(etcd, [pod["metadata"]["name"] for pod in pods])
+            return Requeue(_RETRY_SECONDS)  # their events bring us back sooner
         with contextlib.suppress(NotFound):
             left = [item for item in metadata["finalizers"] if item != FINALIZER]
             await self._patch(etcd, {"metadata": {"finalizers": left}})
@@ -319,11 +325,11 @@ class EtcdController:
         operation = {
             "type": "Delete",
             "state": "Processing",
-            "description": f"waiting for {', '.join(running) or 'the StatefulSet'} to end",
+            "description": f"waiting for {', '.join(running)} to end",
             "runID": (etcd["metadata"].get("annotations") or {}).get(constants.TIMESTAMP, ""),
             "lastUpdateTime": _now(),
         }
-        with contextlib.suppress(NotFound, Conflict):
+        with contextlib.suppress(NotFound):
             await self._client.patch(
                 ETCD,
                 etcd["metadata"]["name"],

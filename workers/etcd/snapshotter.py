@@ -271,6 +271,8 @@ class Snapshotter:
     def _set_fault(self, fault: str) -> None:
         if fault and fault != self.fault:
             log.warning("backups are not up to date: %s", fault)
+        if not fault and self.fault:
+            log.info("backups are up to date")
         self.fault = fault
 
 

@@ -1,0 +1,212 @@
+"""``EtcdActivities``: what a flow orders, what it waits for, and what a second run does."""
+
+from types import SimpleNamespace
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.kube.clusters import ClusterView
+from activities.secrets.configs import CertificateAuthority
+from activities.secrets.manager import SecretsManager
+from activities.seed import etcd as module
+from activities.seed.etcd import EtcdActivities
+from api.operations import OperationType, ShootRef, ShootTask
+from tests.unit.secrets.conftest import Killed, MemoryCluster
+
+NAMESPACE = "shoot--local--one"
+TRIGGER = "2026-11-21T12:00:00Z"
+TASK = ShootTask(
+    shoot=ShootRef(namespace="garden-local", name="one", uid="c0ffee"),
+    technical_id=NAMESPACE,
+    seed="seed-1",
+    generation=1,
+    operation=OperationType.CREATE,
+    trigger=TRIGGER,
+)
+
+
+class Cache:
+    """Answers from what the cluster holds, once: nothing changes while a unit test waits."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+
+    def get(self, name, namespace):
+        return self._cluster.objects.get(("Etcd", namespace, name))
+
+    async def wait_for(self, name, namespace, predicate, timeout):
+        if not predicate(self.get(name, namespace)):
+            raise TimeoutError
+        return True
+
+
+class World:
+    def __init__(self):
+        self.seed = MemoryCluster()
+        self.shoot = {"spec": {"provider": {"workers": [{}]}}}
+        self.seed_spec = {"backup": {"provider": "local"}}
+        self.activities = EtcdActivities(
+            SimpleNamespace(
+                seed=self.seed,
+                seed_caches=SimpleNamespace(of=lambda _: Cache(self.seed)),
+                cluster=self._cluster,
+            )
+        )
+        entry = f"{NAMESPACE}--c0ffee"
+        self.seed.objects["BackupEntry", None, entry] = {
+            "metadata": {"name": entry},
+            "spec": {"bucketName": "bucket-of-seed-1"},
+        }
+
+    async def _cluster(self, technical_id):
+        spec = {"shoot": self.shoot, "seed": {"spec": self.seed_spec}}
+        return ClusterView({"metadata": {"name": technical_id}, "spec": spec})
+
+    async def authorities(self):
+        manager = await SecretsManager.load(self.seed, namespace=NAMESPACE)
+        for name in ("ca-etcd", "ca-etcd-peer"):
+            await manager.generate(CertificateAuthority(name))
+
+    def etcd(self, role):
+        return self.seed.objects["Etcd", NAMESPACE, f"etcd-{role}"]
+
+    def succeed(self):
+        """What the etcd controller does once all members serve."""
+        for role in ("main", "events"):
+            live = self.etcd(role)
+            live["metadata"]["generation"] = 1
+            live["metadata"]["annotations"].pop("gardener.cloud/operation", None)
+            live["status"] = {
+                "observedGeneration": 1,
+                "ready": True,
+                "conditions": [{"type": "AllMembersUpdated", "status": "True"}],
+            }
+
+
+@pytest.fixture
+async def world():
+    made = World()
+    await made.authorities()
+    return made
+
+
+async def test_both_etcds_are_ordered_and_only_the_main_one_is_backed_up(world):
+    result = await world.activities.deploy_etcds(TASK)
+
+    store = world.etcd("main")["spec"]["backup"]["store"]
+    assert store == {
+        "provider": "local",
+        "container": "bucket-of-seed-1",
+        "prefix": f"{NAMESPACE}--c0ffee/etcd-main",
+        "secretRef": {"name": "etcd-backup"},
+    }
+    assert world.etcd("events")["spec"]["backup"] == {}
+    assert world.etcd("main")["metadata"]["annotations"]["gardener.cloud/operation"] == "reconcile"
+    assert {name.rsplit("-", 1)[0] for name in result.secrets} >= {
+        "etcd-server-main",
+        "etcd-server-events",
+        "etcd-client",
+    }
+
+
+async def test_a_second_run_asks_for_no_second_rollout(world):
+    await world.activities.deploy_etcds(TASK)
+    world.succeed()
+    writes = world.seed.writes
+    await world.activities.deploy_etcds(TASK)
+    assert world.seed.writes == writes
+
+
+@pytest.mark.parametrize("more_writes", range(1, 6))
+async def test_killed_in_between_a_second_run_orders_the_rest(world, more_writes):
+    world.seed.dies_after = world.seed.writes + more_writes
+    with pytest.raises(Killed):
+        await world.activities.deploy_etcds(TASK)
+    world.seed.dies_after = None
+    result = await world.activities.deploy_etcds(TASK)
+
+    named = {
+        world.etcd(role)["spec"]["etcd"]["clientUrlTls"]["serverTLSSecretRef"]["name"] for role in ("main", "events")
+    }
+    assert named <= set(result.secrets) <= world.seed.names()
+
+
+async def test_a_seed_without_backup_has_etcds_without(world):
+    world.seed_spec.clear()
+    await world.activities.deploy_etcds(TASK)
+    assert world.etcd("main")["spec"]["backup"] == {}
+
+
+async def test_a_hibernated_shoot_has_no_members_and_an_available_one_three(world):
+    world.shoot["spec"]["hibernation"] = {"enabled": True}
+    await world.activities.deploy_etcds(TASK)
+    assert world.etcd("main")["spec"]["replicas"] == 0
+
+    world.shoot["spec"] = {"controlPlane": {"highAvailability": {"failureTolerance": {"type": "node"}}}}
+    await world.activities.deploy_etcds(TASK.model_copy(update={"trigger": "later"}))
+    assert world.etcd("main")["spec"]["replicas"] == 3
+    assert "peerUrlTls" in world.etcd("main")["spec"]["etcd"]
+
+
+async def test_a_window_that_makes_no_sense_is_final_and_says_what_to_correct(world):
+    world.shoot["spec"]["maintenance"] = {"timeWindow": {"begin": "ten o'clock"}}
+    with pytest.raises(ApplicationError, match=r"correct spec\.maintenance\.timeWindow\.begin") as refused:
+        await world.activities.deploy_etcds(TASK)
+    assert refused.value.non_retryable
+    assert refused.value.type == "ERR_CONFIGURATION_PROBLEM"
+
+
+async def test_ready_means_rolled_out_updated_and_in_quorum(world):
+    await world.activities.deploy_etcds(TASK)
+    world.succeed()
+    await world.activities.wait_etcds(TASK)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (
+            lambda live: live["metadata"]["annotations"].update({"gardener.cloud/operation": "reconcile"}),
+            "rolled it out",
+        ),
+        (lambda live: live["metadata"].update(generation=2), "rolled it out"),
+        (lambda live: live["metadata"]["annotations"].update({"gardener.cloud/timestamp": "old"}), "not visible yet"),
+        (lambda live: live["status"].update(ready=False), "no quorum"),
+        (lambda live: live["status"]["conditions"][0].update(status="False"), "newest configuration"),
+        (lambda live: live["status"].update(lastErrors=[{"code": "x", "description": "disk full"}]), "disk full"),
+    ],
+)
+async def test_not_ready_says_why(world, spoil, reason):
+    await world.activities.deploy_etcds(TASK)
+    world.succeed()
+    spoil(world.etcd("main"))
+    with pytest.raises(ApplicationError, match=reason) as waited:
+        await world.activities.wait_etcds(TASK)
+    assert waited.value.type == "EtcdNotReady"
+    assert not waited.value.non_retryable
+
+
+async def test_deletion_is_confirmed_and_repeatable(world, monkeypatch):
+    await world.activities.deploy_etcds(TASK)
+    confirmed = []
+    monkeypatch.setattr(module, "_now", lambda: "now")
+    delete = world.seed.delete
+
+    async def recording(res, name, namespace=None, *, uid=None):
+        confirmed.append(world.seed.objects["Etcd", namespace, name]["metadata"]["annotations"])
+        return await delete(res, name, namespace, uid=uid)
+
+    for role in ("main", "events"):
+        world.etcd(role)["metadata"]["uid"] = role
+    world.seed.delete = recording
+    await world.activities.delete_etcds(TASK)
+    await world.activities.delete_etcds(TASK)
+    await world.activities.wait_etcds_deleted(TASK)
+
+    assert [item["confirmation.gardener.cloud/deletion"] for item in confirmed] == ["true", "true"]
+
+
+async def test_waiting_for_a_deletion_tells_what_is_left(world):
+    await world.activities.deploy_etcds(TASK)
+    with pytest.raises(ApplicationError, match="etcd-main still exists"):
+        await world.activities.wait_etcds_deleted(TASK)

@@ -1,0 +1,301 @@
+"""The etcd controller: what it makes of an ``Etcd``, and what it says about it."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from activities.components import etcd as component
+from activities.components.etcd import Backup, EtcdValues
+from activities.kube.cache import Key
+from activities.kube.controller import Requeue
+from api import images
+from api.druid.v1alpha1.etcd import Etcd
+from tests.unit.secrets.conftest import Killed, MemoryCluster
+from workers.etcd import manifests
+from workers.etcd.backup_restore import BackupRestoreConfig
+from workers.etcd.controller import FINALIZER, EtcdController
+
+NAMESPACE = "shoot--local--one"
+KEY = Key(NAMESPACE, "etcd-main")
+
+
+def etcd(**changes):
+    values = {
+        "role": "main",
+        "namespace": NAMESPACE,
+        "replicas": 1,
+        "ca_bundle": "ca-etcd-bundle-1",
+        "server_certificate": "etcd-server-main-1",
+        "client_certificate": "etcd-client-1",
+        "uid": "c0ffee",
+        "backup": Backup("local", "bucket", "entry"),
+        **changes,
+    }
+    made = component.etcd(EtcdValues(**values))
+    made["metadata"] |= {"uid": "uid-1", "generation": 1, "resourceVersion": "1"}
+    made["metadata"]["annotations"] |= {"gardener.cloud/operation": "reconcile", "gardener.cloud/timestamp": "now"}
+    return made
+
+
+def by_kind(objects, kind):
+    return next(item for item in objects if item["kind"] == kind)
+
+
+@pytest.mark.parametrize("changes", [{}, {"role": "events", "backup": None}, {"replicas": 0}])
+def test_the_resource_fits_its_own_schema(changes):
+    Etcd.model_validate(etcd(**changes))
+
+
+def test_only_the_main_etcd_has_a_sidecar_and_the_backup_port():
+    main = manifests.objects(etcd())
+    events = manifests.objects(etcd(role="events", backup=None))
+
+    def containers(objects):
+        return [item["name"] for item in by_kind(objects, "StatefulSet")["spec"]["template"]["spec"]["containers"]]
+
+    assert containers(main) == ["etcd", "backup-restore"]
+    assert containers(events) == ["etcd"]
+    assert [port["name"] for port in by_kind(main, "Service")["spec"]["ports"]] == ["client", "backuprestore"]
+    assert [port["name"] for port in by_kind(events, "Service")["spec"]["ports"]] == ["client"]
+
+
+def test_pods_run_as_nobody_with_nothing_but_their_volumes():
+    pod = by_kind(manifests.objects(etcd()), "StatefulSet")["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    for container in pod["containers"]:
+        assert container["image"] == images.GARDENER
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["requests"]
+
+
+def test_a_sidecar_whose_store_is_down_does_not_take_etcd_out_of_its_service():
+    pod = by_kind(manifests.objects(etcd()), "StatefulSet")["spec"]["template"]["spec"]
+    assert "readinessProbe" in pod["containers"][0]
+    assert "readinessProbe" not in pod["containers"][1]
+
+
+def test_clients_need_certificates_and_the_peer_port_of_a_single_member_is_closed():
+    config = json.loads(by_kind(manifests.objects(etcd()), "ConfigMap")["data"]["wrapper.json"])
+    assert config["etcd"]["listen-client-urls"] == "https://0.0.0.0:2379"
+    assert config["etcd"]["client-transport-security"]["client-cert-auth"] is True
+    assert config["etcd"]["listen-peer-urls"] == "http://127.0.0.1:2380"
+    assert config["etcd"]["quota-backend-bytes"] == 8 << 30
+
+
+def test_three_members_know_each_other_by_tls():
+    made = manifests.objects(etcd(replicas=3, peer_certificate="peer", peer_ca_bundle="peer-ca", highly_available=True))
+    config = json.loads(by_kind(made, "ConfigMap")["data"]["wrapper.json"])
+    assert config["members"]["etcd-main-2"] == f"https://etcd-main-2.etcd-main-peer.{NAMESPACE}.svc:2380"
+    assert config["etcd"]["listen-peer-urls"] == "https://0.0.0.0:2380"
+    assert config["etcd"]["peer-transport-security"]["client-cert-auth"] is True
+    assert by_kind(made, "PodDisruptionBudget")["spec"]["minAvailable"] == 2
+    assert by_kind(made, "StatefulSet")["spec"]["podManagementPolicy"] == "Parallel"
+
+
+def test_the_sidecars_configuration_is_one_it_accepts():
+    data = by_kind(manifests.objects(etcd()), "ConfigMap")["data"]
+    config = BackupRestoreConfig.model_validate(json.loads(data["backup-restore.yaml"]))
+    assert config.store.prefix == "entry/etcd-main"
+    assert config.delta_snapshot_period.total_seconds() == 300
+    assert config.delta_snapshot_memory_limit == 100 << 20
+
+
+def test_another_configuration_or_certificate_rolls_the_pods_and_the_same_does_not():
+    def template(**changes):
+        return by_kind(manifests.objects(etcd(**changes)), "StatefulSet")["spec"]["template"]
+
+    assert template() == template()
+    assert template() != template(server_certificate="etcd-server-main-2")
+    assert template() != template(window_begin="030000+0000")
+
+
+def test_no_secret_value_is_in_any_manifest_only_names():
+    text = json.dumps(manifests.objects(etcd()))
+    assert '"kind": "Secret"' not in text
+
+
+def test_backups_fall_into_the_first_hour_of_the_window_and_differ_by_shoot():
+    schedules = {
+        etcd(uid=str(number), window_begin="233000+0100")["spec"]["backup"]["fullSnapshotSchedule"]
+        for number in range(50)
+    }
+    assert len(schedules) > 20
+    for schedule in schedules:
+        minute, hour, *rest = schedule.split()
+        assert rest == ["*", "*", "*"]
+        assert 22 * 60 + 30 <= int(hour) * 60 + int(minute) < 23 * 60 + 30
+
+
+@pytest.mark.parametrize(("text", "expected"), [("8Gi", 8 << 30), ("100Mi", 100 << 20), ("5k", 5000), (7, 7)])
+def test_quantities(text, expected):
+    assert manifests.quantity(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "5m0.5s", "five", "-5m", "5"])
+def test_durations_that_are_none_are_refused(text):
+    with pytest.raises(ValueError, match="duration"):
+        manifests.seconds(text)
+
+
+class Cluster(MemoryCluster):
+    """The seed as the controller sees it: its caches are what was written."""
+
+    async def apply(self, obj, *, manager):
+        made = await super().apply(obj, manager=manager)
+        self.objects[self._key(obj)]["metadata"] |= {"generation": 1, "uid": f"uid-{self.writes}"}
+        return made
+
+    async def patch(self, res, name, namespace, patch, *, subresource=""):
+        patch = json.loads(json.dumps(patch))
+        patch.get("metadata", {}).pop("resourceVersion", None)
+        return await super().patch(res, name, namespace, patch)
+
+    async def delete(self, res, name, namespace=None, *, uid=None, propagation=None):
+        return await super().delete(res, name, namespace)
+
+    def of(self, resource, **_):
+        return SimpleNamespace(
+            get=lambda name, namespace: self.objects.get((resource.kind, namespace, name)),
+            list=lambda namespace: [
+                item for key, item in self.objects.items() if key[:2] == (resource.kind, namespace)
+            ],
+        )
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+@pytest.fixture
+def controller(cluster):
+    return EtcdController(cluster, cluster)
+
+
+def add(cluster, **changes):
+    made = etcd(**changes)
+    cluster.objects["Etcd", NAMESPACE, made["metadata"]["name"]] = made
+    return made
+
+
+def run_pod(cluster, *, ready: bool):
+    """What StatefulSet controller and kubelet would do."""
+    stateful_set = cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]
+    stateful_set["status"] = {"observedGeneration": 1, "updateRevision": "r1", "replicas": 1, "currentReplicas": 1}
+    cluster.objects["Pod", NAMESPACE, "etcd-main-0"] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "etcd-main-0",
+            "namespace": NAMESPACE,
+            "uid": "pod-1",
+            "labels": {
+                **stateful_set["spec"]["template"]["metadata"]["labels"],
+                "controller-revision-hash": "r1",
+            },
+        },
+        "status": {
+            "podIP": "127.0.0.1",
+            "containerStatuses": [
+                {"name": "backup-restore", "ready": False},
+                {"name": "etcd", "ready": ready, "state": {"waiting": {"reason": "ImagePullBackOff"}}},
+            ],
+        },
+    }
+
+
+def status_of(cluster):
+    return cluster.objects["Etcd", NAMESPACE, "etcd-main"]["status"]
+
+
+def condition(cluster, kind):
+    return next(item for item in status_of(cluster)["conditions"] if item["type"] == kind)
+
+
+async def test_a_rollout_applies_everything_and_answers_the_request(cluster, controller):
+    made = add(cluster)
+    await controller._reconcile(KEY)
+
+    assert {key[0] for key in cluster.objects} >= {"ConfigMap", "Service", "StatefulSet", "PodDisruptionBudget"}
+    assert "gardener.cloud/operation" not in made["metadata"]["annotations"]
+    assert FINALIZER in made["metadata"]["finalizers"]
+    status = status_of(cluster)
+    assert status["observedGeneration"] == 1
+    assert status["lastOperation"]["state"] == "Succeeded"
+    assert status["ready"] is False
+    owner = cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["uid"]) == ("Etcd", "uid-1")
+
+
+async def test_without_a_request_a_changed_spec_is_not_rolled_out(cluster, controller):
+    made = add(cluster)
+    del made["metadata"]["annotations"]["gardener.cloud/operation"]
+    await controller._reconcile(KEY)
+    assert "StatefulSet" not in {key[0] for key in cluster.objects}
+
+
+@pytest.mark.parametrize("dies_after", range(1, 8))
+async def test_killed_in_between_another_controller_completes_the_rollout(cluster, controller, dies_after):
+    made = add(cluster)
+    cluster.dies_after = dies_after
+    with pytest.raises(Killed):
+        await controller._reconcile(KEY)
+    cluster.dies_after = None
+    await EtcdController(cluster, cluster)._reconcile(KEY)
+
+    assert "StatefulSet" in {key[0] for key in cluster.objects}
+    assert "gardener.cloud/operation" not in made["metadata"]["annotations"]
+    assert status_of(cluster)["lastOperation"]["state"] == "Succeeded"
+
+
+async def test_a_ready_member_makes_it_ready_whatever_the_sidecar_does(cluster, controller):
+    add(cluster)
+    await controller._reconcile(KEY)
+    run_pod(cluster, ready=False)
+    await controller._reconcile(KEY)
+    assert condition(cluster, "Ready")["message"] == "0 of 1 members serve; etcd-main-0: ImagePullBackOff"
+
+    run_pod(cluster, ready=True)
+    await controller._reconcile(KEY)
+    assert status_of(cluster)["ready"] is True
+    assert condition(cluster, "AllMembersUpdated")["status"] == "True"
+    assert condition(cluster, "BackupReady")["status"] != "True"
+
+
+async def test_pods_of_an_older_revision_are_not_all_updated(cluster, controller):
+    add(cluster)
+    await controller._reconcile(KEY)
+    run_pod(cluster, ready=True)
+    cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]["status"]["updateRevision"] = "r2"
+    await controller._reconcile(KEY)
+    assert condition(cluster, "AllMembersUpdated")["status"] == "False"
+
+
+async def test_an_etcd_that_does_not_fit_reports_why(cluster, controller):
+    add(cluster)["spec"]["etcd"]["quota"] = "lots"
+    with pytest.raises(ValueError, match="quantity"):
+        await controller._reconcile(KEY)
+    (error,) = status_of(cluster)["lastErrors"]
+    assert error["description"] == "quantity 'lots' is not a number with k, M, G, T, Ki, Mi, Gi or Ti"
+    assert status_of(cluster)["lastOperation"]["state"] == "Error"
+
+
+async def test_an_etcd_goes_only_after_its_pods(cluster, controller):
+    """While a pod runs, something may still be written, and the last snapshot would lack it."""
+    made = add(cluster)
+    await controller._reconcile(KEY)
+    run_pod(cluster, ready=True)
+    pod = cluster.objects["Pod", NAMESPACE, "etcd-main-0"]
+    made["metadata"]["deletionTimestamp"] = pod["metadata"]["deletionTimestamp"] = "now"
+
+    assert isinstance(await controller._reconcile(KEY), Requeue)
+    assert made["metadata"]["finalizers"] == [FINALIZER]
+    assert status_of(cluster)["lastOperation"]["type"] == "Delete"
+
+    del cluster.objects["Pod", NAMESPACE, "etcd-main-0"]
+    await controller._reconcile(KEY)
+    assert made["metadata"]["finalizers"] == []
+    assert {key[0] for key in cluster.objects} == {"Etcd"}
