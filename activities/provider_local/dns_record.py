@@ -96,6 +96,13 @@ class _Zone:
             answer = await dns.asyncquery.tcp(update, self.server, timeout=_TIMEOUT_SECONDS, port=self.port)
         except (dns.tsig.PeerError, dns.tsig.BadSignature) as error:
             raise self._refused(ErrorCode.INFRA_UNAUTHENTICATED, doing, type(error).__name__) from None
+        except dns.exception.FormError:
+            # A server that does not know the zone does not sign what it says.
+            raise transient(
+                ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+                f"{doing}: DNS server {self.server}:{self.port} does not sign its answer;"
+                f" check that it serves zone {self.name.to_text(True)}",
+            ) from None
         except (OSError, EOFError, dns.exception.DNSException) as error:
             raise transient(
                 ErrorCode.RETRYABLE_INFRA_DEPENDENCIES,

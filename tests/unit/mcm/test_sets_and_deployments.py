@@ -1,0 +1,269 @@
+"""MachineDeployments and MachineSets: never a machine twice, never too few while rolling."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from activities.kube.cache import Caches
+from activities.kube.errors import Unreachable
+from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
+from tests.unit.provider_local.fake_cluster import FakeCluster
+from workers.machine_controller_manager.machine_deployment import (
+    MachineDeploymentController,
+    Scaling,
+    plan_scaling,
+)
+from workers.machine_controller_manager.machine_set import MachineSetController, free_names, surplus
+
+NAMESPACE = "shoot--dev--one"
+
+
+@pytest.fixture
+def seed() -> FakeCluster:
+    return FakeCluster()
+
+
+@asynccontextmanager
+async def controllers(seed: FakeCluster) -> AsyncIterator[None]:
+    caches = Caches(seed)
+    running = [
+        asyncio.create_task(MachineDeploymentController(seed, caches, NAMESPACE).run()),
+        asyncio.create_task(MachineSetController(seed, caches, NAMESPACE).run()),
+    ]
+    try:
+        yield
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await caches.close()
+
+
+def deployment(replicas: int, class_: str = "class-a") -> dict[str, Any]:
+    return {
+        "apiVersion": "machine.sapcloud.io/v1alpha1",
+        "kind": "MachineDeployment",
+        "metadata": {"name": "pool-z1", "namespace": NAMESPACE},
+        "spec": {
+            "replicas": replicas,
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "selector": {"matchLabels": {"name": "pool-z1"}},
+            "template": {
+                "metadata": {"labels": {"name": "pool-z1"}},
+                "spec": {
+                    "class": {"kind": "MachineClass", "name": class_},
+                    "nodeTemplate": {"metadata": {"labels": {}}},
+                },
+            },
+        },
+    }
+
+
+def machines(seed: FakeCluster) -> list[dict[str, Any]]:
+    return [each for each in seed.of(MACHINE) if not each["metadata"].get("deletionTimestamp")]
+
+
+async def set_phase(seed: FakeCluster, machine: dict[str, Any], phase: str) -> None:
+    status = {"status": {"currentStatus": {"phase": phase}}}
+    await seed.patch(MACHINE, machine["metadata"]["name"], NAMESPACE, status, subresource="status")
+
+
+async def run_all(seed: FakeCluster) -> None:
+    """What the machine controller and the cloud would do."""
+    for machine in machines(seed):
+        await set_phase(seed, machine, "Running")
+
+
+async def bury(seed: FakeCluster) -> None:
+    """Let deleted machines go."""
+    for machine in seed.of(MACHINE):
+        if machine["metadata"].get("deletionTimestamp"):
+            await seed.patch(MACHINE, machine["metadata"]["name"], NAMESPACE, {"metadata": {"finalizers": []}})
+
+
+def available(seed: FakeCluster) -> int:
+    (found,) = seed.of(MACHINE_DEPLOYMENT)
+    return int((found.get("status") or {}).get("availableReplicas", 0))
+
+
+async def test_a_deployment_becomes_machines_that_are_named_after_their_node(seed: FakeCluster) -> None:
+    await seed.create(deployment(2))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 2)
+        await run_all(seed)
+        await seed.until(lambda: available(seed) == 2)
+
+    for machine in machines(seed):
+        assert machine["metadata"]["labels"]["node"] == machine["metadata"]["name"]
+        assert machine["metadata"]["finalizers"], "nothing may be made for a machine that could vanish"
+    (found,) = seed.of(MACHINE_DEPLOYMENT)
+    assert found["status"]["updatedReplicas"] == 2
+    assert found["status"]["observedGeneration"] == found["metadata"]["generation"]
+
+
+async def test_a_controller_killed_between_two_machines_makes_none_twice(seed: FakeCluster) -> None:
+    await seed.create(deployment(3))
+    seed.refuse("patch", MACHINE_SET, None)
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) >= 1)
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 3)
+        await asyncio.sleep(0.1)
+
+    assert len(seed.of(MACHINE)) == 3
+
+
+async def test_a_creation_whose_answer_was_lost_is_found_again(seed: FakeCluster) -> None:
+    """The request got through, the answer did not: the next try must not make another one."""
+    original = seed.create
+    lost = []
+
+    async def create(obj: Any, *, subresource: str = "") -> Any:
+        made = await original(obj, subresource=subresource)
+        if obj["kind"] == "Machine" and not lost:
+            lost.append(obj)
+            raise Unreachable(0, "connection lost", "creating Machine")
+        return made
+
+    seed.create = create  # type: ignore[method-assign]
+    await seed.create(deployment(1))
+    async with controllers(seed):
+        await seed.until(lambda: lost and available(seed) == 0 and seed.of(MACHINE))
+        await asyncio.sleep(1)
+
+    assert len(seed.of(MACHINE)) == 1
+
+
+async def test_scaling_down_takes_what_does_not_run_first(seed: FakeCluster) -> None:
+    await seed.create(deployment(3))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 3)
+        running, *_ = machines(seed)
+        await set_phase(seed, running, "Running")
+        await seed.patch(MACHINE_DEPLOYMENT, "pool-z1", NAMESPACE, {"spec": {"replicas": 1}})
+        await seed.until(lambda: len(machines(seed)) == 1)
+
+    assert machines(seed)[0]["metadata"]["name"] == running["metadata"]["name"]
+
+
+async def test_a_failed_machine_is_replaced_by_one_of_another_name(seed: FakeCluster) -> None:
+    await seed.create(deployment(1))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 1)
+        (first,) = machines(seed)
+        await set_phase(seed, first, "Failed")
+        await seed.until(
+            lambda: [each for each in machines(seed) if each["metadata"]["name"] != first["metadata"]["name"]]
+        )
+        await bury(seed)
+        await seed.until(lambda: len(seed.of(MACHINE)) == 1)
+
+
+async def test_a_new_class_rolls_over_without_ever_having_too_few(seed: FakeCluster) -> None:
+    await seed.create(deployment(2))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 2)
+        await run_all(seed)
+        await seed.until(lambda: available(seed) == 2)
+        template = {"template": {"spec": {"class": {"name": "class-b"}}}}
+        await seed.patch(MACHINE_DEPLOYMENT, "pool-z1", NAMESPACE, {"spec": template})
+
+        def of_class(name: str) -> list[dict[str, Any]]:
+            return [each for each in machines(seed) if each["spec"]["class"]["name"] == name]
+
+        async with asyncio.timeout(10):
+            while len(of_class("class-b")) < 2 or of_class("class-a"):
+                await asyncio.sleep(0.02)
+                running = [each for each in machines(seed) if each.get("status")]
+                assert len(running) >= 2
+                assert len(machines(seed)) <= 3
+                await run_all(seed)
+                await bury(seed)
+        await bury(seed)
+        await seed.until(lambda: len(seed.of(MACHINE_SET)) == 1)
+
+
+async def test_new_labels_reach_machines_without_replacing_them(seed: FakeCluster) -> None:
+    await seed.create(deployment(1))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 1)
+        (before,) = machines(seed)
+        labels = {"spec": {"template": {"spec": {"nodeTemplate": {"metadata": {"labels": {"new": "yes"}}}}}}}
+        await seed.patch(MACHINE_DEPLOYMENT, "pool-z1", NAMESPACE, labels)
+        await seed.until(lambda: machines(seed)[0]["spec"]["nodeTemplate"]["metadata"]["labels"] == {"new": "yes"})
+        await seed.patch(
+            MACHINE_DEPLOYMENT,
+            "pool-z1",
+            NAMESPACE,
+            {"spec": {"template": {"spec": {"nodeTemplate": {"metadata": {"labels": {"new": None}}}}}}},
+        )
+        await seed.until(lambda: machines(seed)[0]["spec"]["nodeTemplate"]["metadata"]["labels"] == {})
+
+    assert [each["metadata"]["uid"] for each in machines(seed)] == [before["metadata"]["uid"]]
+
+
+async def test_a_deleted_deployment_goes_last(seed: FakeCluster) -> None:
+    await seed.create(deployment(1))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 1)
+        await seed.delete(MACHINE_DEPLOYMENT, "pool-z1", NAMESPACE)
+        await seed.until(lambda: not machines(seed))
+        assert seed.of(MACHINE_DEPLOYMENT)
+        await bury(seed)
+        await seed.until(lambda: not seed.of(MACHINE_DEPLOYMENT))
+
+
+def each_set(replicas: int, available: int, existing: int | None = None) -> dict[str, Any]:
+    status = {"replicas": replicas if existing is None else existing, "availableReplicas": available}
+    return {"spec": {"replicas": replicas}, "status": status}
+
+
+def spec(
+    replicas: int, surge: int | str = 1, unavailable: int | str = 0, kind: str = "RollingUpdate"
+) -> dict[str, Any]:
+    rolling = {"maxSurge": surge, "maxUnavailable": unavailable}
+    return {"replicas": replicas, "strategy": {"type": kind, "rollingUpdate": rolling}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "new", "old", "plan"),
+    [
+        (spec(3), each_set(3, 3), [], Scaling(3, ())),
+        (spec(3), each_set(0, 0), [each_set(3, 3)], Scaling(1, (3,))),
+        (spec(3), each_set(1, 0), [each_set(3, 3)], Scaling(1, (3,))),
+        (spec(3), each_set(1, 1), [each_set(3, 3)], Scaling(1, (2,))),
+        (spec(3, 0, 1), each_set(0, 0), [each_set(3, 3)], Scaling(0, (2,))),
+        (spec(4, "50%", "25%"), each_set(0, 0), [each_set(4, 4)], Scaling(2, (3,))),
+        (spec(3), each_set(0, 0), [each_set(3, 2)], Scaling(1, (3,))),
+        (spec(3), each_set(1, 1), [each_set(3, 2)], Scaling(1, (2,))),
+        (spec(2, kind="Recreate"), each_set(0, 0), [each_set(2, 2)], Scaling(0, (0,))),
+        (spec(2, kind="Recreate"), each_set(0, 0), [each_set(0, 0, existing=1)], Scaling(0, (0,))),
+        (spec(2, kind="Recreate"), each_set(0, 0), [each_set(0, 0)], Scaling(2, (0,))),
+        (spec(1), each_set(0, 0), [each_set(0, 0), each_set(0, 0)], Scaling(1, (0, 0))),
+        (spec(2), each_set(3, 3), [], Scaling(2, ())),
+    ],
+)
+def test_one_step_of_a_rollout(
+    wanted: dict[str, Any], new: dict[str, Any], old: list[dict[str, Any]], plan: Scaling
+) -> None:
+    assert plan_scaling(wanted, new, old) == plan
+
+
+def test_a_slot_keeps_its_name_and_is_not_reused_while_its_machine_is_there() -> None:
+    found = {"metadata": {"name": "pool-z1-abcde", "uid": "u1"}}
+    first, second, third = islice(free_names(found, set()), 3)
+
+    assert next(free_names(found, set())) == first
+    assert list(islice(free_names(found, {first}), 2)) == [second, third]
+    assert next(free_names({"metadata": {"name": "pool-z1-abcde", "uid": "u2"}}, set())) != first
+
+
+def test_the_autoscaler_chooses_who_goes_first() -> None:
+    chosen = {"metadata": {"name": "a", "annotations": {"machinepriority.machine.sapcloud.io": "1"}}}
+    other = {"metadata": {"name": "b"}, "status": {"currentStatus": {"phase": "Pending"}}}
+
+    assert surplus([other, chosen], 1) == [chosen]
