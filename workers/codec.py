@@ -16,12 +16,21 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes, PayloadCodec
+from temporalio.converter import (
+    DataConverter,
+    DefaultFailureConverterWithEncodedAttributes,
+    PayloadCodec,
+    PayloadConverter,
+)
 
 ENCODING = b"binary/encrypted"
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
+_MESSAGE_LIMIT = 1000
+_STACK_LIMIT = 600
+"""The end of a trace is where it happened."""
 
 
 class CodecError(Exception):
@@ -64,6 +73,25 @@ class EncryptionCodec(PayloadCodec):
             return Payload.FromString(cipher.decrypt(nonce, sealed, key_id))
         except InvalidTag:
             raise CodecError(f"a payload was not encrypted by key {key_id.decode()!r}, or was changed") from None
+
+
+class TrimmedFailures(DefaultFailureConverterWithEncodedAttributes):
+    """Encodes messages and stack traces, each cut to what Temporal keeps of an activity that is retried.
+
+    Its server replaces a larger failure by "Failure exceeds size limit." (4 KiB, causes included), and then
+    nobody learns why something is retried.
+    """
+
+    def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
+        super().to_failure(exception, payload_converter, failure)
+        [told] = payload_converter.from_payloads([failure.encoded_attributes])
+        told["message"] = _first(told["message"], _MESSAGE_LIMIT)
+        told["stack_trace"] = told["stack_trace"][-_STACK_LIMIT:]
+        failure.encoded_attributes.CopyFrom(payload_converter.to_payloads([told])[0])
+
+
+def _first(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def write_key_file(path: Path) -> None:
@@ -111,5 +139,5 @@ def data_converter(key_file: Path | None) -> DataConverter:
     return replace(
         pydantic_data_converter,
         payload_codec=EncryptionCodec(read_key_file(key_file)),
-        failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
+        failure_converter_class=TrimmedFailures,
     )

@@ -21,7 +21,6 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 import activities.garden.shoots as garden_shoots
-from activities.garden.shoots import ShootActivities
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from api import resources
@@ -29,7 +28,7 @@ from api.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, seed_q
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 from workers.codec import data_converter, write_key_file
 from workers.heartbeats import Heartbeats
-from workers.registry import _activities_of
+from workers.registry import garden_activities
 from workflows import visibility
 from workflows.shoot import WORKFLOWS
 from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle, lifecycle_id
@@ -105,14 +104,13 @@ async def landscape(
     target = server.client.service_client.config.target_host
     client = await Client.connect(target, data_converter=data_converter(tmp_path / "key"))
     garden = FakeGarden(shoot(), *surroundings())
-    activities = ShootActivities(cast(KubeClient, garden), cast(Caches, None))
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(
             Worker(
                 client,
                 task_queue=GARDEN_QUEUE,
                 workflows=WORKFLOWS,
-                activities=_activities_of(activities),
+                activities=garden_activities(cast(KubeClient, garden), cast(Caches, None)),
                 interceptors=[Heartbeats()],
             )
         )

@@ -27,6 +27,9 @@ SURVEY = "survey"
 _OURS = frozenset({"report_progress"})
 """Activities that accompany a flow and are none of its tasks."""
 
+_SHUTDOWN = "WorkerShutdown"
+"""Type of the error that Temporal's SDK gives an activity which did not end in time when its worker stopped."""
+
 
 class TaskView(ApiModel):
     name: str
@@ -164,6 +167,11 @@ class FlowHistory:
             run.error = "its worker was lost"
             self._interruptions.append(
                 Interruption(at=at, text=f"{run.name}: its worker was lost; went on with attempt {run.attempts}")
+            )
+        elif isinstance(error, ApplicationError) and error.type == _SHUTDOWN:
+            run.error = "its worker was stopped"
+            self._interruptions.append(
+                Interruption(at=at, text=f"{run.name}: its worker was stopped; went on with attempt {run.attempts}")
             )
         elif isinstance(error, TimeoutError) and error.type == TimeoutType.SCHEDULE_TO_START:
             run.error = f"nobody took it from queue {run.queue}"

@@ -1,0 +1,178 @@
+"""What the flow engine costs: a flow of 90 no-op activities against the same activities in hand-written Temporal code.
+
+Both run the same graph (fifteen layers of six tasks, each after two of the layer before) in one worker process
+on one dev server, tuned as the landscape tunes it, in turns. The engine's run has everything a
+real one has: the query, the tree in the UI, and an activity that asks for progress meanwhile.
+
+    python -m benchmarks.flow_overhead [--runs 20]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from temporalio import activity, workflow
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+with workflow.unsafe.imports_passed_through():
+    from api.flows import FlowProgress
+    from api.operations import OperationType, ShootRef, ShootTask, TaskResult
+    from workers.codec import data_converter, write_key_file
+    from workers.heartbeats import Heartbeats
+    from workflows import options
+    from workflows.flow import Flow
+
+LAYERS, WIDTH = 15, 6
+LIMIT = 1.15
+QUEUE = "bench"
+TUNING = ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=1"] + [
+    part
+    for which in ("transfer", "timer", "visibility")
+    for part in ("--dynamic-config-value", f"history.{which}ProcessorMaxPollRPS=2000")
+]
+TASK = ShootTask(
+    shoot=ShootRef(namespace="garden-local", name="bench", uid="0"),
+    technical_id="shoot--local--bench",
+    seed="seed-1",
+    generation=1,
+    operation=OperationType.RECONCILE,
+)
+
+
+def graph() -> dict[str, list[str]]:
+    """Predecessors of each task."""
+    return {
+        f"task_{layer}_{place}": [f"task_{layer - 1}_{other % WIDTH}" for other in (place, place + 1)] if layer else []
+        for layer in range(LAYERS)
+        for place in range(WIDTH)
+    }
+
+
+@activity.defn
+async def no_op(task: ShootTask) -> TaskResult:
+    return TaskResult()
+
+
+@activity.defn
+async def report() -> None:
+    """Asks for progress like ``report_progress``, and writes it nowhere."""
+    info = activity.info()
+    flow = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+    while True:
+        activity.heartbeat()
+        await asyncio.sleep(2)
+        if (await flow.query("progress", result_type=FlowProgress)).ended:
+            return
+
+
+@workflow.defn
+class ByFlow:
+    @workflow.init
+    def __init__(self) -> None:
+        self.flow = Flow("Bench", TASK, queue=QUEUE, options=options.seed_call())
+        for name, after in graph().items():
+            self.flow.add(name, after=after, activity="no_op")
+
+    @workflow.query
+    def progress(self) -> FlowProgress:
+        return self.flow.progress()
+
+    @workflow.run
+    async def run(self) -> None:
+        workflow.start_activity(
+            report, start_to_close_timeout=timedelta(hours=1), heartbeat_timeout=timedelta(seconds=10)
+        )
+        await self.flow.run()
+
+
+@workflow.defn
+class ByHand:
+    @workflow.run
+    async def run(self) -> None:
+        done: dict[str, asyncio.Task[None]] = {}
+        for name, after in graph().items():
+            done[name] = asyncio.create_task(self._step([done[each] for each in after]))
+        await asyncio.gather(*done.values())
+
+    async def _step(self, after: list[asyncio.Task[None]]) -> None:
+        for each in after:
+            await each
+        await workflow.execute_activity(
+            no_op, TASK, start_to_close_timeout=timedelta(minutes=2), heartbeat_timeout=timedelta(seconds=10)
+        )
+
+
+async def measure(runs: int) -> dict[str, object]:
+    with TemporaryDirectory() as directory:
+        key = Path(directory) / "key"
+        write_key_file(key)
+        async with await WorkflowEnvironment.start_local(
+            dev_server_existing_path=str(Path(sys.executable).parent / "temporal"),
+            dev_server_database_filename=f"{directory}/temporal.db",
+            dev_server_extra_args=TUNING,
+            dev_server_log_level="error",
+        ) as server:
+            target = server.client.service_client.config.target_host
+            client = await Client.connect(target, data_converter=data_converter(key))
+            async with Worker(
+                client,
+                task_queue=QUEUE,
+                workflows=[ByFlow, ByHand],
+                activities=[no_op, report],
+                interceptors=[Heartbeats()],
+                disable_eager_activity_execution=True,  # a flow's activities run in the gardenlet, elsewhere
+                workflow_runner=SandboxedWorkflowRunner(
+                    restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
+                ),
+            ):
+                times: dict[str, list[float]] = {"flow": [], "hand": []}
+                for number in range(runs + 1):
+                    for name, kind in (("flow", ByFlow), ("hand", ByHand)):
+                        started = time.perf_counter()
+                        await client.execute_workflow(kind.run, id=f"{name}-{number}", task_queue=QUEUE)
+                        if number:  # the first one warms up
+                            times[name].append(time.perf_counter() - started)
+                events = {}
+                for name in times:
+                    history = await client.get_workflow_handle(f"{name}-1").fetch_history()
+                    events[name] = len(history.events)
+    ratio = statistics.median(times["flow"]) / statistics.median(times["hand"])
+    return {
+        "tasks": LAYERS * WIDTH,
+        "runs": runs,
+        **{
+            name: {
+                "medianSeconds": round(statistics.median(values), 3),
+                "minSeconds": round(min(values), 3),
+                "maxSeconds": round(max(values), 3),
+                "events": events[name],
+            }
+            for name, values in times.items()
+        },
+        "ratio": round(ratio, 3),
+        "limit": LIMIT,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20)
+    with contextlib.suppress(KeyboardInterrupt):
+        result = asyncio.run(measure(parser.parse_args().runs))
+        print(json.dumps(result, indent=2))
+        if float(str(result["ratio"])) > LIMIT:
+            raise SystemExit(f"a flow takes {result['ratio']} times as long as hand-written code, limit {LIMIT}")
+
+
+if __name__ == "__main__":
+    main()
