@@ -284,6 +284,8 @@ def _flags(server: ApiServer) -> list[str]:
     }
     if server.workers:
         flags |= {
+            # Ours: see apiserver_proxy.
+            "endpoint-reconciler-type": "none",
             "egress-selector-config-file": f"{config}/egress-selector/egress-selector-configuration.yaml",
             "kubelet-certificate-authority": f"{_SECRETS}/kubelet-ca/bundle.crt",
             "kubelet-client-certificate": f"{_SECRETS}/kubelet-client/tls.crt",

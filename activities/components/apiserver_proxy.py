@@ -3,11 +3,14 @@
 Clients in the cluster connect to an IP address and so send no usable server name. The endpoint of the Service
 ``kubernetes`` is the cluster IP of the API server in the seed. On each node that address lies on ``lo``, and this
 proxy tunnels from it through the gateway, telling it by a header which API server is meant. TLS stays end to end.
+
+The endpoint is an object of ours, not the API server's: one that stops would take it away, and the one that replaces
+it looks only every 10 s.
 """
 
 from dataclasses import dataclass
 
-from activities.components import base, envoy, gateway
+from activities.components import apiserver, base, envoy, gateway
 from activities.components.base import Manifest
 from api import images
 
@@ -35,9 +38,33 @@ def objects(proxy: ApiServerProxy) -> list[Manifest]:
         "data": {"envoy.json": base.to_json(_envoy(proxy))},
     }
     return [
+        *_endpoint(proxy.advertise_address),
         base.service_account(NAME, NAMESPACE),
         config_map,
         _daemon_set(proxy, base.checksum(config_map["data"])),
+    ]
+
+
+def _endpoint(address: str) -> list[Manifest]:
+    """The endpoint of ``default/kubernetes``; as Endpoints, too, for those who still look there."""
+    port = {"name": "https", "port": apiserver.PORT, "protocol": "TCP"}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Endpoints",
+            "metadata": base.metadata(
+                "kubernetes", "default", labels={"endpointslice.kubernetes.io/skip-mirror": "true"}
+            ),
+            "subsets": [{"addresses": [{"ip": address}], "ports": [port]}],
+        },
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": base.metadata("kubernetes", "default", labels={"kubernetes.io/service-name": "kubernetes"}),
+            "addressType": "IPv6" if ":" in address else "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+            "ports": [port],
+        },
     ]
 
 

@@ -186,7 +186,7 @@ def objects(*, replicas: int = 1) -> list[Manifest]:
     account = base.service_account(NAME, NAMESPACE)
     role = f"gardener.cloud:{NAME}"
     config = base.versioned_config_map(
-        NAME, NAMESPACE, {"envoy.json": base.to_json(_bootstrap()), "gateway.yaml": _controller()}, labels=SELECT
+        NAME, NAMESPACE, {"envoy.json": base.to_json(bootstrap_config()), "gateway.yaml": _controller()}, labels=SELECT
     )
     return [
         {
@@ -215,7 +215,8 @@ def _service() -> Manifest:
     )
 
 
-def _bootstrap() -> Manifest:
+def bootstrap_config() -> Manifest:
+    """What Envoy starts with: where to look for everything else."""
     return envoy.bootstrap(
         node={"id": NAME, "cluster": NAME},
         dynamic_resources={"lds_config": _file(LISTENERS_FILE), "cds_config": _file(CLUSTERS_FILE)},

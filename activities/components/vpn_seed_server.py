@@ -53,7 +53,7 @@ def objects(server: VpnSeedServer) -> list[Manifest]:
     labels = {**SELECT, "gardener.cloud/role": "controlplane"}
     openvpn = base.versioned_config_map(NAME, server.namespace, _openvpn_files(server), labels=labels)
     proxy = base.versioned_config_map(
-        f"{NAME}-envoy", server.namespace, {"envoy.json": base.to_json(_proxy())}, labels=labels
+        f"{NAME}-envoy", server.namespace, {"envoy.json": base.to_json(proxy_config())}, labels=labels
     )
     return [
         openvpn,
@@ -113,7 +113,8 @@ def _net(cidr: str) -> str:
     return f"{network.network_address} {network.netmask}"
 
 
-def _proxy() -> Manifest:
+def proxy_config() -> Manifest:
+    """Envoy's configuration: mutual TLS, then CONNECT to whatever IP address of the shoot is named."""
     cache = {"name": "shoot", "dns_lookup_family": "V4_ONLY"}
     forward = {
         "name": "envoy.filters.http.dynamic_forward_proxy",

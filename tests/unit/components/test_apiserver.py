@@ -1,0 +1,170 @@
+"""What a shoot's API server is told, and what it is never told."""
+
+import json
+
+import pytest
+
+from activities.components import apiserver
+from activities.components.apiserver import ApiServer, Secrets
+
+SECRETS = Secrets(
+    ca_bundle="ca-bundle",
+    client_ca_bundle="ca-client-bundle",
+    etcd_ca_bundle="ca-etcd-bundle",
+    front_proxy_ca_bundle="ca-front-proxy-bundle",
+    server="kube-apiserver-1",
+    etcd_client="etcd-client-1",
+    aggregator="kube-aggregator-1",
+    service_account_key="service-account-key-1",
+    service_account_key_bundle="service-account-key-bundle-1",
+    static_token="kube-apiserver-static-token-1",
+    encryption_configuration="kube-apiserver-etcd-encryption-configuration-1",
+    kubelet_ca_bundle="ca-kubelet-bundle",
+    kubelet_client="kube-apiserver-kubelet-1",
+    vpn_ca_bundle="ca-vpn-bundle",
+    vpn_client="kube-apiserver-http-proxy-client-1",
+)
+
+
+def server(**changes):
+    values = {
+        "namespace": "shoot--dev--a",
+        "version": "1.37.1",
+        "replicas": 1,
+        "advertise_address": "100.64.1.7",
+        "external_hostname": "api.a.dev.example.org",
+        "issuer": "https://api.a.dev.internal.example.org",
+        "service_cidrs": ["100.68.0.0/16"],
+        "secrets": SECRETS,
+    }
+    return ApiServer(**{**values, **changes})
+
+
+def deployment(made):
+    return next(item for item in made if item["kind"] == "Deployment")
+
+
+def flags(made):
+    command = deployment(made)["spec"]["template"]["spec"]["containers"][0]["command"]
+    return dict(flag.removeprefix("--").split("=", 1) for flag in command[1:])
+
+
+def config_file(made, name, key):
+    found = next(
+        item
+        for item in made
+        if item["kind"] == "ConfigMap" and item["metadata"]["name"].startswith(f"kube-apiserver-{name}-")
+    )
+    return json.loads(found["data"][key])
+
+
+def test_strangers_may_ask_for_nothing_but_health():
+    """Probes go without a token, so no credential stands in the pod template."""
+    made = apiserver.objects(server())
+    anonymous = config_file(made, "authentication", "authentication-config.yaml")["anonymous"]
+
+    assert {each["path"] for each in anonymous["conditions"]} == {"/healthz", "/livez", "/readyz"}
+    assert "anonymous-auth" not in flags(made)
+    probes = deployment(made)["spec"]["template"]["spec"]["containers"][0]
+    assert "httpHeaders" not in probes["readinessProbe"]["httpGet"]
+
+
+def test_everything_towards_the_shoot_goes_through_the_tunnel():
+    selections = config_file(apiserver.objects(server()), "egress-selector", "egress-selector-configuration.yaml")[
+        "egressSelections"
+    ]
+    by_name = {each["name"]: each["connection"] for each in selections}
+
+    assert by_name["cluster"]["proxyProtocol"] == "HTTPConnect"
+    assert by_name["cluster"]["transport"]["tcp"]["url"] == "https://vpn-seed-server:9443"
+    assert by_name["cluster"]["transport"]["tcp"]["tlsConfig"]["clientCert"] == "/srv/kubernetes/vpn-client/tls.crt"
+    assert by_name["etcd"] == by_name["controlplane"] == {"proxyProtocol": "Direct"}
+
+
+def test_a_cluster_without_workers_has_no_tunnel_and_no_kubelets():
+    made = apiserver.objects(server(workers=False))
+
+    assert "egress-selector-config-file" not in flags(made)
+    assert "kubelet-client-certificate" not in flags(made)
+    assert flags(made)["authorization-mode"] == "RBAC"
+    volumes = {each["name"] for each in deployment(made)["spec"]["template"]["spec"]["volumes"]}
+    assert not {"kubelet-ca", "kubelet-client", "vpn-ca", "vpn-client"} & volumes
+
+
+def test_a_changed_configuration_rolls_the_pods_and_leaves_the_old_one_its_files():
+    """A pod of the old revision that restarts must find what it was made for."""
+    before = apiserver.objects(server())
+    after = apiserver.objects(server(audit_policy="apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: []\n"))
+    names = [{item["metadata"]["name"] for item in made if item["kind"] == "ConfigMap"} for made in (before, after)]
+
+    assert len(names[0] - names[1]) == 1
+    assert deployment(before)["spec"]["template"] != deployment(after)["spec"]["template"]
+    assert all(item["immutable"] for item in before if item["kind"] == "ConfigMap")
+
+
+def test_all_mounted_files_come_from_a_volume_of_the_pod():
+    """A flag that names a file nobody mounts makes a crash loop."""
+    made = apiserver.objects(server())
+    mounts = [
+        each["mountPath"] for each in deployment(made)["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    ]
+    paths = [value for value in flags(made).values() if value.startswith(("/srv/", "/etc/"))]
+
+    assert len(paths) > 15
+    for path in paths:
+        assert path.rpartition("/")[0] in mounts, path
+
+
+def test_the_owners_settings_become_flags():
+    settings = {
+        "featureGates": {"B": False, "A": True},
+        "runtimeConfig": {"api/alpha": True},
+        "requests": {"maxNonMutatingInflight": 800, "maxMutatingInflight": 300},
+        "eventTTL": "2h",
+        "defaultNotReadyTolerationSeconds": 60,
+        "watchCacheSizes": {"resources": [{"apiGroup": "apps", "resource": "deployments", "size": 50}]},
+        "apiAudiences": ["one"],
+        "serviceAccountConfig": {
+            "acceptedIssuers": ["https://old.example.org"],
+            "maxTokenExpiration": "720h",
+            "extendTokenExpiration": False,
+        },
+        "admissionPlugins": [
+            {"name": "PodNodeSelector", "config": {"podNodeSelectorPluginConfig": {}}},
+            {"name": "PodSecurity", "disabled": True},
+        ],
+    }
+    made = apiserver.objects(server(settings=settings))
+    given = flags(made)
+
+    assert given["feature-gates"] == "A=true,B=false"
+    assert given["runtime-config"] == "api/alpha=true"
+    assert (given["max-requests-inflight"], given["max-mutating-requests-inflight"]) == ("800", "300")
+    assert given["event-ttl"] == "2h"
+    assert given["default-not-ready-toleration-seconds"] == "60"
+    assert given["watch-cache-sizes"] == "deployments.apps#50"
+    assert given["api-audiences"] == "https://api.a.dev.internal.example.org,one"
+    assert given["service-account-max-token-expiration"] == "720h"
+    assert given["service-account-extend-token-expiration"] == "false"
+    assert given["enable-admission-plugins"] == "NodeRestriction,PodNodeSelector"
+    assert given["disable-admission-plugins"] == "PodSecurity"
+    plugins = config_file(made, "admission", "admission-configuration.yaml")["plugins"]
+    assert [each["name"] for each in plugins] == ["PodNodeSelector"]
+
+
+def test_tokens_are_signed_by_the_first_issuer_and_accepted_from_all():
+    settings = {"serviceAccountConfig": {"acceptedIssuers": ["https://old.example.org"]}}
+    command = deployment(apiserver.objects(server(settings=settings)))["spec"]["template"]["spec"]["containers"][0][
+        "command"
+    ]
+
+    assert [flag for flag in command if flag.startswith("--service-account-issuer=")] == [
+        "--service-account-issuer=https://api.a.dev.internal.example.org",
+        "--service-account-issuer=https://old.example.org",
+    ]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_one_server_never_sends_its_clients_elsewhere(replicas):
+    """GOAWAY balances connections between servers; with one it would only break them."""
+    assert (flags(apiserver.objects(server(replicas=replicas)))["goaway-chance"] == "0") == (replicas == 1)

@@ -1,0 +1,200 @@
+"""The gateway's files: who is led where, and who is left alone by a change."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from activities.components import apiserver_proxy, gateway, vpn_seed_server
+from activities.components.gateway import ApiServerExposure, Route, Upstream
+from activities.kube.cache import Caches
+from tests.unit.kube.api_server import ApiServer
+from workers.gateway import Gateway
+from workers.runtime import Health
+
+ENVOY = Path(sys.prefix) / "bin" / "envoy"
+A = Route(
+    "shoot--dev--a", ("api.a.example.org", "api.a.internal.example.org"), ("100.64.1.1", 443), ("100.64.1.2", 1194)
+)
+B = Route("shoot--dev--b", ("api.b.example.org",), ("100.64.1.3", 443), None)
+
+
+def chains(files):
+    listeners = {each["name"]: each for each in files[gateway.LISTENERS_FILE]["resources"]}
+    return {each["name"]: each for each in listeners.get("sni", {}).get("filter_chains", [])}
+
+
+def destinations(files, name):
+    routes = files[name]["resources"][0]["virtual_hosts"][0]["routes"]
+    return [each["match"]["headers"][0]["string_match"]["exact"] for each in routes]
+
+
+def test_each_server_name_leads_to_its_own_api_server():
+    files = gateway.xds_files([A, B])
+    clusters = {each["name"]: each for each in files[gateway.CLUSTERS_FILE]["resources"]}
+    chain = chains(files)["shoot--dev--b"]
+
+    assert chain["filter_chain_match"]["server_names"] == ["api.b.example.org"]
+    target = clusters[chain["filters"][0]["typed_config"]["cluster"]]
+    endpoint = target["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    assert endpoint["address"]["socket_address"] == {"address": "100.64.1.3", "port_value": 443}
+
+
+def test_only_known_destinations_can_be_dialled():
+    """The CONNECT ports are open to the world: no header may lead to any other Service of the seed."""
+    files = gateway.xds_files([A, B])
+
+    assert destinations(files, gateway.VPN_ROUTES_FILE) == [
+        "outbound|1194||vpn-seed-server.shoot--dev--a.svc.cluster.local"
+    ]
+    assert destinations(files, gateway.PROXY_ROUTES_FILE) == [
+        "outbound|443||kube-apiserver.shoot--dev--a.svc.cluster.local",
+        "outbound|443||kube-apiserver.shoot--dev--b.svc.cluster.local",
+    ]
+
+
+def test_a_new_shoot_changes_no_chain_of_another_and_no_shared_listener():
+    """Envoy ends the connections of a chain that changes: another shoot's watches, or everybody's tunnels."""
+    before, after = gateway.xds_files([A]), gateway.xds_files([A, B])
+
+    assert chains(before)[A.namespace] == chains(after)[A.namespace]
+    shared = [
+        [each for each in files[gateway.LISTENERS_FILE]["resources"] if each["name"] != "sni"]
+        for files in (before, after)
+    ]
+    assert shared[0] == shared[1]
+
+
+def test_a_shoot_without_an_address_yet_is_left_out():
+    files = gateway.xds_files([Route("shoot--dev--c", ("c.example.org",), None, None)])
+
+    assert "shoot--dev--c" not in chains(files)
+    assert files[gateway.CLUSTERS_FILE]["resources"] == []
+
+
+def test_clusters_are_written_before_what_names_them():
+    assert list(gateway.xds_files([A]))[0] == gateway.CLUSTERS_FILE
+    assert list(gateway.xds_files([A]))[-1] == gateway.LISTENERS_FILE
+
+
+def test_envoy_takes_every_configuration_of_ours(tmp_path, monkeypatch):
+    monkeypatch.setattr(gateway, "XDS_DIRECTORY", str(tmp_path))
+    for name, content in gateway.xds_files([A, B]).items():
+        (tmp_path / name).write_text(json.dumps(content))
+    key, certificate = tmp_path / "tls.key", tmp_path / "tls.crt"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+         "-keyout", key, "-out", certificate, "-subj", "/CN=test", "-days", "1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    proxy = apiserver_proxy.ApiServerProxy("shoot--dev--a", "100.64.1.1", "api.a.internal.example.org")
+    node_proxy = next(item for item in apiserver_proxy.objects(proxy) if item["kind"] == "ConfigMap")
+    vpn = json.dumps(vpn_seed_server.proxy_config())
+    for path in ("/srv/secrets/server/tls.key", "/srv/secrets/server/tls.crt", "/srv/secrets/ca/bundle.crt"):
+        vpn = vpn.replace(path, str(key if path.endswith("key") else certificate))
+    for name, text in {
+        "gateway": json.dumps(gateway.bootstrap_config()),
+        "apiserver-proxy": node_proxy["data"]["envoy.json"],
+        "vpn": vpn,
+    }.items():
+        file = tmp_path / f"{name}.json"
+        file.write_text(text)
+        answer = subprocess.run(
+            [ENVOY, "--config-path", file, "--mode", "validate", "--log-level", "error"],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert answer.returncode == 0, f"{name}: {answer.stdout}{answer.stderr}"
+
+
+# The controller beside Envoy
+
+
+@pytest.fixture
+async def world(tmp_path):
+    async with ApiServer().running() as api, api.client() as client:
+        caches, health = Caches(client), Health()
+        task = asyncio.create_task(Gateway(caches, tmp_path, health).run())
+        try:
+            yield api, tmp_path, health
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await caches.close()
+
+
+def service(name, namespace, address):
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace, "labels": gateway.LABELS},
+        "spec": {"clusterIP": address},
+    }
+
+
+def expose(api, namespace, *hosts, vpn=True):
+    what = ApiServerExposure(
+        hosts=hosts,
+        api_server=Upstream(service="kube-apiserver", port=443),
+        vpn=Upstream(service="vpn-seed-server", port=1194) if vpn else None,
+    )
+    api.put("/api/v1/configmaps", gateway.exposure("apiserver-exposure", namespace, what))
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def written(directory):
+    files = {}
+    for name in (gateway.CLUSTERS_FILE, gateway.VPN_ROUTES_FILE, gateway.PROXY_ROUTES_FILE, gateway.LISTENERS_FILE):
+        path = directory / name
+        files[name] = json.loads(path.read_text()) if path.exists() else {"resources": []}
+    return files
+
+
+async def test_an_exposure_is_served_as_soon_as_its_services_have_addresses(world):
+    api, directory, health = world
+    await until(lambda: health.ready)
+    expose(api, "shoot--dev--a", "api.a.example.org")
+    api.put("/api/v1/services", service("kube-apiserver", "shoot--dev--a", "100.64.1.1"))
+    await until(lambda: "shoot--dev--a" in chains(written(directory)))
+    assert destinations(written(directory), gateway.VPN_ROUTES_FILE) == []
+
+    api.put("/api/v1/services", service("vpn-seed-server", "shoot--dev--a", "100.64.1.2"))
+    await until(lambda: len(destinations(written(directory), gateway.VPN_ROUTES_FILE)) == 1)
+
+    api.remove("/api/v1/configmaps", "apiserver-exposure", "shoot--dev--a")
+    await until(lambda: "shoot--dev--a" not in chains(written(directory)))
+
+
+async def test_nobody_takes_another_shoots_server_name(world):
+    """Two chains for one name would make Envoy refuse all files, and with them every later shoot."""
+    api, directory, _ = world
+    for namespace, address in (("shoot--dev--a", "100.64.1.1"), ("shoot--dev--b", "100.64.1.3")):
+        api.put("/api/v1/services", service("kube-apiserver", namespace, address))
+        expose(api, namespace, "api.a.example.org", f"api.{namespace}.example.org", vpn=False)
+    await until(lambda: "shoot--dev--b" in chains(written(directory)))
+
+    found = chains(written(directory))
+    assert "api.a.example.org" in found["shoot--dev--a"]["filter_chain_match"]["server_names"]
+    assert "api.a.example.org" not in found["shoot--dev--b"]["filter_chain_match"]["server_names"]
+
+
+async def test_an_exposure_that_makes_no_sense_harms_no_other(world):
+    api, directory, _ = world
+    broken = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "x", "namespace": "aaa", "labels": gateway.LABELS},
+        "data": {gateway.EXPOSURE_KEY: "{"},
+    }
+    api.put("/api/v1/configmaps", broken)
+    api.put("/api/v1/services", service("kube-apiserver", "shoot--dev--a", "100.64.1.1"))
+    expose(api, "shoot--dev--a", "api.a.example.org", vpn=False)
+
+    await until(lambda: "shoot--dev--a" in chains(written(directory)))

@@ -1,0 +1,268 @@
+"""What holds for every pod that we run in a control plane or a shoot."""
+
+import base64
+import json
+
+import pytest
+
+from activities.components import (
+    apiserver_proxy,
+    base,
+    controller_manager,
+    coredns,
+    gardener_access,
+    gateway,
+    kube_proxy,
+    machine_controller_manager,
+    metrics_server,
+    resource_manager,
+    scheduler,
+    shoot_system,
+    vpn_seed_server,
+    vpn_shoot,
+)
+from activities.components.managed_resource import managed_resource
+from tests.unit.components.test_apiserver import apiserver, server
+
+NAMESPACE = "shoot--dev--a"
+KEY = b"-----BEGIN EC PRIVATE KEY-----\nSENTINEL\n"
+PAIR = {"tls.crt": b"certificate", "tls.key": KEY}
+
+CONTROLLER_SECRETS = controller_manager.Secrets(
+    generic_kubeconfig="generic",
+    ca_bundle="ca-bundle",
+    client_ca="ca-client",
+    server="server",
+    service_account_key="sa-key",
+    kubelet_ca="ca-kubelet",
+)
+VPN_SERVER = vpn_seed_server.VpnSeedServer(
+    namespace=NAMESPACE,
+    network="198.19.255.0/24",
+    shoot_networks=("100.112.0.0/16", "100.68.0.0/16", "198.18.8.0/22"),
+    server="vpn-seed-server-1",
+    ca_bundle="ca-vpn-bundle",
+    tls_auth="tls-auth-1",
+)
+VPN_SHOOT = vpn_shoot.VpnShoot(
+    control_plane=NAMESPACE,
+    gateway_host="api.a.dev.internal.example.org",
+    network="198.19.255.0/24",
+    certificate=PAIR,
+    ca_bundle=b"ca",
+    tls_auth=b"static key",
+)
+
+IN_THE_SEED = {
+    "kube-apiserver": apiserver.objects(server()),
+    "kube-controller-manager": controller_manager.objects(
+        controller_manager.ControllerManager(
+            NAMESPACE, "1.37.1", 1, ["100.112.0.0/16"], ["100.68.0.0/16"], CONTROLLER_SECRETS
+        )
+    ),
+    "kube-scheduler": scheduler.objects(
+        scheduler.Scheduler(NAMESPACE, "1.37.1", 1, "generic", "ca-client-bundle", "server")
+    ),
+    "gardener-resource-manager": resource_manager.objects(resource_manager.ResourceManager(NAMESPACE, "generic")),
+    "machine-controller-manager": machine_controller_manager.objects(
+        machine_controller_manager.MachineControllerManager(NAMESPACE, "generic")
+    ),
+    "vpn-seed-server": vpn_seed_server.objects(VPN_SERVER),
+    "gateway": gateway.objects(),
+}
+IN_THE_SHOOT = {
+    "vpn-shoot": vpn_shoot.objects(VPN_SHOOT),
+    "apiserver-proxy": apiserver_proxy.objects(
+        apiserver_proxy.ApiServerProxy(NAMESPACE, "100.64.1.7", "api.a.dev.internal.example.org")
+    ),
+    "kube-proxy": kube_proxy.objects(
+        kube_proxy.KubeProxy("api.example.org", b"ca", ["100.112.0.0/16"], [("a", "1.37.1"), ("b", "1.36.3")])
+    ),
+    "coredns": coredns.objects(coredns.CoreDns("100.68.0.0/16", "api.example.org")),
+    "metrics-server": metrics_server.objects(
+        metrics_server.MetricsServer("api.example.org", PAIR, b"metrics ca", b"kubelet ca")
+    ),
+}
+
+
+def workloads(objects):
+    return [item for item in objects if item["kind"] in ("Deployment", "DaemonSet")]
+
+
+def containers(workload):
+    pod = workload["spec"]["template"]["spec"]
+    return [*pod.get("initContainers", []), *pod["containers"]]
+
+
+@pytest.mark.parametrize("name", IN_THE_SEED)
+def test_no_pod_of_a_control_plane_is_privileged(name):
+    """A seed hosts many owners' control planes: none may own its node. The VPN gets two capabilities, no more."""
+    for workload in workloads(IN_THE_SEED[name]):
+        pod = workload["spec"]["template"]["spec"]
+        assert not any(pod.get(part) for part in ("hostNetwork", "hostPID", "hostIPC"))
+        assert not any("hostPath" in volume for volume in pod.get("volumes", []))
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for each in containers(workload):
+            security = each["securityContext"]
+            assert not security.get("privileged")
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"]["drop"] == ["ALL"]
+            allowed = {"NET_ADMIN", "MKNOD"} if each["name"] == "openvpn" else set()
+            assert set(security["capabilities"].get("add", [])) == allowed
+
+
+@pytest.mark.parametrize("name", [*IN_THE_SEED, *IN_THE_SHOOT])
+def test_every_container_says_what_it_needs_and_whether_it_is_well(name):
+    found = workloads({**IN_THE_SEED, **IN_THE_SHOOT}[name])
+    assert found
+    for workload in found:
+        for each in containers(workload):
+            assert set(each["resources"]["requests"]) == {"cpu", "memory"}, each["name"]
+        for each in workload["spec"]["template"]["spec"]["containers"]:
+            assert "readinessProbe" in each, each["name"]
+
+
+@pytest.mark.parametrize("name", [*IN_THE_SEED, *IN_THE_SHOOT])
+def test_every_mounted_volume_exists(name):
+    for workload in workloads({**IN_THE_SEED, **IN_THE_SHOOT}[name]):
+        volumes = {volume["name"] for volume in workload["spec"]["template"]["spec"].get("volumes", [])}
+        mounted = {mount["name"] for each in containers(workload) for mount in each.get("volumeMounts", [])}
+        assert mounted == volumes
+
+
+@pytest.mark.parametrize("name", [*IN_THE_SEED, *IN_THE_SHOOT])
+def test_selectors_match_their_own_pods(name):
+    objects = {**IN_THE_SEED, **IN_THE_SHOOT}[name]
+    labels = [workload["spec"]["template"]["metadata"]["labels"] for workload in workloads(objects)]
+    for item in objects:
+        selector = item.get("spec", {}).get("selector")
+        if item["kind"] in ("Deployment", "DaemonSet", "PodDisruptionBudget"):
+            selector = selector["matchLabels"]
+        if item["kind"] in ("Service", "Deployment", "DaemonSet", "PodDisruptionBudget"):
+            assert any(selector.items() <= each.items() for each in labels), item["metadata"]["name"]
+
+
+@pytest.mark.parametrize("name", IN_THE_SHOOT)
+def test_no_key_lies_in_anything_but_a_secret(name):
+    for item in IN_THE_SHOOT[name]:
+        if item["kind"] != "Secret":
+            text = json.dumps(item)
+            assert "SENTINEL" not in text
+            assert base64.b64encode(KEY).decode() not in text
+
+
+def test_private_keys_are_not_part_of_what_gets_logged():
+    assert "SENTINEL" not in repr(VPN_SHOOT)
+
+
+# Tunnel
+
+
+def test_the_server_routes_exactly_the_shoots_networks_into_the_tunnel():
+    files = next(item["data"] for item in IN_THE_SEED["vpn-seed-server"] if "openvpn.conf" in item.get("data", {}))
+    lines = files["openvpn.conf"].splitlines()
+
+    assert [line for line in lines if line.startswith("route ")] == [
+        "route 100.112.0.0 255.255.0.0",
+        "route 100.68.0.0 255.255.0.0",
+        "route 198.18.8.0 255.255.252.0",
+    ]
+    assert files["DEFAULT"].splitlines() == [f"i{line}" for line in lines if line.startswith("route ")]
+    assert "server 198.19.255.0 255.255.255.0" in lines
+
+
+def test_the_client_names_its_server_to_the_gateway():
+    text = next(item["data"] for item in IN_THE_SHOOT["vpn-shoot"] if item["kind"] == "ConfigMap")["openvpn.conf"]
+    destination = "outbound|1194||vpn-seed-server.shoot--dev--a.svc.cluster.local"
+
+    assert f'http-proxy-option CUSTOM-HEADER Reversed-VPN "{destination}"' in text
+    assert "http-proxy api.a.dev.internal.example.org 8132" in text
+    assert "verify-x509-name vpn-seed-server name" in text
+
+
+# System components
+
+
+def test_each_pool_runs_the_kube_proxy_of_its_own_version():
+    """In the middle of a pool's upgrade old and new nodes stand side by side."""
+    found = {item["metadata"]["name"]: item for item in workloads(IN_THE_SHOOT["kube-proxy"])}
+
+    assert set(found) == {"kube-proxy-a-v1.37.1", "kube-proxy-b-v1.36.3"}
+    pod = found["kube-proxy-b-v1.36.3"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "registry.k8s.io/kube-proxy:v1.36.3"
+    assert pod["nodeSelector"] == {
+        "worker.gardener.cloud/pool": "b",
+        "worker.gardener.cloud/kubernetes-version": "1.36.3",
+    }
+
+
+def test_cluster_dns_is_the_tenth_address_of_the_services():
+    assert coredns.cluster_dns_address("100.68.0.0/16") == "100.68.0.10"
+
+
+def test_owners_are_admins_and_viewers_see_no_secrets():
+    objects = {item["metadata"]["name"]: item for item in shoot_system.objects(workers=True)}
+    admins = objects["gardener.cloud:system:admins"]
+    rules = objects["gardener.cloud:system:read-only"]["rules"]
+
+    assert {each["name"] for each in admins["subjects"]} == {
+        "gardener.cloud:system:admins",
+        "gardener.cloud:project:admins",
+    }
+    assert admins["roleRef"]["name"] == "cluster-admin"
+    core = [each for each in rules if "" in each["apiGroups"]]
+    assert core
+    assert all("secrets" not in each["resources"] and "*" not in each["resources"] for each in core)
+    assert {verb for each in rules for verb in each["verbs"]} == {"get", "list", "watch"}
+
+
+# Access
+
+
+def access(host="api.example.org"):
+    return gardener_access.objects(NAMESPACE, servers={"gardener": host}, ca_bundle=b"ca")[0]
+
+
+def with_token(secret, token):
+    kubeconfig = json.loads(base64.b64decode(secret["data"]["kubeconfig"]))
+    kubeconfig["users"][0]["user"] = {"token": token}
+    return {**secret, "data": {"kubeconfig": base64.b64encode(json.dumps(kubeconfig).encode()).decode()}}
+
+
+def test_a_token_survives_the_next_reconciliation():
+    """The resource manager writes the token into the very key in which we write the server."""
+    assert gardener_access.with_user(access(), with_token(access(), "t1")) is None
+
+    moved = gardener_access.with_user(access("api.new.example.org"), with_token(access(), "t1"))
+    kubeconfig = json.loads(base64.b64decode(moved["data"]["kubeconfig"]))
+    assert kubeconfig["clusters"][0]["cluster"]["server"] == "https://api.new.example.org"
+    assert kubeconfig["users"][0]["user"] == {"token": "t1"}
+
+
+def test_a_secret_without_kubeconfig_gets_one():
+    live = {**access(), "data": {}}
+    assert gardener_access.with_user(access(), live) == access()
+
+
+# ManagedResources
+
+
+def test_objects_of_a_managed_resource_arrive_as_they_are():
+    objects = [
+        base.cluster_role("system:x", [base.rule("core apps", "pods", "get")]),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "n"}, "data": {"k": "ü"}},
+    ]
+    secret, resource = managed_resource("x", NAMESPACE, objects, labels={"a": "b"}, keep=True)
+
+    decoded = [json.loads(base64.b64decode(value)) for value in secret["data"].values()]
+    assert sorted(decoded, key=str) == sorted(objects, key=str)
+    assert set(secret["data"]) == {"clusterrole____system_x.yaml", "configmap__n__c.yaml"}
+    assert resource["spec"]["secretRefs"] == [{"name": secret["metadata"]["name"]}]
+    assert resource["spec"]["keepObjects"] is True
+    assert "class" not in resource["spec"]
+    assert resource["metadata"]["labels"] == {"origin": "gardener", "a": "b"}
+
+
+def test_objects_for_the_seed_carry_its_class():
+    _, resource = managed_resource("x", "garden", [], clazz="seed")
+    assert resource["spec"]["class"] == "seed"
