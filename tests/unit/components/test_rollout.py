@@ -1,0 +1,166 @@
+"""Applying a component, and knowing when and why it does not come up."""
+
+import asyncio
+import base64
+import json
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.components import base
+from activities.kube.cache import Caches
+from activities.kube.managed_resources import secrets_checksum
+from activities.seed import rollout
+from api import resources
+from tests.unit.kube.api_server import ApiServer
+
+NAMESPACE = "shoot--dev--a"
+SELECT = {"app": "x"}
+DEPLOYMENTS = "/apis/apps/v1/deployments"
+PODS = "/api/v1/pods"
+
+
+@pytest.fixture
+async def seed():
+    async with ApiServer().running() as api, api.client() as client:
+        caches = Caches(client)
+        try:
+            yield api, client, caches
+        finally:
+            await caches.close()
+
+
+def component(text):
+    config = base.versioned_config_map("x", NAMESPACE, {"config": text}, labels=SELECT)
+    deployment = base.deployment(
+        "x", NAMESPACE, select=SELECT, replicas=1, annotations=base.references([config]), pod={"containers": []}
+    )
+    return [config, deployment]
+
+
+def deployment(**status):
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "x", "namespace": NAMESPACE, "generation": 2, "labels": SELECT},
+        "spec": {"replicas": 1, "selector": {"matchLabels": SELECT}},
+        "status": status,
+    }
+
+
+READY = {"observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "fault"),
+    [
+        (READY, None),
+        ({}, "is not observed yet"),
+        ({**READY, "observedGeneration": 1}, "is not observed yet"),
+        ({**READY, "updatedReplicas": 0}, "has 0 of 1 new pods"),
+        ({**READY, "replicas": 2}, "has 1 old pods left"),
+        ({**READY, "availableReplicas": 0}, "has 0 of 1 pods available"),
+        (
+            {**READY, "conditions": [{"type": "ReplicaFailure", "status": "True", "message": "quota"}]},
+            "cannot create pods: quota",
+        ),
+    ],
+)
+def test_a_deployment_is_up_when_only_its_newest_pods_run(status, fault):
+    assert rollout.rollout_fault(deployment(**status)) == fault
+
+
+def test_a_deployment_that_is_not_there_is_not_up():
+    assert rollout.rollout_fault(None) == "does not exist"
+
+
+async def test_the_wait_ends_with_the_event(seed):
+    api, _, caches = seed
+    api.put(DEPLOYMENTS, deployment())
+    waiting = asyncio.create_task(rollout.wait_deployment(caches, "x", NAMESPACE, 30))
+    while not api.watching:  # noqa: ASYNC110 - the server has no event for it
+        await asyncio.sleep(0.005)
+    api.change(DEPLOYMENTS, "x", NAMESPACE, {"status": READY})
+
+    await asyncio.wait_for(waiting, 2)
+
+
+async def test_pods_in_trouble_end_the_wait_by_name(seed, monkeypatch):
+    """An operator must learn of a missing image from lastErrors, not from a timeout after five minutes."""
+    monkeypatch.setattr(rollout, "_LOOK_AT_PODS_AFTER", 0.05)
+    monkeypatch.setattr(rollout, "_GIVE_UP_AFTER", 0.2)
+    api, _, caches = seed
+    api.put(DEPLOYMENTS, deployment(observedGeneration=2, replicas=1, updatedReplicas=1))
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling"}}
+    pod = {
+        "metadata": {"name": "x-1", "namespace": NAMESPACE, "labels": SELECT},
+        "status": {"phase": "Pending", "containerStatuses": [{"name": "main", "state": waiting}]},
+    }
+    api.put(PODS, pod)
+
+    with pytest.raises(ApplicationError, match="pod x-1, container main: ImagePullBackOff") as failure:
+        await rollout.wait_deployment(caches, "x", NAMESPACE, 30)
+    assert failure.value.type == "ComponentUnhealthy"
+    assert not failure.value.non_retryable
+
+
+async def test_a_wait_that_takes_too_long_says_what_it_waited_for(seed, monkeypatch):
+    monkeypatch.setattr(rollout, "_LOOK_AT_PODS_AFTER", 0.05)
+    api, _, caches = seed
+    api.put(DEPLOYMENTS, deployment(observedGeneration=2, replicas=1, updatedReplicas=1))
+
+    with pytest.raises(TimeoutError, match="Deployment shoot--dev--a/x has 0 of 1 pods available"):
+        await rollout.wait_deployment(caches, "x", NAMESPACE, 0.2)
+
+
+async def test_configuration_of_the_revision_before_last_goes(seed):
+    """The one before stays: its pods may start once more while they are replaced."""
+    api, client, _ = seed
+    for text in ("one", "two", "three"):
+        await rollout.deploy(client, component(text))
+
+    names = {place[2] for place in api.objects if place[0] == "/api/v1/configmaps"}
+    assert names == {component(text)[0]["metadata"]["name"] for text in ("two", "three")}
+
+
+async def test_a_second_run_changes_nothing(seed):
+    api, client, _ = seed
+    await rollout.deploy(client, component("one"))
+    before = json.dumps(sorted(map(str, api.objects)))
+    await rollout.deploy(client, component("one"))
+
+    assert json.dumps(sorted(map(str, api.objects))) == before
+    assert not [request for request in api.requests if request[0] == "DELETE"]
+
+
+async def test_deleting_what_is_gone_is_done(seed):
+    _, client, _ = seed
+    await rollout.delete(client, [(resources.DEPLOYMENT, "x")], NAMESPACE)
+
+
+async def test_a_managed_resource_is_awaited_with_its_present_secret(seed):
+    """A Secret changes under its name: the generation of the ManagedResource tells nothing about it."""
+    api, _, caches = seed
+    path = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "managedresource-x", "namespace": NAMESPACE},
+        "data": {"a": base64.b64encode(b"new").decode()},
+    }
+    api.put("/api/v1/secrets", secret)
+    conditions = [
+        {"type": "ResourcesApplied", "status": "True"},
+        {"type": "ResourcesHealthy", "status": "True"},
+        {"type": "ResourcesProgressing", "status": "False"},
+    ]
+    resource = {
+        "metadata": {"name": "x", "namespace": NAMESPACE, "generation": 1},
+        "status": {"observedGeneration": 1, "secretsDataChecksum": "old", "conditions": conditions},
+    }
+    api.put(path, resource)
+    with pytest.raises(TimeoutError, match="other Secrets applied"):
+        await rollout.wait_managed_resource(caches, "x", NAMESPACE, 0.2)
+
+    api.change(path, "x", NAMESPACE, {"status": {"secretsDataChecksum": secrets_checksum([secret])}})
+    await rollout.wait_managed_resource(caches, "x", NAMESPACE, 2)
