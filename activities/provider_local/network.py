@@ -144,7 +144,12 @@ _CNI: Mapping[str, Any] = {
 
 
 def _pod(api_server: str) -> dict[str, Any]:
-    install = f"cp /opt/cni/bin/flannel /host/bin/flannel && cp /etc/kube-flannel/cni-conf.json {_CONFIG_PATH}"
+    # A node is Ready once it has a CNI configuration. So that comes last: a pod that starts before flannel knows
+    # the node's network would fail, and wait for its next try.
+    configure = (
+        "until [ -s /run/flannel/subnet.env ]; do sleep 0.05; done;"
+        f" cp /etc/kube-flannel/cni-conf.json {_CONFIG_PATH}.new && mv {_CONFIG_PATH}.new {_CONFIG_PATH}"
+    )
     return {
         "hostNetwork": True,
         "dnsPolicy": "Default",
@@ -157,12 +162,8 @@ def _pod(api_server: str) -> dict[str, Any]:
                 "name": "install-cni",
                 "image": images.FLANNEL,
                 "imagePullPolicy": "IfNotPresent",
-                "command": ["/bin/sh", "-ec", install],
-                "volumeMounts": [
-                    {"name": "plugins", "mountPath": "/host/bin"},
-                    {"name": "cni", "mountPath": "/etc/cni/net.d"},
-                    {"name": "config", "mountPath": "/etc/kube-flannel"},
-                ],
+                "command": ["/bin/sh", "-ec", "cp /opt/cni/bin/flannel /host/bin/flannel"],
+                "volumeMounts": [{"name": "plugins", "mountPath": "/host/bin"}],
             }
         ],
         "containers": [
@@ -183,9 +184,10 @@ def _pod(api_server: str) -> dict[str, Any]:
                     {"name": "KUBERNETES_SERVICE_HOST", "value": api_server},
                     {"name": "KUBERNETES_SERVICE_PORT", "value": "443"},
                 ],
+                "lifecycle": {"postStart": {"exec": {"command": ["/bin/sh", "-ec", configure]}}},
                 "readinessProbe": {
                     "httpGet": {"host": "127.0.0.1", "port": _HEALTH_PORT, "path": "/healthz"},
-                    "periodSeconds": 2,
+                    "periodSeconds": 1,
                 },
                 "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
                 "securityContext": {
@@ -194,6 +196,7 @@ def _pod(api_server: str) -> dict[str, Any]:
                 },
                 "volumeMounts": [
                     {"name": "run", "mountPath": "/run/flannel"},
+                    {"name": "cni", "mountPath": "/etc/cni/net.d"},
                     {"name": "config", "mountPath": "/etc/kube-flannel"},
                     {"name": "xtables-lock", "mountPath": "/run/xtables.lock"},
                 ],

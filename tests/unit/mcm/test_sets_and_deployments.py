@@ -120,7 +120,7 @@ async def test_a_controller_killed_between_two_machines_makes_none_twice(seed: F
 async def test_a_creation_whose_answer_was_lost_is_found_again(seed: FakeCluster) -> None:
     """The request got through, the answer did not: the next try must not make another one."""
     original = seed.create
-    lost = []
+    lost: list[Any] = []
 
     async def create(obj: Any, *, subresource: str = "") -> Any:
         made = await original(obj, subresource=subresource)

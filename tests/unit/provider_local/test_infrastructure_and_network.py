@@ -1,0 +1,243 @@
+"""The place of a shoot in the cloud, and its pod network."""
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import pytest
+import yaml
+from temporalio.exceptions import ApplicationError
+
+from activities.kube.cache import Caches
+from activities.kube.errors import Forbidden, Unauthorized, Unreachable
+from activities.provider_local.cloud import Clouds
+from activities.provider_local.extension import Extension
+from activities.provider_local.infrastructure import InfrastructureActuator
+from activities.provider_local.network import FlannelActuator, manifests
+from api.resources import INFRASTRUCTURE, MANAGED_RESOURCE, NAMESPACE, NETWORK, SECRET
+from tests.unit.provider_local.fake_cluster import FakeCluster
+
+CONTROL_PLANE = "shoot--dev--one"
+CLOUD_NAMESPACE = "infra-shoot--dev--one"
+KUBECONFIG = {
+    "current-context": "c",
+    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    "clusters": [{"name": "c", "cluster": {"server": "https://198.18.1.2:6443"}}],
+    "users": [{"name": "u", "user": {"token": "t"}}],
+}
+CLUSTER: dict[str, Any] = {
+    "spec": {
+        "shoot": {
+            "metadata": {"name": "one", "uid": "shoot-uid"},
+            "spec": {"networking": {"pods": "100.112.0.0/16", "services": "100.68.0.0/16"}},
+        },
+        "cloudProfile": {
+            "metadata": {"name": "local"},
+            "spec": {
+                "providerConfig": {
+                    "apiVersion": "local.provider.extensions.gardener.cloud/v1alpha1",
+                    "kind": "CloudProfileConfig",
+                    "machineNetwork": "198.18.8.0/22",
+                }
+            },
+        },
+    }
+}
+
+
+class OneCloud(Clouds):
+    """Checks credentials as ever, then hands out a cluster in memory."""
+
+    def __init__(self, cloud: FakeCluster) -> None:
+        super().__init__()
+        self._cloud = cloud
+
+    async def connect(self, secret: Any, where: str) -> FakeCluster:  # type: ignore[override]
+        await super().connect(secret, where)
+        return self._cloud
+
+
+@pytest.fixture
+def cloud() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+async def seed() -> FakeCluster:
+    seed = FakeCluster()
+    await give_credentials(seed, KUBECONFIG)
+    return seed
+
+
+async def give_credentials(seed: FakeCluster, kubeconfig: Any) -> None:
+    await seed.delete(SECRET, "cloudprovider", CONTROL_PLANE)
+    text = kubeconfig if isinstance(kubeconfig, str) else yaml.safe_dump(kubeconfig)
+    await seed.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "cloudprovider", "namespace": CONTROL_PLANE},
+            "data": {"kubeconfig": base64.b64encode(text.encode()).decode()},
+        }
+    )
+
+
+def infrastructure(status: dict[str, Any] | None = None, **spec: Any) -> Extension:
+    found = {
+        "metadata": {"name": "one", "namespace": CONTROL_PLANE, "uid": "u"},
+        "spec": {"secretRef": {"name": "cloudprovider", "namespace": CONTROL_PLANE}, "region": "local", **spec},
+        "status": status or {},
+    }
+    return Extension(INFRASTRUCTURE, found, CLUSTER)
+
+
+async def test_a_shoot_gets_a_namespace_and_learns_the_network_of_its_nodes(
+    seed: FakeCluster, cloud: FakeCluster
+) -> None:
+    status = await InfrastructureActuator(seed, OneCloud(cloud)).reconcile(infrastructure())
+
+    assert (NAMESPACE, "", CLOUD_NAMESPACE) in cloud.objects
+    assert status["nodesCIDR"] == "198.18.8.0/22"
+    assert status["providerStatus"]["namespace"] == CLOUD_NAMESPACE
+    assert status["networking"]["pods"] == ["100.112.0.0/16"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "final"),
+    [
+        (Unauthorized(401, "Unauthorized", "x"), "ERR_INFRA_UNAUTHENTICATED", True),
+        (Forbidden(403, "Forbidden", "x", "user may not"), "ERR_INFRA_UNAUTHORIZED", True),
+        (Forbidden(403, "Forbidden", "x", "it is being terminated"), "ERR_RETRYABLE_INFRA_DEPENDENCIES", False),
+        (Unreachable(0, "timeout", "x"), "ERR_RETRYABLE_INFRA_DEPENDENCIES", False),
+    ],
+)
+async def test_the_clouds_answer_decides_whose_turn_it_is(
+    seed: FakeCluster, cloud: FakeCluster, error: Any, code: str, final: bool
+) -> None:
+    cloud.refuse("apply", NAMESPACE, error)
+    with pytest.raises(ApplicationError) as refused:
+        await InfrastructureActuator(seed, OneCloud(cloud)).reconcile(infrastructure())
+
+    assert (refused.value.type, refused.value.non_retryable) == (code, final)
+
+
+@pytest.mark.parametrize(
+    "kubeconfig",
+    [
+        "not: [yaml",
+        "just text",
+        {**KUBECONFIG, "users": [{"name": "u", "user": {"tokenFile": "/etc/shadow"}}]},
+        {**KUBECONFIG, "users": [{"name": "u", "user": {"client-certificate": "/etc/shadow"}}]},
+        {**KUBECONFIG, "users": [{"name": "u", "user": {"exec": {"command": "sh"}}}]},
+        {**KUBECONFIG, "clusters": [{"name": "c", "cluster": {"server": "https://x", "proxy-url": "http://y"}}]},
+    ],
+    ids=["yaml", "text", "token-file", "certificate-file", "exec", "proxy"],
+)
+async def test_a_users_kubeconfig_may_not_name_our_files_programs_or_proxies(
+    seed: FakeCluster, cloud: FakeCluster, kubeconfig: Any
+) -> None:
+    await give_credentials(seed, kubeconfig)
+    with pytest.raises(ApplicationError, match="Secret shoot--dev--one/cloudprovider") as refused:
+        await InfrastructureActuator(seed, OneCloud(cloud)).reconcile(infrastructure())
+
+    assert refused.value.type == "ERR_CONFIGURATION_PROBLEM"
+    assert not cloud.objects
+
+
+async def test_an_unknown_field_of_the_provider_config_is_refused(seed: FakeCluster, cloud: FakeCluster) -> None:
+    config = {
+        "apiVersion": "local.provider.extensions.gardener.cloud/v1alpha1",
+        "kind": "InfrastructureConfig",
+        "zones": 3,
+    }
+    with pytest.raises(ApplicationError, match="zones") as refused:
+        await InfrastructureActuator(seed, OneCloud(cloud)).reconcile(infrastructure(providerConfig=config))
+
+    assert refused.value.type == "ERR_CONFIGURATION_PROBLEM"
+
+
+async def test_credentials_that_never_were_of_use_do_not_stop_a_deletion(seed: FakeCluster, cloud: FakeCluster) -> None:
+    """A Shoot with wrong credentials has nothing in the cloud, and must be deletable."""
+    actuator = InfrastructureActuator(seed, OneCloud(cloud))
+    cloud.refuse("get", NAMESPACE, Unauthorized(401, "Unauthorized", "x"))
+
+    assert await actuator.delete_namespace(infrastructure())
+    with pytest.raises(ApplicationError):
+        await actuator.delete_namespace(infrastructure({"providerStatus": {"namespace": CLOUD_NAMESPACE}}))
+
+
+async def test_without_a_secret_what_is_outside_is_given_up(seed: FakeCluster, cloud: FakeCluster) -> None:
+    await seed.delete(SECRET, "cloudprovider", CONTROL_PLANE)
+
+    assert await InfrastructureActuator(seed, OneCloud(cloud)).delete_namespace(infrastructure())
+
+
+def network(**spec: Any) -> Extension:
+    found = {
+        "metadata": {"name": "one", "namespace": CONTROL_PLANE, "uid": "u"},
+        "spec": {"type": "flannel", "podCIDR": "100.112.0.0/16", "serviceCIDR": "100.68.0.0/16", **spec},
+    }
+    return Extension(NETWORK, found, CLUSTER)
+
+
+async def internal_record(seed: FakeCluster) -> None:
+    await seed.create(
+        {
+            "apiVersion": "extensions.gardener.cloud/v1alpha1",
+            "kind": "DNSRecord",
+            "metadata": {"name": "one-internal", "namespace": CONTROL_PLANE},
+            "spec": {"name": "api.one.dev.internal.garden.test"},
+        }
+    )
+
+
+async def test_flannel_reaches_the_api_server_by_its_internal_name(seed: FakeCluster) -> None:
+    await internal_record(seed)
+    caches = Caches(seed)
+    status = await FlannelActuator(seed, caches).reconcile(network())
+
+    assert status == {"ipFamilies": ["IPv4"]}
+    (resource,) = seed.of(MANAGED_RESOURCE)
+    secret = seed.objects[SECRET, CONTROL_PLANE, resource["spec"]["secretRefs"][0]["name"]]
+    objects = [json.loads(base64.b64decode(each)) for each in secret["data"].values()]
+    (daemon,) = (each for each in objects if each["kind"] == "DaemonSet")
+    (container,) = daemon["spec"]["template"]["spec"]["containers"]
+    assert {"name": "KUBERNETES_SERVICE_HOST", "value": "api.one.dev.internal.garden.test"} in container["env"]
+    assert "class" not in resource["spec"]
+
+
+async def test_other_ip_families_are_refused(seed: FakeCluster) -> None:
+    with pytest.raises(ApplicationError, match="only IPv4") as refused:
+        await FlannelActuator(seed, Caches(seed)).reconcile(network(ipFamilies=["IPv4", "IPv6"]))
+
+    assert refused.value.type == "ERR_CONFIGURATION_PROBLEM"
+
+
+@pytest.mark.parametrize(("verb", "keeps"), [("delete", False), ("migrate", True)])
+async def test_a_migrated_shoot_keeps_its_network(seed: FakeCluster, verb: str, keeps: bool) -> None:
+    await internal_record(seed)
+    caches = Caches(seed)
+    actuator = FlannelActuator(seed, caches)
+    await actuator.reconcile(network())
+    name = seed.of(MANAGED_RESOURCE)[0]["metadata"]["name"]
+    await seed.patch(MANAGED_RESOURCE, name, CONTROL_PLANE, {"metadata": {"finalizers": ["resource-manager"]}})
+    work = asyncio.create_task(getattr(actuator, verb)(network()))
+    await seed.until(lambda: seed.of(MANAGED_RESOURCE)[0]["metadata"].get("deletionTimestamp"))
+
+    assert seed.of(MANAGED_RESOURCE)[0]["spec"]["keepObjects"] is keeps
+    assert not work.done()
+    await seed.patch(MANAGED_RESOURCE, name, CONTROL_PLANE, {"metadata": {"finalizers": []}})
+    await work
+    await caches.close()
+    assert not [each for each in seed.of(SECRET) if each["metadata"]["name"].startswith("managedresource-")]
+
+
+def test_the_network_of_a_node_is_known_before_the_node_says_it_is_ready() -> None:
+    """Kubelet takes a node for Ready once a CNI configuration lies there."""
+    daemon = manifests("100.112.0.0/16", "api.test")[-1]["spec"]["template"]["spec"]
+    (install,) = daemon["initContainers"]
+    script = daemon["containers"][0]["lifecycle"]["postStart"]["exec"]["command"][-1]
+
+    assert "net.d" not in " ".join(install["command"])
+    assert script.index("subnet.env") < script.index("cni-conf.json")
