@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Coroutine
@@ -17,13 +18,17 @@ from landscape.progress import Progress
 
 Result = TypeVar("Result")
 
-_name = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Which landscape.")
+_name = click.option(
+    "--name", default=DEFAULT_NAME, envvar="GARDENER_LANDSCAPE", show_default=True, help="Which landscape."
+)
 _output = click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True)
 
 
 @click.group()
 def landscape() -> None:
     """Run a real cloud on this machine: Temporal, a garden, a cloud with machines, and two seeds."""
+    # Where ip, iptables and knotd are; not every root has it.
+    os.environ["PATH"] = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
 
 
 @landscape.command()

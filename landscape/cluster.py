@@ -39,8 +39,6 @@ _GARDEN_CONTROLLERS = (
 
 _LOOPBACK = "127.0.0.1"
 """Of the cluster's network namespace, where nobody else listens."""
-_HOPELESS = 4
-"""Starts after which a process is held to be broken, not unlucky."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class Cluster:
         self._start(self._etcd())
         self._start(self._api_server())
         async with Api(path) as api:
-            await until(api.ready, f"API server of {self._cluster.name}", 120, self._first_death)
+            await until(api.ready, f"API server of {self._cluster.name}", 120, self._hopeless)
         self._start(self._controller_manager())
         if self._cluster.has_node:
             self._start(self._scheduler())
@@ -107,22 +105,16 @@ class Cluster:
         if self._cluster.is_seed:  # the cloud's machines use no Services of the cloud
             self._start(self._proxy())
         async with Api(self._plan.kubeconfig(self._cluster.name)) as api:
-            await until(
-                lambda: _node_ready(api, self._cluster.name), f"node {self._cluster.name}", 120, self._first_death
-            )
+            await until(lambda: _node_ready(api, self._cluster.name), f"node {self._cluster.name}", 120, self._hopeless)
 
     def _start(self, spec: ProcessSpec) -> None:
         self._processes.start(spec)
 
-    def _first_death(self) -> str | None:
-        """Why waiting is useless: a process that the keeper has started again and again, and that does not live."""
+    def _hopeless(self) -> str | None:
+        """Why waiting for this cluster is useless."""
         prefix = f"{self._cluster.name}/"
-        for running in self._processes.all():
-            if running.spec.name.startswith(prefix) and running.starts >= _HOPELESS and not running.alive:
-                log = self._processes.log(running.spec.name)
-                last = log.read_text(errors="replace").strip().splitlines()[-3:]
-                return f"{running.spec.name} ended, see {log}: {' / '.join(last)[:600]}"
-        return None
+        names = [running.spec.name for running in self._processes.all() if running.spec.name.startswith(prefix)]
+        return next(filter(None, map(self._processes.hopeless, names)), None)
 
     def _spec(self, component: str, flags: Mapping[str, str], **environment: str) -> ProcessSpec:
         argv = (self._binaries[component], *(f"--{name}={value}" for name, value in flags.items()))

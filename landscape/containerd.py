@@ -157,7 +157,7 @@ async def prepare(role: str, archives: Sequence[Path]) -> tuple[Path, list[str]]
 
     When archives have changed, the new root starts as a copy of the last, and only they are imported.
     """
-    _PREPARED.mkdir(parents=True, exist_ok=True)
+    await asyncio.to_thread(_PREPARED.mkdir, parents=True, exist_ok=True)
     states = {str(archive): _state(archive) for archive in archives}
     digest = hashlib.sha256(json.dumps(states, sort_keys=True).encode()).hexdigest()[:12]
     target = _PREPARED / f"{role}-{digest}"
@@ -175,7 +175,7 @@ async def prepare(role: str, archives: Sequence[Path]) -> tuple[Path, list[str]]
             root.rename(target)
         finally:
             await asyncio.to_thread(shutil.rmtree, scratch, True)
-        for path in older:
+        for path in older[:-1]:  # the last one may be being copied
             await asyncio.to_thread(shutil.rmtree, path, True)
     return target, changed
 
@@ -197,8 +197,14 @@ async def _import_offline(root: Path, scratch: Path, archives: Sequence[Path]) -
 async def copy(source: Path, target: Path) -> None:
     """Copy a containerd root: hard links for blobs and layers, real copies of what is written to in place."""
     await run("cp", "--archive", "--link", source, target)
-    for file in [*target.glob("**/*.db"), target / _IMPORTED]:
-        if file.is_file() and not file.is_symlink():
+    await asyncio.to_thread(_unlink_databases, target)
+
+
+def _unlink_databases(root: Path) -> None:
+    databases = ["io.containerd.metadata.v1.bolt/meta.db", *(f"{path.name}/metadata.db" for path in root.iterdir())]
+    for name in [*databases, _IMPORTED]:
+        file = root / name
+        if file.is_file():
             content = file.read_bytes()
             file.unlink()
             file.write_bytes(content)

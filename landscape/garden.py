@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from api.crds import crds
+from api.server import webhook_configurations
 from landscape import dns, pki
 from landscape.cluster import Credentials
 from landscape.kube import Api, Object
@@ -28,38 +29,47 @@ _RBAC = "rbac.authorization.k8s.io"
 
 # What provider-local brings to every seed. Source: spec/extensions.md 5.
 _EXTENSIONS = (
-    ("BackupBucket", True),
-    ("BackupEntry", True),
-    ("ControlPlane", True),
-    ("DNSRecord", True),
-    ("Infrastructure", True),
-    ("Network", True),
-    ("OperatingSystemConfig", True),
-    ("Worker", True),
+    ("BackupBucket", PROVIDER),
+    ("BackupEntry", PROVIDER),
+    ("ControlPlane", PROVIDER),
+    ("DNSRecord", PROVIDER),
+    ("Infrastructure", PROVIDER),
+    ("Network", "flannel"),
+    ("OperatingSystemConfig", PROVIDER),
+    ("Worker", PROVIDER),
 )
 
 
 async def deploy_kinds(plan: Plan) -> None:
-    """Apply the CustomResourceDefinitions and wait until the API server serves them."""
+    """Apply the CustomResourceDefinitions and wait until the API server serves them; and who may do what."""
     definitions = crds("garden")
     async with Api(plan.kubeconfig("garden")) as api:
-        await api.apply(*definitions)
+        await api.apply(*definitions, *namespaces(), *access())
         for definition in definitions:
             name = definition["metadata"]["name"]
             await until(partial(_established, api, name), f"kind {name} in the garden", 60)
 
 
 async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> None:
-    """Apply the garden's objects. Seeds are not among them: their gardenlets register them."""
+    """Apply the garden's objects, once admission answers. Seeds are not among them: their gardenlets register them."""
+    ca = b64encode(Credentials.of(plan.garden).ca.pem.encode()).decode()
     async with Api(plan.kubeconfig("garden")) as api:
-        await api.apply(*namespaces())
-        await api.apply(
-            *access(),
-            *credentials(plan, cloud_kubeconfig),
-            cloud_profile(plan),
-            project(),
-            controller_registration(),
-        )
+        await api.apply(*webhook_configurations(f"https://{plan.central_address}:9443", ca))
+        await api.apply(cloud_profile(plan), project(), controller_registration(), *credentials(plan, cloud_kubeconfig))
+
+
+async def seed_ready(plan: Plan, name: str) -> bool:
+    """Whether the gardenlet has registered and reconciled its seed."""
+    async with Api(plan.kubeconfig("garden")) as api:
+        seed = await api.get(f"/apis/{_CORE}/seeds/{name}")
+    status = (seed or {}).get("status") or {}
+    conditions = status.get("conditions") or []
+    operation = status.get("lastOperation") or {}
+    return (
+        operation.get("state") == "Succeeded"
+        and any(each["type"] == "GardenletReady" for each in conditions)
+        and all(each["status"] == "True" for each in conditions)
+    )
 
 
 def namespaces() -> list[Object]:
@@ -119,7 +129,7 @@ def cloud_profile(plan: Plan) -> Object:
 
 
 def controller_registration() -> Object:
-    resources = [{"kind": kind, "type": PROVIDER, "primary": primary} for kind, primary in _EXTENSIONS]
+    resources = [{"kind": kind, "type": type_, "primary": True} for kind, type_ in _EXTENSIONS]
     return {
         "apiVersion": _CORE,
         "kind": "ControllerRegistration",
@@ -181,6 +191,7 @@ def access() -> list[Object]:
         _rule(["coordination.k8s.io"], ["leases"], everything),
         _rule(["rbac.authorization.k8s.io"], ["roles", "rolebindings"], everything),
         _rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], read),
+        _rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
     ]
     seeds = [
         _rule(["core.gardener.cloud"], ["*"], [*read, "create", "update", "patch", "delete"]),

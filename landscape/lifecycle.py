@@ -28,13 +28,15 @@ from landscape import plan as plans
 from landscape.cluster import Cluster
 from landscape.errors import LandscapeError
 from landscape.images import Role
+from landscape.images.store import publish
 from landscape.kube import Api
-from landscape.plan import STATE_HOME, ClusterPlan, Plan
-from landscape.processes import Processes, ProcessSpec
+from landscape.plan import CACHE_HOME, STATE_HOME, ClusterPlan, Plan
+from landscape.processes import Processes
 from landscape.progress import Progress
+from landscape.waiting import until
 
 _KERNEL_LIMITS = STATE_HOME / ".kernel-limits.json"
-_NODE_ROLES: tuple[Role, ...] = ("seed", "cloud")
+_ROLES: tuple[Role, ...] = ("seed", "cloud", "shoot")
 
 
 def processes_of(plan: Plan) -> Processes:
@@ -52,7 +54,7 @@ def require(name: str) -> Plan:
 async def up(name: str, kubernetes_version: str, progress: Progress) -> Plan:
     """Bring up what isn't; safe to repeat, also after an ``up`` that was broken off."""
     _require_root()
-    with _locked(name):
+    with _locked(name, progress):
         plan = plans.load(name) or plans.choose(name, kubernetes_version)
         plan.save()
         found = await binaries.ensure(binaries.cluster_tools(plan.kubernetes_version), progress)
@@ -82,9 +84,9 @@ class _Up:
         try:
             async with asyncio.TaskGroup() as group:
                 image_binaries = group.create_task(self._image_binaries())
-                for role in _NODE_ROLES:
+                for role in _ROLES:
                     self._archives[role] = group.create_task(self._made_archives(role, image_binaries))
-                group.create_task(self._machine_images(image_binaries))
+                group.create_task(self._machine_images())
                 group.create_task(self._temporal())
                 group.create_task(self._object_store())
                 group.create_task(self._dns())
@@ -113,30 +115,33 @@ class _Up:
         cluster = Cluster(self._plan, self._plan.garden, self._binaries, self._processes)
         with self._progress.step(f"garden: API server at {self._plan.garden.server}"):
             await cluster.start_control_plane()
-        with self._progress.step("garden: kinds, cloud profile, project and credentials"):
+        with self._progress.step("garden: kinds"):
             await garden.deploy_kinds(self._plan)
+        await self._temporal_serves.wait()
+        await self._start_ours(workers.of_garden(self._plan))
+        with self._progress.step("garden: webhooks, cloud profile, project and credentials"):
             await self._cloud_serves.wait()
             await garden.deploy(self._plan, await garden.cloud_account(self._plan))
         self._garden_serves.set()
-        await self._temporal_serves.wait()
-        await self._start_ours("garden", workers.of_garden(self._plan))
 
-    async def _start_ours(self, where: str, specs: Sequence[ProcessSpec]) -> None:
-        """Start processes of this project."""
-        for spec in specs:
-            self._processes.start(spec)
-        self._progress.say(f"{where}: started {', '.join(spec.name for spec in specs)}")
+    async def _start_ours(self, processes: Sequence[workers.Ours]) -> None:
+        """Start processes of this project, side by side, and wait until they are ready."""
+        await asyncio.gather(*(self._start_one_of_ours(process) for process in processes))
+
+    async def _start_one_of_ours(self, process: workers.Ours) -> None:
+        name = process.spec.name
+        with self._progress.step(f"{name} ready"):
+            await asyncio.to_thread(self._processes.start, process.spec)
+            await until(lambda: workers.ready(process.ready_url), name, 120, lambda: self._processes.hopeless(name))
 
     async def _object_store(self) -> None:
         workers.write_codec_key(self._plan)
-        self._processes.start(workers.object_store(self._plan))
+        await self._start_one_of_ours(workers.object_store(self._plan))
 
-    async def _machine_images(self, image_binaries: asyncio.Task[binaries.Binaries]) -> None:
-        """Fill the directory out of which machines import their images."""
-        made = await image_binaries
-        versions = [self._plan.kubernetes_version]
-        fill = images.fill_machine_directory
-        await asyncio.to_thread(fill, self._plan.machine_images, versions, lambda _: made, self._progress.say)
+    async def _machine_images(self) -> None:
+        """What every machine of the cloud has from its first moment."""
+        with self._progress.step("cloud: images for machines"):
+            await publish(self._plan.machine_images, await self._archives["shoot"])
 
     async def _cluster(self, cluster_plan: ClusterPlan) -> None:
         cluster = Cluster(self._plan, cluster_plan, self._binaries, self._processes)
@@ -152,7 +157,9 @@ class _Up:
             with self._progress.step(f"{cluster_plan.name}: DNS and storage"):
                 await seed.deploy(self._plan, cluster_plan, self._processes)
             await asyncio.gather(self._garden_serves.wait(), self._temporal_serves.wait())
-            await self._start_ours(cluster_plan.name, workers.of_seed(self._plan, cluster_plan))
+            await self._start_ours(workers.of_seed(self._plan, cluster_plan))
+            with self._progress.step(f"{cluster_plan.name}: Seed ready"):
+                await until(lambda: garden.seed_ready(self._plan, cluster_plan.name), f"Seed {cluster_plan.name}", 180)
 
     async def _containerd(self, cluster: Cluster, cluster_plan: ClusterPlan, role: Role) -> None:
         """Start containerd on a root that holds all images; one that was there gets those that changed."""
@@ -183,20 +190,12 @@ class _Up:
 async def down(name: str, progress: Progress) -> None:
     """Leave nothing behind but the caches."""
     _require_root()
-    plan = plans.load(name)
-    if plan is None:
-        progress.say(f"there is no landscape {name}")
-        return
-    with _locked(name):
-        processes = processes_of(plan)
-        running = list(processes.all())
-        # The keeper first, or it would start again what is stopped after it.
-        for part in (
-            [each for each in running if each.spec.name == keeper.NAME],
-            [each for each in running if each.spec.name != keeper.NAME],
-        ):
-            await asyncio.to_thread(processes.stop, part, 3.0)
-        progress.say(f"{len(running)} processes ended")
+    with _locked(name, progress):
+        plan = plans.load(name)
+        if plan is None:
+            progress.say(f"there is no landscape {name}")
+            return
+        await _end_processes(plan, progress)
         await asyncio.to_thread(residue.remove_pods, plan)
         await network.down(plan)
         progress.say("pods, mounts, control groups, links and network namespaces removed")
@@ -208,6 +207,18 @@ async def down(name: str, progress: Progress) -> None:
             with contextlib.suppress(OSError):
                 directory.rmdir()  # only if it is empty
     progress.say(f"landscape {name} is down")
+
+
+async def _end_processes(plan: Plan, progress: Progress) -> None:
+    """The keeper first, or it would start again what is ended after it."""
+    processes = processes_of(plan)
+    running = list(processes.all())
+    for part in (
+        [each for each in running if each.spec.name == keeper.NAME],
+        [each for each in running if each.spec.name != keeper.NAME],
+    ):
+        await asyncio.to_thread(processes.stop, part, 3.0)
+    progress.say(f"{len(running)} processes ended")
 
 
 async def status(plan: Plan) -> dict[str, Any]:
@@ -260,16 +271,13 @@ def _require_root() -> None:
 
 
 @contextmanager
-def _locked(name: str) -> Iterator[None]:
+def _locked(name: str, progress: Progress) -> Iterator[None]:
     """One ``up`` or ``down`` of a landscape at a time."""
-    STATE_HOME.mkdir(parents=True, exist_ok=True)
-    path = STATE_HOME / f".{name}.lock"
-    with path.open("w") as lock:
+    CACHE_HOME.mkdir(parents=True, exist_ok=True)
+    with (CACHE_HOME / f".{name}.lock").open("w") as lock:  # not in the landscape, which "down" removes
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LandscapeError(f"another up or down of landscape {name} is at work") from None
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+            progress.say(f"waiting for another up or down of landscape {name}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

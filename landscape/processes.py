@@ -18,6 +18,8 @@ from pathlib import Path
 
 from landscape.errors import LandscapeError
 
+_HOPELESS = 4
+"""Starts after which a process is held to be broken, not unlucky."""
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "TZ")
 
 
@@ -68,7 +70,7 @@ class Processes:
 
     def start(self, spec: ProcessSpec) -> Running:
         """Start the process unless it runs; a process whose arguments have changed is replaced."""
-        with self._locked():
+        with self._locked(spec.name):
             known = self.find(spec.name)
             if known is not None and known.alive:
                 if known.spec == spec:
@@ -78,7 +80,7 @@ class Processes:
 
     def restart(self, dead: Running) -> None:
         """Start a process again that has ended, unless somebody else did or stopped it on purpose."""
-        with self._locked():
+        with self._locked(dead.spec.name):
             if self.find(dead.spec.name) == dead and not dead.alive:
                 self._launch(dead.spec, starts=dead.starts + 1)
 
@@ -146,18 +148,26 @@ class Processes:
 
     def stop(self, processes: Sequence[Running], grace: float = 5.0) -> None:
         """End processes: politely, after ``grace`` seconds by force; and forget them."""
-        with self._locked():
-            for running in processes:
+        for running in processes:
+            with self._locked(running.spec.name):
                 self._file(running.spec.name).unlink(missing_ok=True)
         stop([(running.pid, running.start_time) for running in processes], grace)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, name: str) -> Iterator[None]:
         """Commands and the keeper start processes: one at a time, so that none is started twice."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        with (self._directory / ".lock").open("w") as lock:
+        with self._file(name).with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+    def hopeless(self, name: str) -> str | None:
+        """Why waiting for a process is useless: it was started again and again, and does not live; or ``None``."""
+        running = self.find(name)
+        if running is None or running.alive or running.starts < _HOPELESS:
+            return None
+        lines = self.log(name).read_text(errors="replace").strip().splitlines()
+        return f"{name} ended {running.starts} times, see {self.log(name)}: {' / '.join(lines[-3:])[-600:]}"
 
     def _file(self, name: str) -> Path:
         return self._directory / f"{name.replace('/', '-')}.json"

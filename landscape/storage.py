@@ -75,10 +75,7 @@ class Provisioner:
 
     async def _claim(self, claim: Object) -> None:
         if volume := volume_for(claim, self._root):
-            directory = Path(volume["spec"]["hostPath"]["path"])
-            directory.mkdir(parents=True, exist_ok=True)
-            # Pods run as nobody, and the kubelet gives fsGroup no hostPath volumes.
-            directory.chmod(0o777)
+            _make_directory(Path(volume["spec"]["hostPath"]["path"]))
             if await self._api.create(_VOLUMES, volume):
                 metadata = claim["metadata"]
                 log.info(
@@ -92,6 +89,12 @@ class Provisioner:
             await asyncio.to_thread(shutil.rmtree, self._root / name, True)
             await self._api.delete(f"{_VOLUMES}/{name}")
             log.info("volume %s removed", name)
+
+
+def _make_directory(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    # Pods run as nobody, and the kubelet gives fsGroup no hostPath volumes.
+    directory.chmod(0o777)
 
 
 def volume_for(claim: Object, root: Path) -> Object | None:

@@ -24,8 +24,8 @@ def process(plan: Plan) -> ProcessSpec:
     directory = plan.directory / "temporal"
     directory.mkdir(parents=True, exist_ok=True)
     argv = [str(Path(sys.executable).parent / "temporal"), "server", "start-dev"]
-    # All addresses, but of its network namespace only. With one address the server can not find itself: its parts listen
-    # there, and call each other at 127.0.0.1.
+    # All addresses, but of its network namespace only. On a single one the server does not find itself: its parts
+    # listen there, and call each other at 127.0.0.1.
     argv += ["--ip", "0.0.0.0", "--port", port, "--ui-port", plan.temporal_ui.rsplit(":", 1)[1]]
     argv += ["--http-port", "7243", "--metrics-port", "7253"]
     argv += ["--ui-codec-endpoint", plan.codec_endpoint, "--ui-disable-news-fetch"]

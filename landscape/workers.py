@@ -1,13 +1,18 @@
 """Our own processes in a landscape: one table of what runs where, with which configuration."""
 
+import hashlib
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import yaml
 
 from landscape import garden
+from landscape.cluster import Credentials
 from landscape.files import write_if_changed
 from landscape.pki import write_kubeconfig
 from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, VPN_NETWORK, ClusterPlan, Plan
@@ -16,15 +21,25 @@ from workers.codec import write_key_file
 
 Config = dict[str, Any]
 
+_CHECKOUT = Path(__file__).parents[1]
 
-def of_garden(plan: Plan) -> list[ProcessSpec]:
+
+@dataclass(frozen=True)
+class Ours:
+    """One of our processes, and where it says that it is ready."""
+
+    spec: ProcessSpec
+    ready_url: str
+
+
+def of_garden(plan: Plan) -> list[Ours]:
     """Write the configurations of the garden's processes; what to start."""
     return [
         _spec(plan, f"garden/{worker}", worker, config(plan), plan.garden.netns) for worker, config in _GARDEN.items()
     ]
 
 
-def of_seed(plan: Plan, seed: ClusterPlan) -> list[ProcessSpec]:
+def of_seed(plan: Plan, seed: ClusterPlan) -> list[Ours]:
     """The same for the processes of a seed."""
     return [
         _spec(plan, f"{seed.name}/{worker}", worker, config(plan, seed), seed.netns) for worker, config in _SEED.items()
@@ -36,7 +51,7 @@ def write_codec_key(plan: Plan) -> None:
     write_key_file(plan.codec_key)
 
 
-def object_store(plan: Plan) -> ProcessSpec:
+def object_store(plan: Plan) -> Ours:
     """The backup store: started before all others, it is part of the ground."""
     garden.object_store_token(plan)
     config = {
@@ -48,12 +63,38 @@ def object_store(plan: Plan) -> ProcessSpec:
     return _spec(plan, "object-store", "object-store", config, plan.garden.netns)
 
 
-def _spec(plan: Plan, name: str, worker: str, config: Config, netns: str) -> ProcessSpec:
+def _spec(plan: Plan, name: str, worker: str, config: Config, netns: str) -> Ours:
     file = plan.configs / f"{name.replace('/', '-')}.yaml"
-    write_if_changed(file, yaml.safe_dump(config, sort_keys=False))
+    content = yaml.safe_dump(config, sort_keys=False)
+    write_if_changed(file, content)
     gardener = Path(sys.executable).parent / "gardener"
     argv = (str(gardener), "worker", worker, "--config", str(file))
-    return ProcessSpec(name, argv, netns, {"MALLOC_ARENA_MAX": "2", "PYTHONDONTWRITEBYTECODE": ""})
+    # With other code or another configuration it is another process: the next ``up`` starts it anew.
+    version = f"{code_digest()}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    spec = ProcessSpec(name, argv, netns, {"GARDENER_VERSION": version, "MALLOC_ARENA_MAX": "2"})
+    if health := config.get("health"):
+        return Ours(spec, f"http://{health['address']}:{health['port']}/readyz")
+    # The others serve nothing but what they are for: they are ready when they answer.
+    return Ours(spec, f"http://{config['address']}:{config['port']}/healthz")
+
+
+async def ready(url: str) -> bool:
+    """Whether a process says it is; where it has no such page, that it answers at all."""
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session, session.get(url) as answer:
+            return answer.status < 500
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+@cache
+def code_digest() -> str:
+    """Changes whenever the code of our processes does."""
+    digest = hashlib.sha256()
+    for room in ("api", "activities", "workflows", "workers"):
+        for file in sorted((_CHECKOUT / room).rglob("*.py")):
+            digest.update(f"{file.relative_to(_CHECKOUT)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _temporal(plan: Plan) -> Config:
@@ -72,6 +113,25 @@ def _controller_manager(plan: Plan) -> Config:
         "temporal": _temporal(plan),
         "health": _health(plan.central_address, 2718),
     }
+
+
+def _admission(plan: Plan) -> Config:
+    serving = Credentials.of(plan.garden).ca.issue("admission", "gardener-admission", names=[plan.central_address])
+    return {
+        "gardenClientConnection": _garden_connection(plan, "admission"),
+        "server": {
+            "address": plan.central_address,
+            "port": 9443,
+            "certificateFile": str(serving.certificate),
+            "privateKeyFile": str(serving.key),
+        },
+        "health": _health(plan.central_address, 2719),
+    }
+
+
+def _scheduler(plan: Plan) -> Config:
+    connection = _garden_connection(plan, "scheduler")
+    return {"gardenClientConnection": connection, "health": _health(plan.central_address, 10251)}
 
 
 def _codec_server(plan: Plan) -> Config:
@@ -148,8 +208,10 @@ def seed_config(plan: Plan, seed: ClusterPlan) -> Config:
 
 
 _GARDEN: dict[str, Callable[[Plan], Config]] = {
+    "admission": _admission,
     "codec-server": _codec_server,
     "controller-manager": _controller_manager,
+    "scheduler": _scheduler,
 }
 """Processes of the garden, by their names in ``gardener worker NAME``."""
 
