@@ -8,7 +8,6 @@ import base64
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,36 @@ log = logging.getLogger(__name__)
 
 OWN_UNIT = "gardener-node-agent.service"
 _CONTAINERD_UNIT = "containerd.service"
+_UNITS = "/etc/systemd/system"
 _DEFAULT_MODE = 0o644
 
 Document = Mapping[str, Any]
 """An operating system config as its Secret has it, or ``{}``."""
 
 
-@dataclass
 class Changes:
-    """What a run has changed so far."""
+    """What was changed and not yet acted upon. Noted before the change: a run that is killed leaves no restart out."""
 
-    files: set[str] = field(default_factory=set)
-    units: set[str] = field(default_factory=set)
-    """Units whose own definition changed."""
+    def __init__(self, note: Path) -> None:
+        self._note = note
+        noted = json.loads(note.read_text()) if note.exists() else {}
+        self.files = set(noted.get("files", ()))
+        self.units = set(noted.get("units", ()))
+        """Units whose own definition changed."""
+
+    def file(self, path: str) -> None:
+        self.files.add(path)
+        self._save()
+
+    def unit(self, name: str) -> None:
+        self.units.add(name)
+        self._save()
+
+    def done(self) -> None:
+        self._note.unlink(missing_ok=True)
+
+    def _save(self) -> None:
+        self._note.write_text(json.dumps({"files": sorted(self.files), "units": sorted(self.units)}))
 
 
 class Applier:
@@ -40,6 +56,7 @@ class Applier:
     def __init__(self, system: System, state_directory: Path, node_name: str) -> None:
         self._system = system
         self._last_file = state_directory / "last-applied-osc.yaml"
+        self._pending_file = state_directory / "pending-changes.json"
         self._node_name = node_name
 
     def last_applied(self) -> Document:
@@ -57,7 +74,7 @@ class Applier:
         last, spec = self.last_applied(), wanted["spec"]
         files = [file for file in spec.get("files") or () if file.get("hostName") in (None, "", self._node_name)]
         units = list(spec.get("units") or ())
-        changes = Changes()
+        changes = Changes(self._pending_file)
         self._containerd(spec.get("criConfig") or {}, changes)
         for file in files:
             if "imageRef" not in file["content"]:
@@ -78,6 +95,7 @@ class Applier:
             self._system.remove(path)
         self._last_file.write_text(json.dumps(wanted, sort_keys=True))
         self._last_file.chmod(0o600)
+        changes.done()
         return restart_self
 
     def _containerd(self, cri: Mapping[str, Any], changes: Changes) -> None:
@@ -92,8 +110,8 @@ class Applier:
         text = present.read_text() if present.exists() else "version = 2\n"
         changed = containerd.changed_config(text, cri)
         if changed is not None:
+            changes.file(containerd.CONFIG)
             self._system.write(containerd.CONFIG, changed.encode(), _DEFAULT_MODE)
-            changes.files.add(containerd.CONFIG)
 
     def _write(self, file: Mapping[str, Any], changes: Changes) -> None:
         inline = file["content"]["inline"]
@@ -101,8 +119,8 @@ class Applier:
         content = base64.b64decode(data) if inline.get("encoding") == "b64" else data.encode()
         mode = _mode(file)
         if not self._system.holds(file["path"], content, mode):
+            changes.file(file["path"])
             self._system.write(file["path"], content, mode)
-            changes.files.add(file["path"])
 
     async def _write_from_image(self, file: Mapping[str, Any], last: Document, changes: Changes) -> None:
         path, reference = file["path"], file["content"]["imageRef"]
@@ -111,26 +129,24 @@ class Applier:
             # No record: the machine image brought it. Its path names the version.
             if before is None or before["content"].get("imageRef") == reference:
                 return
+        changes.file(path)
         await self._system.copy_from_image(reference["image"], reference["filePathInImage"], path, _mode(file))
-        changes.files.add(path)
 
     def _write_unit(self, unit: Mapping[str, Any], changes: Changes) -> None:
-        own = self._system.unit_path(unit["name"])
-        wanted: dict[Path, str] = {}
+        wanted: dict[str, str] = {}
         if unit.get("content"):
-            wanted[own] = unit["content"]
-        drop_ins = own.with_name(f"{own.name}.d")
+            wanted[f"{_UNITS}/{unit['name']}"] = unit["content"]
+        drop_ins = f"{_UNITS}/{unit['name']}.d"
         for drop_in in unit.get("dropIns") or ():
-            wanted[drop_ins / drop_in["name"]] = drop_in["content"]
-        for file, content in wanted.items():
-            place = str(file)
-            if not self._system.holds(place, content.encode(), _DEFAULT_MODE):
-                self._system.write(place, content.encode(), _DEFAULT_MODE)
-                changes.units.add(unit["name"])
-        before = {each["name"] for each in self._last_drop_ins(unit["name"])}
-        for name in before - {each["name"] for each in unit.get("dropIns") or ()}:
-            self._system.remove(drop_ins / name)
-            changes.units.add(unit["name"])
+            wanted[f"{drop_ins}/{drop_in['name']}"] = drop_in["content"]
+        for path, content in wanted.items():
+            if not self._system.holds(path, content.encode(), _DEFAULT_MODE):
+                changes.unit(unit["name"])
+                self._system.write(path, content.encode(), _DEFAULT_MODE)
+        before = {f"{drop_ins}/{each['name']}" for each in self._last_drop_ins(unit["name"])}
+        for path in before - wanted.keys():
+            changes.unit(unit["name"])
+            self._system.remove(path)
 
     def _last_drop_ins(self, name: str) -> Iterable[Mapping[str, Any]]:
         unit = next((each for each in _of(self.last_applied(), "units") if each["name"] == name), {})
@@ -140,14 +156,14 @@ class Applier:
         for unit in units:
             name = unit["name"]
             log.info("unit %s is no longer wanted", name)
+            changes.unit(name)
             if await self._system.unit_is("active", name):
                 await self._system.systemctl("stop", name)
             if unit.get("content"):
                 await self._system.systemctl("disable", name)
-                self._system.remove(self._system.unit_path(name))
+                self._system.remove(f"{_UNITS}/{name}")
             for drop_in in unit.get("dropIns") or ():
-                self._system.remove(self._system.unit_path(f"{name}.d") / drop_in["name"])
-            changes.units.add(name)
+                self._system.remove(f"{_UNITS}/{name}.d/{drop_in['name']}")
 
     async def _command_units(self, units: Iterable[Mapping[str, Any]], changes: Changes) -> bool:
         """Enable, start, stop and restart; returns whether the agent's own unit is to be restarted."""

@@ -52,8 +52,8 @@ class Identity:
             await asyncio.sleep(max(0.0, (self._renew_at() - datetime.now(UTC)).total_seconds()))
             try:
                 key, body = signing_request(self.machine)
-                created = await client.create(body)
-                await self._take(client, created["metadata"]["name"], key)
+                await client.create(body)
+                await self._take(client, body["metadata"]["name"], key)
                 client.reconfigure(self._own_endpoint())
             except (ApiError, Denied, TimeoutError) as error:
                 log.warning("renewing the certificate of machine %s: %s", self.machine, error)
@@ -66,8 +66,8 @@ class Identity:
             if not credentials.pending.exists():
                 key, body = signing_request(self.machine)
                 write_private(credentials.pending_key, key)
-                created = await client.create(body)
-                write_private(credentials.pending, created["metadata"]["name"].encode())
+                await client.create(body)
+                write_private(credentials.pending, body["metadata"]["name"].encode())
             name = credentials.pending.read_text()
             try:
                 await self._take(client, name, credentials.pending_key.read_bytes())

@@ -6,6 +6,8 @@ longer.
 """
 
 import base64
+import hashlib
+import http
 import http.client
 import json
 import os
@@ -37,7 +39,7 @@ class Credentials:
 
 
 def signing_request(machine: str) -> tuple[bytes, dict[str, Any]]:
-    """A new key, PEM, and the CertificateSigningRequest for it; named by the API server."""
+    """A new key, PEM, and the CertificateSigningRequest for it, named by its content."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -53,10 +55,11 @@ def signing_request(machine: str) -> tuple[bytes, dict[str, Any]]:
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     encoded = base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode()
+    name = CSR_NAME_PREFIX + hashlib.sha256(encoded.encode()).hexdigest()[:16]
     return pem, {
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
-        "metadata": {"generateName": CSR_NAME_PREFIX},
+        "metadata": {"name": name},
         "spec": {
             "signerName": "kubernetes.io/kube-apiserver-client",
             "request": encoded,
@@ -75,8 +78,8 @@ def write_private(path: Path, content: bytes) -> None:
     temporary.rename(path)
 
 
-def _create(server: str, ca_file: str, token: str, body: dict[str, Any]) -> str:
-    """Create the request; returns its name. Raises OSError or http.client.HTTPException for anything else."""
+def _create(server: str, ca_file: str, token: str, body: dict[str, Any]) -> None:
+    """Create the request, or find that an earlier attempt did. Raises OSError or HTTPException."""
     address = urllib.parse.urlsplit(server)
     context = ssl.create_default_context(cafile=ca_file)
     connection = http.client.HTTPSConnection(address.hostname or "", address.port or 443, timeout=10, context=context)
@@ -88,10 +91,10 @@ def _create(server: str, ca_file: str, token: str, body: dict[str, Any]) -> str:
             {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
         )
         answer = connection.getresponse()
-        content = answer.read()
-        if answer.status != 201:
+        answer.read()
+        # Conflict: the name is the content's, so it is the request of which we lost the answer.
+        if answer.status not in (http.HTTPStatus.CREATED, http.HTTPStatus.CONFLICT):
             raise http.client.HTTPException(f"API server answered {answer.status} {answer.reason}")
-        return str(json.loads(content)["metadata"]["name"])
     finally:
         connection.close()
 
@@ -109,14 +112,14 @@ def main(config_path: str) -> None:
     delay = _FIRST_DELAY
     while True:
         try:
-            name = _create(config["server"], config["caFile"], token, body)
+            _create(config["server"], config["caFile"], token, body)
             break
         except (OSError, http.client.HTTPException) as error:
             print(f"asking for the node agent's certificate: {error}; again in {delay:.1f} s", file=sys.stderr)
         # The API server may not be there yet, nor our rights in it: nobody tells a machine when.
         time.sleep(delay)
         delay = min(delay * 2, _LONGEST_DELAY)
-    write_private(credentials.pending, name.encode())
+    write_private(credentials.pending, body["metadata"]["name"].encode())
 
 
 if __name__ == "__main__":

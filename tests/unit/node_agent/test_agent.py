@@ -1,0 +1,155 @@
+"""The agent follows its pool's Secret and shows on the Node what it applied."""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.kube.api_server import ApiServer
+from tests.unit.node_agent.fake_system import FakeSystem
+from workers.node_agent.agent import NodeAgent, parse_duration
+from workers.node_agent.config import NodeAgentConfig
+
+NODES, SECRETS, LEASES = "/api/v1/nodes", "/api/v1/secrets", "/apis/coordination.k8s.io/v1/leases"
+CHECKSUM = "checksum/cloud-config-data"
+
+
+def content(text: str) -> dict[str, Any]:
+    return {"spec": {"files": [{"path": "/etc/marker", "content": {"inline": {"data": text}}}], "units": []}}
+
+
+def secret(text: str) -> dict[str, Any]:
+    data = base64.b64encode(json.dumps(content(text)).encode()).decode()
+    return {"metadata": {"name": "pool", "namespace": "kube-system"}, "data": {"osc.yaml": data}}
+
+
+def checksum(text: str) -> str:
+    return hashlib.sha256(json.dumps(content(text)).encode()).hexdigest()
+
+
+def node(**annotations: str) -> dict[str, Any]:
+    return {"metadata": {"name": "machine-1", "uid": "node-uid", "annotations": annotations}}
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> FakeSystem:
+    return FakeSystem(tmp_path / "root")
+
+
+@pytest.fixture
+async def agent(api: ApiServer, state: Path, system: FakeSystem) -> AsyncIterator[NodeAgent]:
+    config = NodeAgentConfig(
+        server="https://api.example.org",
+        ca_file=Path("/ca.crt"),
+        secret_name="pool",
+        kubernetes_version="1.37.1",
+        state_directory=state,
+    )
+    async with api.client() as client:
+        agent = NodeAgent(client, config, "machine-1", system)
+        tasks = [asyncio.create_task(agent.run()), asyncio.create_task(agent.keep_lease())]
+        yield agent
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  files on disk tell nobody that they changed
+            await asyncio.sleep(0.01)
+
+
+def applied(api: ApiServer) -> str | None:
+    found = api.find(NODES, "machine-1")
+    return found["metadata"]["annotations"].get(CHECKSUM) if found else None
+
+
+async def test_what_was_applied_is_shown_on_the_node(api: ApiServer, agent: NodeAgent, system: FakeSystem) -> None:
+    """The flow waits for exactly this checksum."""
+    api.put(NODES, node())
+    api.put(SECRETS, secret("one"))
+    await until(lambda: applied(api) == checksum("one"))
+    assert system.path("/etc/marker").read_text() == "one"
+    labels = api.find(NODES, "machine-1")["metadata"]["labels"]  # type: ignore[index]
+    assert labels == {"worker.gardener.cloud/kubernetes-version": "1.37.1"}
+
+
+async def test_a_new_configuration_is_applied_at_once(api: ApiServer, agent: NodeAgent, system: FakeSystem) -> None:
+    api.put(NODES, node())
+    api.put(SECRETS, secret("one"))
+    await until(lambda: applied(api) == checksum("one"))
+    api.put(SECRETS, secret("two"))
+    await until(lambda: applied(api) == checksum("two"))
+    assert system.path("/etc/marker").read_text() == "two"
+
+
+async def test_an_update_waits_for_its_turn(api: ApiServer, agent: NodeAgent, system: FakeSystem) -> None:
+    """Nodes of a pool must not restart their kubelets all at once."""
+    api.put(NODES, node(**{CHECKSUM: "before", "node-agent.gardener.cloud/reconciliation-delay": "500ms"}))
+    started = asyncio.get_running_loop().time()
+    api.put(SECRETS, secret("one"))
+    await until(lambda: applied(api) == checksum("one"))
+    assert asyncio.get_running_loop().time() - started >= 0.5
+
+
+async def test_the_bootstrap_token_goes_only_when_node_and_kubelet_are_known(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem, state: Path
+) -> None:
+    """Without it a kubelet that has no certificate yet could never join."""
+    token = state / "credentials/bootstrap-token"
+    system.write("/var/lib/kubelet/kubeconfig-bootstrap", b"x", 0o600)
+    api.put(NODES, node())
+    api.put(SECRETS, secret("one"))
+    await until(lambda: applied(api) == checksum("one"))
+    assert token.exists()
+
+    system.write("/var/lib/kubelet/kubeconfig-real", b"x", 0o600)
+    api.put(SECRETS, secret("two"))
+    await until(lambda: not token.exists())
+    assert not system.path("/var/lib/kubelet/kubeconfig-bootstrap").exists()
+
+
+async def test_files_are_there_before_the_node_is(api: ApiServer, agent: NodeAgent, system: FakeSystem) -> None:
+    """A kubelet that cannot start without them would never register the Node."""
+    api.put(SECRETS, secret("one"))
+    await until(lambda: system.path("/etc/marker").exists())
+    assert api.find(NODES, "machine-1") is None
+
+
+async def test_units_named_on_the_node_restart_once(api: ApiServer, agent: NodeAgent, system: FakeSystem) -> None:
+    api.put(SECRETS, secret("one"))
+    api.put(NODES, node(**{"worker.gardener.cloud/restart-systemd-services": "kubelet.service, containerd.service"}))
+    await until(lambda: applied(api) == checksum("one"))
+    restarts = [command for command in system.commands if "restart" in command]
+    assert restarts == [
+        "systemctl restart --no-block kubelet.service",
+        "systemctl restart --no-block containerd.service",
+    ]
+    annotations = api.find(NODES, "machine-1")["metadata"]["annotations"]  # type: ignore[index]
+    assert "worker.gardener.cloud/restart-systemd-services" not in annotations
+
+
+async def test_the_lease_belongs_to_the_node(api: ApiServer, agent: NodeAgent) -> None:
+    """So it goes with the machine instead of looking stale forever."""
+    api.put(SECRETS, secret("one"))
+    api.put(NODES, node())
+    await until(lambda: api.find(LEASES, "gardener-node-agent-machine-1", "kube-system"))
+    lease = api.find(LEASES, "gardener-node-agent-machine-1", "kube-system")
+    assert lease is not None
+    assert lease["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30), ("1m30s", 90), ("1h", 3600), ("500ms", 0.5), ("12.5s", 12.5), ("0s", 0), ("", 0), ("soon", 0)],
+)
+def test_durations_are_read_as_go_writes_them(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds

@@ -1,0 +1,162 @@
+"""How an agent comes to its certificate, and keeps one."""
+
+import asyncio
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.unit.kube.api_server import ApiServer
+from workers.node_agent import init
+from workers.node_agent.identity import Identity, renew_at
+
+CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+AUTHORITY = ec.generate_private_key(ec.SECP256R1())
+
+
+def certificate_for(request: dict[str, Any]) -> bytes:
+    csr = x509.load_pem_x509_csr(base64.b64decode(request["spec"]["request"]))
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(csr.subject)
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")]))
+        .public_key(csr.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .sign(AUTHORITY, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+
+
+async def decide(api: ApiServer, *, approve: bool, seen: set[str]) -> None:
+    """What resource manager and controller manager do together."""
+    while True:
+        for (path, _, name), request in list(api.objects.items()):
+            if path == CSRS and name not in seen:
+                seen.add(name)
+                status: dict[str, Any] = {"conditions": [{"type": "Approved" if approve else "Denied"}]}
+                if approve:
+                    status["certificate"] = base64.b64encode(certificate_for(request)).decode()
+                api.change(CSRS, name, None, {"status": status})
+                return
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def identity(api: ApiServer, state: Path, tmp_path: Path) -> Identity:
+    ca = tmp_path / "ca.crt"
+    ca.write_text("")
+    return Identity(api.url, ca, state)
+
+
+def test_the_request_names_machine_and_group() -> None:
+    """The resource manager approves by these names."""
+    _, body = init.signing_request("machine-1")
+    csr = x509.load_pem_x509_csr(base64.b64decode(body["spec"]["request"]))
+    assert csr.subject.rfc4514_string() == "CN=gardener.cloud:node-agent:machine:machine-1,O=gardener.cloud:node-agents"
+    assert body["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client"
+
+
+async def test_a_first_boot_s_request_is_taken_up(api: ApiServer, identity: Identity, state: Path) -> None:
+    """The first boot asks before the kubelet starts; a second request would be refused once the Node exists."""
+    key, body = init.signing_request("machine-1")
+    credentials = init.Credentials(state)
+    init.write_private(credentials.pending_key, key)
+    init.write_private(credentials.pending, body["metadata"]["name"].encode())
+    api.put(CSRS, body)
+    seen: set[str] = set()
+    deciding = asyncio.create_task(decide(api, approve=True, seen=seen))
+    client = await asyncio.wait_for(identity.client(), 10)
+    await deciding
+    await client.close()
+
+    assert seen == {body["metadata"]["name"]}
+    assert credentials.key.read_bytes() == key
+    assert credentials.key.stat().st_mode & 0o777 == 0o600
+    assert not credentials.pending.exists()
+    assert not credentials.pending_key.exists()
+
+
+async def test_a_refused_request_is_made_anew(
+    api: ApiServer, identity: Identity, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine object may become visible to the resource manager only after our request."""
+    monkeypatch.setattr("workers.node_agent.identity._AGAIN_SECONDS", 0.01)
+    seen: set[str] = set()
+
+    async def judge() -> None:
+        await decide(api, approve=False, seen=seen)
+        await decide(api, approve=True, seen=seen)
+
+    judging = asyncio.create_task(judge())
+    client = await asyncio.wait_for(identity.client(), 10)
+    await judging
+    await client.close()
+    assert len(seen) == 2
+    assert init.Credentials(state).certificate.exists()
+
+
+async def test_an_agent_with_a_certificate_asks_for_nothing(api: ApiServer, identity: Identity, state: Path) -> None:
+    """After a restart the bootstrap token is gone."""
+    key, body = init.signing_request("machine-1")
+    credentials = init.Credentials(state)
+    init.write_private(credentials.key, key)
+    init.write_private(credentials.certificate, certificate_for(body))
+    credentials.bootstrap_token.unlink()
+    client = await identity.client()
+    await client.close()
+    assert not api.requests
+
+
+def test_a_certificate_is_renewed_at_80_percent_of_its_validity() -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    assert renew_at(begin, begin + timedelta(days=10)) == begin + timedelta(days=8)
+
+
+class Server:
+    """Answers of an API server to the first boot, in turn."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.answers = list(answers)
+        self.bodies: list[dict[str, Any]] = []
+
+    def create(self, server: str, ca_file: str, token: str, body: dict[str, Any]) -> None:
+        self.bodies.append(body)
+        if answer := self.answers.pop(0):
+            raise answer
+
+
+def boot(state: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    monkeypatch.setattr(init, "_create", server.create)
+    monkeypatch.setattr(init, "_FIRST_DELAY", 0.001)
+    config = state / "config.yaml"
+    config.write_text(json.dumps({"server": "https://x", "caFile": "/ca", "stateDirectory": str(state)}))
+    init.main(str(config))
+
+
+def test_a_first_boot_repeats_the_same_request_until_it_is_heard(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new key with each attempt would leave requests behind that nobody waits for."""
+    server = Server(OSError("connection refused"), OSError("timed out"), None)
+    boot(state, monkeypatch, server)
+    assert len({body["metadata"]["name"] for body in server.bodies}) == 1
+    assert init.Credentials(state).pending.read_text() == server.bodies[0]["metadata"]["name"]
+    assert "abcdef.0123456789abcdef" not in capsys.readouterr().err
+
+
+def test_a_later_boot_asks_for_nothing(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet waits for this program at each boot."""
+    init.write_private(init.Credentials(state).certificate, b"certificate")
+    server = Server()
+    boot(state, monkeypatch, server)
+    assert server.bodies == []
