@@ -1,0 +1,204 @@
+"""The flow's steps about operating system configs, against an API server in memory."""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.kube.cache import Caches
+from activities.kube.clusters import ClusterView
+from activities.secrets.configs import CertificateAuthority
+from activities.secrets.manager import SecretsManager
+from activities.seed import operating_system_configs as module
+from activities.seed.operating_system_configs import OperatingSystemConfigActivities
+from api.names import node_agent_secret_name
+from api.operations import OperationType, ShootRef, ShootTask
+from tests.unit.kube.api_server import ApiServer
+
+NAMESPACE = "shoot--local--demo"
+OSCS = "/apis/extensions.gardener.cloud/v1alpha1/operatingsystemconfigs"
+MANAGED_RESOURCES = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
+SECRETS, NODES = "/api/v1/secrets", "/api/v1/nodes"
+POOL: dict[str, Any] = {"name": "a", "machine": {"type": "local", "image": {"name": "local", "version": "1"}}}
+SHOOT: dict[str, Any] = {
+    "metadata": {"name": "demo", "namespace": "garden-local"},
+    "spec": {
+        "kubernetes": {"version": "1.37.1"},
+        "networking": {"services": "100.68.0.0/16"},
+        "provider": {"type": "local", "workers": [POOL, {**POOL, "name": "b"}]},
+    },
+}
+KEYS = {name: node_agent_secret_name(SHOOT, {**POOL, "name": name}) for name in ("a", "b")}
+TASK = ShootTask(
+    shoot=ShootRef(namespace="garden-local", name="demo", uid="uid"),
+    technical_id=NAMESPACE,
+    seed="seed-1",
+    generation=1,
+    operation=OperationType.CREATE,
+    trigger="2026-11-21T10:00:00Z",
+)
+
+
+@pytest.fixture
+async def seed() -> AsyncIterator[ApiServer]:
+    async with ApiServer().running() as server:
+        async with server.client() as client:
+            manager = await SecretsManager.load(client, namespace=NAMESPACE)
+            for name in ("ca", "ca-kubelet"):
+                await manager.generate(CertificateAuthority(name))
+        yield server
+
+
+@pytest.fixture
+async def shoot() -> AsyncIterator[ApiServer]:
+    async with ApiServer().running() as server:
+        yield server
+
+
+@pytest.fixture
+async def activities(seed: ApiServer, shoot: ApiServer) -> AsyncIterator[OperatingSystemConfigActivities]:
+    async with seed.client() as seed_client, shoot.client() as shoot_client:
+        caches = Caches(seed_client)
+        seed_spec = {"spec": {"dns": {"internal": {"domain": "internal.default.garden.test"}}}}
+        view = ClusterView({"metadata": {"name": NAMESPACE}, "spec": {"shoot": SHOOT, "seed": seed_spec}})
+
+        async def cluster(_: str) -> ClusterView:
+            return view
+
+        async def client(_: str) -> Any:
+            return shoot_client
+
+        clusters = SimpleNamespace(seed=seed_client, seed_caches=caches, cluster=cluster, shoot=client)
+        yield OperatingSystemConfigActivities(clusters)  # type: ignore[arg-type]
+        await caches.close()
+
+
+def bundle(seed: ApiServer, of: str) -> str:
+    (found,) = (
+        item
+        for (path, _, _), item in seed.objects.items()
+        if path == SECRETS and item["metadata"]["labels"].get("bundle-for") == of
+    )
+    return base64.b64decode(found["data"]["bundle.crt"]).decode()
+
+
+def node(name: str, pool: str, checksum: str, **metadata: Any) -> dict[str, Any]:
+    annotations = {"checksum/cloud-config-data": checksum} if checksum else {}
+    labels = {"worker.gardener.cloud/pool": pool}
+    return {"metadata": {"name": name, "labels": labels, "annotations": annotations, **metadata}}
+
+
+def pool_secret(pool: str, checksum: str) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": KEYS[pool],
+            "namespace": "kube-system",
+            "labels": {"gardener.cloud/role": "operating-system-config"},
+            "annotations": {"checksum/data-script": checksum},
+        }
+    }
+
+
+async def test_each_pool_gets_user_data_and_a_configuration(
+    activities: OperatingSystemConfigActivities, seed: ApiServer
+) -> None:
+    result = await activities.deploy_os_configs(TASK)
+    names = {name for path, _, name in seed.objects if path == OSCS}
+    assert names == {f"{key}-{end}" for key in KEYS.values() for end in ("init", "original")}
+    init = seed.find(OSCS, f"{KEYS['a']}-init", NAMESPACE)
+    assert init is not None
+    assert init["spec"]["purpose"] == "provision"
+    assert init["metadata"]["labels"] == {"worker.gardener.cloud/pool": "a"}
+    assert init["metadata"]["annotations"]["gardener.cloud/operation"] == "reconcile"
+    files = {file["path"]: file["content"]["inline"]["data"] for file in init["spec"]["files"]}
+    assert files["/var/lib/gardener-node-agent/ca.crt"] == bundle(seed, "ca")
+    assert files["/var/lib/kubelet/ca.crt"] == bundle(seed, "ca-kubelet")
+    assert "https://api.demo.local.internal.default.garden.test" in files["/var/lib/gardener-node-agent/config.yaml"]
+    assert any(name.startswith("ca-kubelet-bundle") for name in result.secrets)
+
+
+async def test_a_second_run_changes_nothing(activities: OperatingSystemConfigActivities, seed: ApiServer) -> None:
+    await activities.deploy_os_configs(TASK)
+    written = {path: item["metadata"]["resourceVersion"] for path, item in seed.objects.items()}
+    await activities.deploy_os_configs(TASK)
+    assert {path: item["metadata"]["resourceVersion"] for path, item in seed.objects.items()} == written
+
+
+async def test_configurations_of_former_pools_are_deleted_too(
+    activities: OperatingSystemConfigActivities, seed: ApiServer
+) -> None:
+    """A pool that left the Shoot before its deletion would keep the namespace from going."""
+    await activities.deploy_os_configs(TASK)
+    seed.put(OSCS, {"metadata": {"name": "former-init", "namespace": NAMESPACE}, "spec": {"purpose": "provision"}})
+    await activities.delete_os_configs(TASK)
+    await asyncio.wait_for(activities.wait_os_configs_deleted(TASK), 10)
+    assert not [path for path in seed.objects if path[0] == OSCS]
+
+
+async def test_the_shoot_gets_the_pools_secrets_and_the_rights_of_its_agents(
+    activities: OperatingSystemConfigActivities, seed: ApiServer
+) -> None:
+    await activities.deploy_os_configs(TASK)
+    await activities.deploy_node_agent_resources(TASK)
+    assert seed.find(MANAGED_RESOURCES, "shoot-gardener-node-agent", NAMESPACE)
+    sent = seed.find(SECRETS, "managedresource-shoot-gardener-node-agent", NAMESPACE)
+    assert sent is not None
+    assert {f"secret__kube-system__{key}.yaml" for key in KEYS.values()} <= set(sent["data"])
+
+
+async def test_a_file_from_a_secret_that_is_not_there_is_the_user_s_to_mend(
+    activities: OperatingSystemConfigActivities, seed: ApiServer
+) -> None:
+    await activities.deploy_os_configs(TASK)
+    extra = [{"path": "/etc/key", "content": {"secretRef": {"name": "missing", "dataKey": "k"}}}]
+    seed.change(OSCS, f"{KEYS['a']}-original", NAMESPACE, {"status": {"extensionFiles": extra}})
+    with pytest.raises(ApplicationError) as failed:
+        await activities.deploy_node_agent_resources(TASK)
+    assert failed.value.non_retryable
+    assert f"{KEYS['a']}-original" in str(failed.value)
+
+
+async def test_the_flow_goes_on_when_every_node_has_applied_its_pool_s_configuration(
+    activities: OperatingSystemConfigActivities, shoot: ApiServer
+) -> None:
+    shoot.put(NODES, node("n1", "a", "new-a"))
+    shoot.put(NODES, node("n2", "b", ""))
+    waiting = asyncio.create_task(activities.wait_os_configs_applied(TASK))
+    shoot.put(SECRETS, pool_secret("a", "new-a"))
+    shoot.put(SECRETS, pool_secret("b", "new-b"))
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(waiting), 0.5)
+    assert not waiting.done()
+
+    shoot.put(NODES, node("n2", "b", "new-b"))
+    result = await asyncio.wait_for(waiting, 10)
+    assert result.note == "2 nodes"
+
+
+async def test_nodes_that_leave_are_not_waited_for(
+    activities: OperatingSystemConfigActivities, shoot: ApiServer
+) -> None:
+    """A machine on its way out may never apply anything again."""
+    shoot.put(SECRETS, pool_secret("a", "new-a"))
+    shoot.put(SECRETS, pool_secret("b", "new-b"))
+    shoot.put(NODES, node("n1", "a", "old", deletionTimestamp="2026-11-21T10:00:00Z", finalizers=["x"]))
+    shoot.put(NODES, node("n2", "former-pool", ""))
+    await asyncio.wait_for(activities.wait_os_configs_applied(TASK), 10)
+
+
+async def test_who_is_behind_is_named(
+    activities: OperatingSystemConfigActivities, shoot: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_APPLY_SECONDS", 0.3)
+    shoot.put(SECRETS, pool_secret("a", "new-a"))
+    shoot.put(SECRETS, pool_secret("b", "new-b"))
+    shoot.put(NODES, node("n1", "a", "old"))
+    with pytest.raises(ApplicationError) as failed:
+        await activities.wait_os_configs_applied(TASK)
+    assert "n1" in str(failed.value)
+    assert not failed.value.non_retryable
