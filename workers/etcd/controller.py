@@ -11,7 +11,7 @@ import copy
 import logging
 import ssl
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,11 @@ _SUSPENDED = "druid.gardener.cloud/suspend-etcd-spec-reconcile"
 _CHECK_SECONDS = 30.0
 _RETRY_SECONDS = 2.0
 _LOOK_AGAIN_SECONDS = 0.1
+_PROBE_INTERVAL = 0.05
+_PROBE_SECONDS = 30.0
+"""A member that takes longer is restoring; then the kubelet's second does not matter."""
+_KUBELET_SECONDS = 10.0
+"""How long what we saw counts against a kubelet that has not seen it."""
 _ANSWER = aiohttp.ClientTimeout(total=5, sock_connect=2)
 
 
@@ -60,25 +65,35 @@ class EtcdController:
         self._pods = caches.of(POD, labels=selector)
         self._member_ids: dict[Key, tuple[str, str, bool]] = {}
         """By pod: which run of it told us, its member's id, and whether it leads."""
+        self._enqueue: Callable[[Key], None] = lambda _: None
+        self._probes: dict[Key, asyncio.Task[None]] = {}
+        self._served: dict[Key, tuple[str, float]] = {}
+        """By pod: the run of it that was seen to serve, and when."""
         self._next_check: dict[Key, float] = {}
         """When a pending requeue asks the sidecars again; without it every event would begin a rhythm of its own."""
 
     async def run(self) -> None:
         """Until cancelled."""
         controller = Controller("etcd", self._reconcile, first_delay=0.2, longest_delay=30.0)
+        self._enqueue = controller.enqueue
         controller.watch(self._etcds)
         controller.watch(self._stateful_sets, keys=_owner)
         controller.watch(self._pods, keys=_owner)
         await asyncio.gather(self._etcds.synced(), self._stateful_sets.synced(), self._pods.synced())
-        await controller.run()
+        try:
+            await controller.run()
+        finally:
+            for task in self._probes.values():
+                task.cancel()
 
     async def _reconcile(self, key: Key) -> Requeue | None:
         etcd = self._etcds.get(key.name, key.namespace)
         if etcd is None:
             self._next_check.pop(key, None)
-            self._member_ids = {
-                pod: known for pod, known in self._member_ids.items() if self._pods.get(pod.name, pod.namespace)
-            }
+            for pod in [*self._member_ids, *self._served]:
+                if self._pods.get(pod.name, pod.namespace) is None:
+                    self._member_ids.pop(pod, None)
+                    self._served.pop(pod, None)
             return None
         try:
             if etcd["metadata"].get("deletionTimestamp"):
@@ -145,7 +160,10 @@ class EtcdController:
         stateful_set = self._stateful_sets.get(etcd["metadata"]["name"], etcd["metadata"]["namespace"])
         backup = _condition_of(etcd, "BackupReady")
         etcd = await self._write_status(etcd, pods, stateful_set, backup)
-        serving = [pod for pod in pods.values() if pod is not None and _is_ready(pod)]
+        serving = [pod for pod in pods.values() if pod is not None and self._serves(pod)]
+        for pod in pods.values():
+            if pod is not None and not self._serves(pod):
+                self._probe(etcd, pod)
         if not serving:
             return None
         asked = [pod for pod in serving if self._known(pod) is None]
@@ -230,7 +248,7 @@ class EtcdController:
         for name, pod in pods.items():
             if pod is None:
                 state, reason = "Unknown", "there is no pod"
-            elif _is_ready(pod):
+            elif self._serves(pod):
                 state, reason = "Ready", "it serves"
             else:
                 state, reason = "NotReady", _why_not(pod)
@@ -242,6 +260,37 @@ class EtcdController:
             member["lastTransitionTime"] = old["lastTransitionTime"] if same else _now()
             members.append(member)
         return members
+
+    def _serves(self, pod: Object) -> bool:
+        """As the kubelet says, or, until it has had time to say so, as we saw."""
+        instance, when = self._served.get(key_of(pod), ("", 0.0))
+        recently = instance == _instance(pod) and asyncio.get_running_loop().time() - when < _KUBELET_SECONDS
+        return _is_ready(pod) or (recently and not pod["metadata"].get("deletionTimestamp"))
+
+    def _probe(self, etcd: Object, pod: Object) -> None:
+        """Watch a starting member ourselves: the kubelet looks once a second, and tells a second later."""
+        key = key_of(pod)
+        if key in self._probes or not _host(pod) or pod["metadata"].get("deletionTimestamp"):
+            return
+        task = self._probes[key] = asyncio.create_task(self._until_served(key_of(etcd), pod))
+        task.add_done_callback(lambda _: self._probes.pop(key, None))
+
+    async def _until_served(self, etcd: Key, pod: Object) -> None:
+        key, instance = key_of(pod), _instance(pod)
+        url = f"http://{_host(pod)}:{manifests.METRICS_PORT}/readyz"
+        with contextlib.suppress(TimeoutError):
+            async with (
+                asyncio.timeout(_PROBE_SECONDS),
+                aiohttp.ClientSession(timeout=_ANSWER, trust_env=False) as session,
+            ):
+                while (live := self._pods.get(key.name, key.namespace)) and _instance(live) == instance:
+                    with contextlib.suppress(aiohttp.ClientError):
+                        async with session.get(url) as response:
+                            if response.status == 200:
+                                self._served[key] = (instance, asyncio.get_running_loop().time())
+                                self._enqueue(etcd)
+                                return
+                    await asyncio.sleep(_PROBE_INTERVAL)
 
     async def _ask_member(self, etcd: Object, pod: Object, tls: ssl.SSLContext) -> bool:
         port = etcd["spec"]["etcd"].get("clientPort", manifests.CLIENT_PORT)
@@ -302,7 +351,7 @@ class EtcdController:
         # Not from the cache: a pod that it does not show yet would go on writing.
         selector = ",".join(f"{label}={value}" for label, value in manifests.own_labels(etcd).items())
         pods = await self._client.list(POD, namespace, labels=selector)
-        claim = etcd["spec"].get("volumeClaimTemplate") or name
+        claim = manifests.claim_name(etcd)
         doomed = [
             *((POD, pod["metadata"]["name"]) for pod in pods if not pod["metadata"].get("deletionTimestamp")),
             *((PERSISTENT_VOLUME_CLAIM, f"{claim}-{member}") for member in manifests.member_names(etcd)),

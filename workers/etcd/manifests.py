@@ -45,7 +45,10 @@ _UNITS = {
 
 
 def objects(etcd: Etcd) -> list[Manifest]:
-    """Everything but the StatefulSet, in any order, and then the StatefulSet, which needs the rest."""
+    """Everything but the StatefulSet, in any order, and then the StatefulSet, which needs the rest.
+
+    Its claims are among the rest, so that they are bound when the pods want to be scheduled.
+    """
     made = [_config_map(etcd), _client_service(etcd), _peer_service(etcd), _disruption_budget(etcd)]
     made.append(_stateful_set(etcd, base.checksum(made[0]["data"])))
     owner = [
@@ -60,7 +63,8 @@ def objects(etcd: Etcd) -> list[Manifest]:
     ]
     for manifest in made:
         manifest["metadata"]["ownerReferences"] = owner
-    return made
+    # Claims belong to the StatefulSet, which adopts them by name.
+    return [*_claims(etcd), *made]
 
 
 def quantity(text: str | int) -> int:
@@ -238,6 +242,9 @@ def _client_service(etcd: Etcd) -> Manifest:
     service = base.service(
         client_service_name(etcd), etcd["metadata"]["namespace"], select=_selector(etcd), ports=ports
     )
+    if len(member_names(etcd)) == 1:
+        # Clients of a single member need not wait until the kubelet has noticed that it serves.
+        service["spec"]["publishNotReadyAddresses"] = True
     service["metadata"]["labels"] = {**_labels(etcd), **(extra.get("labels") or {})}
     service["metadata"]["annotations"] = dict(extra.get("annotations") or {})
     if distribution := extra.get("trafficDistribution"):
@@ -278,7 +285,7 @@ def _disruption_budget(etcd: Etcd) -> Manifest:
 def _stateful_set(etcd: Etcd, config_checksum: str) -> Manifest:
     spec = etcd["spec"]
     name = etcd["metadata"]["name"]
-    claim = spec.get("volumeClaimTemplate") or name
+    claim = claim_name(etcd)
     constraints = spec.get("schedulingConstraints") or {}
     containers = [_etcd_container(etcd, claim)]
     if has_backup(etcd):
@@ -397,6 +404,25 @@ def _volumes(etcd: Etcd) -> list[Manifest]:
             base.secret_volume("backup-credentials", etcd["spec"]["backup"]["store"]["secretRef"]["name"]),
         ]
     return volumes
+
+
+def _claims(etcd: Etcd) -> list[Manifest]:
+    name = claim_name(etcd)
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": base.metadata(f"{name}-{member}", etcd["metadata"]["namespace"], labels=_selector(etcd)),
+            "spec": _claim(etcd, name)["spec"],
+        }
+        for member in member_names(etcd)
+        if etcd["spec"]["replicas"]
+    ]
+
+
+def claim_name(etcd: Etcd) -> str:
+    """Of the template; a member's claim is ``<this>-<member>``."""
+    return etcd["spec"].get("volumeClaimTemplate") or str(etcd["metadata"]["name"])
 
 
 def _claim(etcd: Etcd, name: str) -> Manifest:

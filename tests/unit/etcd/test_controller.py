@@ -1,9 +1,11 @@
 """The etcd controller: what it makes of an ``Etcd``, and what it says about it."""
 
+import asyncio
 import json
 from types import SimpleNamespace
 
 import pytest
+from aiohttp import web
 
 from activities.components import etcd as component
 from activities.components.etcd import Backup, EtcdValues
@@ -263,6 +265,35 @@ async def test_a_ready_member_makes_it_ready_whatever_the_sidecar_does(cluster, 
     assert status_of(cluster)["ready"] is True
     assert condition(cluster, "AllMembersUpdated")["status"] == "True"
     assert condition(cluster, "BackupReady")["status"] != "True"
+
+
+async def test_a_member_that_serves_is_ready_before_the_kubelet_says_so(cluster, controller, monkeypatch):
+    """The kubelet's probe and its report cost up to two seconds, and every API server waits for them."""
+    app = web.Application()
+    app.router.add_get("/readyz", lambda _: web.Response())
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    monkeypatch.setattr(manifests, "METRICS_PORT", site._server.sockets[0].getsockname()[1])
+    add(cluster)
+    await controller._reconcile(KEY)
+    run_pod(cluster, ready=False)
+    enqueued = asyncio.Event()
+    controller._enqueue = lambda key: enqueued.set() if key == KEY else None
+    await controller._reconcile(KEY)
+    assert status_of(cluster)["ready"] is False
+
+    await asyncio.wait_for(enqueued.wait(), 5)
+    await controller._reconcile(KEY)
+    assert status_of(cluster)["ready"] is True
+
+    # Another run of the container has to show that it serves, too.
+    containers = cluster.objects["Pod", NAMESPACE, "etcd-main-0"]["status"]["containerStatuses"]
+    containers[1]["restartCount"] = 1
+    await runner.cleanup()
+    await controller._reconcile(KEY)
+    assert status_of(cluster)["ready"] is False
 
 
 async def test_pods_of_an_older_revision_are_not_all_updated(cluster, controller):
