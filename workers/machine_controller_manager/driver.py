@@ -20,7 +20,7 @@ from api.local import MachineProviderSpec
 from api.resources import MACHINE_CLASS, POD, SECRET
 
 _USER_DATA_FILE = "userdata"
-_GRACE_SECONDS = 2
+_GRACE_SECONDS = 1
 """A machine that is taken down was drained before, or goes with its whole cluster."""
 MACHINE_LABEL = "local.provider.extensions.gardener.cloud/machine"
 

@@ -216,6 +216,7 @@ class MachineController:
     async def _clean_shoot(self, machine: Object, *, forced: bool) -> None:
         try:
             await delete_token(self._shoot, machine)
+            await nodes.forget_pods(self._shoot, machine["metadata"]["name"])
             await self._shoot.delete(NODE, machine["metadata"]["name"])
         except ApiError as error:
             if not forced:

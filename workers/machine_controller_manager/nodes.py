@@ -91,6 +91,19 @@ async def pods_on(shoot: KubeClient, name: str) -> Objects:
     return await shoot.list(POD, fields=f"spec.nodeName={name}")
 
 
+async def forget_pods(shoot: KubeClient, name: str) -> None:
+    """Remove the pods of a machine that no longer exists: no kubelet is left to confirm their end.
+
+    The cluster itself would do so after most of a minute, and whoever deletes a DaemonSet waits for it.
+    """
+
+    async def forget(pod: Object) -> None:
+        metadata = pod["metadata"]
+        await shoot.delete(POD, metadata["name"], metadata["namespace"], uid=metadata["uid"], grace_seconds=0)
+
+    await asyncio.gather(*(forget(each) for each in await pods_on(shoot, name)))
+
+
 def is_evictable(pod: Mapping[str, Any]) -> bool:
     """Whether a pod has to be gone before its node may go."""
     metadata = pod["metadata"]
