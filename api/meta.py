@@ -11,8 +11,6 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from api.errors import ErrorCode
-
 _WORDS = "API CA CFS CIDR CIDRs CPU CRI DNS FS GC GRPC ID IDs IP IPv6 OCI OOM PD QPS SSH TCP TLS TTL UID URL URLs"
 _ACRONYMS = {word.lower(): word for word in _WORDS.split()}
 
@@ -27,7 +25,12 @@ class KubeModel(BaseModel):
     """Part of a Kubernetes object. Keeps unknown fields, so a newer writer's words survive our reading."""
 
     model_config = ConfigDict(
-        alias_generator=camel, populate_by_name=True, serialize_by_alias=True, extra="allow", defer_build=True
+        alias_generator=camel,
+        populate_by_name=True,
+        serialize_by_alias=True,
+        extra="allow",
+        strict=True,
+        defer_build=True,
     )
 
     def to_wire(self) -> dict[str, Any]:
@@ -166,7 +169,8 @@ class Condition(KubeModel):
     last_update_time: Timestamp | None = None
     reason: str = ""
     message: str = ""
-    codes: list[ErrorCode] | None = None
+    codes: list[str] | None = None
+    """Of ``api.errors.ErrorCode``; a newer writer may know more."""
 
 
 Conditions = Annotated[list[Condition], map_list("type")]
@@ -185,7 +189,8 @@ class LastOperation(KubeModel):
 class LastError(KubeModel):
     description: str
     task_id: str | None = None
-    codes: list[ErrorCode] | None = None
+    codes: list[str] | None = None
+    """Of ``api.errors.ErrorCode``; a newer writer may know more."""
     last_update_time: Timestamp | None = None
 
 

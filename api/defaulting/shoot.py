@@ -75,9 +75,12 @@ class Surroundings:
 
 def default_shoot(shoot: Shoot, old: Shoot | None, around: Surroundings) -> None:
     """Complete a Shoot that is created (``old`` is None) or updated."""
-    _default_metadata(shoot, old, around)
-    if shoot.metadata.deletion_timestamp:
-        return
+    if not shoot.metadata.deletion_timestamp:
+        _default_spec(shoot, old, around)
+    _default_metadata(shoot, old, around)  # labels and tasks follow from the completed spec
+
+
+def _default_spec(shoot: Shoot, old: Shoot | None, around: Surroundings) -> None:
     spec = shoot.spec
     if spec.cloud_profile is None and spec.cloud_profile_name:
         spec.cloud_profile = CloudProfileReference(kind="CloudProfile", name=spec.cloud_profile_name)

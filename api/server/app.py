@@ -34,7 +34,10 @@ def application(garden: Garden) -> web.Application:
     async def mutate(review: Review) -> dict[str, Any]:
         if review.object is None:
             return {}
-        wanted = await MUTATORS[review.group, review.plural](review, garden)
+        try:
+            wanted = await MUTATORS[review.group, review.plural](review, garden)
+        except ValidationError:
+            return {}  # the schema comes next, and words it better
         changes = patch(review.object, wanted)
         return {"patchType": "JSONPatch", "patch": b64encode(json.dumps(changes).encode()).decode()} if changes else {}
 

@@ -17,7 +17,6 @@ from api.core.v1beta1.project import Project
 from api.core.v1beta1.secret_binding import SecretBinding
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
-from api.core.v1beta1.shoot_state import ShootState
 from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
 from api.meta import KubeObject
@@ -64,7 +63,7 @@ async def mutate_shoot(review: Review, garden: Garden) -> Object:
 
 async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        refuse_forbidden(review, check_deletion_confirmed(Shoot.of(review.old or {})))
+        refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
         return []
     shoot, old = review.models(Shoot)
     refuse_invalid(review, check_operations(shoot, old))
@@ -191,7 +190,7 @@ async def mutate_seed(review: Review, garden: Garden) -> Object:
 
 async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        refuse_forbidden(review, check_seed_unused(Seed.of(review.old or {}), await _shoots_on(review.name, garden)))
+        refuse_forbidden(review, check_seed_unused(review.name, await _shoots_on(review.name, garden)))
         return []
     seed, old = review.models(Seed)
     if not review.spec_changed or review.deleting:
@@ -245,7 +244,7 @@ async def mutate_project(review: Review, garden: Garden) -> Object:
 
 async def validate_project(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        refuse_forbidden(review, check_deletion_confirmed(Project.of(review.old or {})))
+        refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
         return []
     project, old = review.models(Project)
     if not review.spec_changed or review.deleting:
@@ -274,8 +273,6 @@ async def mutate_binding(review: Review, garden: Garden) -> Object:
 
 
 async def validate_binding(review: Review, garden: Garden) -> list[str]:
-    model: type[KubeObject] = CredentialsBinding if review.group == SECURITY else SecretBinding
-    binding = model.of((review.old if review.operation == "DELETE" else review.object) or {})
     if review.operation == "DELETE" or (review.operation == "UPDATE" and _finalizer_dropped(review)):
         field = "credentialsBindingName" if review.group == SECURITY else "secretBindingName"
         users = [
@@ -287,7 +284,8 @@ async def validate_binding(review: Review, garden: Garden) -> list[str]:
             raise Refusal.forbidden(review, f"it is used by Shoots: {', '.join(map(_name, users[:5]))}")
         return []
     if review.operation == "CREATE":
-        await _check_bound(review, binding, garden)
+        model: type[KubeObject] = CredentialsBinding if review.group == SECURITY else SecretBinding
+        await _check_bound(review, review.models(model)[0], garden)
     return []
 
 
@@ -330,7 +328,7 @@ async def mutate_internal_secret(review: Review, garden: Garden) -> Object:
 
 async def validate_shoot_state(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        refuse_forbidden(review, check_deletion_confirmed(ShootState.of(review.old or {})))
+        refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
     return []
 
 

@@ -168,12 +168,12 @@ def check_seed_change(seed: Seed, old: Seed, shoots: Sequence[str]) -> Faults:
     return faults
 
 
-def check_seed_unused(seed: Seed, shoots: Sequence[str]) -> Faults:
+def check_seed_unused(seed: str, shoots: Sequence[str]) -> Faults:
     """A Seed can be deleted when no Shoot is, or is going to be, on it."""
     faults = Faults()
     if shoots:
         shown = ", ".join(shoots[:5])
-        faults.forbidden(Path("metadata") / "name", f"Seed {seed.metadata.name} still hosts Shoots: {shown}")
+        faults.forbidden(Path("metadata") / "name", f"Seed {seed} still hosts Shoots: {shown}")
     return faults
 
 

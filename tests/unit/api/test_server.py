@@ -1,0 +1,228 @@
+"""The webhook server: AdmissionReviews in, verdicts and patches out."""
+
+import json
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from api import resources
+from api.resources import Resource
+from api.server import MUTATED, VALIDATED, webhook_configurations
+from api.server.app import application, patch
+from api.server.kinds import MUTATORS, VALIDATORS
+from api.server.review import User
+from tests.unit.api.shoots import PROFILE, PROJECT, REGISTRATION, SEED, SHOOT, changed, complete
+
+SECURITY = "security.gardener.cloud/v1alpha1"
+BINDING = {
+    "apiVersion": SECURITY,
+    "kind": "CredentialsBinding",
+    "metadata": {"name": "local", "namespace": "garden-local"},
+    "provider": {"type": "local"},
+    "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "namespace": "garden-local", "name": "local"},
+}
+SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "local", "namespace": "garden-local"}}
+
+
+class FakeGarden:
+    """Holds objects; forbids what is in ``denied``."""
+
+    def __init__(self) -> None:
+        self.objects = [PROFILE, PROJECT, REGISTRATION, SEED, BINDING, SECRET]
+        self.denied: set[tuple[str, str]] = set()
+
+    async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        return next((each for each in await self.list(resource, namespace) if each["metadata"]["name"] == name), None)
+
+    async def list(self, resource: Resource, namespace: str | None = None) -> list[dict[str, Any]]:
+        return [
+            each
+            for each in self.objects
+            if each["kind"] == resource.kind and (namespace is None or each["metadata"].get("namespace") == namespace)
+        ]
+
+    async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
+        return (verb, resource.plural) not in self.denied
+
+
+@pytest.fixture
+def garden() -> FakeGarden:
+    return FakeGarden()
+
+
+@pytest.fixture
+async def client(garden: FakeGarden) -> AsyncIterator[TestClient[Any, Any]]:
+    async with TestClient(TestServer(application(garden))) as client:
+        yield client
+
+
+async def ask(
+    client: TestClient[Any, Any],
+    path: str,
+    operation: str,
+    obj: dict[str, Any] | None,
+    old: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    subject = obj or old
+    assert subject is not None
+    resource = resources.resource_of(subject)
+    request = {
+        "uid": "r-1",
+        "operation": operation,
+        "resource": {"group": resource.group, "version": resource.version, "resource": resource.plural},
+        "kind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
+        "namespace": subject["metadata"].get("namespace", ""),
+        "name": subject["metadata"]["name"],
+        "userInfo": {"username": "alice", "groups": ["system:authenticated"]},
+        "object": obj,
+        "oldObject": old,
+    }
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    answer = await (await client.post(path, json=body)).json()
+    assert answer["response"]["uid"] == "r-1"
+    return dict(answer["response"])
+
+
+def patched(obj: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
+    for change in json.loads(b64decode(response["patch"])):
+        *parents, last = change["path"].strip("/").split("/")
+        node = obj
+        for part in parents:
+            node = node[part]
+        node.pop(last, None)
+        if change["op"] == "add":
+            node[last] = change["value"]
+    return obj
+
+
+async def test_a_shoot_is_completed_and_then_accepted(client):
+    shoot = changed(SHOOT)
+    response = await ask(client, "/mutate", "CREATE", shoot)
+    stored = patched(shoot, response)
+    assert stored["spec"]["provider"]["workers"][0]["machine"]["image"] == {"name": "local", "version": "1.1.0"}
+    assert (await ask(client, "/validate", "CREATE", stored))["allowed"]
+    again = await ask(client, "/mutate", "UPDATE", stored, stored)
+    assert "patch" not in again, "what is complete is not touched"
+
+
+async def test_choosing_a_seed_needs_a_right_of_its_own(client, garden):
+    """Seeds cost; the scheduler and operators choose them."""
+    wanted = complete("spec.seedName", "seed-1", bound=True).to_wire()
+    assert (await ask(client, "/validate", "CREATE", wanted))["allowed"]
+    garden.denied.add(("update", "shoots/binding"))
+    response = await ask(client, "/validate", "CREATE", wanted)
+    assert response["status"]["code"] == 403
+    assert "user alice may not update shoots/binding" in response["status"]["message"]
+
+
+async def test_faults_of_the_object_are_invalid_and_of_its_surroundings_forbidden(client, garden):
+    bad = complete("spec.provider.workers.0.minimum", 7).to_wire()
+    assert (await ask(client, "/validate", "CREATE", bad))["status"]["code"] == 422
+    garden.objects.remove(BINDING)
+    response = await ask(client, "/validate", "CREATE", complete().to_wire())
+    assert response["status"]["code"] == 403
+    assert 'credentialsBindingName: Not found: "local"' in response["status"]["message"]
+
+
+async def test_an_object_that_breaks_its_schema_is_left_to_the_schema(client):
+    response = await ask(client, "/mutate", "CREATE", changed(SHOOT, "spec.provider.workers.0.minimum", "1"))
+    assert response == {"uid": "r-1", "allowed": True}
+
+
+async def test_a_spec_in_deletion_is_fixed_but_its_finalizers_are_not(client):
+    old = changed(complete().to_wire(), "metadata.deletionTimestamp", "2026-11-21T12:00:00Z")
+    old["metadata"]["finalizers"] = ["gardener"]
+    assert (await ask(client, "/validate", "UPDATE", changed(old, "metadata.finalizers", []), old))["allowed"]
+    response = await ask(client, "/validate", "UPDATE", changed(old, "spec.purpose", "testing"), old)
+    assert "is being deleted" in response["status"]["message"]
+
+
+async def test_an_annotation_is_written_though_surroundings_have_changed(client, garden):
+    """Retrying must be possible while something is broken."""
+    old = complete().to_wire()
+    garden.objects = []
+    new = changed(
+        old, "metadata.annotations", old["metadata"]["annotations"] | {"gardener.cloud/operation": "reconcile"}
+    )
+    assert (await ask(client, "/validate", "UPDATE", new, old))["allowed"]
+
+
+@pytest.mark.parametrize("kind", ["Shoot", "Project", "ShootState"])
+async def test_deletions_need_confirmation(client, kind):
+    subject = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": kind, "metadata": {"name": "x", "annotations": {}}}
+    response = await ask(client, "/validate", "DELETE", None, subject)
+    assert "confirmation.gardener.cloud/deletion=true" in response["status"]["message"]
+    subject["metadata"]["annotations"] = {"confirmation.gardener.cloud/deletion": "true"}
+    assert (await ask(client, "/validate", "DELETE", None, subject))["allowed"]
+
+
+@pytest.mark.parametrize("used", [BINDING, PROFILE, SEED], ids=lambda each: each["kind"])
+async def test_what_a_shoot_uses_cannot_be_deleted(client, garden, used):
+    assert (await ask(client, "/validate", "DELETE", None, used))["allowed"]
+    garden.objects.append(changed(SHOOT, "spec.seedName", "seed-1"))
+    response = await ask(client, "/validate", "DELETE", None, used)
+    assert "garden-local/demo" in response["status"]["message"]
+
+
+async def test_who_binds_a_secret_must_be_able_to_read_it(client, garden):
+    """A binding would be a way to use credentials that one may not see."""
+    assert (await ask(client, "/validate", "CREATE", BINDING))["allowed"]
+    garden.denied.add(("get", "secrets"))
+    response = await ask(client, "/validate", "CREATE", BINDING)
+    assert "user alice may not get Secret garden-local/local" in response["status"]["message"]
+    garden.objects.remove(SECRET)
+    assert "there is no such Secret" in (await ask(client, "/validate", "CREATE", BINDING))["status"]["message"]
+
+
+async def test_a_binding_means_its_own_namespace(client):
+    short = changed(BINDING, "credentialsRef.namespace")
+    response = await ask(client, "/mutate", "CREATE", short)
+    assert patched(short, response)["credentialsRef"]["namespace"] == "garden-local"
+
+
+async def test_a_seed_whose_secrets_are_missing_is_refused(client, garden):
+    response = await ask(client, "/validate", "CREATE", SEED)
+    assert 'spec.dns.internal.credentialsRef: Not found: "garden/dns"' in response["status"]["message"]
+    garden.objects.append({"kind": "Secret", "metadata": {"name": "dns", "namespace": "garden"}})
+    assert (await ask(client, "/validate", "CREATE", SEED))["allowed"]
+
+
+async def test_plain_text_of_an_internal_secret_is_encoded(client):
+    secret = {
+        "apiVersion": "core.gardener.cloud/v1beta1",
+        "kind": "InternalSecret",
+        "metadata": {"name": "x", "namespace": "garden-local"},
+        "data": {"a": "YQ=="},
+        "stringData": {"b": "b"},
+    }
+    stored = patched(secret, await ask(client, "/mutate", "CREATE", secret))
+    assert stored["data"] == {"a": "YQ==", "b": "Yg=="}
+    assert "stringData" not in stored
+
+
+def test_a_patch_touches_only_what_changed():
+    """Or field ownership and generation of everything else would suffer."""
+    before = {"metadata": {"name": "x", "labels": {"a": "1"}}, "spec": {"a": 1}, "status": {"s": 1}}
+    after = {"metadata": {"name": "x", "labels": {"a": "2"}}, "spec": {"a": 1}}
+    assert patch(before, after) == [
+        {"op": "add", "path": "/metadata/labels", "value": {"a": "2"}},
+        {"op": "remove", "path": "/status"},
+    ]
+    assert patch(before, before) == []
+
+
+def test_every_kind_that_is_sent_to_us_has_its_handler():
+    """Else a write of that kind would fail for everyone."""
+    for registered, handlers in ((MUTATED, MUTATORS), (VALIDATED, VALIDATORS)):
+        asked = {(group, plural) for (group, _), plurals in registered.items() for plural in plurals}
+        assert asked == set(handlers)
+
+
+def test_the_configurations_fail_closed_and_are_quick():
+    mutating, validating = webhook_configurations("https://198.18.0.1:9443", "Q0E=")
+    assert mutating["webhooks"][0]["clientConfig"] == {"url": "https://198.18.0.1:9443/mutate", "caBundle": "Q0E="}
+    assert "DELETE" in validating["webhooks"][0]["rules"][0]["operations"]
+    assert {each["webhooks"][0]["failurePolicy"] for each in (mutating, validating)} == {"Fail"}

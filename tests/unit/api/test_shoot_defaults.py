@@ -1,0 +1,169 @@
+"""What a Shoot's owner may leave out."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from api.core.v1beta1.shoot import Shoot
+from api.defaulting.shoot import default_shoot
+from tests.unit.api.shoots import SHOOT, around, changed, complete, shoot
+
+
+@pytest.mark.parametrize(
+    ("given", "completed"),
+    [
+        pytest.param("1.37", "1.37.1", id="highest supported patch"),
+        pytest.param("1", "1.37.1", id="previews are not chosen"),
+        pytest.param("1.36", "1.36.3", id="unclassified counts as supported"),
+        pytest.param("1.37.0", "1.37.0", id="a full version stands as it is"),
+        pytest.param("1.35", "1.35", id="nothing fits, validation will say so"),
+    ],
+)
+def test_a_partial_kubernetes_version_is_completed_from_the_cloud_profile(given, completed):
+    assert complete("spec.kubernetes.version", given).spec.kubernetes.version == completed
+
+
+@pytest.mark.parametrize(
+    ("image", "chosen"),
+    [
+        pytest.param(None, ("local", "1.1.0"), id="first image that fits, latest without previews"),
+        pytest.param({"name": "local"}, ("local", "1.1.0"), id="latest of the named"),
+        pytest.param({"name": "local", "version": "1.0"}, ("local", "1.0.0"), id="partial version"),
+        pytest.param({"name": "local", "version": "1.2.0"}, ("local", "1.2.0"), id="a preview if asked for"),
+        pytest.param({"name": "other"}, ("other", None), id="wrong architecture: left for validation"),
+    ],
+)
+def test_a_pool_gets_a_machine_image_that_fits(image, chosen):
+    pool = complete("spec.provider.workers.0.machine", {"type": "local"} | ({"image": image} if image else {}))
+    found = pool.spec.provider.workers[0].machine.image
+    assert (found.name, found.version) == chosen
+
+
+def test_networks_and_domain_come_from_the_seed_once_it_is_known():
+    """Before that nobody knows which networks the seed leaves free."""
+    before, after = complete(bound=False), complete(bound=True)
+    assert (before.spec.networking.pods, before.spec.dns) == (None, None)
+    assert (after.spec.networking.pods, after.spec.networking.services) == ("100.112.0.0/16", "100.68.0.0/16")
+    assert after.spec.dns.domain == "demo.local.shoot.garden.test"
+
+
+def test_an_unmanaged_domain_stays_unset():
+    assert complete("spec.dns", {"providers": [{"type": "unmanaged"}]}, bound=True).spec.dns.domain is None
+
+
+def test_a_shoot_without_workers_gets_nothing_for_nodes():
+    result = complete("spec.provider.workers", [])
+    kubernetes = result.spec.kubernetes
+    assert kubernetes.kube_api_server is not None
+    assert [kubernetes.kubelet, kubernetes.kube_proxy, kubernetes.kube_scheduler, kubernetes.cluster_autoscaler] == (
+        [None] * 4
+    )
+    assert kubernetes.vertical_pod_autoscaler is None
+    assert result.spec.provider.workers_settings is None
+
+
+@pytest.mark.parametrize(("max_pods", "mask"), [(110, 24), (64, 25), (65, 24), (250, 23)])
+def test_a_nodes_network_has_room_for_twice_its_pods(max_pods, mask):
+    result = complete("spec.kubernetes.kubelet", {"maxPods": max_pods})
+    assert result.spec.kubernetes.kube_controller_manager.node_cidr_mask_size == mask
+
+
+def test_what_is_defaulted_reaches_the_wire_though_its_parent_was_absent():
+    """The API server stores what we send; a default that stays in the model is none."""
+    wire = complete("spec.kubernetes", None).to_wire()
+    assert wire["spec"]["kubernetes"]["version"] == "1.37.1"
+    assert wire["spec"]["kubernetes"]["kubeProxy"] == {"mode": "IPTables", "enabled": True}
+    assert wire["spec"]["maintenance"]["autoRotation"]["credentials"]["etcdEncryptionKey"] == {"rotationPeriod": "672h"}
+
+
+def test_completing_twice_changes_nothing():
+    """Reinvocation and every later update would raise the generation otherwise."""
+    once = complete(bound=True).to_wire()
+    again = Shoot.of(once)
+    default_shoot(again, Shoot.of(once), around())
+    assert again.to_wire() == once
+
+
+def test_an_older_manifest_keeps_what_was_chosen_for_the_owner():
+    """``kubectl replace`` with the first manifest must neither fail nor roll machines."""
+    stored = complete(bound=True)
+    again = shoot("spec.seedName", "seed-1")
+    default_shoot(again, stored, around())
+    assert again.spec.networking.pods == stored.spec.networking.pods
+    assert again.spec.dns.domain == stored.spec.dns.domain
+    assert again.spec.maintenance.time_window == stored.spec.maintenance.time_window
+    assert again.spec.provider.workers[0].machine.image == stored.spec.provider.workers[0].machine.image
+
+
+def test_an_untouched_pool_keeps_its_image_when_a_newer_one_appears():
+    stored = complete("spec.provider.workers.0.machine.image", {"name": "local", "version": "1.0.0"})
+    again = shoot()
+    default_shoot(again, stored, around(bound=False))
+    assert again.spec.provider.workers[0].machine.image.version == "1.0.0"
+
+
+def test_the_creator_is_recorded_and_cannot_be_forged():
+    created = complete("metadata.annotations", {"gardener.cloud/created-by": "mallory"})
+    assert created.metadata.annotations["gardener.cloud/created-by"] == "alice"
+    later = shoot("metadata.annotations", {"gardener.cloud/created-by": "mallory"})
+    default_shoot(later, created, around())
+    assert later.metadata.annotations["gardener.cloud/created-by"] == "alice"
+
+
+def test_who_confirmed_the_deletion_is_ours_to_say():
+    confirmation, by = "confirmation.gardener.cloud/deletion", "deletion.gardener.cloud/confirmed-by"
+    stored = complete()
+    confirmed = Shoot.of(stored.to_wire())
+    confirmed.metadata.annotations |= {confirmation: "true", by: "mallory"}
+    default_shoot(confirmed, stored, around())
+    assert confirmed.metadata.annotations[by] == "alice"
+    withdrawn = Shoot.of(stored.to_wire())
+    withdrawn.metadata.annotations |= {by: "alice"}
+    default_shoot(withdrawn, confirmed, around())
+    assert by not in withdrawn.metadata.annotations
+
+
+def test_creation_asks_for_infrastructure_and_dns():
+    tasks = complete().metadata.annotations["shoot.gardener.cloud/tasks"].split(",")
+    assert tasks == [
+        "deployInfrastructure",
+        "deployDNSRecordInternal",
+        "deployDNSRecordExternal",
+        "deployDNSRecordIngress",
+    ]
+
+
+def test_a_changed_infrastructure_asks_for_its_reconciliation():
+    stored = complete(bound=True)
+    del stored.metadata.annotations["shoot.gardener.cloud/tasks"]
+    now = Shoot.of(changed(stored.to_wire(), "spec.provider.infrastructureConfig", {"kind": "X"}))
+    default_shoot(now, stored, around())
+    assert now.metadata.annotations["shoot.gardener.cloud/tasks"] == "deployInfrastructure"
+
+
+def test_labels_name_seed_and_extensions_and_forget_the_former_ones():
+    result = shoot(
+        "metadata",
+        SHOOT["metadata"] | {"labels": {"name.seed.gardener.cloud/old": "true", "mine": "yes"}},
+    )
+    result.spec.seed_name = "seed-1"
+    default_shoot(result, None, around())
+    assert result.metadata.labels == {
+        "mine": "yes",
+        "name.seed.gardener.cloud/seed-1": "true",
+        "provider.extensions.gardener.cloud/local": "true",
+        "networking.extensions.gardener.cloud/flannel": "true",
+    } | {"operatingsystemconfig.extensions.gardener.cloud/local": "true"}
+
+
+def test_a_shoot_in_deletion_is_left_alone():
+    gone = shoot("metadata", SHOOT["metadata"] | {"deletionTimestamp": "2026-11-21T12:00:00Z"})
+    spec = gone.to_wire()["spec"]
+    default_shoot(gone, shoot(), around())
+    assert gone.to_wire()["spec"] == spec
+
+
+def test_the_maintenance_window_is_an_hour_long():
+    window = complete().spec.maintenance.time_window
+    begin, end = (datetime.strptime(each, "%H%M%S%z").astimezone(UTC) for each in (window.begin, window.end))
+    assert (end - begin) % timedelta(days=1) == timedelta(hours=1)

@@ -1,0 +1,212 @@
+"""What the garden API refuses of a Shoot, and how it says so."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from api import resources
+from api.core.v1beta1.seed import Seed
+from api.core.v1beta1.shoot import Shoot
+from api.validation.field import Path
+from api.validation.operations import check_deletion_confirmed, check_finalizer_kept, check_operations
+from api.validation.references import Reference, check_references, references
+from api.validation.shoot import check_shoot
+from tests.unit.api.shoots import SEED, SHOOT, changed, complete, profile, shoot, world
+
+POOL = "spec.provider.workers.0"
+
+
+def faults_of(path: str = "", value: Any = None, old: Shoot | None = None) -> str:
+    return str(check_shoot(complete(path, value), old, "local"))
+
+
+def test_the_example_is_fine():
+    assert not check_shoot(complete(bound=True), None, "local")
+    assert not check_references(complete(bound=True), None, world())
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "complaint"),
+    [
+        ("metadata.name", "a--b", 'metadata.name: Invalid value: "a--b": must not contain two hyphens'),
+        ("metadata.name", "x" * 17, "together must not be longer than 21 characters"),
+        ("spec.cloudProfile", None, "spec.cloudProfile: Required value"),
+        ("spec.credentialsBindingName", None, "spec.credentialsBindingName: Required value"),
+        ("spec.secretBindingName", "both", "spec.secretBindingName: Forbidden: not together"),
+        ("spec.networking.type", None, "spec.networking.type: Required value"),
+        ("spec.networking.pods", "10.0.0.1/8", 'spec.networking.pods: Invalid value: "10.0.0.1/8"'),
+        ("spec.networking.pods", "241.0.0.0/16", "overlaps with a reserved range"),
+        ("spec.networking.ipFamilies", ["IPv6"], "spec.networking.ipFamilies: Unsupported value"),
+        ("spec.purpose", "infrastructure", "spec.purpose: Forbidden"),
+        ("spec.kubernetes.version", "1.99", 'spec.kubernetes.version: Invalid value: "1.99"'),
+        ("spec.cloudProfileName", "local", "spec.cloudProfileName: Forbidden: not supported from Kubernetes 1.34 on"),
+        ("spec.addons", {"nginxIngress": {"enabled": True}}, "spec.addons: Forbidden"),
+        ("spec.kubernetes.kubeAPIServer.enableAnonymousAuthentication", True, "from Kubernetes 1.35 on"),
+        ("spec.kubernetes.kubeAPIServer.eventTTL", "25h", 'eventTTL: Invalid value: "25h": must be between 0h and 24h'),
+        ("spec.kubernetes.kubeAPIServer.serviceAccountConfig", {"issuer": "http://x"}, "must be an https URL"),
+        ("spec.kubernetes.kubeAPIServer.encryptionConfig.resources", ["secrets"], "secrets are always encrypted"),
+        ("spec.kubernetes.kubelet", {"streamingConnectionIdleTimeout": "5h"}, "must be between 30s and 4h"),
+        ("spec.kubernetes.clusterAutoscaler", {"expander": "dice"}, 'Unsupported value: "dice"'),
+        ("spec.dns", {"domain": "Upper.test"}, "spec.dns.domain: Invalid value"),
+        ("spec.dns", {"providers": [{"type": "a", "primary": True}, {"type": "b"}]}, "[1].credentialsRef: Required"),
+        ("spec.hibernation", {"enabled": True}, "this version does not hibernate clusters"),
+        ("spec.hibernation", {"schedules": [{}]}, "a schedule needs a start or an end"),
+        ("spec.hibernation", {"schedules": [{"start": "0 0 * *"}]}, "cron expression of five fields"),
+        ("spec.maintenance", {"timeWindow": {"begin": "000000+0000", "end": "070000+0000"}}, "is 420 minutes"),
+        ("spec.maintenance", {"timeWindow": {"begin": "250000+0000", "end": "010000+0000"}}, "must be times like"),
+        ("spec.monitoring", {"alerting": {"emailReceivers": ["nobody"]}}, "must be an e-mail address"),
+        (f"{POOL}.minimum", 3, "workers[0].minimum: Forbidden: must not be greater than maximum 2"),
+        (f"{POOL}.maxSurge", 0, "workers[0].maxUnavailable: Invalid value: 0"),
+        (f"{POOL}.maxSurge", "ten", 'workers[0].maxSurge: Invalid value: "ten"'),
+        (f"{POOL}.zones", ["0", "0"], 'workers[0].zones[1]: Duplicate value: "0"'),
+        (f"{POOL}.updateStrategy", "AutoInPlaceUpdate", "updateStrategy: Unsupported value"),
+        (f"{POOL}.systemComponents", {"allow": False}, "one pool must allow system components"),
+        (f"{POOL}.dataVolumes", [{"name": "d", "size": "10Gi"}], "volume: Required value"),
+        (f"{POOL}.kubernetes", {"version": "1.38.0"}, "newer than the control plane's 1.37.1"),
+        (f"{POOL}.taints", [{"key": "x", "effect": "Sometimes"}], "taints[0].effect: Unsupported value"),
+        (f"{POOL}.controlPlane", {}, "no self-hosted Shoots"),
+    ],
+)
+def test_a_bad_field_is_named_with_what_is_wrong(path, value, complaint):
+    assert complaint in faults_of(path, value)
+
+
+def test_all_faults_are_told_at_once():
+    obj = changed(SHOOT, f"{POOL}.minimum", 9)
+    obj["spec"].pop("credentialsBindingName")
+    text = str(check_shoot(Shoot.of(obj), None, "local"))
+    assert text.startswith("[")
+    assert "credentialsBindingName" in text
+    assert "workers[0].minimum" in text
+
+
+def test_a_shoot_without_workers_must_not_ask_for_what_nodes_need():
+    text = faults_of("spec.provider.workers", [])
+    assert "spec.credentialsBindingName: Forbidden" in text
+    assert "spec.networking.type: Forbidden" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "complaint"),
+    [
+        ("spec.region", "moon", 'spec.region: Invalid value: "moon": field is immutable'),
+        ("spec.seedName", None, "spec.seedName: Forbidden: cannot be unset"),
+        ("spec.seedName", "seed-2", "does not move control planes"),
+        ("spec.networking.pods", "10.0.0.0/16", "spec.networking.pods: Invalid value"),
+        ("spec.networking", None, "spec.networking.type"),
+        ("spec.dns.domain", "x.test", "spec.dns.domain: Invalid value"),
+        ("spec.credentialsBindingName", None, "cannot be unset"),
+        ("spec.kubernetes.version", "1.36.3", "downgrade from 1.37.1 to 1.36.3"),
+        ("spec.kubernetes.version", "1.39.0", "skips a minor version"),
+        ("spec.provider.workers", [], "cannot switch between with and without workers"),
+    ],
+)
+def test_what_is_fixed_stays_fixed(path, value, complaint):
+    old = complete("spec.seedName", "seed-1", bound=True)
+    new = Shoot.of(changed(old.to_wire(), path, value))
+    assert complaint in str(check_shoot(new, old, "local"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "difference", "complaint"),
+    [
+        ("", None, {"project": None}, "namespace garden-local belongs to no Project"),
+        ("", None, {"profile": None}, 'spec.cloudProfile.name: Not found: "local"'),
+        ("spec.seedName", "seed-9", {"seed": None}, 'spec.seedName: Not found: "seed-9"'),
+        ("", None, {"binding_provider": "aws"}, "the binding is for provider type aws"),
+        ("", None, {"registrations": ()}, "no extension is registered for Infrastructure"),
+        ("spec.networking.type", "calico", {}, "no extension is registered for Network; registered: ['flannel']"),
+        ("spec.kubernetes.version", "9.9.9", {}, 'Unsupported value: "9.9.9": supported values: "1.38.0", "1.37.1"'),
+        ("spec.kubernetes.version", "1.35.9", {}, "the version is expired"),
+        ("spec.region", "mars", {}, 'spec.region: Unsupported value: "mars": supported values: "local"'),
+        (f"{POOL}.machine.type", "old", {}, 'machine.type: Unsupported value: "old"'),
+        (f"{POOL}.zones", ["7"], {}, 'zones[0]: Unsupported value: "7"'),
+        (f"{POOL}.machine.image", {"name": "none"}, {}, 'image.name: Unsupported value: "none"'),
+        (f"{POOL}.machine.image", {"name": "local", "version": "8.8.8"}, {}, "image.version: Unsupported value"),
+        (f"{POOL}.machine.architecture", "arm64", {}, 'architecture: Unsupported value: "arm64"'),
+        (f"{POOL}.volume", {"type": "gold", "size": "5Gi"}, {}, 'volume.type: Unsupported value: "gold"'),
+        ("spec.dns", {"domain": "other.shoot.garden.test"}, {}, "must be demo.local.shoot.garden.test"),
+        (
+            "spec.dns",
+            {"domain": "a.b.test"},
+            {"other_domains": {"x/y": "b.test"}},
+            "below b.test of Shoot x/y",
+        ),
+        ("spec.accessRestrictions", [{"name": "eu"}], {}, "accessRestrictions[0].name: Unsupported value"),
+    ],
+)
+def test_what_does_not_exist_or_fit_is_refused(path, value, difference, complaint):
+    assert complaint in str(check_references(complete(path, value), None, world(**difference)))
+
+
+def test_a_missing_object_is_named_with_its_namespace():
+    subject = complete(
+        "spec.resources", [{"name": "r", "resourceRef": {"apiVersion": "v1", "kind": "Secret", "name": "s"}}]
+    )
+    wanted = Reference(Path("spec.resources[0].resourceRef"), resources.SECRET, "garden-local", "s")
+    assert wanted in references(subject)
+    complaint = str(check_references(subject, None, world(missing=(wanted,))))
+    assert (
+        complaint == 'spec.resources[0].resourceRef: Not found: "s": there is no such Secret in namespace garden-local'
+    )
+
+
+def test_what_was_so_before_is_not_held_against_an_update():
+    """A version that expired, or a registration that went, must not block repairs of the Shoot."""
+    old = complete("spec.kubernetes.version", "1.35.9", bound=True)
+    new = Shoot.of(changed(old.to_wire(), f"{POOL}.maximum", 5))
+    around = world(registrations=(), profile=profile("spec.machineTypes.0.usable", False), binding_provider="aws")
+    assert not check_references(new, old, around)
+
+
+def test_a_seed_chosen_by_hand_must_fit_too():
+    tainted = deepcopy(SEED)
+    tainted["spec"]["taints"] = [{"key": "seed.gardener.cloud/protected"}]
+    text = str(check_references(complete("spec.seedName", "seed-1"), None, world(seed=Seed.of(tainted))))
+    assert (
+        text == "spec.seedName: Forbidden: must be a seed that has only taints that the shoot tolerates, seed-1 is not"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "state", "complaint"),
+    [
+        ("reconcile", "Succeeded", ""),
+        ("retry", "Failed", ""),
+        ("retry", "Error", "whose last operation has state Failed, it is Error"),
+        ("reconcile;retry", "Failed", "cannot be combined"),
+        ("dance", "Succeeded", 'Unsupported value: "dance"'),
+    ],
+)
+def test_an_operation_is_checked_when_it_is_asked_for(value, state, complaint):
+    status = {"lastOperation": {"type": "Reconcile", "state": state, "progress": 1}}
+    asked = Shoot.of(SHOOT | {"status": status})
+    asked.metadata.annotate("gardener.cloud/operation", value)
+    found = check_operations(asked, shoot())
+    assert complaint in str(found)
+    assert bool(found) == bool(complaint)
+    assert not check_operations(asked, asked)  # it stays until the operation starts
+
+
+@pytest.mark.parametrize(("word", "refused"), [("true", False), ("false", True), (None, True)])
+def test_a_deletion_needs_its_confirmation(word, refused):
+    subject = shoot()
+    if word:
+        subject.metadata.annotate("confirmation.gardener.cloud/deletion", word)
+    assert bool(check_deletion_confirmed(subject)) == refused
+
+
+@pytest.mark.parametrize(
+    ("status", "refused"),
+    [
+        ({}, False),
+        ({"uid": "u"}, True),
+        ({"uid": "u", "lastOperation": {"type": "Delete", "state": "Processing", "progress": 90}}, True),
+        ({"uid": "u", "lastOperation": {"type": "Delete", "state": "Succeeded", "progress": 100}}, False),
+    ],
+)
+def test_the_finalizer_falls_only_when_the_cluster_is_gone(status, refused):
+    """Whoever removes it by hand would leave machines and a control plane behind."""
+    old = Shoot.of(changed(SHOOT, "metadata.finalizers", ["gardener"]) | {"status": status})
+    assert bool(check_finalizer_kept(shoot(), old)) == refused
