@@ -49,7 +49,8 @@ def signing_request(machine: str) -> tuple[bytes, dict[str, Any]]:
     subject = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, GROUP),
-            x509.NameAttribute(NameOID.COMMON_NAME, USER_PREFIX + machine),
+            # X.520 allows 64 characters, which prefix and machine name may exceed. Kubernetes does not mind.
+            x509.NameAttribute(NameOID.COMMON_NAME, USER_PREFIX + machine, _validate=False),
         ]
     )
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())

@@ -66,6 +66,15 @@ def test_the_request_names_machine_and_group() -> None:
     assert body["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client"
 
 
+def test_a_machine_s_name_may_be_as_long_as_kubernetes_allows() -> None:
+    """X.520 ends a common name at 64 characters; prefix and name of a machine easily have more."""
+    machine = "shoot--local--demo-" + "x" * 44
+    _, body = init.signing_request(machine)
+    csr = x509.load_pem_x509_csr(base64.b64decode(body["spec"]["request"]))
+    (name,) = csr.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    assert name.value == f"gardener.cloud:node-agent:machine:{machine}"
+
+
 async def test_a_first_boot_s_request_is_taken_up(api: ApiServer, identity: Identity, state: Path) -> None:
     """The first boot asks before the kubelet starts; a second request would be refused once the Node exists."""
     key, body = init.signing_request("machine-1")
