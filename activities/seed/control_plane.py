@@ -333,7 +333,7 @@ class ControlPlaneActivities:
         secrets = await self._secrets(task, view)
         names = ApiNames.of(view)
         seed = self._clusters.seed
-        rights = managed_resource("shoot-core-gardeneraccess", task.technical_id, gardener_access.shoot_objects())
+        rights = _rights("shoot-core-gardeneraccess", task, gardener_access.shoot_objects())
         wanted = gardener_access.objects(
             task.technical_id,
             servers={
@@ -387,7 +387,7 @@ class ControlPlaneActivities:
         objects: list[dict[str, Any]],
         shoot_objects: list[dict[str, Any]],
     ) -> None:
-        rights = managed_resource(f"shoot-core-{name}", task.technical_id, shoot_objects)
+        rights = _rights(f"shoot-core-{name}", task, shoot_objects)
         await rollout.apply(self._clusters.seed, rights)
         await rollout.deploy(self._clusters.seed, objects)
 
@@ -663,3 +663,12 @@ def _access_name(component: str) -> str:
 
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
+
+
+def _rights(name: str, task: ShootTask, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a component may do in the shoot.
+
+    Kept when the ManagedResource goes: with its own rights the resource manager would lose those that it needs
+    to delete the rest, and all of them end with the cluster.
+    """
+    return managed_resource(name, task.technical_id, objects, keep=True)
