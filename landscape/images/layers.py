@@ -20,6 +20,11 @@ _CODE = ("activities", "api", "workers", "workflows")
 _FILES = Path(__file__).parent / "files"
 _PYTHON_OF_TREES = (3, 11)
 
+_GENERATORS = (
+    "bless-boot", "cryptsetup", "debug", "fstab", "getty", "gpt-auto", "hibernate-resume", "integritysetup",
+    "rc-local", "run", "system-update", "sysv", "veritysetup",
+)  # fmt: skip
+
 # Raise it when the steps below change what a layer holds.
 _RECIPE = 1
 
@@ -86,10 +91,15 @@ class Layers:
                 own = units / unit
                 (wants / unit).symlink_to(f"../{unit}" if own.exists() else f"/lib/systemd/system/{unit}")
             (units / "default.target").symlink_to("/lib/systemd/system/multi-user.target")
+            # They look for disks, consoles and containers at each boot and reload; a machine has none of these.
+            generators = root / "etc/systemd/system-generators"
+            generators.mkdir()
+            for generator in _GENERATORS:
+                (generators / f"systemd-{generator}-generator").symlink_to("/dev/null")
             for script in (root / "usr/local/lib/machine").iterdir():
                 script.chmod(0o755)
 
-        return self._made("machine-files", _digest([images.PAUSE, _hash_of_tree(source)]), fill)
+        return self._made("machine-files", _digest([images.PAUSE, *_GENERATORS, _hash_of_tree(source)]), fill)
 
     def files(self, name: str, files: Iterable[tuple[Path, str]], links: Iterable[tuple[str, str]] = ()) -> Blob:
         """Executables: (file, path in the image), and symbolic links (path, target)."""

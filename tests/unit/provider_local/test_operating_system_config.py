@@ -83,12 +83,11 @@ def test_units_are_written_before_any_is_started(tmp_path: Path) -> None:
     assert (tmp_path / "etc/systemd/system/a.service").read_text() == "[Unit]\n"
     assert (tmp_path / "etc/systemd/system/a.service.d/10.conf").read_text() == "[Service]\n"
     assert calls == [
+        "--no-reload enable a.service b.service",
+        "--no-reload disable c.service",
         "daemon-reload",
-        "enable a.service",
         "--no-block restart a.service",
-        "enable b.service",
         "--no-block stop b.service",
-        "disable c.service",
     ]
 
 
