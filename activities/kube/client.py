@@ -449,7 +449,11 @@ class KubeClient:
             raise Unreachable(0, "client is closed", doing)
         self._reread_files()
         if self._transport is None:
-            self._transport = _Transport(self._endpoint)
+            try:
+                self._transport = _Transport(self._endpoint)
+            except ssl.SSLError as error:
+                fault = error.reason or "not in PEM format"
+                raise Unreachable(0, f"certificates of the kubeconfig can't be used: {fault}", doing) from None
         headers = {"Accept": "application/json", "User-Agent": "gardener-on-temporal"}
         if content_type or body is not None:
             headers["Content-Type"] = content_type or "application/json"

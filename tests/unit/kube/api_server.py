@@ -36,6 +36,7 @@ class ApiServer:
         self.watch_hook: Callable[[web.Request], web.Response | None] = lambda _: None
         self._version = 100
         self._oldest = 0
+        self._issued = 0
         self._log: list[tuple[int, str, Place, Object]] = []
         self._applied: dict[tuple[Place, str], Object] = {}
         self._watches: set[asyncio.Queue[Any]] = set()
@@ -183,7 +184,8 @@ class ApiServer:
         self, collection: str, namespace: str | None, name: str | None, sub: str | None, body: Object
     ) -> web.Response:
         if sub == "token":
-            token = f"token-{len(self.tokens) + 1}-of-{namespace}-{name}"
+            self._issued += 1
+            token = f"token-{self._issued}-of-{namespace}-{name}"
             if (collection, namespace, name) not in self.objects:
                 return refuse(404, "NotFound", f'serviceaccounts "{name}" not found')
             self.tokens[token] = f"{namespace}:{name}"

@@ -5,7 +5,6 @@ import json
 import logging
 import socket
 import ssl
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
@@ -26,6 +25,7 @@ from activities.kube.errors import (
 from activities.kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
 from api.resources import CLUSTER, CONFIG_MAP, NAMESPACE, POD, SECRET, SERVICE_ACCOUNT, SHOOT, UnknownKind, resource_of
 from tests.unit.kube.api_server import refuse
+from tests.unit.kube.pki import certificates
 from tests.unit.kube.waiting import until
 
 CONFIG_MAPS = "/api/v1/configmaps"
@@ -413,40 +413,12 @@ async def test_a_server_is_verified_by_the_name_in_the_kubeconfig_and_the_client
     assert peers == ["someone"]
 
 
-def certificates(name):
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    def subject(text):
-        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-
-    def pem(key):
-        return key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-
-    now = datetime.now(UTC)
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-
-    def sign(text, key, *extensions):
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject(text))
-            .issuer_name(subject("ca"))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(minutes=1))
-            .not_valid_after(now + timedelta(hours=1))
-        )
-        for extension in extensions:
-            builder = builder.add_extension(extension, critical=False)
-        return builder.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    server_key, user_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    ca = sign("ca", ca_key, x509.BasicConstraints(ca=True, path_length=None))
-    server = sign("server", server_key, x509.SubjectAlternativeName([x509.DNSName(name)])) + pem(server_key)
-    return ca, server, sign("someone", user_key) + pem(user_key)
+async def test_certificates_that_are_none_are_an_error_that_says_so(api):
+    config = kubeconfig(api.url)
+    config["clusters"][0]["cluster"]["certificate-authority-data"] = "bm9uZQ=="
+    async with KubeClient.from_kubeconfig(config) as client:
+        with pytest.raises(Unreachable, match="certificates of the kubeconfig can't be used"):
+            await client.list(NAMESPACE)
 
 
 def test_resources_know_their_urls():

@@ -1,6 +1,5 @@
 """How activities come to a shoot's API server, and stay there when its credentials change."""
 
-import asyncio
 import base64
 import json
 

@@ -1,0 +1,521 @@
+"""What the resource manager does with ManagedResources, seen from both clusters."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.unit.kube.api_server import refuse
+from tests.unit.kube.waiting import until
+from tests.unit.resource_manager.conftest import CONFIG_MAPS, DEPLOYMENTS, MANAGED_RESOURCES, NAMESPACE, SECRETS
+from workers.resource_manager.managed_resources import Condition, merge_conditions
+
+FINALIZER = "resources.gardener.cloud/gardener-resource-manager"
+ORIGIN = "resources.gardener.cloud/origin"
+IGNORE = "resources.gardener.cloud/ignore"
+MODE = "resources.gardener.cloud/mode"
+
+
+def config_map(name="one", annotations=None, labels=None, namespace="kube-system", **data):
+    metadata = {"name": name, "namespace": namespace}
+    if annotations:
+        metadata["annotations"] = annotations
+    if labels:
+        metadata["labels"] = labels
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def deployment(annotations=None, replicas=1, **spec):
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "x", "namespace": "kube-system", "annotations": annotations or {}},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "x"}}, "template": template, **spec},
+    }
+
+
+def rolled_out(live, terminating=0):
+    replicas = live["spec"]["replicas"]
+    return {
+        "status": {
+            "observedGeneration": live["metadata"]["generation"],
+            "replicas": replicas,
+            "readyReplicas": replicas,
+            "terminatingReplicas": terminating,
+            "conditions": [
+                {"type": "Available", "status": "True"},
+                {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"},
+            ],
+        }
+    }
+
+
+async def test_objects_are_applied_with_our_marks_and_reported(manager):
+    await manager.start(cluster_id="seed-1")
+    manager.write(config_map(a="1", labels={"own": "label"}), injectLabels={"shoot.gardener.cloud/no-cleanup": "true"})
+    await manager.applied()
+
+    live = manager.live(CONFIG_MAPS, "one")
+    assert live["data"] == {"a": "1"}
+    assert live["metadata"]["labels"] == {
+        "own": "label",
+        "shoot.gardener.cloud/no-cleanup": "true",
+        "resources.gardener.cloud/managed-by": "gardener",
+    }
+    assert live["metadata"]["annotations"][ORIGIN] == f"seed-1:{NAMESPACE}/one"
+    assert "DO NOT EDIT" in live["metadata"]["annotations"]["resources.gardener.cloud/description"]
+    await manager.sees("Healthy", "True", "ResourcesHealthy")
+    await manager.sees("Progressing", "False", "ResourcesRolledOut")
+    status = manager.get()["status"]
+    assert status["observedGeneration"] == 1
+    assert [(r["kind"], r["namespace"], r["name"]) for r in status["resources"]] == [
+        ("ConfigMap", "kube-system", "one")
+    ]
+    assert manager.get()["metadata"]["finalizers"] == [FINALIZER]
+
+
+async def test_an_object_no_longer_wanted_is_deleted_and_one_changed_is_updated(manager):
+    await manager.start()
+    manager.write(config_map("stays", a="1"), config_map("goes"))
+    await manager.applied()
+    manager.write(config_map("stays", a="2"))
+    await manager.applied()
+
+    assert manager.live(CONFIG_MAPS, "goes") is None
+    assert manager.live(CONFIG_MAPS, "stays")["data"] == {"a": "2"}
+
+
+async def test_while_a_pruned_object_lingers_nothing_new_is_applied(manager):
+    """The old one may hold what the new one needs, a node port or a name."""
+    await manager.start()
+    manager.write(config_map("goes"))
+    await manager.applied()
+    manager.target.change(CONFIG_MAPS, "goes", "kube-system", {"metadata": {"finalizers": ["somebody/else"]}})
+    manager.write(config_map("new"))
+
+    message = await manager.sees("Applied", "Progressing", "DeletionPending")
+    assert "ConfigMap kube-system/goes is being deleted" in message
+    assert manager.live(CONFIG_MAPS, "new") is None
+
+    manager.target.change(CONFIG_MAPS, "goes", "kube-system", {"metadata": {"finalizers": None}})
+    await manager.applied()
+    assert manager.live(CONFIG_MAPS, "new") is not None
+
+
+async def test_labels_that_others_set_stay_and_ours_go_when_we_drop_them(manager):
+    await manager.start()
+    manager.write(config_map(labels={"ours": "1", "kept": "1"}))
+    await manager.applied()
+    manager.target.change(CONFIG_MAPS, "one", "kube-system", {"metadata": {"labels": {"theirs": "1"}}})
+    manager.write(config_map(labels={"kept": "1"}))
+    await manager.applied()
+
+    labels = manager.live(CONFIG_MAPS, "one")["metadata"]["labels"]
+    assert labels == {"kept": "1", "theirs": "1", "resources.gardener.cloud/managed-by": "gardener"}
+
+
+async def test_labels_that_others_set_go_if_ours_are_to_be_the_only_ones(manager):
+    await manager.start()
+    manager.target.put(CONFIG_MAPS, config_map(labels={"theirs": "1"}, annotations={"their": "note"}))
+    manager.write(config_map(labels={"ours": "1"}), forceOverwriteLabels=True)
+    await manager.applied()
+
+    metadata = manager.live(CONFIG_MAPS, "one")["metadata"]
+    assert metadata["labels"] == {"ours": "1", "resources.gardener.cloud/managed-by": "gardener"}
+    assert metadata["annotations"]["their"] == "note"
+
+
+async def test_a_changed_secret_alone_is_applied_and_no_old_health_is_taken_for_new(manager):
+    """Whoever waits for a rollout must not see the health of the version before."""
+    await manager.start()
+    manager.write(deployment())
+    await manager.applied()
+    manager.target.change(DEPLOYMENTS, "x", "kube-system", rolled_out(manager.live(DEPLOYMENTS, "x")))
+    await manager.sees("Healthy", "True")
+    await manager.sees("Progressing", "False")
+
+    manager.write(deployment(replicas=2))
+    await manager.applied()
+
+    assert "observed generation outdated (1/2)" in await manager.sees("Healthy", "False", "DeploymentUnhealthy")
+    manager.target.change(DEPLOYMENTS, "x", "kube-system", rolled_out(manager.live(DEPLOYMENTS, "x")))
+    await manager.sees("Healthy", "True")
+
+
+async def test_a_deployment_progresses_until_its_old_pods_are_gone(manager):
+    await manager.start()
+    manager.write(deployment())
+    await manager.applied()
+    live = manager.live(DEPLOYMENTS, "x")
+    manager.target.change(DEPLOYMENTS, "x", "kube-system", rolled_out(live, terminating=1))
+
+    await manager.sees("Healthy", "True")
+    assert "+1 non-terminated" in await manager.sees("Progressing", "True", "DeploymentProgressing")
+
+    manager.target.change(DEPLOYMENTS, "x", "kube-system", rolled_out(live))
+    await manager.sees("Progressing", "False")
+
+
+async def test_pods_are_counted_where_the_deployment_does_not_say(manager):
+    """Before Kubernetes 1.35 a Deployment's status knows nothing of terminating pods."""
+    await manager.start()
+    manager.write(deployment())
+    await manager.applied()
+    pods = "/api/v1/pods"
+    for name in ("new", "old", "done"):
+        phase = "Succeeded" if name == "done" else "Running"
+        metadata = {"name": name, "namespace": "kube-system", "labels": {"app": "x"}}
+        manager.target.put(pods, {"kind": "Pod", "metadata": metadata, "status": {"phase": phase}})
+    status = rolled_out(manager.live(DEPLOYMENTS, "x"))
+    del status["status"]["terminatingReplicas"]
+    manager.target.change(DEPLOYMENTS, "x", "kube-system", status)
+    await manager.sees("Progressing", "True", "DeploymentProgressing")
+
+    manager.target.remove(pods, "old", "kube-system")
+    await manager.sees("Progressing", "False")
+
+
+async def test_an_object_that_somebody_deleted_comes_back(manager):
+    await manager.start()
+    manager.write(config_map())
+    await manager.applied()
+    await manager.sees("Healthy", "True")
+
+    manager.target.remove(CONFIG_MAPS, "one", "kube-system")
+
+    await until(lambda: manager.live(CONFIG_MAPS, "one"))
+    await manager.sees("Healthy", "True")
+
+
+async def test_an_unhealthy_object_may_be_left_out_of_health(manager):
+    await manager.start()
+    manager.write(deployment({"resources.gardener.cloud/skip-health-check": "true"}))
+    await manager.applied()
+
+    await manager.sees("Healthy", "True")
+    await manager.sees("Progressing", "False")
+
+
+async def test_an_object_the_server_refuses_is_named_and_tried_again(manager):
+    await manager.start()
+    broken = True
+
+    def answer(request):
+        if broken and request.method == "PATCH" and request.path.endswith("/bad"):
+            return refuse(500, "InternalError", "webhook is down")
+        return None
+
+    manager.target.answer = answer
+    manager.write(config_map("good"), config_map("bad"))
+    message = await manager.sees("Applied", "False", "ApplyFailed")
+    assert "applying ConfigMap kube-system/bad" in message
+    assert "webhook is down" in message
+
+    broken = False
+    await manager.applied()
+
+
+async def test_what_was_applied_before_a_failure_is_pruned_all_the_same(manager):
+    """Else objects of a half-applied revision would stay for ever."""
+    await manager.start()
+    manager.target.answer = lambda request: (
+        refuse(500, "InternalError", "no") if request.method == "PATCH" and request.path.endswith("/bad") else None
+    )
+    manager.write(config_map("half"), config_map("bad"))
+    await manager.sees("Applied", "False", "ApplyFailed")
+    await until(lambda: manager.live(CONFIG_MAPS, "half"))
+    manager.write(config_map("other"))
+    await manager.applied()
+
+    assert manager.live(CONFIG_MAPS, "half") is None
+
+
+async def test_a_document_that_cannot_be_read_spares_the_others_and_deletes_nothing(manager):
+    await manager.start()
+    manager.write(config_map("stays"), raw={"z.yaml": "kind: Secret\ndata: {password: SENTINEL"})
+    message = await manager.sees("Applied", "False", "DecodingFailed")
+
+    assert "key z.yaml of Secret managedresource-one is not YAML" in message
+    assert "SENTINEL" not in message
+    assert manager.live(CONFIG_MAPS, "stays") is not None
+
+    manager.write(raw={"z.yaml": "still: {broken"})
+    await until(lambda: "1.yaml" not in manager.source.find(SECRETS, "managedresource-one", NAMESPACE)["data"])
+    await asyncio.sleep(0.1)
+    assert manager.live(CONFIG_MAPS, "stays") is not None
+
+
+async def test_a_secret_that_is_not_there_is_said_and_waited_for(manager):
+    await manager.start()
+    manager.write(config_map())
+    secret = manager.source.find(SECRETS, "managedresource-one", NAMESPACE)
+    manager.source.remove(SECRETS, "managedresource-one", NAMESPACE)
+    manager.write(name="two")
+    manager.source.change(MANAGED_RESOURCES, "two", NAMESPACE, {"spec": {"secretRefs": [{"name": "later"}]}})
+    assert "Secret shoot--dev--one/later" in await manager.sees("Applied", "False", "CannotReadSecret", name="two")
+
+    secret["metadata"] = {"name": "later", "namespace": NAMESPACE}
+    manager.source.put(SECRETS, secret)
+    await manager.sees("Applied", "True", name="two")
+
+
+async def test_deleting_a_managed_resource_deletes_its_objects_then_lets_go(manager):
+    await manager.start()
+    manager.write(config_map(), deployment())
+    await manager.applied()
+    manager.target.change(DEPLOYMENTS, "x", "kube-system", {"metadata": {"finalizers": ["foregroundDeletion"]}})
+    manager.delete()
+
+    await manager.sees("Progressing", "True", "DeletionPending")
+    await until(lambda: "Deployment kube-system/x is being deleted" in (manager.condition("Applied")[2] or ""))
+    assert manager.live(CONFIG_MAPS, "one") is None
+    assert manager.get() is not None
+
+    manager.target.change(DEPLOYMENTS, "x", "kube-system", {"metadata": {"finalizers": None}})
+    await until(lambda: manager.get() is None)
+
+
+async def test_kept_objects_survive_their_managed_resource(manager):
+    await manager.start()
+    manager.write(config_map(), keepObjects=True)
+    manager.write(config_map("other", {"resources.gardener.cloud/keep-object": "true"}), name="two")
+    await manager.applied()
+    await manager.applied("two")
+    manager.delete()
+    manager.delete("two")
+    await until(lambda: manager.get() is None and manager.get("two") is None)
+
+    assert manager.live(CONFIG_MAPS, "one") is not None
+    assert manager.live(CONFIG_MAPS, "other") is not None
+
+
+async def test_finalizers_of_an_object_are_cleared_when_its_grace_is_over(manager):
+    await manager.start()
+    manager.write(config_map(annotations={"resources.gardener.cloud/finalize-deletion-after": "1h"}))
+    await manager.applied()
+    long_ago = (datetime.now(UTC) - timedelta(minutes=61)).isoformat()
+    patch = {"metadata": {"finalizers": ["nobody/home"], "deletionTimestamp": long_ago}}
+    manager.target.change(CONFIG_MAPS, "one", "kube-system", patch)
+    manager.delete()
+
+    await until(lambda: manager.get() is None)
+    assert manager.live(CONFIG_MAPS, "one") is None
+
+
+async def test_an_ignored_managed_resource_is_left_alone_until_it_is_not(manager):
+    await manager.start()
+    manager.write(config_map(), annotations={IGNORE: "true"})
+    await manager.sees("Applied", "True", "ManagedResourceIgnored")
+    await manager.sees("Progressing", "False", "ManagedResourceIgnored")
+    assert manager.live(CONFIG_MAPS, "one") is None
+
+    manager.annotate(**{IGNORE: None})
+    await manager.sees("Applied", "True", "ApplySucceeded")
+    assert manager.live(CONFIG_MAPS, "one") is not None
+
+
+async def test_being_ignored_does_not_stop_a_deletion(manager):
+    await manager.start()
+    manager.write(config_map())
+    await manager.applied()
+    manager.annotate(**{IGNORE: "true"})
+    manager.delete()
+
+    await until(lambda: manager.get() is None)
+    assert manager.live(CONFIG_MAPS, "one") is None
+
+
+async def test_an_ignored_object_is_created_once_and_then_belongs_to_others(manager):
+    await manager.start()
+    manager.write(config_map(annotations={IGNORE: "true"}, a="ours"))
+    await manager.applied()
+    manager.target.change(CONFIG_MAPS, "one", "kube-system", {"data": {"a": "theirs"}})
+    manager.write(config_map(annotations={IGNORE: "true"}, a="ours again"))
+    await manager.applied()
+
+    assert manager.live(CONFIG_MAPS, "one")["data"] == {"a": "theirs"}
+    assert "resources.gardener.cloud/description" not in manager.live(CONFIG_MAPS, "one")["metadata"]["annotations"]
+    manager.delete()
+    await until(lambda: manager.get() is None)
+    assert manager.live(CONFIG_MAPS, "one") is None
+
+
+async def test_an_object_handed_over_to_another_managed_resource_never_goes_away(manager):
+    await manager.start()
+    manager.write(config_map(a="1"))
+    await manager.applied()
+    uid = manager.live(CONFIG_MAPS, "one")["metadata"]["uid"]
+
+    manager.write(config_map(annotations={MODE: "Ignore"}))
+    await manager.applied()
+    assert ORIGIN not in manager.live(CONFIG_MAPS, "one")["metadata"]["annotations"]
+    assert not manager.get()["status"]["resources"]
+
+    manager.write(config_map(a="2"), name="two")
+    await manager.applied("two")
+    manager.delete()
+    await until(lambda: manager.get() is None)
+
+    live = manager.live(CONFIG_MAPS, "one")
+    assert (live["metadata"]["uid"], live["data"]) == (uid, {"a": "2"})
+    assert live["metadata"]["annotations"][ORIGIN] == f"{NAMESPACE}/two"
+
+
+async def test_an_immutable_secret_that_must_change_is_replaced(manager):
+    await manager.start()
+    old = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "s", "namespace": "kube-system"},
+        "immutable": True,
+        "data": {"a": "b2xk"},
+    }
+    manager.write(old)
+    await manager.applied()
+    uid = manager.live(SECRETS, "s")["metadata"]["uid"]
+    manager.write({**old, "data": {"a": "bmV3"}})
+    await manager.applied()
+
+    live = manager.live(SECRETS, "s")
+    assert live["data"] == {"a": "bmV3"}
+    assert live["metadata"]["uid"] != uid
+
+
+async def test_an_operation_annotation_is_obeyed_and_removed(manager):
+    await manager.start()
+    manager.write(config_map(a="1"))
+    await manager.applied()
+    manager.target.change(CONFIG_MAPS, "one", "kube-system", {"data": {"a": "drifted"}})
+    manager.annotate(**{"gardener.cloud/operation": "reconcile"})
+
+    await until(lambda: manager.live(CONFIG_MAPS, "one")["data"] == {"a": "1"})
+    await until(lambda: "gardener.cloud/operation" not in manager.get()["metadata"]["annotations"])
+
+
+async def test_drift_is_mended_when_the_sync_period_is_over(manager):
+    await manager.start(managedResource={"syncPeriod": "300ms"})
+    manager.write(config_map(a="1"))
+    await manager.applied()
+    manager.target.change(CONFIG_MAPS, "one", "kube-system", {"data": {"a": "drifted"}})
+
+    await until(lambda: manager.live(CONFIG_MAPS, "one")["data"] == {"a": "1"})
+
+
+async def test_an_idle_managed_resource_costs_no_writes(manager):
+    await manager.start(managedResource={"syncPeriod": "100ms"}, health={"syncPeriod": "50ms"})
+    manager.write(config_map(a="1"))
+    await manager.applied()
+    await manager.sees("Progressing", "False")
+    version = manager.get()["metadata"]["resourceVersion"]
+    applies = len(manager.target.requests)
+    await until(lambda: len(manager.target.requests) > applies + 2)
+
+    assert manager.get()["metadata"]["resourceVersion"] == version
+
+
+async def test_a_managed_resource_of_another_class_is_none_of_our_business(manager):
+    await manager.start()
+    manager.write(config_map(), **{"class": "seed"})
+    manager.write(config_map("two"), name="two")
+    await manager.applied("two")
+
+    assert manager.live(CONFIG_MAPS, "one") is None
+    assert "status" not in manager.get()
+
+
+async def test_a_managed_resource_that_changes_class_moves_from_one_instance_to_the_other(manager):
+    """The new one must wait, or both would write the objects."""
+    await manager.start()
+    manager.write(config_map())
+    await manager.applied()
+    uid = manager.live(CONFIG_MAPS, "one")["metadata"]["uid"]
+    manager.target.change(CONFIG_MAPS, "one", "kube-system", {"metadata": {"finalizers": ["a/b"]}})
+    await manager.start(resourceClass="seed")
+    manager.source.change(MANAGED_RESOURCES, "one", NAMESPACE, {"spec": {"class": "seed"}})
+
+    await manager.sees("Applied", "Progressing", "DeletionPending")
+    await asyncio.sleep(0.05)
+    assert manager.get()["metadata"]["finalizers"] == [FINALIZER]
+    manager.target.change(CONFIG_MAPS, "one", "kube-system", {"metadata": {"finalizers": None}})
+
+    await until(lambda: manager.get()["metadata"]["finalizers"] == [f"{FINALIZER}-seed"])
+    await manager.sees("Applied", "True", "ApplySucceeded")
+    await until(lambda: manager.live(CONFIG_MAPS, "one"))
+    assert manager.live(CONFIG_MAPS, "one")["metadata"]["uid"] != uid
+
+
+async def test_a_new_instance_takes_over_where_the_last_one_was_killed(manager):
+    """References are written before they are needed, so pruning works over a restart."""
+    stop = await manager.start()
+    manager.write(config_map("goes"), config_map("stays"))
+    await manager.applied()
+    await stop()
+    manager.write(config_map("stays"))
+    await manager.start()
+    await manager.applied()
+
+    assert manager.live(CONFIG_MAPS, "goes") is None
+    assert manager.live(CONFIG_MAPS, "stays") is not None
+
+
+async def test_changes_during_an_apply_are_not_lost(manager):
+    await manager.start()
+    changed = []
+
+    def answer(request):
+        if request.method == "PATCH" and request.path.endswith("/configmaps/one") and not changed:
+            changed.append(True)
+            manager.write(config_map(a="2"))
+        return
+
+    manager.target.answer = answer
+    manager.write(config_map(a="1"))
+
+    await until(lambda: (manager.live(CONFIG_MAPS, "one") or {}).get("data") == {"a": "2"})
+    await manager.applied()
+
+
+async def test_a_target_that_is_down_is_reported_and_found_again(manager):
+    await manager.start()
+    manager.target.answer = lambda _: refuse(503, "ServiceUnavailable", "starting")
+    manager.write(config_map())
+    await manager.sees("Applied", "False", "ApplyFailed")
+    manager.target.answer = lambda _: None
+
+    await manager.applied()
+    await manager.sees("Healthy", "True")
+
+
+def test_a_conditions_times_move_only_with_what_they_tell():
+    old = [
+        {
+            "type": "ResourcesApplied",
+            "status": "True",
+            "reason": "r",
+            "message": "m",
+            "lastTransitionTime": "1",
+            "lastUpdateTime": "1",
+        }
+    ]
+
+    def times(*change):
+        (merged,) = merge_conditions(old, [Condition("ResourcesApplied", *change)], "2")
+        return merged["lastTransitionTime"], merged["lastUpdateTime"]
+
+    assert times("True", "r", "m") == ("1", "1")
+    assert times("True", "r", "other") == ("1", "2")
+    assert times("False", "r", "m") == ("2", "2")
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Namespace"])
+async def test_scope_decides_about_the_namespace(manager, kind):
+    await manager.start()
+    manager.write({"apiVersion": "v1", "kind": kind, "metadata": {"name": "x", "namespace": "kube-system"}})
+    manager.write({"apiVersion": "v1", "kind": kind, "metadata": {"name": "y"}}, name="two")
+    await manager.applied()
+    await manager.applied("two")
+
+    path = CONFIG_MAPS if kind == "ConfigMap" else "/api/v1/namespaces"
+    assert manager.live(path, "x", "kube-system" if kind == "ConfigMap" else None) is not None
+    assert manager.live(path, "y", "default" if kind == "ConfigMap" else None) is not None

@@ -1,0 +1,119 @@
+"""The process as its pod runs it: configuration in, a working manager out."""
+
+import asyncio
+import json
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+
+from tests.unit.kube.waiting import until
+from tests.unit.resource_manager.conftest import CONFIG_MAPS, SECRETS
+from workers.resource_manager import run
+from workers.resource_manager.config import ResourceManagerConfig, parse_duration
+from workers.resource_manager.connections import target_client
+from workers.runtime import ConfigError
+
+
+def kubeconfig(server, **user):
+    return json.dumps(
+        {
+            "current-context": "a",
+            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+            "clusters": [{"name": "a", "cluster": {"server": server.url}}],
+            "users": [{"name": "a", "user": user}],
+        }
+    )
+
+
+@pytest.fixture
+def config(source, target, tmp_path):
+    (tmp_path / "source").write_text(kubeconfig(source, token="s"))
+    (tmp_path / "target").write_text(kubeconfig(target, tokenFile="token"))
+    return {
+        "sourceClientConnection": {"kubeconfig": str(tmp_path / "source"), "namespaces": ["shoot--dev--one"]},
+        "targetClientConnection": {"kubeconfig": str(tmp_path / "target")},
+        "server": {"health": {"address": "127.0.0.1", "port": 0}},
+        "controllers": {
+            "clusterID": "seed-1",
+            "managedResource": {"syncPeriod": "1h"},
+            "garbageCollector": {"enabled": True, "syncPeriod": "12h"},
+            "csrApprover": {"enabled": True, "machineNamespace": "shoot--dev--one"},
+            "tokenRequestor": {"enabled": True, "class": "shoot"},
+        },
+    }
+
+
+async def test_it_waits_for_its_token_then_works_then_stops_on_a_signal(config, manager, tmp_path):
+    """The kubelet may mount the token after the pod started; to crash until then would cost a minute of backoff."""
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps(config))
+    manager.write({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "kube-system"}})
+    process = asyncio.create_task(run(str(path)))
+    await asyncio.sleep(0.1)
+    assert manager.target.requests == []
+
+    (tmp_path / "token").write_text("t")
+    await manager.applied()
+    assert manager.live(CONFIG_MAPS, "x") is not None
+    manager.source.put(
+        SECRETS,
+        {
+            "kind": "Secret",
+            "metadata": {
+                "name": "access",
+                "namespace": "shoot--dev--one",
+                "labels": {"resources.gardener.cloud/purpose": "token-requestor"},
+                "annotations": {
+                    "serviceaccount.resources.gardener.cloud/name": "x",
+                    "serviceaccount.resources.gardener.cloud/namespace": "kube-system",
+                },
+            },
+        },
+    )
+    await until(lambda: "data" in manager.source.find(SECRETS, "access", "shoot--dev--one"))
+
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(process, 10)
+
+
+async def test_a_field_it_does_not_know_is_refused(config, tmp_path):
+    config["controllers"]["managedResource"]["sincPeriod"] = "1m"
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps(config))
+
+    with pytest.raises(ConfigError, match=r"controllers\.managedResource\.sincPeriod"):
+        await run(str(path))
+
+
+async def test_an_empty_kubeconfig_is_waited_out(target, tmp_path, monkeypatch):
+    monkeypatch.setattr("workers.resource_manager.connections._LOOK_AGAIN", 0.01)
+    config = ResourceManagerConfig.model_validate(
+        {"targetClientConnection": {"kubeconfig": str(tmp_path / "kubeconfig")}}
+    )
+    waiting = asyncio.create_task(target_client(config.target_client_connection))
+    await asyncio.sleep(0.03)
+    (tmp_path / "kubeconfig").write_text("")
+    await asyncio.sleep(0.03)
+    (tmp_path / "kubeconfig").write_text(kubeconfig(target))
+    await asyncio.sleep(0.03)
+    assert not waiting.done()
+    (tmp_path / "kubeconfig").write_text(kubeconfig(target, token="t"))
+
+    client = await asyncio.wait_for(waiting, 5)
+    assert client.endpoint.token == "t"
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1h", 3600), ("1h30m", 5400), ("90s", 90), ("1.5h", 5400), ("100ms", 0.1), ("5m", 300)]
+)
+def test_durations_are_gos(text, seconds):
+    assert parse_duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "1", "1d", "1h 5m", "-1m", "h"])
+def test_what_go_does_not_take_for_a_duration_neither_do_we(text):
+    with pytest.raises(ValueError, match="no duration"):
+        parse_duration(text)
