@@ -1,0 +1,366 @@
+"""From a Machine to a pod, a node, and back: over a seed, a cloud and a shoot in memory."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import yaml
+
+from activities.kube.cache import Caches
+from activities.kube.errors import ApiError, Unauthorized, Unreachable
+from activities.provider_local.cloud import Clouds
+from api.resources import MACHINE, MACHINE_CLASS, NODE, POD, SECRET
+from tests.unit.provider_local.fake_cluster import FakeCluster
+from workers.machine_controller_manager import nodes
+from workers.machine_controller_manager.config import MachineControllerManagerConfig
+from workers.machine_controller_manager.driver import Driver, fill_in
+from workers.machine_controller_manager.machine import MachineController
+from workers.machine_controller_manager.objects import FINALIZER, duration
+
+NAMESPACE = "shoot--dev--one"
+CLOUD_NAMESPACE = "infra-shoot--dev--one"
+NAME = "shoot--dev--one-pool-z1-abcde-12345"
+USER_DATA = b"#!/bin/bash\ntoken='<<BOOTSTRAP_TOKEN>>' name='<<MACHINE_NAME>>'\n"
+
+
+class World:
+    """The three clusters that a machine controller talks to."""
+
+    def __init__(self) -> None:
+        self.seed, self.cloud, self.shoot = FakeCluster(), FakeCluster(), FakeCluster()
+
+    async def prepare(self) -> None:
+        kubeconfig = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "https://198.18.1.2:6443"}}],
+        }
+        await self.seed.create(_secret("cloudprovider", {"kubeconfig": yaml.safe_dump(kubeconfig).encode()}))
+        await self.seed.create(_secret("class-a", {"userData": USER_DATA}))
+        await self.seed.create(
+            {
+                "apiVersion": "machine.sapcloud.io/v1alpha1",
+                "kind": "MachineClass",
+                "metadata": {"name": "class-a", "namespace": NAMESPACE},
+                "secretRef": {"name": "class-a", "namespace": NAMESPACE},
+                "credentialsSecretRef": {"name": "cloudprovider", "namespace": NAMESPACE},
+                "providerSpec": {
+                    "apiVersion": "local.provider.extensions.gardener.cloud/v1alpha1",
+                    "kind": "MachineProviderSpec",
+                    "namespace": CLOUD_NAMESPACE,
+                    "image": "machine:v1",
+                    "imagesDirectory": "/images",
+                    "cpuMillis": 100,
+                    "memoryBytes": 1000,
+                },
+            }
+        )
+
+    async def add_machine(self, **spec: Any) -> None:
+        await self.seed.create(
+            {
+                "apiVersion": "machine.sapcloud.io/v1alpha1",
+                "kind": "Machine",
+                "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": {"node": NAME}},
+                "spec": {"class": {"kind": "MachineClass", "name": "class-a"}, **spec},
+            }
+        )
+
+    async def add_node(self, ready: str = "True") -> None:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}, "spec": {}}
+        await self.shoot.create(node)
+        await self.set_ready(ready)
+
+    async def set_ready(self, status: str) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = {"type": "Ready", "status": status, "lastTransitionTime": now}
+        await self.shoot.patch(NODE, NAME, None, {"status": {"conditions": [ready]}}, subresource="status")
+
+    @property
+    def machine(self) -> dict[str, Any] | None:
+        return self.seed.objects.get((MACHINE, NAMESPACE, NAME))
+
+    @property
+    def phase(self) -> str:
+        status = (self.machine or {}).get("status") or {}
+        return str((status.get("currentStatus") or {}).get("phase", ""))
+
+    @property
+    def last_operation(self) -> dict[str, Any]:
+        last: dict[str, Any] = ((self.machine or {}).get("status") or {}).get("lastOperation") or {}
+        return last
+
+    @property
+    def pods(self) -> list[dict[str, Any]]:
+        return self.cloud.of(POD)
+
+    @asynccontextmanager
+    async def controller(self, **config: Any) -> AsyncIterator[None]:
+        seed_caches, shoot_caches, clouds = Caches(self.seed), Caches(self.shoot), OneCloud(self.cloud)
+        settings = MachineControllerManagerConfig(namespace=NAMESPACE, **config)
+        driver = Driver(self.seed, clouds, NAMESPACE)
+        made = MachineController(self.seed, seed_caches, self.shoot, shoot_caches, driver, settings)
+        running = asyncio.create_task(made.run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            for caches in (seed_caches, shoot_caches, clouds.own):
+                await caches.close()
+
+
+class OneCloud(Clouds):
+    """Checks credentials as ever, then hands out a cluster in memory."""
+
+    def __init__(self, cloud: FakeCluster) -> None:
+        super().__init__()
+        self._cloud, self.own = cloud, Caches(cloud)
+
+    async def connect(self, secret: Any, where: str) -> FakeCluster:  # type: ignore[override]
+        await super().connect(secret, where)
+        return self._cloud
+
+    async def caches(self, secret: Any, where: str) -> Caches:
+        await super().connect(secret, where)
+        return self.own
+
+
+def _secret(name: str, data: dict[str, bytes]) -> dict[str, Any]:
+    encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": NAMESPACE}, "data": encoded}
+
+
+@pytest.fixture
+async def world() -> World:
+    world = World()
+    await world.prepare()
+    return world
+
+
+async def test_a_machine_becomes_a_pod_that_knows_its_name_and_token(world: World) -> None:
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+
+    (pod,) = world.pods
+    assert pod["metadata"]["name"] == NAME
+    assert pod["metadata"]["namespace"] == CLOUD_NAMESPACE
+    assert pod["spec"]["hostname"] == NAME
+    (token,) = world.shoot.of(SECRET)
+    parts = [base64.b64decode(token["data"][key]).decode() for key in ("token-id", "token-secret")]
+    (user_data,) = world.cloud.of(SECRET)
+    script = base64.b64decode(user_data["data"]["userdata"]).decode()
+    assert script == f"#!/bin/bash\ntoken='{'.'.join(parts)}' name='{NAME}'\n"
+    assert token["metadata"]["name"] == f"bootstrap-token-{parts[0]}"
+    assert world.machine is not None
+    assert world.machine["metadata"]["finalizers"] == [FINALIZER]
+    assert world.machine["spec"]["providerID"] == f"local:///{CLOUD_NAMESPACE}/{NAME}"
+
+
+@pytest.mark.parametrize("step", ["token", "user data", "pod", "machine"])
+async def test_killed_after_any_step_the_next_one_makes_nothing_twice(world: World, step: str) -> None:
+    """Each step gets through, then its answer is lost together with the process."""
+    place = {"token": world.shoot, "user data": world.cloud, "pod": world.cloud, "machine": world.seed}[step]
+    method = "patch" if step == "machine" else "create"
+    original, kind = getattr(place, method), {"pod": "Pod", "machine": MACHINE}.get(step, "Secret")
+    killed: list[bool] = []
+
+    async def lose_answer(*args: Any, **options: Any) -> Any:
+        answer = await original(*args, **options)
+        about = args[0] if step == "machine" else args[0]["kind"]
+        if about == kind and not killed and not (step == "machine" and "providerID" not in str(args)):
+            killed.append(True)
+            world.seed.wake()
+            raise Unreachable(0, "connection lost", "x")
+        return answer
+
+    setattr(place, method, lose_answer)
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending" or killed)
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+
+    assert killed
+    assert len(world.pods) == 1
+    assert len(world.shoot.of(SECRET)) == 1
+    token = base64.b64decode(world.shoot.of(SECRET)[0]["data"]["token-secret"])
+    assert token in base64.b64decode(world.cloud.of(SECRET)[0]["data"]["userdata"])
+
+
+async def test_a_machine_runs_once_its_node_is_ready(world: World) -> None:
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.add_node("False")
+        await asyncio.sleep(0.05)
+        assert world.phase == "Pending"
+        await world.set_ready("True")
+        await world.seed.until(lambda: world.phase == "Running")
+
+    assert world.last_operation["state"] == "Successful"
+
+
+async def test_a_node_gets_what_its_machine_says_and_keeps_what_others_gave_it(world: World) -> None:
+    template = {"metadata": {"labels": {"pool": "a"}}, "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}
+    await world.add_machine(nodeTemplate=template)
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.add_node()
+        foreign = {"metadata": {"labels": {"foreign": "x"}}}
+        await world.shoot.patch(NODE, NAME, None, foreign)
+        await world.seed.until(lambda: world.phase == "Running")
+        renamed = {
+            "spec": {"nodeTemplate": {"metadata": {"labels": {"pool": None, "room": "b"}}, "spec": {"taints": []}}}
+        }
+        await world.seed.patch(MACHINE, NAME, NAMESPACE, renamed)
+        node = world.shoot.objects
+        await world.shoot.until(lambda: node[NODE, "", NAME]["metadata"]["labels"] == {"foreign": "x", "room": "b"})
+
+    assert world.shoot.objects[NODE, "", NAME]["spec"]["taints"] == []
+
+
+async def test_wrong_credentials_are_shown_with_their_code_and_tried_again(world: World) -> None:
+    world.cloud.refuse("create", SECRET, Unauthorized(401, "Unauthorized", "x"))
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "CrashLoopBackOff")
+
+    assert world.last_operation["errorCode"] == "Unauthenticated"
+    assert world.last_operation["state"] == "Failed"
+    world.cloud.refuse("create", SECRET, None)
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+
+
+async def test_a_machine_whose_node_never_comes_has_failed(world: World) -> None:
+    await world.add_machine(creationTimeout="0s")
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Failed")
+
+    assert "did not join within" in world.last_operation["description"]
+
+
+async def test_an_unready_node_is_unknown_first_and_failed_only_when_it_stays_so(world: World) -> None:
+    await world.add_machine()
+    async with world.controller(health_timeout=timedelta(seconds=1)):
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.add_node()
+        await world.seed.until(lambda: world.phase == "Running")
+        await world.set_ready("Unknown")
+        await world.seed.until(lambda: world.phase == "Unknown")
+        await world.seed.until(lambda: world.phase == "Failed")
+
+
+async def test_a_machine_that_is_gone_in_the_cloud_has_failed_at_once(world: World) -> None:
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.cloud.delete(POD, NAME, CLOUD_NAMESPACE)
+        await world.seed.until(lambda: world.phase == "Failed")
+
+
+def pod(name: str, **metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", **metadata},
+        "spec": {"nodeName": NAME},
+    }
+
+
+async def test_a_deleted_machine_is_drained_before_it_is_stopped(world: World) -> None:
+    """A budget without room holds the machine back; a DaemonSet's pod does not."""
+    refusals = [ApiError(429, "TooManyRequests", "evicting")]
+    original = world.shoot.request
+
+    async def evict(method: str, path: str, **options: Any) -> Any:
+        await original(method, path, **options)
+        if refusals:
+            raise refusals.pop()
+        await world.shoot.delete(POD, path.split("/")[-2], "default")
+
+    world.shoot.request = evict  # type: ignore[method-assign]
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.add_node()
+        await world.seed.until(lambda: world.phase == "Running")
+        await world.shoot.create(pod("app"))
+        await world.shoot.create(pod("daemon", ownerReferences=[{"kind": "DaemonSet", "name": "d", "uid": "d"}]))
+        await world.seed.delete(MACHINE, NAME, NAMESPACE)
+        await world.seed.until(lambda: world.phase == "Terminating")
+        assert world.pods
+        await world.seed.until(lambda: world.machine is None)
+
+    assert not world.pods
+    assert not world.cloud.of(SECRET)
+    assert not world.shoot.of(SECRET)
+    assert not world.shoot.of(POD), "no kubelet is left to confirm the end of the DaemonSet's pod"
+    assert not world.shoot.of(NODE)
+    evictions = [path for method, path, _ in world.shoot.requests if method == "POST"]
+    assert evictions == ["/api/v1/namespaces/default/pods/app/eviction"] * 2
+
+
+async def test_a_cluster_that_goes_as_a_whole_is_not_drained(world: World) -> None:
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.add_node()
+        await world.shoot.create(pod("app"))
+        await world.seed.patch(MACHINE, NAME, NAMESPACE, {"metadata": {"labels": {"force-deletion": "True"}}})
+        await world.seed.delete(MACHINE, NAME, NAMESPACE)
+        await world.seed.until(lambda: world.machine is None)
+
+    assert not [path for method, path, _ in world.shoot.requests if method == "POST"]
+    assert not world.pods
+
+
+async def test_a_machine_without_its_class_can_still_go(world: World) -> None:
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.cloud.delete(POD, NAME, CLOUD_NAMESPACE)
+        await world.seed.delete(MACHINE_CLASS, "class-a", NAMESPACE)
+        await world.seed.delete(MACHINE, NAME, NAMESPACE)
+        await world.seed.until(lambda: world.machine is None)
+
+
+def test_every_placeholder_is_replaced() -> None:
+    filled = fill_in(USER_DATA + USER_DATA, "m", "id.secret")
+
+    assert b"<<" not in filled
+    assert filled.count(b"id.secret") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1h30m", 5400), ("10m0s", 600), ("0s", 0), ("1.5h", 5400), (None, 7), ("", 7)]
+)
+def test_durations_are_read_as_go_writes_them(text: str | None, seconds: int) -> None:
+    assert duration(text, timedelta(seconds=7)) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("changes", "evictable"),
+    [
+        ({}, True),
+        ({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}, False),
+        ({"metadata": {"ownerReferences": [{"kind": "DaemonSet"}]}}, False),
+        ({"metadata": {"ownerReferences": [{"kind": "ReplicaSet"}]}}, True),
+        ({"status": {"phase": "Succeeded"}}, False),
+    ],
+)
+def test_who_has_to_leave_a_node(changes: dict[str, Any], evictable: bool) -> None:
+    assert nodes.is_evictable({"metadata": {}, **changes}) is evictable
+
+
+def test_a_node_with_a_dead_kernel_is_not_ready_though_it_says_so() -> None:
+    conditions = [{"type": "Ready", "status": "True"}, {"type": "KernelDeadlock", "status": "True"}]
+
+    assert not nodes.is_ready({"status": {"conditions": conditions}})
+    assert nodes.is_ready({"status": {"conditions": conditions}}, bad=())
