@@ -1,0 +1,202 @@
+"""Binaries: where they are looked for, and that nothing unverified is taken."""
+
+import asyncio
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from landscape import binaries
+from landscape.binaries import Download, Tool, published_checksum
+from landscape.errors import LandscapeError
+from landscape.progress import Progress
+
+SILENT = Progress(quiet=True)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setattr(binaries, "BIN_CACHE", tmp_path / "bin")
+    return tmp_path / "bin"
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of tools that were built from source."""
+    names: list[str] = []
+
+    async def build(tool, target, scratch, progress):
+        names.append(tool.name)
+        await asyncio.sleep(0)
+        for binary in tool.binaries:
+            (target / binary).write_text(f"built {binary}")
+
+    monkeypatch.setattr(binaries, "_build", build)
+    return names
+
+
+@pytest.fixture
+async def releases(unused_tcp_port_factory):
+    """A release host: what it serves, by path."""
+    files: dict[str, bytes] = {}
+
+    async def serve(request: web.Request) -> web.Response:
+        if request.path not in files:
+            raise web.HTTPNotFound
+        return web.Response(body=files[request.path])
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    port = unused_tcp_port_factory()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    files["url"] = f"http://127.0.0.1:{port}".encode()
+    yield files
+    await runner.cleanup()
+
+
+def content(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def tool(*downloads: Download, binaries: tuple[str, ...] = ("thing",)) -> Tool:
+    return Tool("thing", "1.0", binaries, Path("/nowhere"), "", downloads)
+
+
+async def test_a_directory_of_the_user_comes_first(tmp_path, built, monkeypatch):
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / "thing").touch()
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
+
+    found = await binaries.ensure((tool(),), SILENT)
+
+    assert found["thing"] == str(tmp_path / "assets" / "thing")
+    assert built == []
+
+
+async def test_a_directory_of_the_user_that_lacks_a_binary_is_not_half_used(tmp_path, built, cache, monkeypatch):
+    """A kubelet of one version and an API server of another would be hard to debug."""
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / "thing").touch()
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
+
+    found = await binaries.ensure((tool(binaries=("thing", "other")),), SILENT)
+
+    assert found["thing"] == str(cache / "thing-1.0" / "thing")
+
+
+async def test_what_is_cached_is_not_built_again(built):
+    await binaries.ensure((tool(),), SILENT)
+    await binaries.ensure((tool(),), SILENT)
+
+    assert built == ["thing"]
+
+
+async def test_a_release_with_its_checksum_is_taken(releases, built):
+    url = releases["url"].decode()
+    releases["/thing"] = b"content"
+    releases["/thing.sha256"] = hashlib.sha256(b"content").hexdigest().encode()
+
+    found = await binaries.ensure((tool(Download(f"{url}/thing", f"{url}/thing.sha256")),), SILENT)
+
+    assert content(found["thing"]) == b"content"
+    assert os.access(found["thing"], os.X_OK)
+    assert built == []
+
+
+async def test_a_release_that_does_not_match_its_checksum_is_refused(releases, built, cache):
+    url = releases["url"].decode()
+    releases["/thing"] = b"tampered"
+    releases["/thing.sha256"] = hashlib.sha256(b"content").hexdigest().encode()
+
+    with pytest.raises(LandscapeError, match="does not match the checksum"):
+        await binaries.ensure((tool(Download(f"{url}/thing", f"{url}/thing.sha256")),), SILENT)
+
+    assert not (cache / "thing-1.0" / "thing").exists()
+
+
+async def test_binaries_are_taken_out_of_a_release_archive(releases):
+    url = releases["url"].decode()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        member = tarfile.TarInfo("thing-v1/thing")
+        member.size = 4
+        archive.addfile(member, io.BytesIO(b"etcd"))
+    releases["/thing.tar.gz"] = packed.getvalue()
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    releases["/SHA256SUMS"] = f"{'0' * 64}  other.tar.gz\n{digest}  thing.tar.gz\n".encode()
+    download = Download(f"{url}/thing.tar.gz", f"{url}/SHA256SUMS", {"thing-v1/thing": "thing"})
+
+    found = await binaries.ensure((tool(download),), SILENT)
+
+    assert content(found["thing"]) == b"etcd"
+
+
+async def test_without_the_release_host_it_is_built(releases, built):
+    url = releases["url"].decode()
+
+    await binaries.ensure((tool(Download(f"{url}/missing", f"{url}/missing.sha256")),), SILENT)
+
+    assert built == ["thing"]
+
+
+async def test_a_broken_build_leaves_nothing_half_made(cache, monkeypatch):
+    async def build(tool, target, scratch, progress):
+        (target / "thing").write_text("half")
+        raise LandscapeError("building thing 1.0 failed")
+
+    monkeypatch.setattr(binaries, "_build", build)
+    with pytest.raises(LandscapeError):
+        await binaries.ensure((tool(),), SILENT)
+
+    assert not tool().complete
+    assert [entry.name for entry in cache.iterdir() if entry.name != "thing-1.0"] == [".thing-1.0.lock"]
+
+
+def test_a_multicall_binary_is_linked_under_each_name(cache):
+    made = Tool("kubernetes", "9.9.9", ("kubelet", "kube-proxy"), Path("/nowhere"), "kubernetes")
+    made.directory.mkdir(parents=True)
+    (made.directory / "kubernetes").write_text("binary")
+
+    asyncio.run(binaries.ensure((made,), SILENT))
+
+    assert (made.directory / "kubelet").read_text() == "binary"
+    assert (made.directory / "kube-proxy").resolve() == made.directory / "kubernetes"
+
+
+@pytest.mark.parametrize(
+    ("listing", "expected"),
+    [
+        ("abc", "abc"),
+        ("ABC\n", "abc"),
+        ("abc  thing.tgz", "abc"),
+        ("123  other.tgz\nabc *thing.tgz", "abc"),
+        ("abc  release/thing.tgz", "abc"),
+    ],
+)
+def test_checksums_are_read_as_the_projects_publish_them(listing, expected):
+    assert published_checksum(listing, "thing.tgz") == expected
+
+
+def test_a_list_without_the_file_is_an_error():
+    with pytest.raises(LandscapeError, match=r"no checksum of thing\.tgz"):
+        published_checksum("123  other.tgz", "thing.tgz")
+
+
+def test_a_kubernetes_version_without_module_is_answered_with_the_known_ones():
+    with pytest.raises(LandscapeError, match=r"no module for Kubernetes 1\.12\.0 .* 1\.37"):
+        binaries.kubernetes("1.12.0")
+
+
+def test_every_pinned_module_is_of_the_version_that_the_image_vector_names():
+    """An image named v1.14.7 must hold 1.14.7."""
+    for made in binaries.image_tools():
+        module = (made.module / "go.mod").read_text()
+        if made.name != "pause":  # our own program
+            assert f" v{made.version}\n" in module or f" v{made.version} //" in module, made.name

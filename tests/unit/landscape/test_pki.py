@@ -1,0 +1,61 @@
+"""Certificates and kubeconfigs of the landscape's clusters."""
+
+from base64 import b64decode
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from landscape import pki
+
+
+@pytest.fixture
+def ca(tmp_path):
+    return pki.Authority(tmp_path, "ca")
+
+
+def test_an_authority_is_made_once(tmp_path, ca):
+    assert pki.Authority(tmp_path, "ca").pem == ca.pem
+
+
+def test_a_server_certificate_names_its_addresses(ca):
+    pair = ca.issue("server", "kube-apiserver", names=["198.18.2.2", "kubernetes.default"])
+
+    certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["198.18.2.2"]
+    assert names.get_values_for_type(x509.DNSName) == ["kubernetes.default"]
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca.pem.encode()))
+
+
+def test_a_client_certificate_cannot_serve(ca):
+    pair = ca.issue("client", "system:node:seed-1", ["system:nodes"])
+
+    certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+    usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert certificate.subject.rfc4514_string() == "CN=system:node:seed-1,O=system:nodes"
+
+
+def test_keys_are_sec1_and_private(tmp_path, ca):
+    """The API server refuses a PKCS #8 key as service account key; nobody else may read any."""
+    pair = ca.issue("client", "someone")
+    account = pki.service_account_key(tmp_path)
+
+    for key in (ca.files.key, pair.key, account.key):
+        assert key.read_text().startswith("-----BEGIN EC PRIVATE KEY-----")
+        assert key.stat().st_mode & 0o777 == 0o600
+    assert account.certificate.read_text().startswith("-----BEGIN PUBLIC KEY-----")
+
+
+def test_a_kubeconfig_holds_all_it_needs(tmp_path, ca):
+    client = ca.issue("admin", "admin", ["system:masters"])
+    path = pki.write_kubeconfig(
+        tmp_path / "k" / "admin.yaml", pki.kubeconfig("https://198.18.0.1:6443", ca, client, "g")
+    )
+
+    content = yaml.safe_load(path.read_text())
+    assert b64decode(content["clusters"][0]["cluster"]["certificate-authority-data"]).decode() == ca.pem
+    assert content["clusters"][0]["cluster"]["server"] == "https://198.18.0.1:6443"
+    assert path.stat().st_mode & 0o777 == 0o600
