@@ -25,6 +25,8 @@ _FIRST_DELAY = 0.2
 _LONGEST_DELAY = 10.0
 _LEVEL = 3
 _CATCH_UP_SECONDS = 30.0
+_LEADERSHIP_SECONDS = 10.0
+"""How often we ask whether our member still leads; two that back up for a moment only write twice."""
 
 
 class SnapshotError(Exception):
@@ -140,6 +142,7 @@ class Snapshotter:
 
     async def _session(self) -> None:
         """One connection to etcd: catch up with the store, then watch and keep the times."""
+        await self._until_leader()
         self._known = snapshots.parse_all([item.name for item in await self._store.list(self._directory)])
         stored = snapshots.last_revision(self._known)
         current = await self._etcd.revision()
@@ -162,6 +165,7 @@ class Snapshotter:
             self._by_schedule(self._schedule.full, self._full),
             self._collect_garbage(),
             self._notice_loss(),
+            self._while_leader(),
         ]
         if self._schedule.defragmentation:
             parts.append(self._by_schedule(self._schedule.defragmentation, self._etcd.defragment))
@@ -195,6 +199,18 @@ class Snapshotter:
         async with self._advanced:
             self._recorded = max(self._recorded, revision)
             self._advanced.notify_all()
+
+    async def _until_leader(self) -> None:
+        """Of several members, the leader's sidecar backs up; the others have nothing to complain about."""
+        while not (await self._etcd.status()).is_leader:
+            self._set_fault("")
+            await asyncio.sleep(_LEADERSHIP_SECONDS)
+
+    async def _while_leader(self) -> None:
+        while True:
+            await asyncio.sleep(_LEADERSHIP_SECONDS)
+            if not (await self._etcd.status()).is_leader:
+                raise SnapshotError("another member leads now, and backs up")
 
     async def _notice_loss(self) -> None:
         await self._lost.wait()

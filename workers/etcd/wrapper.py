@@ -111,7 +111,10 @@ def _initialize(config: dict[str, Any], name: str, data: Path, fault: str) -> No
     _report(config, "Progress", detail=fault)
     store = config.get("store")
     found: list[str] = _snapshots(store) if store else []
-    if _has_log(data) and not found:
+    if found and len(config["members"]) > 1:
+        _await_another_member(config, name, fault)
+        found = []
+    elif _has_log(data) and not found:
         # Broken, but all there is: an operator may save more from it than nothing.
         raise RuntimeError(f"data directory is unusable ({fault}) and there is no backup to restore")
     if data.exists():
@@ -123,8 +126,29 @@ def _initialize(config: dict[str, Any], name: str, data: Path, fault: str) -> No
         revision = restore(config, name, found)
         _report(config, "Successful", detail=f"restored revision {revision}")
     else:
-        log("info", f"{fault}; starting empty" + ("" if store else ", there are no backups"))
+        log("info", f"{fault}; starting empty")
         _report(config, "Successful", detail="new")
+
+
+def _await_another_member(config: dict[str, Any], name: str, fault: str) -> None:
+    """Of several members each has all data, so one that lost it gets it from the others.
+
+    A backup is no member's to restore alone: it would be a cluster of its own. If all have lost their
+    data, nobody ever listens, and an operator restores with one member.
+    """
+    import socket
+    from urllib.parse import urlsplit
+
+    others = [urlsplit(url) for member, url in config["members"].items() if member != name]
+    while True:
+        for other in others:
+            try:
+                socket.create_connection((other.hostname, other.port), _RETRY_SECONDS).close()
+                return
+            except OSError:
+                continue
+        log("warning", f"{fault}, there are backups, and no other member is up; waiting for one")
+        time.sleep(_RETRY_SECONDS)
 
 
 def _set_aside(data: Path) -> None:

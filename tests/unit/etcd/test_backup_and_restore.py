@@ -131,6 +131,11 @@ class Member:
         return {"revision": answer["header"]["revision"], "keys": found}
 
 
+def interrupt(_seconds: float) -> None:
+    """In place of a wait that would not end."""
+    raise InterruptedError
+
+
 async def until(condition) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - what it looks at has no events
@@ -267,13 +272,25 @@ async def test_a_damaged_database_without_backup_is_never_thrown_away(landscape)
 async def test_nothing_is_started_while_the_store_does_not_say_what_it_has(landscape, monkeypatch):
     """An empty etcd in place of an unreachable backup would lose the cluster."""
     (Path(landscape.member.config["store"]["credentialsDirectory"]) / "endpoint").write_text("http://127.0.0.1:1")
-
-    def waited(_seconds: float) -> None:
-        raise InterruptedError
-
-    monkeypatch.setattr("workers.etcd.wrapper.time.sleep", waited)
+    monkeypatch.setattr("workers.etcd.wrapper.time.sleep", interrupt)
     with pytest.raises(InterruptedError):
         await asyncio.to_thread(wrapper.prepare, landscape.member.config, NAME)
+
+
+async def test_one_of_several_members_never_restores_alone(landscape, monkeypatch):
+    """It would be another cluster of one, beside the one that has the data."""
+    async with landscape.member.running(), landscape.backed_up():
+        pass
+    landscape.wipe()
+    monkeypatch.setattr("workers.etcd.wrapper.time.sleep", interrupt)
+    with socket.socket() as peer:
+        peer.bind(("127.0.0.1", 0))
+        landscape.member.config["members"]["etcd-main-1"] = f"https://127.0.0.1:{peer.getsockname()[1]}"
+        with pytest.raises(InterruptedError):
+            await asyncio.to_thread(wrapper.prepare, landscape.member.config, NAME)
+        peer.listen()
+        await asyncio.to_thread(wrapper.prepare, landscape.member.config, NAME)
+    assert not landscape.member.data.exists()
 
 
 async def test_an_unreadable_newest_snapshot_is_bridged_by_older_ones(landscape):

@@ -270,7 +270,11 @@ async def test_a_ready_member_makes_it_ready_whatever_the_sidecar_does(cluster, 
 async def test_a_member_that_serves_is_ready_before_the_kubelet_says_so(cluster, controller, monkeypatch):
     """The kubelet's probe and its report cost up to two seconds, and every API server waits for them."""
     app = web.Application()
-    app.router.add_get("/readyz", lambda _: web.Response())
+
+    async def readyz(_):
+        return web.Response()
+
+    app.router.add_get("/readyz", readyz)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
