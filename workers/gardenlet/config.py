@@ -4,6 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from activities.secrets.crypto import KeyAlgorithm
 from api.model import ApiModel
 from workers.runtime import HealthConfig, TemporalConnection
 
@@ -29,6 +30,13 @@ class VpnConfig(ApiModel):
     """Range of the tunnels; must not meet any network of a shoot or seed."""
 
 
+class SecretsConfig(ApiModel):
+    """Of the secrets manager."""
+
+    key_algorithm: KeyAlgorithm = KeyAlgorithm.P256
+    """Of new keys that name none themselves; existing ones stay as they are until they are rotated."""
+
+
 class GardenletConfig(ApiModel):
     garden_client_connection: ClientConnection
     seed_client_connection: ClientConnection
@@ -37,5 +45,6 @@ class GardenletConfig(ApiModel):
     health: HealthConfig = HealthConfig()
     shoot_care: ShootCareConfig = ShootCareConfig()
     vpn: VpnConfig = VpnConfig()
+    secrets: SecretsConfig = SecretsConfig()
     max_concurrent_activities: int = 200
     identity: str = "gardenlet"

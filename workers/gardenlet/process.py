@@ -7,6 +7,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.kube.clusters import Clusters
+from activities.secrets.manager import SecretsManager
 from api.operations import seed_queue
 from workers import registry
 from workers.codec import data_converter
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 async def run(config_path: str) -> None:
     """Run until SIGTERM; activities in flight get 10 s to end, another gardenlet goes on with the rest."""
     config = load_config(GardenletConfig, config_path)
+    SecretsManager.key_algorithm = config.secrets.key_algorithm
     seed_name = config.seed_config.metadata["name"]
     clusters = Clusters.connect(
         config.garden_client_connection.kubeconfig, config.seed_client_connection.kubeconfig, seed_name
