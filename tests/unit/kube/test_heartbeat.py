@@ -1,0 +1,62 @@
+"""A waiting activity tells that it lives, and hears when it is no longer wanted."""
+
+import asyncio
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities.heartbeat import heartbeating
+
+
+async def test_heartbeats_go_out_while_something_long_is_awaited():
+    beats = []
+    env = ActivityEnvironment()
+    env.on_heartbeat = lambda *details: beats.append(details)
+
+    async def long():
+        await asyncio.sleep(0.1)
+        return "done"
+
+    async def run():
+        return await heartbeating(long(), interval=0.02, details=lambda: "waiting for x")
+
+    answer = await env.run(run)
+
+    assert answer == "done"
+    assert len(beats) >= 4
+    assert beats[0] == ("waiting for x",)
+
+
+async def test_a_cancelled_activity_cancels_what_it_awaits_and_lets_it_clean_up():
+    cleaned = []
+
+    async def long():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+            cleaned.append(True)
+            raise
+
+    task = asyncio.create_task(heartbeating(long(), interval=0.01))
+    await asyncio.sleep(0.03)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert cleaned == [True]
+
+
+async def test_a_failure_arrives_as_it_is():
+    async def fail():
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        await heartbeating(fail())
+
+
+async def test_outside_an_activity_nothing_is_told():
+    async def quick():
+        return 1
+
+    assert await heartbeating(quick()) == 1
