@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Literal
 
 from api.constants import DELETION_PROTECTED
+from api.descriptions import describe_fields
 from api.meta import Column, KubeObject
 
 _KINDS = {
@@ -93,7 +94,7 @@ def crd(model: type[KubeObject]) -> dict[str, Any]:
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": f"{served.plural}.{served.group}",
-            "labels": {DELETION_PROTECTED: "true"} if served.deletion_protected else {},
+            "labels": {DELETION_PROTECTED: "true"},
         },
         "spec": {
             "group": served.group,
@@ -113,6 +114,7 @@ def crd(model: type[KubeObject]) -> dict[str, Any]:
 def schema(model: type[KubeObject]) -> dict[str, Any]:
     """Structural OpenAPI v3 schema of ``model``."""
     document = model.model_json_schema(by_alias=True, mode="validation")
+    describe_fields(model, document)
     structural = _structural(document, document.get("$defs", {}))
     # The API server knows metadata better than we do, and allows no more than a type here.
     structural["properties"]["metadata"] = {"type": "object"}

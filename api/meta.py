@@ -139,8 +139,6 @@ class Definition:
     """JSON paths of spec replicas, status replicas and, where there is one, the label selector."""
     selectable: tuple[str, ...] = ()
     """JSON paths usable as field selectors."""
-    deletion_protected: bool = False
-    """Marks the CRD: it and its objects are deleted only with a confirmation annotation."""
 
 
 class KubeObject(KubeModel):

@@ -206,7 +206,6 @@ class Etcd(KubeObject):
             Column("Ready Replicas", ".status.readyReplicas", "integer", wide=True),
         ),
         scale=(".spec.replicas", ".status.replicas", ".status.selector"),
-        deletion_protected=True,
     )
 
     spec: EtcdSpec

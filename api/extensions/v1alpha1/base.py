@@ -41,7 +41,6 @@ def extension_kind(
         namespaced=namespaced,
         columns=(*columns, AGE),
         status=status,
-        deletion_protected=True,
     )
 
 

@@ -65,7 +65,6 @@ class ManagedResource(KubeObject):
             _condition("ResourcesProgressing"),
             AGE,
         ),
-        deletion_protected=True,
     )
 
     spec: ManagedResourceSpec

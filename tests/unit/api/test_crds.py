@@ -7,6 +7,7 @@ import pytest
 
 from api.crds import crds, kinds
 from api.meta import camel
+from api.policies import deletion_protection
 from api.resources import resource_of
 
 ALL = [(side, model) for side in ("garden", "seed") for model in kinds(side)]
@@ -116,3 +117,25 @@ def test_a_model_keeps_what_it_does_not_know():
         },
     }
     assert shoot.of(wire).to_wire() == wire
+
+
+def test_kubectl_explain_says_what_a_field_means():
+    spec = schema_of("dnsrecords", "seed")["properties"]["spec"]["properties"]
+    assert spec["ttl"]["description"] == "Seconds."
+    assert spec["class"]["description"] == "Unset means ``shoot``.", "texts of a base class count, too"
+    assert schema_of("shoots")["description"].startswith("Shoot: a Kubernetes cluster")
+
+
+def test_extension_objects_need_a_second_word_before_they_go():
+    """Deleting an Infrastructure by mistake would delete a cluster's network."""
+    policies = {
+        each["metadata"]["name"]: each["spec"]
+        for each in deletion_protection("seed")
+        if each["kind"] == "ValidatingAdmissionPolicy"
+    }
+    rules = policies["deletion-confirmation-objects.gardener.cloud"]["matchConstraints"]["resourceRules"]
+    protected = {each["apiGroups"][0]: each["resources"] for each in rules}
+    assert "infrastructures" in protected["extensions.gardener.cloud"]
+    assert "clusters" not in protected["extensions.gardener.cloud"], "flows drop it without a word"
+    assert protected["druid.gardener.cloud"] == ["etcds"]
+    assert all(each["metadata"]["labels"]["gardener.cloud/deletion-protected"] == "true" for each in crds("garden"))
