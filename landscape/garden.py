@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from api.crds import crds
+from api.policies import deletion_protection
 from api.server import webhook_configurations
 from landscape import dns, pki
 from landscape.cluster import Credentials
@@ -44,7 +45,7 @@ async def deploy_kinds(plan: Plan) -> None:
     """Apply the CustomResourceDefinitions and wait until the API server serves them; and who may do what."""
     definitions = crds("garden")
     async with Api(plan.kubeconfig("garden")) as api:
-        await api.apply(*definitions, *namespaces(), *access())
+        await api.apply(*definitions, *deletion_protection("garden"), *namespaces(), *access())
         for definition in definitions:
             name = definition["metadata"]["name"]
             await until(partial(_established, api, name), f"kind {name} in the garden", 60)

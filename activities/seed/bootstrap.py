@@ -16,6 +16,7 @@ from activities.seed.gateway import GATEWAY_NAMESPACE, gateway_address
 from api import resources
 from api.crds import crds
 from api.operations import SeedTask, TaskResult
+from api.policies import deletion_protection
 
 GARDEN_NAMESPACE = "garden"
 BACKUP_SECRET = "backup-bucket"
@@ -29,7 +30,10 @@ class SeedActivities:
 
     @activity.defn
     async def deploy_seed_crds(self, task: SeedTask) -> TaskResult:
-        """Apply the kinds that extensions, etcds, machines and resource managers work with, and wait for them."""
+        """Apply the kinds that extensions, etcds, machines and resource managers work with, and wait for them.
+
+        And the policies that keep their objects from being deleted by mistake.
+        """
         seed = self._clusters.seed
         definitions = crds("seed")
         for definition in definitions:
@@ -37,6 +41,8 @@ class SeedActivities:
         cache = self._clusters.seed_caches.of(resources.CUSTOM_RESOURCE_DEFINITION)
         for definition in definitions:
             await heartbeating(cache.wait_for(definition["metadata"]["name"], None, _established, 60))
+        for policy in deletion_protection("seed"):
+            await seed.apply(policy, manager=MANAGER)
         return TaskResult(note=f"{len(definitions)} kinds")
 
     @activity.defn
