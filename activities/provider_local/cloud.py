@@ -4,13 +4,12 @@ import base64
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from activities.errors import permanent, transient
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import ApiError, Conflict, Forbidden, Unauthorized, Unreachable
-from activities.kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
+from activities.kube.kubeconfig import Endpoint, KubeconfigError, endpoint_of, parse_kubeconfig
 from api.errors import ErrorCode
 
 KUBECONFIG_KEY = "kubeconfig"
@@ -34,7 +33,7 @@ class Clouds:
     async def _connection(self, secret: Mapping[str, str], where: str) -> tuple[KubeClient, Caches]:
         encoded = secret.get(KUBECONFIG_KEY, "")
         if encoded not in self._open:
-            client = KubeClient(endpoint_of(_foreign_kubeconfig(encoded, where)))
+            client = KubeClient(read_kubeconfig(secret, where))
             self._open[encoded] = (client, Caches(client))
         self._open.move_to_end(encoded)
         if len(self._open) > _MOST_CLIENTS:
@@ -75,9 +74,13 @@ def cloud_errors(doing: str) -> Iterator[None]:
         raise transient(code, f"{doing}: {error}") from None
 
 
-def _foreign_kubeconfig(encoded: str, where: str) -> dict[str, Any]:
-    """A kubeconfig that a user wrote: it may name no files, programs or proxies of ours."""
+def read_kubeconfig(secret: Mapping[str, str], where: str) -> Endpoint:
+    """Where a user's kubeconfig leads: it may name no files, programs or proxies of ours.
+
+    Raises ApplicationError, which names the Secret and quotes nothing of it.
+    """
     try:
+        encoded = secret.get(KUBECONFIG_KEY, "")
         if not encoded:
             raise KubeconfigError(f"has no key {KUBECONFIG_KEY}")
         parsed = parse_kubeconfig(base64.b64decode(encoded))
@@ -86,11 +89,10 @@ def _foreign_kubeconfig(encoded: str, where: str) -> dict[str, Any]:
                 for key in (entry.get(part.removesuffix("s")) or {}) if isinstance(entry, Mapping) else ():
                     if key in forbidden:
                         raise KubeconfigError(f"uses {key}, only inline data is possible")
-        endpoint_of(parsed)
+        return endpoint_of(parsed)
     except (ValueError, AttributeError, TypeError) as error:
         fault = str(error) if isinstance(error, KubeconfigError) else "is not a kubeconfig"
         raise permanent(ErrorCode.CONFIGURATION_PROBLEM, f"kubeconfig of Secret {where}: {fault}") from None
-    return parsed
 
 
 _FORBIDDEN = {

@@ -12,9 +12,8 @@ import yaml
 
 from activities.kube.cache import Caches
 from activities.kube.errors import ApiError, Unauthorized, Unreachable
-from activities.provider_local.cloud import Clouds
 from api.resources import MACHINE, MACHINE_CLASS, NODE, POD, SECRET
-from tests.unit.provider_local.fake_cluster import FakeCluster
+from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
 from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
 from workers.machine_controller_manager.driver import Driver, fill_in
@@ -110,24 +109,8 @@ class World:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            for caches in (seed_caches, shoot_caches, clouds.own):
-                await caches.close()
-
-
-class OneCloud(Clouds):
-    """Checks credentials as ever, then hands out a cluster in memory."""
-
-    def __init__(self, cloud: FakeCluster) -> None:
-        super().__init__()
-        self._cloud, self.own = cloud, Caches(cloud)
-
-    async def connect(self, secret: Any, where: str) -> FakeCluster:  # type: ignore[override]
-        await super().connect(secret, where)
-        return self._cloud
-
-    async def caches(self, secret: Any, where: str) -> Caches:
-        await super().connect(secret, where)
-        return self.own
+            for each in (seed_caches, shoot_caches, clouds):
+                await each.close()
 
 
 def _secret(name: str, data: dict[str, bytes]) -> dict[str, Any]:

@@ -11,12 +11,11 @@ from temporalio.exceptions import ApplicationError
 
 from activities.kube.cache import Caches
 from activities.kube.errors import Forbidden, Unauthorized, Unreachable
-from activities.provider_local.cloud import Clouds
 from activities.provider_local.extension import Extension
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.network import FlannelActuator, manifests
 from api.resources import INFRASTRUCTURE, MANAGED_RESOURCE, NAMESPACE, NETWORK, SECRET
-from tests.unit.provider_local.fake_cluster import FakeCluster
+from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
 
 CONTROL_PLANE = "shoot--dev--one"
 CLOUD_NAMESPACE = "infra-shoot--dev--one"
@@ -44,18 +43,6 @@ CLUSTER: dict[str, Any] = {
         },
     }
 }
-
-
-class OneCloud(Clouds):
-    """Checks credentials as ever, then hands out a cluster in memory."""
-
-    def __init__(self, cloud: FakeCluster) -> None:
-        super().__init__()
-        self._cloud = cloud
-
-    async def connect(self, secret: Any, where: str) -> FakeCluster:  # type: ignore[override]
-        await super().connect(secret, where)
-        return self._cloud
 
 
 @pytest.fixture

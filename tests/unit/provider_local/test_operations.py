@@ -1,0 +1,324 @@
+"""provider-local's workflows on a real Temporal server, over clusters in memory."""
+
+import asyncio
+import base64
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
+
+from activities.kube.cache import Caches
+from activities.kube.errors import Unauthorized
+from activities.provider_local.infrastructure import InfrastructureActuator
+from activities.provider_local.operations import ProviderLocalActivities
+from api.resources import (
+    INFRASTRUCTURE,
+    MACHINE,
+    MACHINE_CLASS,
+    MACHINE_DEPLOYMENT,
+    NAMESPACE,
+    SECRET,
+    WORKER,
+)
+from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
+from tests.unit.provider_local.test_infrastructure_and_network import CLUSTER, KUBECONFIG
+from workers.interceptors import ActivityInterceptor
+from workers.provider_local.controller import ExtensionController
+from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
+from workflows.provider_local import WORKFLOWS
+from workflows.provider_local.options import queue
+
+CONTROL_PLANE = "shoot--dev--one"
+SENTINEL = "SENTINEL-USER-DATA"
+
+
+@pytest.fixture
+async def env() -> AsyncIterator[WorkflowEnvironment]:
+    server = Path(sys.executable).parent / "temporal-test-server"
+    async with await WorkflowEnvironment.start_time_skipping(
+        test_server_existing_path=str(server), data_converter=pydantic_data_converter
+    ) as environment:
+        yield environment
+
+
+class Provider:
+    """The whole of provider-local but its process, and a machine controller manager that a test plays."""
+
+    def __init__(self, env: WorkflowEnvironment) -> None:
+        self.env = env
+        self.seed, self.cloud = FakeCluster(), FakeCluster()
+
+    async def prepare(self) -> None:
+        cluster = {
+            "apiVersion": "extensions.gardener.cloud/v1alpha1",
+            "kind": "Cluster",
+            "metadata": {"name": CONTROL_PLANE},
+            **CLUSTER,
+        }
+        profile = cluster["spec"]["cloudProfile"]
+        types = {"machineTypes": [{"name": "local", "cpu": "2", "memory": "4Gi"}]}
+        cluster["spec"] = {
+            **cluster["spec"],
+            "cloudProfile": {**profile, "spec": {**profile["spec"], **types}},
+        }
+        await self.seed.create(cluster)
+        await self.seed.create(_secret("cloudprovider", kubeconfig=yaml.safe_dump(KUBECONFIG)))
+        await self.seed.create(_secret("osc-result", cloud_config=SENTINEL))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        caches, clouds = Caches(self.seed), OneCloud(self.cloud)
+        operations = Operations(self.env.client, "one")
+        steps = ProviderLocalActivities(self.seed, caches, InfrastructureActuator(self.seed, clouds))
+        actuators = (WorkerActuator(self.seed, operations), InfrastructureOperations(self.seed, clouds, operations))
+        async with Worker(
+            self.env.client,
+            task_queue=queue("one"),
+            workflows=WORKFLOWS,
+            activities=steps.all(),
+            interceptors=[ActivityInterceptor()],
+        ):
+            running = [
+                asyncio.create_task(ExtensionController(self.seed, caches, each, interruptible=True).run())
+                for each in actuators
+            ]
+            try:
+                yield
+            finally:
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+                await caches.close()
+                await clouds.close()
+
+    async def trigger(self, *pools: dict[str, Any], timestamp: str = "1") -> None:
+        reference = {"name": "cloudprovider", "namespace": CONTROL_PLANE}
+        status = {
+            "apiVersion": "local.provider.extensions.gardener.cloud/v1alpha1",
+            "kind": "InfrastructureStatus",
+            "namespace": "infra-shoot--dev--one",
+        }
+        annotations = {"gardener.cloud/operation": "reconcile", "gardener.cloud/timestamp": timestamp}
+        await self.seed.apply(
+            {
+                "apiVersion": "extensions.gardener.cloud/v1alpha1",
+                "kind": "Worker",
+                "metadata": {"name": "one", "namespace": CONTROL_PLANE, "annotations": annotations},
+                "spec": {
+                    "type": "local",
+                    "region": "local",
+                    "secretRef": reference,
+                    "infrastructureProviderStatus": status,
+                    "pools": list(pools),
+                },
+            },
+            manager="test",
+        )
+
+    async def roll_out(self) -> None:
+        """What the machine controller manager would report."""
+        for each in self.seed.of(MACHINE_DEPLOYMENT):
+            replicas = each["spec"]["replicas"]
+            counts = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), replicas)
+            status = {"status": {**counts, "observedGeneration": each["metadata"]["generation"]}}
+            await self.seed.patch(
+                MACHINE_DEPLOYMENT, each["metadata"]["name"], CONTROL_PLANE, status, subresource="status"
+            )
+
+    @property
+    def status(self) -> dict[str, Any]:
+        worker = self.seed.objects.get((WORKER, CONTROL_PLANE, "one")) or {}
+        status: dict[str, Any] = worker.get("status") or {}
+        return status
+
+    @property
+    def state(self) -> str:
+        return str((self.status.get("lastOperation") or {}).get("state", ""))
+
+    def names(self, resource: Any) -> set[str]:
+        return {each["metadata"]["name"] for each in self.seed.of(resource)}
+
+
+def _secret(name: str, **data: str) -> dict[str, Any]:
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    metadata = {"name": name, "namespace": CONTROL_PLANE}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": encoded}
+
+
+def pool(name: str, key: str = "key-1") -> dict[str, Any]:
+    return {
+        "name": name,
+        "minimum": 1,
+        "maximum": 1,
+        "maxSurge": 1,
+        "maxUnavailable": 0,
+        "machineType": "local",
+        "machineImage": {"name": "local", "version": "1.0.0"},
+        "nodeAgentSecretName": key,
+        "userDataSecretRef": {"name": "osc-result", "key": "cloud_config"},
+        "zones": ["0"],
+    }
+
+
+@pytest.fixture
+async def provider(env: WorkflowEnvironment) -> Provider:
+    provider = Provider(env)
+    await provider.prepare()
+    return provider
+
+
+async def test_a_worker_is_done_when_its_machines_have_joined(provider: Provider) -> None:
+    await provider.trigger(pool("a"), pool("b"))
+    async with provider.running():
+        await provider.seed.until(lambda: len(provider.status.get("machineDeployments") or []) == 2)
+        assert provider.state == "Processing", "others read the deployments before the machines have joined"
+        await provider.roll_out()
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+
+    assert [each["name"] for each in provider.status["machineDeployments"]] == [
+        "shoot--dev--one-a-z1",
+        "shoot--dev--one-b-z1",
+    ]
+
+
+async def test_what_the_spec_no_longer_asks_for_goes_but_not_under_a_machine(provider: Provider) -> None:
+    await provider.trigger(pool("a"), pool("b"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.status.get("machineDeployments"))
+        await provider.roll_out()
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+        (old,) = (name for name in provider.names(MACHINE_CLASS) if "-a-" in name)
+        await provider.seed.create(
+            {
+                "apiVersion": "machine.sapcloud.io/v1alpha1",
+                "kind": "Machine",
+                "metadata": {"name": "m", "namespace": CONTROL_PLANE},
+                "spec": {"class": {"kind": "MachineClass", "name": old}},
+            }
+        )
+        await provider.trigger(pool("a", key="key-2"), timestamp="2")
+        await provider.seed.until(lambda: len(provider.status["machineDeployments"]) == 1)
+        await provider.roll_out()
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+        assert provider.names(MACHINE_DEPLOYMENT) == {"shoot--dev--one-a-z1"}
+        assert old in provider.names(MACHINE_CLASS), "a machine still needs it to be deleted"
+        assert len(provider.names(MACHINE_CLASS)) == 2
+        await provider.seed.delete(MACHINE, "m", CONTROL_PLANE)
+        await provider.trigger(pool("a", key="key-2"), timestamp="3")
+        await provider.seed.until(lambda: provider.state == "Processing")
+        await provider.roll_out()
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+
+    assert len(provider.names(MACHINE_CLASS)) == 1
+    classes = provider.names(MACHINE_CLASS)
+    assert {name for name in provider.names(SECRET) if "-z1-" in name} == classes
+
+
+async def test_a_machine_that_the_cloud_refuses_ends_the_wait_with_its_code(provider: Provider) -> None:
+    await provider.trigger(pool("a"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.status.get("machineDeployments"))
+        await provider.seed.create(
+            {
+                "apiVersion": "machine.sapcloud.io/v1alpha1",
+                "kind": "Machine",
+                "metadata": {"name": "m", "namespace": CONTROL_PLANE},
+                "spec": {"class": {"kind": "MachineClass", "name": "x"}},
+            }
+        )
+        failed = {"state": "Failed", "errorCode": "Unauthenticated", "description": "no entry"}
+        await provider.seed.patch(
+            MACHINE, "m", CONTROL_PLANE, {"status": {"lastOperation": failed}}, subresource="status"
+        )
+        # The wait looks at machines whenever their deployment changes, and it does.
+        await provider.seed.patch(
+            MACHINE_DEPLOYMENT, "shoot--dev--one-a-z1", CONTROL_PLANE, {"status": {"replicas": 1}}, subresource="status"
+        )
+        await provider.seed.until(lambda: provider.state == "Error")
+
+    assert provider.status["lastError"]["codes"] == ["ERR_INFRA_UNAUTHENTICATED"]
+    assert "no entry" in provider.status["lastError"]["description"]
+
+
+async def test_deletion_ends_a_creation_that_waits_and_removes_what_it_made(provider: Provider) -> None:
+    """A Shoot deleted in the middle of its creation goes away cleanly."""
+    await provider.trigger(pool("a"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.status.get("machineDeployments"))
+        await provider.seed.delete(WORKER, "one", CONTROL_PLANE)
+        await provider.seed.until(lambda: (WORKER, CONTROL_PLANE, "one") not in provider.seed.objects)
+
+    assert not provider.names(MACHINE_DEPLOYMENT)
+    assert not provider.names(MACHINE_CLASS)
+    assert provider.names(SECRET) == {"cloudprovider", "osc-result"}
+
+
+async def test_a_process_that_starts_again_finds_its_workflow(provider: Provider) -> None:
+    await provider.trigger(pool("a"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.status.get("machineDeployments"))
+    await provider.seed.patch(WORKER, "one", CONTROL_PLANE, {"metadata": {"labels": {"seen": "again"}}})
+    async with provider.running():
+        await provider.roll_out()
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+
+
+async def test_missing_user_data_is_the_users_to_mend(provider: Provider) -> None:
+    await provider.seed.delete(SECRET, "osc-result", CONTROL_PLANE)
+    await provider.trigger(pool("a"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.state == "Error")
+
+    assert provider.status["lastError"]["codes"] == ["ERR_CONFIGURATION_PROBLEM"]
+    assert "osc-result" in provider.status["lastError"]["description"]
+
+
+async def test_no_user_data_reaches_history(provider: Provider) -> None:
+    await provider.trigger(pool("a"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.status.get("machineDeployments"))
+        await provider.roll_out()
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+    handle = provider.env.client.get_workflow_handle(f"provider-local/one/worker/{CONTROL_PLANE}/one/reconcile/1")
+    events = (await handle.fetch_history()).events
+    history = b"".join(event.SerializeToString() for event in events)
+
+    assert b"shoot--dev--one" in history
+    assert SENTINEL.encode() not in history
+    assert base64.b64encode(SENTINEL.encode()) not in history
+
+
+async def test_an_infrastructure_is_gone_when_its_namespace_is(provider: Provider) -> None:
+    metadata = {"name": "one", "namespace": CONTROL_PLANE, "annotations": {"gardener.cloud/operation": "reconcile"}}
+    reference = {"name": "cloudprovider", "namespace": CONTROL_PLANE}
+    await provider.seed.create(
+        {
+            "apiVersion": "extensions.gardener.cloud/v1alpha1",
+            "kind": "Infrastructure",
+            "metadata": metadata,
+            "spec": {"type": "local", "region": "local", "secretRef": reference},
+        }
+    )
+
+    def infrastructure() -> dict[str, Any]:
+        return provider.seed.objects.get((INFRASTRUCTURE, CONTROL_PLANE, "one")) or {}
+
+    async with provider.running():
+        await provider.seed.until(lambda: (infrastructure().get("status") or {}).get("nodesCIDR"))
+        provider.cloud.refuse("get", NAMESPACE, Unauthorized(401, "Unauthorized", "x"))
+        await provider.seed.delete(INFRASTRUCTURE, "one", CONTROL_PLANE)
+        await provider.seed.until(lambda: infrastructure()["status"].get("lastError"))
+        assert infrastructure()["status"]["lastError"]["codes"] == ["ERR_INFRA_UNAUTHENTICATED"]
+        provider.cloud.refuse("get", NAMESPACE, None)
+        again = {"metadata": {"annotations": {"gardener.cloud/timestamp": "2"}}}
+        await provider.seed.patch(INFRASTRUCTURE, "one", CONTROL_PLANE, again)
+        await provider.seed.until(lambda: not infrastructure())
+
+    assert not provider.cloud.of(NAMESPACE)
