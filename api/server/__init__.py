@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.constants import CORE, SECURITY
+from api.constants import CORE, ROLE, ROLE_PROJECT, SECURITY
+
+Kinds = dict[tuple[str, str], tuple[str, ...]]
+"""Plurals by group and version."""
 
 MUTATE_PATH = "/mutate"
 VALIDATE_PATH = "/validate"
 
 # Which kinds need more than their schemas; handlers for them are in ``api.server.kinds``.
-MUTATED = {
+MUTATED: Kinds = {
     (CORE, "v1beta1"): ("shoots", "projects", "seeds", "secretbindings", "internalsecrets"),
     (SECURITY, "v1alpha1"): ("credentialsbindings",),
 }
-VALIDATED = {
+VALIDATED: Kinds = {
     (CORE, "v1beta1"): (
         "shoots",
         "projects",
@@ -27,13 +30,14 @@ VALIDATED = {
     (SECURITY, "v1alpha1"): ("credentialsbindings",),
 }
 
+DELETION_VALIDATED: Kinds = {("", "v1"): ("namespaces",)}
+"""Only of projects."""
+
 
 def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
     """What tells an API server to ask us: ``url`` like ``https://198.18.0.1:9443``, ``ca_bundle`` base64 of PEM."""
 
-    def configuration(
-        kind: str, path: str, kinds: dict[tuple[str, str], tuple[str, ...]], operations: list[str]
-    ) -> dict[str, Any]:
+    def configuration(kind: str, path: str, kinds: Kinds, operations: list[str]) -> dict[str, Any]:
         webhook: dict[str, Any] = {
             "name": f"{path.strip('/')}.admission.gardener.cloud",
             "admissionReviewVersions": ["v1"],
@@ -57,7 +61,16 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
             "webhooks": [webhook],
         }
 
-    return [
-        configuration("MutatingWebhookConfiguration", MUTATE_PATH, MUTATED, ["CREATE", "UPDATE"]),
-        configuration("ValidatingWebhookConfiguration", VALIDATE_PATH, VALIDATED, ["CREATE", "UPDATE", "DELETE"]),
-    ]
+    mutating = configuration("MutatingWebhookConfiguration", MUTATE_PATH, MUTATED, ["CREATE", "UPDATE"])
+    validating = configuration(
+        "ValidatingWebhookConfiguration", VALIDATE_PATH, VALIDATED, ["CREATE", "UPDATE", "DELETE"]
+    )
+    namespaces = configuration("ValidatingWebhookConfiguration", VALIDATE_PATH, DELETION_VALIDATED, ["DELETE"])
+    validating["webhooks"].append(
+        namespaces["webhooks"][0]
+        | {
+            "name": "project-namespaces.admission.gardener.cloud",
+            "objectSelector": {"matchLabels": {ROLE: ROLE_PROJECT}},
+        }
+    )
+    return [mutating, validating]

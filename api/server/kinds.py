@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from api import resources
-from api.constants import CORE, FINALIZER, SECURITY, SEED_NAME_PREFIX, SEED_PROVIDER, SEED_REGION
+from api.constants import CORE, FINALIZER, PROJECT_NAME, SECURITY, SEED_NAME_PREFIX, SEED_PROVIDER, SEED_REGION
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.project import Project
@@ -148,7 +148,7 @@ async def _project_of(namespace: str, garden: Garden) -> Project | None:
             return Project.of(each)
     # The list may lag behind a Project that was made a moment ago; its namespace says its name.
     found = await garden.find(resources.NAMESPACE, namespace)
-    name = ((found or {}).get("metadata", {}).get("labels") or {}).get("project.gardener.cloud/name")
+    name = ((found or {}).get("metadata", {}).get("labels") or {}).get(PROJECT_NAME)
     project = await garden.find(resources.PROJECT, name) if name else None
     if project is None or project.get("spec", {}).get("namespace") != namespace:
         return None
@@ -256,6 +256,21 @@ async def validate_project(review: Review, garden: Garden) -> list[str]:
     return []
 
 
+async def validate_project_namespace(review: Review, garden: Garden) -> list[str]:
+    """A project's namespace goes with its Project, and after its Shoots."""
+    labels = (review.old or {}).get("metadata", {}).get("labels") or {}
+    project = await garden.find(resources.PROJECT, labels.get(PROJECT_NAME, ""))
+    if project is None or project.get("spec", {}).get("namespace") != review.name:
+        return []
+    if "deletionTimestamp" not in project["metadata"]:
+        name = project["metadata"]["name"]
+        raise Refusal.forbidden(review, f"it belongs to Project {name}; delete the Project instead")
+    shoots = [each for each in await garden.list(resources.SHOOT) if each["metadata"]["namespace"] == review.name]
+    if shoots:
+        raise Refusal.forbidden(review, f"it still has Shoots: {', '.join(map(_name, shoots[:5]))}")
+    return []
+
+
 # Bindings and the rest
 
 
@@ -358,4 +373,5 @@ VALIDATORS: dict[tuple[str, str], Validate] = {
     (CORE, "shootstates"): validate_shoot_state,
     (CORE, "backupbuckets"): validate_backup_bucket,
     (SECURITY, "credentialsbindings"): validate_binding,
+    ("", "namespaces"): validate_project_namespace,
 }

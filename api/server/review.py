@@ -102,7 +102,8 @@ class Refusal(Exception):
     @classmethod
     def forbidden(cls, review: Review, what: Faults | str) -> Refusal:
         """403: other objects, or the author's rights, stand against it."""
-        return cls(403, "Forbidden", f'{review.plural}.{review.group} "{review.name}" is forbidden: {what}')
+        plural = f"{review.plural}.{review.group}" if review.group else review.plural
+        return cls(403, "Forbidden", f'{plural} "{review.name}" is forbidden: {what}')
 
 
 def refuse_invalid(review: Review, faults: Faults) -> None:

@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from api import resources
 from api.resources import Resource
-from api.server import MUTATED, VALIDATED, webhook_configurations
+from api.server import DELETION_VALIDATED, MUTATED, VALIDATED, webhook_configurations
 from api.server.app import application, patch
 from api.server.kinds import MUTATORS, VALIDATORS
 from api.server.review import User
@@ -177,6 +177,20 @@ async def test_who_binds_a_secret_must_be_able_to_read_it(client, garden):
     assert "there is no such Secret" in (await ask(client, "/validate", "CREATE", BINDING))["status"]["message"]
 
 
+async def test_a_projects_namespace_goes_only_with_its_project(client, garden):
+    """Kubernetes would delete every Shoot and credential in it at once."""
+    labels = {"gardener.cloud/role": "project", "project.gardener.cloud/name": "local"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "garden-local", "labels": labels}}
+    response = await ask(client, "/validate", "DELETE", None, namespace)
+    assert "delete the Project instead" in response["status"]["message"]
+    going = changed(PROJECT, "metadata.deletionTimestamp", "2026-11-21T12:00:00Z")
+    garden.objects[garden.objects.index(PROJECT)] = going
+    assert (await ask(client, "/validate", "DELETE", None, namespace))["allowed"]
+    garden.objects.append(SHOOT)
+    response = await ask(client, "/validate", "DELETE", None, namespace)
+    assert "still has Shoots: garden-local/demo" in response["status"]["message"]
+
+
 async def test_a_binding_means_its_own_namespace(client):
     short = changed(BINDING, "credentialsRef.namespace")
     response = await ask(client, "/mutate", "CREATE", short)
@@ -216,7 +230,7 @@ def test_a_patch_touches_only_what_changed():
 
 def test_every_kind_that_is_sent_to_us_has_its_handler():
     """Else a write of that kind would fail for everyone."""
-    for registered, handlers in ((MUTATED, MUTATORS), (VALIDATED, VALIDATORS)):
+    for registered, handlers in ((MUTATED, MUTATORS), (VALIDATED | DELETION_VALIDATED, VALIDATORS)):
         asked = {(group, plural) for (group, _), plurals in registered.items() for plural in plurals}
         assert asked == set(handlers)
 
