@@ -34,6 +34,9 @@ class ApiServer:
         self.answer: Callable[[web.Request], web.Response | None] = lambda _: None
         """Asked first; an answer here replaces the real one."""
         self.watch_hook: Callable[[web.Request], web.Response | None] = lambda _: None
+        self.watches_flow = asyncio.Event()
+        """Clear it, and watchers learn what happened only when it is set again."""
+        self.watches_flow.set()
         self._version = 100
         self._oldest = 0
         self._issued = 0
@@ -91,6 +94,7 @@ class ApiServer:
 
     def cut_watches(self) -> None:
         """Break all watch connections in the middle."""
+        self.watches_flow.set()
         for queue in self._watches:
             queue.put_nowait(None)
 
@@ -173,6 +177,7 @@ class ApiServer:
                         continue
                 else:
                     kind, obj = item
+                await self.watches_flow.wait()
                 await response.write(json.dumps({"type": kind, "object": obj}).encode() + b"\n")
         finally:
             self._watches.discard(queue)

@@ -143,6 +143,34 @@ async def test_a_changed_secret_alone_is_applied_and_no_old_health_is_taken_for_
     await manager.sees("Healthy", "True")
 
 
+async def test_an_object_seen_before_it_was_written_says_nothing_about_its_health(manager):
+    """Watches lag: the health of the old Deployment would end the wait for the new one."""
+    await manager.start()
+    manager.write(deployment())
+    await manager.applied()
+    manager.target.change(DEPLOYMENTS, "x", "kube-system", rolled_out(manager.live(DEPLOYMENTS, "x")))
+    await manager.sees("Healthy", "True")
+    manager.target.watches_flow.clear()
+
+    manager.write(deployment(replicas=2))
+
+    await manager.sees("Applied", "True")
+    await manager.sees("Healthy", "False", "DeploymentUnhealthy")
+
+
+async def test_an_objects_changing_health_is_no_reason_to_apply_it_again(manager):
+    """A rollout changes its status dozens of times; each apply of a large component costs dozens of requests."""
+    await manager.start()
+    manager.write(deployment())
+    await manager.applied()
+    await manager.sees("Healthy", "False")
+    writes = sum(1 for method, _ in manager.target.requests if method == "PATCH")
+    manager.target.change(DEPLOYMENTS, "x", "kube-system", rolled_out(manager.live(DEPLOYMENTS, "x")))
+    await manager.sees("Healthy", "True")
+
+    assert sum(1 for method, _ in manager.target.requests if method == "PATCH") == writes
+
+
 async def test_a_deployment_progresses_until_its_old_pods_are_gone(manager):
     await manager.start()
     manager.write(deployment())
