@@ -15,6 +15,7 @@ import ssl
 import sys
 import time
 import urllib.parse
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +47,19 @@ def signing_request(machine: str) -> tuple[bytes, dict[str, Any]]:
     from cryptography.x509.oid import NameOID
 
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, GROUP),
-            # X.520 allows 64 characters, which prefix and machine name may exceed. Kubernetes does not mind.
-            x509.NameAttribute(NameOID.COMMON_NAME, USER_PREFIX + machine, _validate=False),
-        ]
-    )
+    with warnings.catch_warnings():
+        # X.520 allows 64 characters, which prefix and machine name may exceed. Kubernetes does not mind.
+        warnings.simplefilter("ignore")
+        name = x509.NameAttribute(NameOID.COMMON_NAME, USER_PREFIX + machine, _validate=False)
+    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, GROUP), name])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     encoded = base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode()
-    name = CSR_NAME_PREFIX + hashlib.sha256(encoded.encode()).hexdigest()[:16]
+    request_name = CSR_NAME_PREFIX + hashlib.sha256(encoded.encode()).hexdigest()[:16]
     return pem, {
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
-        "metadata": {"name": name},
+        "metadata": {"name": request_name},
         "spec": {
             "signerName": "kubernetes.io/kube-apiserver-client",
             "request": encoded,
