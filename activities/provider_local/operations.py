@@ -3,7 +3,8 @@
 Each works on one object of the extension API, which it reads itself.
 """
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -103,13 +104,14 @@ class ProviderLocalActivities:
         names = [each.name for each in _wanted(worker)]
         deployments = self._caches.of(MACHINE_DEPLOYMENT, task.namespace)
         machines = self._caches.of(MACHINE, task.namespace)
+        started = datetime.now(UTC)
         for name in names:
             # What a deployment's controller knows may be older than what was written just now.
             live = await self._seed.get(MACHINE_DEPLOYMENT, name, task.namespace)
-            rolled_out = partial(_rolled_out, machines, live["metadata"]["generation"])
+            rolled_out = partial(_rolled_out, live["metadata"]["generation"])
+            joined = deployments.wait_for(name, task.namespace, rolled_out, JOIN_SECONDS)
             await heartbeating(
-                deployments.wait_for(name, task.namespace, rolled_out, JOIN_SECONDS),
-                details=partial(_progress, deployments, name),
+                _unless_refused(joined, machines, started), details=partial(_progress, deployments, name)
             )
 
     @activity.defn(name="provider_local.remove_unwanted_machines")
@@ -143,14 +145,18 @@ class ProviderLocalActivities:
         """Wait until no machine is left, then delete what they were made from."""
         machines = self._caches.of(MACHINE, task.namespace)
         deployments = self._caches.of(MACHINE_DEPLOYMENT, task.namespace)
+        started = datetime.now(UTC)
         # Asked of the API server first: the caches may not know yet what was made a moment ago.
-        if await self._seed.list(MACHINE_DEPLOYMENT, task.namespace):
-            gone = deployments.wait_until(lambda cache: not cache.list(), DELETE_SECONDS)
-            await heartbeating(gone, details=lambda: f"{len(machines.list())} machines left")
-        for machine in await self._seed.list(MACHINE, task.namespace):
-            name = machine["metadata"]["name"]
-            gone = machines.wait_for(name, task.namespace, _gone, DELETE_SECONDS)
-            await heartbeating(gone, details=lambda: f"{len(machines.list())} machines left")
+        left = [
+            *(deployments.wait_for(each["metadata"]["name"], task.namespace, _gone, DELETE_SECONDS)
+              for each in await self._seed.list(MACHINE_DEPLOYMENT, task.namespace)),
+            *(machines.wait_for(each["metadata"]["name"], task.namespace, _gone, DELETE_SECONDS)
+              for each in await self._seed.list(MACHINE, task.namespace)),
+        ]  # fmt: skip
+        await heartbeating(
+            _unless_refused(asyncio.gather(*left), machines, started),
+            details=lambda: f"{len(machines.list())} machines left",
+        )
         await self._delete_classes(task.namespace, keep=set())
 
     @activity.defn(name="provider_local.delete_cloud_namespace")
@@ -266,10 +272,26 @@ def is_rolled_out(deployment: Mapping[str, Any], generation: int) -> bool:
     )
 
 
-def _rolled_out(machines: Cache, generation: int, deployment: dict[str, Any] | None) -> bool:
-    for machine in machines.list():
-        _raise_for(machine)
+def _rolled_out(generation: int, deployment: dict[str, Any] | None) -> bool:
     return deployment is not None and is_rolled_out(deployment, generation)
+
+
+async def _unless_refused(wait: Awaitable[object], machines: Cache, since: datetime) -> None:
+    """Await something about machines, or fail as soon as the cloud refuses one in a way only a user can mend."""
+
+    def refused(cache: Cache) -> None:
+        for machine in cache.list():
+            _raise_for(machine, since)
+
+    waiting = asyncio.ensure_future(wait)
+    watching: asyncio.Future[None] = asyncio.ensure_future(machines.wait_until(refused, DELETE_SECONDS))
+    try:
+        done, _ = await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
+        (waiting if waiting in done else watching).result()
+    finally:
+        for task in (waiting, watching):
+            task.cancel()
+        await asyncio.gather(waiting, watching, return_exceptions=True)
 
 
 def _progress(deployments: Cache, name: str) -> str:
@@ -290,11 +312,13 @@ _CODES = {
 """Codes of the machine controller manager that mean more than try again."""
 
 
-def _raise_for(machine: Mapping[str, Any]) -> None:
-    """Raise what only a user can mend, as soon as a machine shows it."""
+def _raise_for(machine: Mapping[str, Any], since: datetime) -> None:
+    """Raise what a machine was refused since then. What is older may have been mended meanwhile."""
     last = (machine.get("status") or {}).get("lastOperation") or {}
-    code = _CODES.get(last.get("errorCode", ""))
-    if last.get("state") == "Failed" and code is not None and not code.retryable:
+    code = _CODES.get(last.get("errorCode") or "")
+    if last.get("state") != "Failed" or code is None or code.retryable:
+        return
+    if datetime.fromisoformat(last["lastUpdateTime"]) >= since.replace(microsecond=0):
         raise permanent(code, f"machine {machine['metadata']['name']}: {last.get('description', '')}")
 
 

@@ -32,8 +32,8 @@ from workers.machine_controller_manager.objects import (
 
 _log = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 15.0
-"""Between tries of a creation that only somebody else can make possible."""
+_RETRY_SECONDS = 5.0
+"""Between tries of what only somebody else can make possible; short, since somebody may wait for it."""
 _DRAIN_SECONDS = 2.0
 """Between looks at a node that is being emptied."""
 _UNREADY_DRAIN = timedelta(minutes=5)
@@ -282,7 +282,8 @@ class MachineController:
         shown = {key: last.get(key) for key in operation}
         # A machine that goes on running is no news; its last operation stays the one that made it so.
         quiet = current.get("phase") == phase == "Running"
-        if not quiet and (shown != operation or last.get("errorCode") != code):
+        # A refusal is written each time: by its time one sees that it still holds.
+        if not quiet and (shown != operation or last.get("errorCode") != code or code is not None):
             wanted["lastOperation"] = {**operation, "lastUpdateTime": now(), "errorCode": code}
         await write_status(self._seed, MACHINE, machine, wanted)
 

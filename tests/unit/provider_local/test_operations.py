@@ -5,6 +5,7 @@ import base64
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -221,30 +222,46 @@ async def test_what_the_spec_no_longer_asks_for_goes_but_not_under_a_machine(pro
     assert {name for name in provider.names(SECRET) if "-z1-" in name} == classes
 
 
+async def refuse(provider: Provider, when: datetime) -> None:
+    """What the machine controller manager would report of credentials that are wrong."""
+    machine = {
+        "apiVersion": "machine.sapcloud.io/v1alpha1",
+        "kind": "Machine",
+        "metadata": {"name": "m", "namespace": CONTROL_PLANE},
+        "spec": {"class": {"kind": "MachineClass", "name": "x"}},
+    }
+    if not provider.seed.of(MACHINE):
+        await provider.seed.create(machine)
+    failed = {
+        "state": "Failed",
+        "errorCode": "Unauthenticated",
+        "description": "no entry",
+        "lastUpdateTime": when.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    await provider.seed.patch(MACHINE, "m", CONTROL_PLANE, {"status": {"lastOperation": failed}}, subresource="status")
+
+
 async def test_a_machine_that_the_cloud_refuses_ends_the_wait_with_its_code(provider: Provider) -> None:
     await provider.trigger(pool("a"))
     async with provider.running():
         await provider.seed.until(lambda: provider.status.get("machineDeployments"))
-        await provider.seed.create(
-            {
-                "apiVersion": "machine.sapcloud.io/v1alpha1",
-                "kind": "Machine",
-                "metadata": {"name": "m", "namespace": CONTROL_PLANE},
-                "spec": {"class": {"kind": "MachineClass", "name": "x"}},
-            }
-        )
-        failed = {"state": "Failed", "errorCode": "Unauthenticated", "description": "no entry"}
-        await provider.seed.patch(
-            MACHINE, "m", CONTROL_PLANE, {"status": {"lastOperation": failed}}, subresource="status"
-        )
-        # The wait looks at machines whenever their deployment changes, and it does.
-        await provider.seed.patch(
-            MACHINE_DEPLOYMENT, "shoot--dev--one-a-z1", CONTROL_PLANE, {"status": {"replicas": 1}}, subresource="status"
-        )
+        await refuse(provider, datetime.now(UTC) + timedelta(seconds=5))
         await provider.seed.until(lambda: provider.state == "Error")
 
     assert provider.status["lastError"]["codes"] == ["ERR_INFRA_UNAUTHENTICATED"]
     assert "no entry" in provider.status["lastError"]["description"]
+
+
+async def test_an_old_refusal_does_not_end_a_new_wait(provider: Provider) -> None:
+    """Credentials were mended, and the machine controller manager has not tried again yet."""
+    await refuse(provider, datetime.now(UTC) - timedelta(minutes=1))
+    await provider.trigger(pool("a"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.status.get("machineDeployments"))
+        await provider.roll_out()
+        await provider.seed.until(lambda: provider.state in ("Succeeded", "Error"))
+
+    assert provider.state == "Succeeded"
 
 
 async def test_deletion_ends_a_creation_that_waits_and_removes_what_it_made(provider: Provider) -> None:
