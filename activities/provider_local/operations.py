@@ -279,12 +279,13 @@ def _rolled_out(generation: int, deployment: dict[str, Any] | None) -> bool:
 async def _unless_refused(wait: Awaitable[object], machines: Cache, since: datetime) -> None:
     """Await something about machines, or fail as soon as the cloud refuses one in a way only a user can mend."""
 
-    def refused(cache: Cache) -> None:
+    def refused(cache: Cache) -> bool:
         for machine in cache.list():
             _raise_for(machine, since)
+        return False
 
     waiting = asyncio.ensure_future(wait)
-    watching: asyncio.Future[None] = asyncio.ensure_future(machines.wait_until(refused, DELETE_SECONDS))
+    watching: asyncio.Future[object] = asyncio.ensure_future(machines.wait_until(refused, DELETE_SECONDS))
     try:
         done, _ = await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
         (waiting if waiting in done else watching).result()
