@@ -178,10 +178,12 @@ def _etcd(config: dict[str, Any], name: str, part: Path) -> Iterator[_Connection
     }
     file = part.with_suffix(".etcd.json")
     file.write_text(json.dumps(settings))
-    process = subprocess.Popen([os.environ.get("ETCD_BINARY", "etcd"), "--config-file", str(file)])
+    log_file = part.with_suffix(".etcd.log")  # it calls its own end an error, several times
+    with log_file.open("wb") as output:
+        process = subprocess.Popen([os.environ.get("ETCD_BINARY", "etcd"), "--config-file", str(file)], stderr=output)
     connection = _Connection(client)
     try:
-        _wait_until_serving(connection, process)
+        _wait_until_serving(connection, process, log_file)
         yield connection
     finally:
         connection.close()
@@ -194,9 +196,10 @@ def _etcd(config: dict[str, Any], name: str, part: Path) -> Iterator[_Connection
             raise
         finally:
             file.unlink(missing_ok=True)
+            log_file.unlink(missing_ok=True)
 
 
-def _wait_until_serving(connection: _Connection, process: "subprocess.Popen[bytes]") -> None:
+def _wait_until_serving(connection: _Connection, process: "subprocess.Popen[bytes]", log_file: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
@@ -205,7 +208,8 @@ def _wait_until_serving(connection: _Connection, process: "subprocess.Popen[byte
         except (OSError, http.client.HTTPException, _Blocked):
             connection.close()
             if process.poll() is not None:
-                raise _Blocked(f"etcd ended with {process.returncode} on the restored data") from None
+                reason = _last_line(log_file.read_text(errors="replace"))
+                raise _Blocked(f"etcd ended with {process.returncode} on the restored data: {reason}") from None
             if time.monotonic() > deadline:
                 raise _Blocked(f"etcd did not serve the restored data in {_START_SECONDS:.0f} s") from None
             time.sleep(0.05)
