@@ -1,0 +1,70 @@
+"""A landscape for the tests: brought up once for all of them, and taken down after the last.
+
+``GARDENER_TEST_LANDSCAPE=NAME`` uses one that is up already, and leaves it up: for those who write tests.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BIN = Path(sys.executable).parent
+_UP_SECONDS = 25 * 60
+"""From nothing: Kubernetes is compiled."""
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """What tests do with a landscape, by the commands that a user has."""
+
+    name: str
+
+    def gardener(self, *arguments: str, timeout: float = 120) -> str:
+        """Output of ``gardener landscape ... --name``; fails the test with all it said if it fails."""
+        return run(BIN / "gardener", "landscape", *arguments, "--name", self.name, timeout=timeout)
+
+    def kubectl(self, cluster: str, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
+        kubeconfig = self.status["clusters"][cluster]["kubeconfig"]
+        return run(BIN / "kubectl", f"--kubeconfig={kubeconfig}", *arguments, stdin=stdin, timeout=timeout)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self.gardener("status", "-o", "json"))
+        return status
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {name: process["pid"] for name, process in self.status["processes"].items()}
+
+    def up(self) -> None:
+        self.gardener("up", timeout=_UP_SECONDS)
+
+    def down(self) -> None:
+        self.gardener("down", timeout=300)
+
+
+def run(*argv: str | Path, stdin: str | None = None, timeout: float = 60) -> str:
+    done = subprocess.run(
+        [str(part) for part in argv], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    if done.returncode:
+        pytest.fail(f"{' '.join(map(str, argv))}\nexit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def landscape() -> Iterator[Landscape]:
+    """A landscape that is up. Whoever breaks something in it mends it."""
+    if name := os.environ.get("GARDENER_TEST_LANDSCAPE"):
+        yield Landscape(name)
+        return
+    landscape = Landscape("test")
+    landscape.up()
+    yield landscape
+    landscape.down()
