@@ -14,7 +14,7 @@ from api.model import ApiModel
 from api.operations import GARDEN_QUEUE
 from workers import registry
 from workers.codec import data_converter
-from workers.heartbeats import Heartbeats
+from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
 from workers.project import run_project_controller
 from workers.runtime import Health, HealthConfig, TemporalConnection, load_config, run_until_signal
@@ -55,6 +55,7 @@ async def run(config_path: str) -> None:
         workflows=[*WORKFLOWS, ReconcileSeed],
         activities=registry.garden_activities(garden, caches),
         interceptors=[Heartbeats(), ActivityInterceptor()],
+        max_heartbeat_throttle_interval=THROTTLE,
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
         ),

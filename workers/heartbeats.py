@@ -6,6 +6,7 @@ those that send their own keep their details.
 """
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
@@ -15,6 +16,10 @@ from temporalio.worker import (
     ExecuteActivityInput,
     Interceptor,
 )
+
+THROTTLE = timedelta(seconds=3)
+"""For ``Worker(max_heartbeat_throttle_interval=THROTTLE)``: a cancellation reaches an activity as the answer to a
+heartbeat, and by default the SDK sends one only after 80 % of its timeout."""
 
 
 class Heartbeats(Interceptor):

@@ -355,6 +355,7 @@ class Flow:
             if self.attempt.deadline is not None:
                 left = self.attempt.deadline - workflow.now()
                 options["schedule_to_close_timeout"] = max(left, timedelta(seconds=1))
+            asked = workflow.now()
             try:
                 result: TaskResult = await workflow.execute_activity(
                     task.activity, argument, result_type=TaskResult, **options
@@ -364,7 +365,7 @@ class Flow:
                 if patience is None or not _is_unanswered(error) or self._stopping:
                     raise
                 if task.unanswered_since is None:
-                    task.unanswered_since = workflow.now() - patience
+                    task.unanswered_since = asked
                     task.note = f"nobody takes tasks from queue {task.queue}"
                     self._show()
                 options["schedule_to_start_timeout"] = min(2 * patience, _LONGEST_UNANSWERED)

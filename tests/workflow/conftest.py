@@ -14,6 +14,7 @@ from tests.workflow.world import World
 from workflows import visibility
 
 TEST_SERVER = Path(sys.executable).parent / "temporal-test-server"
+TEMPORAL = Path(sys.executable).parent / "temporal"
 
 
 @pytest.fixture
@@ -27,6 +28,18 @@ async def env() -> AsyncIterator[WorkflowEnvironment]:
                 search_attributes={key.name: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD for key in visibility.ALL},
             )
         )
+        yield environment
+
+
+@pytest.fixture
+async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
+    """The real server, for what the one that skips time does not do as it does."""
+    async with await WorkflowEnvironment.start_local(
+        dev_server_existing_path=str(TEMPORAL),
+        data_converter=pydantic_data_converter,
+        search_attributes=visibility.ALL,
+        dev_server_log_level="error",
+    ) as environment:
         yield environment
 
 

@@ -15,7 +15,7 @@ from workers.etcd.controller import EtcdController
 from workers.gardenlet.care import CareController
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.seed import SeedController
-from workers.heartbeats import Heartbeats
+from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
 from workers.runtime import Health, load_config, run_until_signal
 
@@ -40,6 +40,7 @@ async def run(config_path: str) -> None:
         task_queue=seed_queue(seed_name),
         activities=registry.seed_activities(clusters, vpn_network=config.vpn.network),
         interceptors=[Heartbeats(), ActivityInterceptor()],
+        max_heartbeat_throttle_interval=THROTTLE,
         max_concurrent_activities=config.max_concurrent_activities,
         graceful_shutdown_timeout=timedelta(seconds=10),
     )

@@ -1,0 +1,219 @@
+"""The graphs of our flows: the ordering invariants of spec/flows.md 6 for whatever a Shoot and its seed look like."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.flows import FlowInput, ShootFacts, Survey
+from api.operations import OperationType, ShootRef, ShootTask
+from workflows.flow import Flow, GraphError, title_of
+from workflows.options import garden_call
+from workflows.shoot.delete import delete_flow
+from workflows.shoot.reconcile import reconcile_flow
+
+TASK = ShootTask(
+    shoot=ShootRef(namespace="garden-local", name="demo", uid="0f3c"),
+    technical_id="shoot--local--demo",
+    seed="seed-1",
+    generation=1,
+    operation=OperationType.CREATE,
+)
+FACTS = st.builds(
+    ShootFacts,
+    workerless=st.booleans(),
+    hibernated=st.booleans(),
+    backup=st.booleans(),
+    skip_readiness=st.booleans(),
+    skip_cleanup=st.booleans(),
+)
+SURVEYS = st.tuples(*[st.booleans()] * 4).map(
+    lambda each: Survey(namespace=each[0], cluster=each[1], control_plane=each[2], controller_manager=each[3])
+)
+ALL_THERE = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True)
+
+
+def reconcile(facts: ShootFacts) -> Flow:
+    return reconcile_flow(FlowInput(task=TASK, facts=facts))
+
+
+def delete(facts: ShootFacts, survey: Survey) -> Flow:
+    return delete_flow(FlowInput(task=TASK, facts=facts), survey)
+
+
+def violations(flow: Flow, *rules: tuple[str, str]) -> Iterable[str]:
+    """Rules (earlier, later) that the order does not keep, among tasks that run."""
+    for earlier, later in rules:
+        if flow.skipped(earlier) or flow.skipped(later):
+            continue
+        if not flow.comes_after(later, earlier):
+            yield f"{later} may run before {earlier}"
+
+
+@given(facts=FACTS)
+def test_reconcile_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
+    flow = reconcile(facts)
+    rules = [
+        # 3: what the operation works towards is pinned first
+        *(("sync_cluster", name) for name in flow.names if name != "sync_cluster"),
+        # 10: etcd before API server before all that needs it
+        ("wait_etcds", "deploy_apiserver"),
+        ("wait_backup_entry", "deploy_etcds"),
+        ("wait_apiserver", "deploy_resource_manager"),
+        ("wait_apiserver", "deploy_kube_controller_manager"),
+        ("wait_apiserver", "init_shoot_client"),
+        ("wait_infrastructure", "deploy_control_plane_extension"),
+        ("wait_infrastructure", "deploy_os_configs"),
+        ("wait_infrastructure", "deploy_worker"),
+        # tables of section 2
+        ("deploy_machine_controller_manager", "deploy_worker"),
+        ("wait_os_configs", "deploy_worker"),
+        ("deploy_node_agent_resources", "deploy_worker"),
+        ("wait_worker", "wait_tunnel"),
+        ("deploy_vpn_server", "wait_tunnel"),
+        ("wait_control_plane_extension", "deploy_os_configs"),
+        ("init_secrets", "deploy_apiserver"),
+        # 12: only after a wholly successful flow
+        *((name, "cleanup_secrets") for name in flow.names if name != "cleanup_secrets"),
+    ]
+    assert list(violations(flow, *rules)) == []
+
+
+@given(facts=FACTS, survey=SURVEYS)
+def test_delete_keeps_the_order_of_flows_md(facts: ShootFacts, survey: Survey) -> None:
+    flow = delete(facts, survey)
+    cleanup = ("clean_webhooks", "clean_extended_apis", "clean_kubernetes_resources")
+    rules = [
+        # 14: user webhooks first
+        *(("clean_webhooks", each) for each in cleanup[1:]),
+        # the controller manager is active before anything it must release is deleted
+        *(("wait_kube_controller_manager_active", each) for each in cleanup[1:]),
+        # load balancers and volumes before nodes
+        ("clean_kubernetes_resources", "delete_worker"),
+        # nodes and ControlPlane before Infrastructure
+        ("wait_worker_deleted", "delete_infrastructure"),
+        ("wait_control_plane_extension_deleted", "delete_infrastructure"),
+        ("wait_worker_deleted", "delete_machine_controller_manager"),
+        ("wait_managed_resources_deleted", "delete_apiserver"),
+        # the API server before its external name; internal name, etcd, namespace last
+        ("wait_apiserver_deleted", "delete_external_dns"),
+        ("wait_infrastructure_deleted", "delete_internal_dns"),
+        ("wait_apiserver_deleted", "delete_etcds"),
+        ("wait_etcds_deleted", "delete_namespace"),
+        ("wait_etcds_deleted", "delete_backup_entry"),
+        ("wait_backup_entry_deleted", "delete_namespace"),
+        # 15: the Cluster object goes last
+        *((name, "delete_cluster") for name in flow.names if name != "delete_cluster"),
+    ]
+    assert list(violations(flow, *rules)) == []
+
+
+@given(facts=FACTS)
+def test_a_deletion_without_a_namespace_builds_nothing(facts: ShootFacts) -> None:
+    nothing = Survey(namespace=False, cluster=False, control_plane=False, controller_manager=False)
+    built = [name for name in delete(facts, nothing).activities if name.startswith(("deploy", "init", "clean"))]
+    assert built == []
+
+
+@given(facts=FACTS)
+def test_a_deletion_never_starts_an_api_server_that_was_not_there(facts: ShootFacts) -> None:
+    half = Survey(namespace=True, cluster=False, control_plane=False, controller_manager=False)
+    assert not {"deploy_etcds", "deploy_apiserver", "deploy_kube_controller_manager"} & set(
+        delete(facts, half).activities
+    )
+
+
+def test_a_workerless_shoot_needs_no_infrastructure_and_no_credentials() -> None:
+    running = set(reconcile(ShootFacts(workerless=True)).activities)
+    assert not running & {"deploy_infrastructure", "deploy_worker", "deploy_cloud_secret", "deploy_network"}
+    assert {"deploy_apiserver", "deploy_resource_manager", "deploy_kube_controller_manager"} <= running
+
+
+@given(facts=FACTS, survey=SURVEYS)
+def test_every_wait_stands_behind_what_it_waits_for(facts: ShootFacts, survey: Survey) -> None:
+    for flow in (reconcile(facts), delete(facts, survey)):
+        for name in flow.names:
+            if not name.startswith("wait_"):
+                continue
+            what = name.removeprefix("wait_")
+            begun = f"delete_{what.removesuffix('_deleted')}" if what.endswith("_deleted") else f"deploy_{what}"
+            if begun in flow.names:
+                assert flow.comes_after(name, begun)
+
+
+@pytest.mark.parametrize("flow", [reconcile(ShootFacts()), delete(ShootFacts(), ALL_THERE)], ids=["create", "delete"])
+def test_every_activity_that_a_flow_names_is_offered_by_the_seeds_worker(flow: Flow) -> None:
+    """Tasks are named by strings; this is what a compiler would check."""
+    from typing import cast
+
+    from activities.kube.clusters import Clusters
+    from workers import registry
+
+    offered = {
+        registry.activity_name(each) for each in registry.seed_activities(cast(Clusters, None), vpn_network="")
+    } | {"survey"}
+    assert set(flow.activities) - offered == set()
+
+
+# The graph itself
+
+
+def flow() -> Flow:
+    return Flow("Test", TASK, queue="q", options=garden_call("test"))
+
+
+def test_a_task_cannot_be_added_twice() -> None:
+    graph = flow()
+    graph.add("a")
+    with pytest.raises(GraphError, match="there twice"):
+        graph.add("a")
+
+
+def test_a_predecessor_must_be_there_so_there_is_no_cycle() -> None:
+    graph = flow()
+    with pytest.raises(GraphError, match="comes after b, which is not there"):
+        graph.add("a", after=["b"])
+
+
+def test_what_makes_a_task_run_again_is_its_input_and_not_the_time() -> None:
+    def digest(task: ShootTask, *inputs: str) -> str:
+        graph = Flow("Test", task, queue="q", options=garden_call("test"))
+        graph.add("a", inputs=inputs)
+        return graph._tasks["a"].digest
+
+    assert digest(TASK) == digest(TASK.model_copy(update={"trigger": "2026-01-01T00:00:00Z"}))
+    assert digest(TASK) != digest(TASK.model_copy(update={"generation": 2}))
+    assert digest(TASK, "secret/1") != digest(TASK, "secret/2")
+
+
+def test_every_task_stands_once_in_the_tree_and_below_a_predecessor() -> None:
+    graph = reconcile(ShootFacts())
+    names = [name for _, name in graph.tree()]
+    assert sorted(names) == sorted(graph.names)
+    for place, name in enumerate(names):
+        assert not graph.after(name) or set(names[:place]) & set(graph.after(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("deploy_apiserver_sni", "Deploy API server SNI"),
+        ("wait_worker", "Wait for worker"),
+        ("init_secrets", "Init secrets"),
+    ],
+)
+def test_titles_are_made_of_names(name: str, title: str) -> None:
+    assert title_of(name) == title
+
+
+def test_the_picture_shows_no_edge_that_follows_from_others() -> None:
+    graph = flow()
+    graph.add("a")
+    graph.add("b", after=["a"])
+    graph.add("c", after=["a", "b"], unless="not wanted")
+    picture = graph.mermaid()
+    assert "a --> b" in picture
+    assert "b --> c" in picture
+    assert "a --> c" not in picture
+    assert ":::skipped" in picture
