@@ -67,6 +67,11 @@ class _Builder:
         self._archives.mkdir(parents=True, exist_ok=True)
 
     def archives(self, role: Role) -> list[Path]:
+        made = self._archives_of(role)
+        self._layers.forget_unused(self._archives)
+        return made
+
+    def _archives_of(self, role: Role) -> list[Path]:
         match role:
             case "seed":
                 ground = self._gardener_ground()
@@ -200,7 +205,7 @@ class _Builder:
         path = self._archives / f"{name}-{key}.tar"
         if not path.exists():
             write_archive(path, contents, self._layers.store)
-        path.touch()  # kept by _prune
+        path.touch()
         return path
 
     def _code(self, role: Role, contents: list[tuple[Image, Image]]) -> Path:
@@ -213,6 +218,8 @@ class _Builder:
             grounds = [layer for _, ground in contents for layer in ground.layers]
             write_archive(path, [image for image, _ in contents], self._layers.store, grounds)
             note.write_text(key)
+        for used in (path, note):
+            used.touch()
         return path
 
 

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
@@ -38,6 +39,8 @@ from workers.cli.main import main
 sys.exit(main())
 """
 
+_KEPT_SECONDS = 7 * 24 * 3600.0
+
 PYTHON_PATH = "/opt/gardener/code:/opt/gardener/packages"
 
 
@@ -49,6 +52,7 @@ class Layers:
         self._cache = cache
         self._known = cache / "layers"
         self._trees = cache / "trees"
+        self._base_tree = self._trees / f"base-{trees.base_key()}"
         self._progress = progress
         for directory in (self._known, self._trees):
             directory.mkdir(parents=True, exist_ok=True)
@@ -58,10 +62,9 @@ class Layers:
         return self._remember("base", trees.base_key(), lambda: self.store.add_tree(self.base_tree(), ("./tmp/*",)))
 
     def base_tree(self) -> Path:
-        tree = self._trees / f"base-{trees.base_key()}"
-        if not tree.exists():
-            trees.make_base(tree, self._cache / "debs", self._progress)
-        return tree
+        if not self._base_tree.exists():
+            trees.make_base(self._base_tree, self._cache / "debs", self._progress)
+        return self._base_tree
 
     def machine(self) -> Blob:
         """The Debian tree of a machine: systemd, containerd, runc, CNI plugins."""
@@ -175,10 +178,23 @@ class Layers:
         if note.exists():
             blob = Blob(**json.loads(note.read_text()))
             if self.store.holds(blob):
+                for used in (note, self.store.path(blob)):
+                    used.touch()
                 return blob
         blob = make()
         note.write_text(json.dumps({"digest": blob.digest, "size": blob.size}))
         return blob
+
+    def forget_unused(self, *more: Path) -> None:
+        """Delete what no run has used for a week: blobs, notes, trees, and files in the directories named."""
+        oldest = time.time() - _KEPT_SECONDS
+        for directory in (self.store.directory, self._known, *more):
+            for file in directory.iterdir():
+                if file.is_file() and file.stat().st_mtime < oldest:
+                    file.unlink(missing_ok=True)
+        for tree in self._trees.iterdir():
+            if tree != self._base_tree and tree.stat().st_mtime < oldest:
+                shutil.rmtree(tree)
 
 
 def _runtime_distributions() -> dict[str, metadata.Distribution]:

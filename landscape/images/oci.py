@@ -83,11 +83,11 @@ class BlobStore:
     """Blobs as files named by their digest."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
 
     def path(self, blob: Blob) -> Path:
-        return self._directory / blob.digest.removeprefix("sha256:")
+        return self.directory / blob.digest.removeprefix("sha256:")
 
     def holds(self, blob: Blob) -> bool:
         try:
@@ -97,7 +97,7 @@ class BlobStore:
 
     def add_tree(self, tree: Path, exclude: Sequence[str] = ()) -> Blob:
         """Make a layer of a directory tree. The same tree gives the same blob, whenever it was written."""
-        handle, name = tempfile.mkstemp(dir=self._directory, prefix=".layer-")
+        handle, name = tempfile.mkstemp(dir=self.directory, prefix=".layer-")
         os.close(handle)
         temporary = Path(name)
         try:

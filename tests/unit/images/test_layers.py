@@ -1,6 +1,8 @@
 """Layers are made once and remembered by what they are made from."""
 
+import os
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,21 @@ def test_a_lost_blob_is_made_again(layers: Layers, tmp_path: Path, said: list[st
     assert layers.files("etcd", [(binary, "/etcd")]) == blob
     assert layers.store.holds(blob)
     assert len(said) == 2
+
+
+def test_what_nobody_used_for_a_week_is_deleted_and_the_rest_kept(layers: Layers, tmp_path: Path) -> None:
+    """A layer of Kubernetes has 145 MB, and each change of a recipe leaves some behind."""
+    binary = tmp_path / "etcd"
+    binary.write_bytes(b"used")
+    used = layers.files("etcd", [(binary, "/etcd")])
+    unused = layers.files("other", [(binary, "/other")])
+    long_ago = time.time() - 8 * 24 * 3600
+    for blob in (used, unused):
+        os.utime(layers.store.path(blob), (long_ago, long_ago))
+    layers.files("etcd", [(binary, "/etcd")])
+    layers.forget_unused()
+    assert layers.store.holds(used)
+    assert not layers.store.holds(unused)
 
 
 def test_components_of_one_binary_are_links_to_it(layers: Layers, tmp_path: Path) -> None:
