@@ -17,6 +17,7 @@ from workers.codec import data_converter
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
 from workers.project import run_project_controller
+from workers.references import run_reference_controllers
 from workers.runtime import Health, HealthConfig, TemporalConnection, load_config, run_until_signal
 from workers.watchers.shoots import ShootWatcher
 from workflows.seed import ReconcileSeed
@@ -69,7 +70,10 @@ async def run(config_path: str) -> None:
     log.info("serving queue %s", GARDEN_QUEUE)
     try:
         await run_until_signal(
-            worker.run(), ShootWatcher(caches, temporal).run(), run_project_controller(garden, caches)
+            worker.run(),
+            ShootWatcher(caches, temporal).run(),
+            run_project_controller(garden, caches),
+            run_reference_controllers(garden, caches),
         )
     finally:
         await runner.cleanup()

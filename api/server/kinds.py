@@ -161,10 +161,7 @@ async def _project_of(namespace: str, garden: Garden) -> Project | None:
 async def validate_cloud_profile(review: Review, garden: Garden) -> list[str]:
     now = datetime.now(UTC)
     if review.operation == "DELETE":
-        shoots = await _shoots(garden, lambda spec: (spec.get("cloudProfile") or {}).get("name") == review.name)
-        if shoots:
-            raise Refusal.forbidden(review, f"it is used by Shoots: {', '.join(map(_name, shoots[:5]))}")
-        return []
+        return []  # a finalizer holds it while Shoots use it
     profile, old = review.models(CloudProfile)
     if not review.spec_changed or review.deleting:
         return []
@@ -288,7 +285,7 @@ async def mutate_binding(review: Review, garden: Garden) -> Object:
 
 
 async def validate_binding(review: Review, garden: Garden) -> list[str]:
-    if review.operation == "DELETE" or (review.operation == "UPDATE" and _finalizer_dropped(review)):
+    if review.operation == "UPDATE" and _finalizer_dropped(review):
         field = "credentialsBindingName" if review.group == SECURITY else "secretBindingName"
         users = [
             each

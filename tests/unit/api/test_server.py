@@ -159,11 +159,20 @@ async def test_deletions_need_confirmation(client, kind):
     assert (await ask(client, "/validate", "DELETE", None, subject))["allowed"]
 
 
-@pytest.mark.parametrize("used", [BINDING, PROFILE, SEED], ids=lambda each: each["kind"])
-async def test_what_a_shoot_uses_cannot_be_deleted(client, garden, used):
-    assert (await ask(client, "/validate", "DELETE", None, used))["allowed"]
+async def test_a_seed_with_shoots_cannot_be_deleted(client, garden):
+    assert (await ask(client, "/validate", "DELETE", None, SEED))["allowed"]
     garden.objects.append(changed(SHOOT, "spec.seedName", "seed-1"))
-    response = await ask(client, "/validate", "DELETE", None, used)
+    response = await ask(client, "/validate", "DELETE", None, SEED)
+    assert "garden-local/demo" in response["status"]["message"]
+
+
+async def test_a_binding_keeps_its_finalizer_while_shoots_use_it(client, garden):
+    """Its deletion may be asked for; nobody may cut it short."""
+    held = changed(BINDING, "metadata.finalizers", ["gardener"])
+    assert (await ask(client, "/validate", "UPDATE", BINDING, held))["allowed"]
+    garden.objects.append(SHOOT)
+    assert (await ask(client, "/validate", "DELETE", None, held))["allowed"]
+    response = await ask(client, "/validate", "UPDATE", BINDING, held)
     assert "garden-local/demo" in response["status"]["message"]
 
 

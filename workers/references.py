@@ -1,0 +1,151 @@
+"""Keeps what Shoots need: bindings, their credentials and cloud profiles go only after their last Shoot.
+
+A deletion is not refused but held by a finalizer. Source: spec/api-core.md 10.1, 12.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from activities.kube.cache import Caches, Key, key_of
+from activities.kube.client import KubeClient, WatchEvent
+from activities.kube.controller import Controller, TryAgain
+from activities.kube.errors import Conflict, NotFound
+from api import resources
+from api.constants import (
+    FINALIZER,
+    FINALIZER_FOREIGN,
+    PROVIDER_PREFIX,
+    REFERENCE_CREDENTIALS_BINDING,
+    REFERENCE_SECRET_BINDING,
+)
+from api.resources import Resource
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+_BINDINGS = {
+    resources.CREDENTIALS_BINDING: ("credentialsBindingName", "credentialsRef", REFERENCE_CREDENTIALS_BINDING),
+    resources.SECRET_BINDING: ("secretBindingName", "secretRef", REFERENCE_SECRET_BINDING),
+}
+"""Field of the Shoot, field of the binding, and label of the credentials."""
+
+
+async def run_reference_controllers(client: KubeClient, caches: Caches) -> None:
+    """Until cancelled."""
+    kinds = (*_BINDINGS, resources.CLOUD_PROFILE)
+    await asyncio.gather(*(caches.of(kind).synced() for kind in (*kinds, resources.SHOOT)))
+    keeper = _Keeper(client, caches)
+    controllers = []
+    for kind in kinds:
+        controller = Controller(f"references of {kind.plural}", partial(keeper.reconcile, kind), workers=1)
+        controller.watch(caches.of(kind))
+        # The last Shoot that goes lets go of what it named.
+        named = partial(_named_by, kind)
+        controller.watch(caches.of(resources.SHOOT), keys=named, when=lambda event: event.type == "DELETED")
+        controllers.append(controller.run())
+    await asyncio.gather(*controllers)
+
+
+def _named_by(kind: Resource, event: WatchEvent) -> Iterable[Key]:
+    name = _name_in(kind, event.object)
+    return [Key(event.object["metadata"]["namespace"] if kind.namespaced else None, name)] if name else []
+
+
+def _name_in(kind: Resource, shoot: Object) -> str | None:
+    """Name of the object of a kind that a Shoot uses."""
+    spec = shoot["spec"]
+    if kind == resources.CLOUD_PROFILE:
+        name = (spec.get("cloudProfile") or {}).get("name") or spec.get("cloudProfileName")
+    else:
+        name = spec.get(_BINDINGS[kind][0])
+    return str(name) if name else None
+
+
+class _Keeper:
+    def __init__(self, client: KubeClient, caches: Caches) -> None:
+        self._client = client
+        self._caches = caches
+
+    async def reconcile(self, kind: Resource, key: Key) -> None:
+        obj = self._caches.of(kind).get(key.name, key.namespace)
+        if obj is None:
+            return
+        if "deletionTimestamp" not in obj["metadata"]:
+            await self._set_finalizer(kind, obj, FINALIZER, wanted=True)
+            if kind in _BINDINGS:
+                await self._keep_credentials(kind, obj)
+        elif not self._used(kind, key):
+            if kind in _BINDINGS:
+                await self._release_credentials(kind, obj)
+            await self._set_finalizer(kind, obj, FINALIZER, wanted=False)
+
+    def _used(self, kind: Resource, key: Key) -> bool:
+        shoots = self._caches.of(resources.SHOOT).list(key.namespace)
+        return any(_name_in(kind, shoot) == key.name for shoot in shoots)
+
+    async def _keep_credentials(self, kind: Resource, binding: Object) -> None:
+        found = await self._credentials(kind, binding)
+        if found is None:
+            raise TryAgain(f"its credentials {_reference(kind, binding)} do not exist")
+        resource, credentials = found
+        labels = {_BINDINGS[kind][2]: "true"}
+        labels |= {f"{PROVIDER_PREFIX}{each}": "true" for each in _providers(binding)}
+        known = credentials["metadata"].get("labels") or {}
+        if not labels.items() <= known.items():
+            patch = {"metadata": {"labels": labels}}
+            metadata = credentials["metadata"]
+            credentials = await self._client.patch(resource, metadata["name"], metadata["namespace"], patch)
+        await self._set_finalizer(resource, credentials, FINALIZER_FOREIGN, wanted=True)
+
+    async def _release_credentials(self, kind: Resource, binding: Object) -> None:
+        """Unless another binding has them, too."""
+        reference = _reference(kind, binding)
+        others = [
+            _reference(each_kind, each)
+            for each_kind in _BINDINGS
+            for each in self._caches.of(each_kind).list()
+            if key_of(each) != key_of(binding) or each_kind != kind
+        ]
+        found = await self._credentials(kind, binding)
+        if reference not in others and found is not None:
+            await self._set_finalizer(*found, FINALIZER_FOREIGN, wanted=False)
+
+    async def _credentials(self, kind: Resource, binding: Object) -> tuple[Resource, Object] | None:
+        version, name_of_kind, namespace, name = _reference(kind, binding)
+        resource = resources.resource_of(version, name_of_kind)
+        found = await self._client.find(resource, name, namespace)
+        return (resource, found) if found is not None else None
+
+    async def _set_finalizer(self, kind: Resource, obj: Object, finalizer: str, *, wanted: bool) -> None:
+        metadata = obj["metadata"]
+        finalizers = metadata.get("finalizers") or []
+        if (finalizer in finalizers) == wanted or (wanted and "deletionTimestamp" in metadata):
+            return
+        rest = [each for each in finalizers if each != finalizer]
+        patch = {
+            "metadata": {
+                "finalizers": [*rest, finalizer] if wanted else rest,
+                "resourceVersion": metadata["resourceVersion"],
+            }
+        }
+        try:
+            await self._client.patch(kind, metadata["name"], metadata.get("namespace"), patch)
+        except NotFound:
+            return
+        except Conflict:
+            raise TryAgain("it has changed meanwhile", after=0.2) from None
+
+
+def _reference(kind: Resource, binding: Object) -> tuple[str, str, str, str]:
+    """apiVersion, kind, namespace and name of a binding's credentials."""
+    reference = binding[_BINDINGS[kind][1]]
+    namespace = reference.get("namespace") or binding["metadata"]["namespace"]
+    return reference.get("apiVersion", "v1"), reference.get("kind", "Secret"), namespace, reference["name"]
+
+
+def _providers(binding: Object) -> list[str]:
+    return [each for each in ((binding.get("provider") or {}).get("type") or "").split(",") if each]
