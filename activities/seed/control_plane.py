@@ -1,26 +1,21 @@
 """The control plane of a shoot in its seed: API server and all that lives beside it."""
 
 import asyncio
-import base64
 import ipaddress
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
 
 from activities.components import (
     apiserver,
+    base,
     controller_manager,
     gardener_access,
     gateway,
     machine_controller_manager,
     resource_manager,
     scheduler,
-    shoot_system,
     vpn_seed_server,
-)
-from activities.components import (
-    base as manifests,
 )
 from activities.components.managed_resource import managed_resource
 from activities.errors import permanent
@@ -28,15 +23,15 @@ from activities.heartbeat import heartbeating
 from activities.kube.client import KubeClient
 from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import Forbidden, NotFound, Unauthorized, Unreachable
-from activities.secrets import crypto
-from activities.secrets.configs import Certificate, KeyAlgorithm, SignedBy, Usage
+from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.secrets.rotation import Rotation
-from activities.seed import rollout
+from activities.seed import first_token, rollout
+from activities.seed.facts import ApiNames, Networks, highly_available
+from activities.seed.first_token import FirstToken
 from activities.seed.gateway import gateway_address
 from api import resources
 from api.errors import ErrorCode
-from api.names import internal_api_domain
 from api.operations import ShootTask, TaskResult
 
 MANAGER = rollout.MANAGER
@@ -49,9 +44,6 @@ _CONTROLLER_MANAGER_SECONDS = 3 * MINUTE
 _CLIENT_SECONDS = 2 * MINUTE
 _DELETION_SECONDS = 5 * MINUTE
 
-_BOOTSTRAP_VALIDITY = timedelta(minutes=10)
-_TOKEN_SECONDS = 12 * 60 * 60
-_RENEW_AT = "serviceaccount.resources.gardener.cloud/token-renew-timestamp"
 _EXPOSURE = "apiserver-exposure"
 
 
@@ -137,7 +129,7 @@ class ControlPlaneActivities:
         server = apiserver.ApiServer(
             namespace=task.technical_id,
             version=view.kubernetes_version,
-            replicas=2 if _highly_available(view) else 1,
+            replicas=2 if highly_available(view) else 1,
             advertise_address=service["spec"]["clusterIP"],
             external_hostname=names.external or names.internal,
             issuer=names.issuer,
@@ -173,11 +165,7 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def deploy_resource_manager(self, task: ShootTask) -> TaskResult:
-        """Apply the resource manager; if its token doesn't work in the shoot, get it one first.
-
-        It requests everybody's tokens, its own too, so nobody gives it the first one but we: with a
-        certificate of the client CA that is made here, lives 10 minutes and is stored nowhere.
-        """
+        """Apply the resource manager; if its token doesn't work in the shoot, get it one first."""
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
         manager = resource_manager.ResourceManager(
@@ -186,11 +174,12 @@ class ControlPlaneActivities:
             workers=not view.workerless,
         )
         objects = resource_manager.objects(manager)
-        access = next(item for item in objects if item["metadata"]["name"] == _access_name(resource_manager.NAME))
+        access = next(item for item in objects if item["metadata"]["name"] == first_token.ACCESS)
         live = await self._clusters.seed.apply(access, manager=MANAGER)
+        token = FirstToken(self._clusters.seed, task.technical_id, secrets)
         note = "its token works"
-        if not await self._token_works(task, live, secrets):
-            await heartbeating(self._bootstrap_resource_manager(task, secrets))
+        if not await token.works(live):
+            await token.obtain()
             note = "got its first token"
         await rollout.deploy(self._clusters.seed, objects)
         return TaskResult(secrets=secrets.generated, note=note)
@@ -204,7 +193,7 @@ class ControlPlaneActivities:
     @activity.defn
     async def delete_resource_manager(self, task: ShootTask) -> TaskResult:
         """Delete it, when no ManagedResource is left for it to look after."""
-        select = manifests.control_plane_labels(resource_manager.NAME)
+        select = base.control_plane_labels(resource_manager.NAME)
         await self._delete_component(task, resource_manager.NAME, select, own=True)
         return TaskResult()
 
@@ -219,7 +208,7 @@ class ControlPlaneActivities:
         wanted = scheduler.Scheduler(
             namespace=task.technical_id,
             version=view.kubernetes_version,
-            replicas=2 if _highly_available(view) else 1,
+            replicas=2 if highly_available(view) else 1,
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             client_ca_bundle=secrets.get("ca-client").name,
             server=server.name,
@@ -238,7 +227,7 @@ class ControlPlaneActivities:
         wanted = controller_manager.ControllerManager(
             namespace=task.technical_id,
             version=view.kubernetes_version,
-            replicas=2 if _highly_available(view) else 1,
+            replicas=2 if highly_available(view) else 1,
             pod_cidrs=networks.pods,
             service_cidrs=networks.services,
             secrets=controller_manager.Secrets(
@@ -286,7 +275,7 @@ class ControlPlaneActivities:
     @activity.defn
     async def delete_machine_controller_manager(self, task: ShootTask) -> TaskResult:
         """Delete it, when no machine is left for it to look after."""
-        select = manifests.control_plane_labels(machine_controller_manager.NAME)
+        select = base.control_plane_labels(machine_controller_manager.NAME)
         await self._delete_component(task, machine_controller_manager.NAME, select, own=True)
         return TaskResult()
 
@@ -432,117 +421,6 @@ class ControlPlaneActivities:
             return (cidr,)
         return tuple((status.get("networking") or {}).get("nodes") or ())
 
-    # The resource manager's first token
-
-    async def _token_works(self, task: ShootTask, access: dict[str, Any], secrets: SecretsManager) -> bool:
-        """Whether the resource manager may still do everything in the shoot."""
-        encoded = (access.get("data") or {}).get("token")
-        if not encoded:
-            return False
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {"verb": "*", "group": "*", "resource": "*"}},
-        }
-        user = {"token": base64.b64decode(encoded).decode()}
-        async with await self._bootstrap_client(task, secrets, user) as shoot:
-            try:
-                path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-                answer = await shoot.request("POST", path, body=review)
-            except Unauthorized:
-                return False
-        return bool(answer["status"]["allowed"])
-
-    async def _bootstrap_resource_manager(self, task: ShootTask, secrets: SecretsManager) -> None:
-        pair = crypto.signed(
-            "gardener.cloud:system:gardener-resource-manager",
-            organizations=["system:masters"],
-            ca=secrets.get("ca-client", Which.CURRENT).key_pair(),
-            usage=Usage.CLIENT,
-            algorithm=KeyAlgorithm.P256,
-            now=datetime.now(UTC),
-            validity=_BOOTSTRAP_VALIDITY,
-        )
-        user = {"client-certificate-data": _text(pair.certificate), "client-key-data": _text(pair.key)}
-        async with await self._bootstrap_client(task, secrets, user) as shoot:
-            # The owners' right, too: the cluster is theirs from now on, not when all system components are up.
-            for item in (shoot_system.owners(), *resource_manager.shoot_objects()):
-                await shoot.apply(item, manager=MANAGER)
-            answer = await shoot.request(
-                "POST",
-                f"/api/v1/namespaces/kube-system/serviceaccounts/{resource_manager.NAME}/token",
-                body={
-                    "apiVersion": "authentication.k8s.io/v1",
-                    "kind": "TokenRequest",
-                    "spec": {"expirationSeconds": _TOKEN_SECONDS},
-                },
-            )
-        renew_at = datetime.now(UTC) + timedelta(seconds=_TOKEN_SECONDS * 0.8)
-        patch = {
-            "metadata": {"annotations": {_RENEW_AT: renew_at.strftime("%Y-%m-%dT%H:%M:%SZ")}},
-            "data": {"token": _text(answer["status"]["token"].encode())},
-        }
-        await self._clusters.seed.patch(resources.SECRET, _access_name(resource_manager.NAME), task.technical_id, patch)
-
-    async def _bootstrap_client(self, task: ShootTask, secrets: SecretsManager, user: dict[str, str]) -> KubeClient:
-        service = await self._clusters.seed.get(resources.SERVICE, apiserver.NAME, task.technical_id)
-        cluster = {
-            "server": f"https://{service['spec']['clusterIP']}:{apiserver.PORT}",
-            "tls-server-name": f"{apiserver.NAME}.{task.technical_id}.svc",
-            "certificate-authority-data": _text(secrets.get("ca").data["bundle.crt"]),
-        }
-        return KubeClient.from_kubeconfig(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "clusters": [{"name": "shoot", "cluster": cluster}],
-                "users": [{"name": "shoot", "user": user}],
-                "contexts": [{"name": "shoot", "context": {"cluster": "shoot", "user": "shoot"}}],
-                "current-context": "shoot",
-            }
-        )
-
-
-class ApiNames:
-    """Host names of a shoot's API server."""
-
-    def __init__(self, internal: str, external: str, domain: str, issuer: str) -> None:
-        self.internal = internal
-        self.external = external
-        """Empty if the Shoot has no domain."""
-        self.domain = domain
-        self.issuer = issuer
-        """URL in service account tokens."""
-
-    @classmethod
-    def of(cls, view: ClusterView) -> "ApiNames":
-        internal = internal_api_domain(view.technical_id, view.seed["spec"]["dns"]["internal"]["domain"])
-        domain = (view.shoot["spec"].get("dns") or {}).get("domain") or ""
-        settings = view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}
-        issuer = (settings.get("serviceAccountConfig") or {}).get("issuer") or f"https://{internal}"
-        return cls(internal, f"api.{domain}" if domain else "", domain, issuer)
-
-
-class Networks:
-    """CIDRs of a shoot, first family first."""
-
-    def __init__(self, pods: tuple[str, ...], services: tuple[str, ...], nodes: tuple[str, ...]) -> None:
-        self.pods = pods
-        self.services = services
-        self.nodes = nodes
-        """Empty if only the Infrastructure knows."""
-
-    @classmethod
-    def of(cls, view: ClusterView) -> "Networks":
-        wanted = view.shoot["spec"].get("networking") or {}
-        status = (view.shoot.get("status") or {}).get("networking") or {}
-
-        def of(kind: str) -> tuple[str, ...]:
-            # The status has the second family of a dual-stack shoot, too.
-            return tuple(status.get(kind) or ([wanted[kind]] if wanted.get(kind) else ()))
-
-        return cls(of("pods"), of("services"), of("nodes"))
-
 
 async def _apiserver_secrets(
     secrets: SecretsManager, view: ClusterView, names: ApiNames, networks: Networks
@@ -653,16 +531,8 @@ def _refuse_overlap(tunnel: str, shoot_networks: list[str]) -> None:
             )
 
 
-def _highly_available(view: ClusterView) -> bool:
-    return bool((view.shoot["spec"].get("controlPlane") or {}).get("highAvailability"))
-
-
 def _access_name(component: str) -> str:
-    return manifests.shoot_access_name(component)
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+    return base.shoot_access_name(component)
 
 
 def _rights(name: str, task: ShootTask, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.secrets.rotation import Rotation
 from activities.seed import rollout
-from activities.seed.control_plane import ApiNames, Networks
+from activities.seed.facts import ApiNames, Networks
 from api import resources
 from api.operations import ShootTask, TaskResult
 

@@ -1,0 +1,332 @@
+"""The activities that build a control plane, between three API servers in memory."""
+
+import base64
+import json
+
+import pytest
+from aiohttp import web
+from temporalio.exceptions import ApplicationError
+
+from activities.kube.clusters import Clusters
+from activities.secrets.configs import (
+    Certificate,
+    CertificateAuthority,
+    EncryptionConfiguration,
+    EtcdEncryptionKey,
+    GenericTokenKubeconfig,
+    ServiceAccountKey,
+    StaticToken,
+    Usage,
+    VPNTlsAuth,
+)
+from activities.secrets.manager import SecretsManager
+from activities.seed.control_plane import ControlPlaneActivities
+from activities.seed.first_token import FirstToken
+from activities.shoot.system import ShootSystemActivities
+from api.operations import OperationType, ShootRef, ShootTask
+from tests.unit.kube.api_server import ApiServer
+
+NAMESPACE = "shoot--dev--a"
+SECRETS = "/api/v1/secrets"
+SHOOTS = "/apis/core.gardener.cloud/v1beta1/shoots"
+TASK = ShootTask(
+    shoot=ShootRef(namespace="garden-dev", name="a", uid="u-1"),
+    technical_id=NAMESPACE,
+    seed="seed-1",
+    generation=1,
+    operation=OperationType.CREATE,
+)
+SHOOT = {
+    "apiVersion": "core.gardener.cloud/v1beta1",
+    "kind": "Shoot",
+    "metadata": {"name": "a", "namespace": "garden-dev", "uid": "u-1"},
+    "spec": {
+        "region": "local",
+        "dns": {"domain": "a.dev.shoot.example.org"},
+        "kubernetes": {"version": "1.37.1"},
+        "networking": {"pods": "100.112.0.0/16", "services": "100.68.0.0/16", "nodes": "198.18.8.0/22"},
+        "provider": {"type": "local", "workers": [{"name": "w"}]},
+    },
+}
+SEED = {"metadata": {"name": "seed-1"}, "spec": {"dns": {"internal": {"domain": "internal.example.org"}}}}
+AUTHORITIES = ("ca", "ca-etcd", "ca-front-proxy", "ca-kubelet", "ca-metrics-server", "ca-vpn")
+
+
+class World:
+    """Garden, seed and shoot, with the secrets that earlier tasks make."""
+
+    def __init__(self, garden, seed, shoot, clusters):
+        self.garden, self.seed, self.shoot, self.clusters = garden, seed, shoot, clusters
+        self.control_plane = ControlPlaneActivities(clusters, vpn_network="198.19.255.0/24")
+        self.system = ShootSystemActivities(clusters, vpn_network="198.19.255.0/24")
+
+    def pin(self, shoot):
+        cluster = {
+            "apiVersion": "extensions.gardener.cloud/v1alpha1",
+            "kind": "Cluster",
+            "metadata": {"name": NAMESPACE},
+            "spec": {"shoot": shoot, "seed": SEED, "cloudProfile": {"kind": "CloudProfile"}},
+        }
+        self.seed.put("/apis/extensions.gardener.cloud/v1alpha1/clusters", cluster)
+
+    def secret(self, name):
+        return self.seed.find(SECRETS, name, NAMESPACE)
+
+    def values(self):
+        """Everything in Secrets of the seed that must be nowhere else."""
+        private = ("ca.key", "tls.key", "id_rsa", "secret", "static_tokens.csv", "vpn.tlsauth", "token")
+        for (path, _, _), item in self.seed.objects.items():
+            if path == SECRETS:
+                for key, value in (item.get("data") or {}).items():
+                    if key in private:
+                        yield base64.b64decode(value)
+
+
+@pytest.fixture
+async def world(monkeypatch):
+    async with (
+        ApiServer().running() as garden,
+        ApiServer().running() as seed,
+        ApiServer().running() as shoot,
+    ):
+        clusters = Clusters(garden.client(), seed.client(), "seed-1")
+        service = {"metadata": {"name": "kube-apiserver", "namespace": NAMESPACE}, "spec": {"clusterIP": "100.64.1.7"}}
+        seed.put("/api/v1/services", service)
+        garden.put(SHOOTS, {**SHOOT, "status": {"technicalID": NAMESPACE}})
+        made = World(garden, seed, shoot, clusters)
+        made.pin(SHOOT)
+        await generate_what_init_secrets_makes(clusters.seed)
+
+        async def client(_, user):
+            return shoot.client(user.get("token", "certificate"))
+
+        monkeypatch.setattr(FirstToken, "_client", client)
+        try:
+            yield made
+        finally:
+            await clusters.close()
+
+
+async def generate_what_init_secrets_makes(seed):
+    manager = await SecretsManager.load(seed, namespace=NAMESPACE)
+    for name in AUTHORITIES:
+        await manager.generate(CertificateAuthority(name))
+    await manager.generate(CertificateAuthority("ca-client", hashed_name=True))
+    await manager.generate(ServiceAccountKey("service-account-key"))
+    await manager.generate(StaticToken("kube-apiserver-static-token"))
+    key = await manager.generate(EtcdEncryptionKey("kube-apiserver-etcd-encryption-key"))
+    await manager.generate(EncryptionConfiguration("kube-apiserver-etcd-encryption-configuration", (key.data,)))
+    await manager.generate(VPNTlsAuth("vpn-seed-server-tlsauth"))
+    await manager.generate(GenericTokenKubeconfig("generic-token-kubeconfig", "https://kube-apiserver", b"ca"))
+    await manager.generate(
+        Certificate(name="etcd-client", common_name="etcd-client", usage=Usage.CLIENT, signer="ca-etcd")
+    )
+
+
+def with_settings(**settings):
+    return {**SHOOT, "spec": {**SHOOT["spec"], "kubernetes": {"version": "1.37.1", **settings}}}
+
+
+async def test_no_private_key_or_token_leaves_the_secrets(world):
+    """Whoever may read Deployments, ConfigMaps or histories must learn nothing from them."""
+    results = [
+        await activity(TASK)
+        for activity in (
+            world.control_plane.deploy_apiserver,
+            world.control_plane.deploy_kube_controller_manager,
+            world.control_plane.deploy_scheduler,
+            world.control_plane.deploy_vpn_server,
+            world.control_plane.deploy_machine_controller_manager,
+            world.system.deploy_vpn_shoot,
+            world.system.deploy_metrics_server,
+        )
+    ]
+    elsewhere = json.dumps(
+        [item for (path, _, _), item in world.seed.objects.items() if path != SECRETS]
+        + [result.model_dump() for result in results]
+    )
+    values = list(world.values())
+
+    assert len(values) > 15
+    for value in values:
+        assert base64.b64encode(value).decode() not in elsewhere
+        assert json.dumps(value.decode(errors="replace"))[1:-1] not in elsewhere
+
+
+async def test_what_the_api_server_mounts_is_reported_for_the_cleanup(world):
+    """cleanup_secrets deletes what no task names: a mounted Secret that is not named would be lost."""
+    result = await world.control_plane.deploy_apiserver(TASK)
+    deployment = world.seed.find("/apis/apps/v1/deployments", "kube-apiserver", NAMESPACE)
+    mounted = {
+        volume["secret"]["secretName"]
+        for volume in deployment["spec"]["template"]["spec"]["volumes"]
+        if "secret" in volume
+    }
+
+    assert len(mounted) == 15
+    assert mounted <= set(result.secrets)
+
+
+async def test_a_second_run_makes_nothing_anew(world):
+    await world.control_plane.deploy_apiserver(TASK)
+    before = {place: item["metadata"]["resourceVersion"] for place, item in world.seed.objects.items()}
+    await world.control_plane.deploy_apiserver(TASK)
+
+    assert {place: item["metadata"]["resourceVersion"] for place, item in world.seed.objects.items()} == before
+
+
+async def test_owners_learn_all_names_of_their_api_server(world):
+    await world.control_plane.update_advertised_addresses(TASK)
+
+    assert world.garden.find(SHOOTS, "a", "garden-dev")["status"] == {
+        "technicalID": NAMESPACE,
+        "advertisedAddresses": [
+            {"name": "external", "url": "https://api.a.dev.shoot.example.org"},
+            {"name": "internal", "url": "https://api.a.dev.internal.example.org"},
+            {"name": "service-account-issuer", "url": "https://api.a.dev.internal.example.org"},
+        ],
+    }
+
+
+async def test_a_missing_audit_policy_is_the_owners_to_mend(world):
+    policy = {"auditPolicy": {"configMapRef": {"name": "my-policy"}}}
+    world.pin(with_settings(kubeAPIServer={"auditConfig": policy}))
+
+    with pytest.raises(ApplicationError, match="ConfigMap garden-dev/my-policy") as refused:
+        await world.control_plane.deploy_apiserver(TASK)
+    assert refused.value.type == "ERR_CONFIGURATION_PROBLEM"
+    assert refused.value.non_retryable
+
+
+async def test_a_shoot_whose_network_meets_the_tunnels_is_refused(world):
+    networking = {**SHOOT["spec"]["networking"], "pods": "198.19.0.0/16"}
+    world.pin({**SHOOT, "spec": {**SHOOT["spec"], "networking": networking}})
+
+    with pytest.raises(ApplicationError, match=r"198\.19\.0\.0/16 of the shoot meets the VPN") as refused:
+        await world.control_plane.deploy_vpn_server(TASK)
+    assert refused.value.type == "ERR_CONFIGURATION_PROBLEM"
+
+
+# The resource manager's token
+
+
+def tell_about_rights(world, *, allowed):
+    def answer(request):
+        if not request.path.endswith("/selfsubjectaccessreviews"):
+            return None
+        token = request.headers["Authorization"].removeprefix("Bearer ")
+        if token not in world.shoot.tokens:
+            return web.json_response({"kind": "Status", "code": 401, "reason": "Unauthorized"}, status=401)
+        return web.json_response({"status": {"allowed": allowed}}, status=201)
+
+    world.shoot.answer = answer
+
+
+async def test_the_resource_manager_gets_its_first_token_and_keeps_it(world):
+    tell_about_rights(world, allowed=True)
+    first = await world.control_plane.deploy_resource_manager(TASK)
+    access = world.secret("shoot-access-gardener-resource-manager")
+    token = base64.b64decode(access["data"]["token"]).decode()
+    second = await world.control_plane.deploy_resource_manager(TASK)
+
+    assert (first.note, second.note) == ("got its first token", "its token works")
+    assert world.shoot.tokens == {token: "kube-system:gardener-resource-manager"}
+    assert "serviceaccount.resources.gardener.cloud/token-renew-timestamp" in access["metadata"]["annotations"]
+    assert world.secret("shoot-access-gardener-resource-manager") == access
+
+
+@pytest.mark.parametrize("loss", ["token expired", "rights removed"])
+async def test_a_resource_manager_that_was_locked_out_is_let_in_again(world, loss):
+    """It renews its own token, so after a long sleep or a deleted binding nobody but we can help it."""
+    tell_about_rights(world, allowed=True)
+    await world.control_plane.deploy_resource_manager(TASK)
+    if loss == "token expired":
+        world.shoot.tokens.clear()
+    else:
+        tell_about_rights(world, allowed=False)
+    result = await world.control_plane.deploy_resource_manager(TASK)
+
+    assert result.note == "got its first token"
+
+
+async def test_owners_are_let_in_before_the_system_components_are_there(world):
+    tell_about_rights(world, allowed=True)
+    await world.control_plane.deploy_resource_manager(TASK)
+    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+
+    assert world.shoot.find(bindings, "gardener.cloud:system:admins")
+
+
+async def test_no_bootstrap_credential_is_stored(world):
+    """A certificate of system:masters would open the cluster to whoever reads the seed's Secrets."""
+    tell_about_rights(world, allowed=True)
+    await world.control_plane.deploy_resource_manager(TASK)
+
+    assert not [name for (path, _, name) in world.seed.objects if path == SECRETS and "bootstrap" in name]
+
+
+# Our own access
+
+
+async def test_our_token_is_not_lost_when_the_access_is_applied_again(world):
+    await world.control_plane.deploy_gardener_access(TASK)
+    secret = world.secret("gardener-internal")
+    kubeconfig = json.loads(base64.b64decode(secret["data"]["kubeconfig"]))
+    assert kubeconfig["clusters"][0]["cluster"]["server"] == "https://api.a.dev.internal.example.org"
+    kubeconfig["users"][0]["user"] = {"token": "t"}
+    encoded = base64.b64encode(json.dumps(kubeconfig).encode()).decode()
+    world.seed.change(SECRETS, "gardener-internal", NAMESPACE, {"data": {"kubeconfig": encoded}})
+
+    await world.control_plane.deploy_gardener_access(TASK)
+    assert world.secret("gardener-internal")["data"]["kubeconfig"] == encoded
+
+
+# The way back
+
+
+async def test_deletion_takes_what_deployment_made_and_can_be_repeated(world):
+    tell_about_rights(world, allowed=True)
+    for activity in (
+        world.control_plane.deploy_apiserver,
+        world.control_plane.deploy_apiserver_sni,
+        world.control_plane.deploy_resource_manager,
+        world.control_plane.deploy_machine_controller_manager,
+    ):
+        await activity(TASK)
+    for _ in range(2):
+        await world.control_plane.delete_machine_controller_manager(TASK)
+        await world.control_plane.delete_apiserver(TASK)
+        await world.control_plane.delete_apiserver_sni(TASK)
+        await world.control_plane.delete_api_service(TASK)
+        await world.control_plane.delete_resource_manager(TASK)
+
+    kept = (SECRETS, "/apis/extensions.gardener.cloud/v1alpha1/clusters")
+    left = [(path, name) for (path, _, name) in world.seed.objects if path not in kept]
+    rights = "shoot-core-machine-controller-manager"
+    assert left == [("/apis/resources.gardener.cloud/v1alpha1/managedresources", rights)]
+
+
+async def test_switching_kube_proxy_off_removes_it(world):
+    resources = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
+    await world.system.deploy_kube_proxy(TASK)
+    assert world.seed.find(resources, "shoot-core-kube-proxy", NAMESPACE)
+
+    world.pin(with_settings(kubeProxy={"enabled": False}))
+    await world.system.deploy_kube_proxy(TASK)
+    assert world.seed.find(resources, "shoot-core-kube-proxy", NAMESPACE) is None
+
+
+async def test_only_what_is_ours_is_taken_back(world):
+    """Extensions delete their own ManagedResources, in their own order."""
+    resources = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
+    foreign = {"metadata": {"name": "extension-network", "namespace": NAMESPACE}, "spec": {}}
+    world.seed.put(resources, foreign)
+    await world.system.deploy_shoot_namespaces(TASK)
+    await world.system.deploy_coredns(TASK)
+
+    result = await world.system.delete_managed_resources(TASK)
+    await world.system.wait_managed_resources_deleted(TASK)
+
+    assert result.note == "2 components"
+    assert [name for (path, _, name) in world.seed.objects if path == resources] == ["extension-network"]
+    assert world.secret("managedresource-shoot-core-coredns") is None
