@@ -16,8 +16,12 @@ Handler = Callable[[WatchEvent], None]
 _log = logging.getLogger(__name__)
 
 _FIRST_DELAY = 0.2
-_LONGEST_DELAY = 10.0
+_LONGEST_DELAY = 3.0
 """Seconds between attempts to reach the API server again; short, because waiters sleep on it."""
+
+
+_IDLE_SECONDS = 15 * 60.0
+"""How long the cache of one namespace is kept for the next who asks: shoots come and go, their caches must, too."""
 
 
 class Key(NamedTuple):
@@ -54,6 +58,7 @@ class Cache:
         self._synced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._last_error = ""
+        self._last_used = 0.0
 
     def start(self) -> None:
         if self._task is None:
@@ -66,6 +71,21 @@ class Cache:
             self._task.cancel()
             await asyncio.wait({self._task})
             self._task = None
+
+    def stop(self) -> None:
+        """Like close, without waiting for the connection to be gone."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def idle_seconds(self) -> float:
+        """For how long nobody has subscribed, waited or asked ``Caches`` for it."""
+        now = asyncio.get_running_loop().time()
+        if self._handlers or not self._last_used:
+            self._last_used = now
+        return now - self._last_used
+
+    def touch(self) -> None:
+        self._last_used = asyncio.get_running_loop().time()
 
     def get(self, name: str, namespace: str | None = None) -> Object | None:
         """The object; the namespace may be left out if the cache has just one."""
@@ -157,6 +177,7 @@ class Cache:
                         await changed.wait()
                 finally:
                     unsubscribe()
+                    self.touch()
         except TimeoutError:
             lost = f"; the watch is broken: {self._last_error}" if self._last_error else ""
             raise TimeoutError(f"{what} was not as wanted after {timeout:.0f} s{lost}") from None
@@ -261,12 +282,19 @@ class Caches:
         self._caches: dict[tuple[Resource, str | None, str, str], Cache] = {}
 
     def of(self, resource: Resource, namespace: str | None = None, labels: str = "", fields: str = "") -> Cache:
-        """The cache of a resource; start it before the write whose effect you wait for, or after: both work."""
+        """The cache of a resource; ask before the write whose effect you wait for, or after: both work.
+
+        Those of one namespace are dropped when nobody has used them for a while: subscribe, or ask
+        again instead of keeping them.
+        """
+        for idle in [key for key, cache in self._caches.items() if key[1] and cache.idle_seconds() > _IDLE_SECONDS]:
+            self._caches.pop(idle).stop()
         key = (resource, namespace if resource.namespaced else None, labels, fields)
         cache = self._caches.get(key)
         if cache is None:
             cache = self._caches[key] = Cache(self.client, resource, key[1], labels, fields)
             cache.start()
+        cache.touch()
         return cache
 
     async def forget(self, namespace: str) -> None:

@@ -3,12 +3,13 @@
 import asyncio
 import base64
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from activities.kube.cache import Cache, Caches
-from activities.kube.client import KubeClient, Object
+from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.errors import NotFound
 from activities.kube.kubeconfig import Endpoint, endpoint_of, parse_kubeconfig
 from api.resources import CLUSTER, SECRET, SERVICE
@@ -76,7 +77,7 @@ class Clusters:
     garden_caches: Caches = field(init=False)
     seed_caches: Caches = field(init=False)
     _shoots: dict[str, "_ShootAccess"] = field(init=False, default_factory=dict, repr=False)
-    _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock, repr=False)
+    _closing: set[asyncio.Task[None]] = field(init=False, default_factory=set, repr=False)
 
     def __post_init__(self) -> None:
         self.garden_caches = Caches(self.garden)
@@ -98,13 +99,22 @@ class Clusters:
 
         Don't keep it longer than an activity. Raises NotFound while the shoot has no access for us.
         """
-        async with self._lock:
-            access = self._shoots.get(technical_id)
-            if access is None or access.lost:
-                if access is not None:
-                    await access.close()
-                access = self._shoots[technical_id] = _ShootAccess(self.seed, technical_id)
-        return await access.client()
+        access = self._shoots.get(technical_id)
+        if access is None:
+            access = self._shoots[technical_id] = _ShootAccess(self.seed, technical_id, self._drop)
+        try:
+            return await access.client()
+        except NotFound:
+            self._drop(access)
+            raise
+
+    def _drop(self, access: "_ShootAccess") -> None:
+        """Forget a shoot whose Secret is gone: it is being deleted, or will be another one."""
+        if self._shoots.get(access.technical_id) is access:
+            del self._shoots[access.technical_id]
+            closing = asyncio.create_task(access.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     async def forget_shoot(self, technical_id: str) -> None:
         """Drop the connections of a shoot that is put to sleep or deleted."""
@@ -123,6 +133,7 @@ class Clusters:
         await asyncio.gather(self.garden_caches.close(), self.seed_caches.close())
         await asyncio.gather(*(access.close() for access in self._shoots.values()))
         self._shoots.clear()
+        await asyncio.gather(*self._closing)
         await self.garden.close()
         await self.seed.close()
 
@@ -130,26 +141,27 @@ class Clusters:
 class _ShootAccess:
     """One shoot's client, and the watch on the Secret it comes from."""
 
-    def __init__(self, seed: KubeClient, technical_id: str) -> None:
+    def __init__(self, seed: KubeClient, technical_id: str, on_lost: Callable[["_ShootAccess"], None]) -> None:
+        self.technical_id = technical_id
         self._seed = seed
-        self._namespace = technical_id
+        self._on_lost = on_lost
         self._secret = Cache(seed, SECRET, technical_id, fields=f"metadata.name={SHOOT_KUBECONFIG}")
+        self._secret.subscribe(self._on_event)
         self._secret.start()
         self._client: KubeClient | None = None
         self._made_of = ""
         self._making = asyncio.Lock()
 
-    @property
-    def lost(self) -> bool:
-        """The Secret was there and is gone: so is the shoot, or it is another one."""
-        return self._client is not None and self._secret.get(SHOOT_KUBECONFIG) is None
+    def _on_event(self, event: WatchEvent) -> None:
+        if event.type == "DELETED":
+            self._on_lost(self)
 
     async def client(self) -> KubeClient:
         async with self._making:
             secret = self._secret.get(SHOOT_KUBECONFIG) if self._secret.is_synced else None
             if secret is None:
                 # Perhaps written a moment ago: the cluster knows better than the cache.
-                secret = await self._seed.get(SECRET, SHOOT_KUBECONFIG, self._namespace)
+                secret = await self._seed.get(SECRET, SHOOT_KUBECONFIG, self.technical_id)
             version = secret["metadata"]["resourceVersion"]
             if self._client is None:
                 self._client = KubeClient(await self._endpoint(secret))
@@ -159,14 +171,14 @@ class _ShootAccess:
             return self._client
 
     async def _endpoint(self, secret: Object) -> Endpoint:
-        doing = f"reading access to shoot {self._namespace} from Secret {SHOOT_KUBECONFIG}"
+        doing = f"reading access to shoot {self.technical_id} from Secret {SHOOT_KUBECONFIG}"
         encoded = (secret.get("data") or {}).get("kubeconfig")
         if not encoded:
             raise NotFound(404, "NoKubeconfig", doing)
         endpoint = endpoint_of(parse_kubeconfig(base64.b64decode(encoded)))
         if not (endpoint.token or endpoint.certificate):
             raise NotFound(404, "NoCredentialsYet", doing)
-        service = await self._seed.get(SERVICE, API_SERVER, self._namespace)
+        service = await self._seed.get(SERVICE, API_SERVER, self.technical_id)
         address = service["spec"].get("clusterIP")
         if not address or address == "None":
             return endpoint
@@ -174,7 +186,7 @@ class _ShootAccess:
         return dataclasses.replace(
             endpoint,
             server=f"https://{host}:{service['spec']['ports'][0]['port']}",
-            tls_server_name=f"{API_SERVER}.{self._namespace}.svc",
+            tls_server_name=f"{API_SERVER}.{self.technical_id}.svc",
         )
 
     async def close(self) -> None:

@@ -40,7 +40,7 @@ async def clusters(shoot):
 
 @pytest.fixture
 def activities(clusters, monkeypatch):
-    monkeypatch.setattr(cleanup, "_PATIENCE", 5.0)
+    monkeypatch.setattr(cleanup, "_PATIENCE", 20.0)
     return cleanup.CleanupActivities(clusters)
 
 

@@ -29,7 +29,7 @@ def config_map(name="one", namespace="ns", **data):
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": data}
 
 
-async def value_is(cache, value, name="one", timeout=5):
+async def value_is(cache, value, name="one", timeout=20):
     return await cache.wait_for(name, "ns", lambda obj: obj is not None and obj["data"].get("a") == value, timeout)
 
 
@@ -60,7 +60,7 @@ async def test_a_wait_for_a_deletion_sees_it(api, caches):
     api.put(CONFIG_MAPS, config_map())
     cache = caches.of(CONFIG_MAP)
     await cache.synced()
-    gone = asyncio.create_task(cache.wait_for("one", "ns", lambda obj: obj is None, 5))
+    gone = asyncio.create_task(cache.wait_for("one", "ns", lambda obj: obj is None, 20))
     await asyncio.sleep(0)
 
     api.remove(CONFIG_MAPS, "one", "ns")
@@ -179,7 +179,7 @@ async def test_a_server_that_is_away_at_the_start_is_found_when_it_comes(api, ca
     api.answer = lambda _: refuse(503, "ServiceUnavailable", "starting")
     cache = caches.of(CONFIG_MAP, "ns")
     with pytest.raises(TimeoutError, match="503 ServiceUnavailable"):
-        await cache.synced(0.1)
+        await cache.synced(2)
     api.put(CONFIG_MAPS, config_map(a="1"))
     api.answer = lambda _: None
 
@@ -193,7 +193,7 @@ async def test_a_wait_that_fails_because_the_watch_is_broken_says_so(api, caches
     api.cut_watches()
 
     with pytest.raises(TimeoutError, match=r"the watch is broken: .*403 Forbidden"):
-        await value_is(cache, "1", timeout=0.5)
+        await value_is(cache, "1", timeout=2)
 
 
 async def test_a_handler_that_fails_does_not_stop_the_others(api, caches):
@@ -250,6 +250,19 @@ async def test_a_forgotten_namespace_is_watched_no_more(api, caches):
         while api.watching:
             api.bookmark()  # the server notices when it writes
             await asyncio.sleep(0.01)
+
+
+async def test_the_cache_of_a_namespace_that_nobody_uses_is_dropped(api, caches, monkeypatch):
+    """A gardenlet sees thousands of shoots come and go; a watch each would stay open for ever."""
+    idle, subscribed, whole = caches.of(CONFIG_MAP, "ns"), caches.of(CONFIG_MAP, "other"), caches.of(CONFIG_MAP)
+    subscribed.subscribe(lambda _: None)
+    await watched(api, 3)
+    monkeypatch.setattr(module, "_IDLE_SECONDS", 0.01)
+    await asyncio.sleep(0.03)
+
+    assert caches.of(CONFIG_MAP) is whole
+    assert caches.of(CONFIG_MAP, "other") is subscribed
+    assert caches.of(CONFIG_MAP, "ns") is not idle
 
 
 async def test_a_cancelled_wait_leaves_nothing_behind(api, client):

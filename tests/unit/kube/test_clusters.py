@@ -123,6 +123,19 @@ async def test_what_a_flow_pinned_is_read_from_the_cluster_and_not_from_memory(a
     assert not (await clusters.cluster("shoot--dev--one")).hibernated
 
 
+async def test_nothing_is_watched_for_a_shoot_that_is_gone(api, clusters):
+    api.put(SECRETS, access())
+    api.put(SERVICES, service())
+    await clusters.shoot("shoot--dev--one")
+    await until(lambda: api.watching == 1)
+
+    api.remove(SECRETS, "gardener-internal", "shoot--dev--one")
+    await until(lambda: not clusters._shoots and not clusters._closing)
+    api.bookmark()  # the server notices a closed connection when it writes
+
+    await until(lambda: api.watching == 0)
+
+
 async def test_a_shoot_put_to_sleep_is_forgotten(api, clusters):
     api.put(SECRETS, access())
     api.put(SERVICES, service())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-async def until(condition: Callable[[], Any], timeout: float = 5) -> Any:
+async def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
     """The condition's answer, plain or awaitable, as soon as it is truthy."""
     async with asyncio.timeout(timeout):
         while True:
