@@ -112,7 +112,7 @@ async def test_a_load_balancer_is_waited_for(shoot, activities, task):
 
 
 async def test_what_will_not_go_is_named_with_who_holds_it_and_can_be_tried_again(shoot, activities, task, monkeypatch):
-    monkeypatch.setattr(cleanup, "_PATIENCE", 0.2)
+    monkeypatch.setattr(cleanup, "_PATIENCE", 3.0)
     put(shoot, SERVICE, "lb", finalizers=["example.org/holds"])
     for number in range(12):
         put(shoot, PERSISTENT_VOLUME_CLAIM, f"pvc-{number:02}", finalizers=["kubernetes.io/pvc-protection"])
@@ -127,7 +127,7 @@ async def test_what_will_not_go_is_named_with_who_holds_it_and_can_be_tried_agai
 
 
 async def test_a_deletion_that_is_refused_is_quoted(shoot, activities, task, monkeypatch):
-    monkeypatch.setattr(cleanup, "_PATIENCE", 0.2)
+    monkeypatch.setattr(cleanup, "_PATIENCE", 3.0)
     put(shoot, DEPLOYMENT, "theirs")
     shoot.answer = lambda request: (
         refuse(403, "Forbidden", 'admission webhook "no.way" denied the request')
@@ -154,7 +154,7 @@ async def test_finalizers_are_cleared_after_the_owners_grace(shoot, activities, 
 
 
 async def test_finalizers_are_respected_for_five_minutes_by_default(shoot, activities, task, monkeypatch):
-    monkeypatch.setattr(cleanup, "_PATIENCE", 0.3)
+    monkeypatch.setattr(cleanup, "_PATIENCE", 3.0)
     now = datetime.now(UTC)
     for name, age in [("young", 4), ("old", 6)]:
         deleted = (now - timedelta(minutes=age)).isoformat()
