@@ -7,6 +7,7 @@ from typing import Any
 from activities.kube.cache import Caches, Key, key_of
 from activities.kube.client import KubeClient, WatchEvent
 from activities.kube.controller import Controller, Requeue, TryAgain
+from activities.kube.errors import Conflict
 from api import resources
 from api.constants import FINALIZER, NAMESPACE_CREATED, NAMESPACE_PROJECT
 from api.core.v1beta1.project import Project
@@ -59,32 +60,31 @@ class _ProjectReconciler:
             await self._set_finalizers(obj, [*project.metadata.finalizers, FINALIZER])
             return None  # our own write brings the next event
         if project.status is None or project.status.phase is None:
-            await self._set_phase(obj, "Pending")
+            obj, _ = await self._set_phase(obj, "Pending")
         namespace = namespace_name(project)
         found = await self._client.find(resources.NAMESPACE, namespace)
         try:
             wanted = desired_namespace(project, found)
         except PermissionError as error:
-            if obj.get("status", {}).get("phase") != "Failed":
+            obj, changed = await self._set_phase(obj, "Failed")
+            if changed:
                 await emit(self._client, obj, _MANAGER, "NamespaceReconcileFailed", str(error), "Warning")
-            await self._set_phase(obj, "Failed")
             return Requeue(_RECHECK_SECONDS)
         if not _covers(found, wanted):
             await self._client.apply(wanted, manager=_MANAGER)
         if project.spec.namespace != namespace:
-            await self._client.patch(resources.PROJECT, name, None, {"spec": {"namespace": namespace}})
-        if obj.get("status", {}).get("phase") != "Ready":
-            await emit(
-                self._client, obj, _MANAGER, "NamespaceReconcileSuccessful", f"namespace {namespace} is this project's"
-            )
-        await self._set_phase(obj, "Ready")
+            obj = await self._client.patch(resources.PROJECT, name, None, {"spec": {"namespace": namespace}})
+        obj, changed = await self._set_phase(obj, "Ready")
+        if changed:
+            text = f"namespace {namespace} is this project's"
+            await emit(self._client, obj, _MANAGER, "NamespaceReconcileSuccessful", text)
         return None
 
     async def _delete(self, obj: dict[str, Any]) -> Requeue | None:
         finalizers = obj["metadata"].get("finalizers") or []
         if FINALIZER not in finalizers:
             return None
-        await self._set_phase(obj, "Terminating")
+        obj, _ = await self._set_phase(obj, "Terminating")
         project = Project.of(obj)
         namespace = namespace_name(project)
         shoots = await self._client.list(resources.SHOOT, namespace)
@@ -107,16 +107,26 @@ class _ProjectReconciler:
         return None
 
     async def _set_finalizers(self, obj: dict[str, Any], finalizers: list[str]) -> None:
-        metadata = {"finalizers": finalizers, "resourceVersion": obj["metadata"]["resourceVersion"]}
-        await self._client.patch(resources.PROJECT, obj["metadata"]["name"], None, {"metadata": metadata})
+        await self._patch(obj, {"metadata": {"finalizers": finalizers}})
 
-    async def _set_phase(self, obj: dict[str, Any], phase: str) -> None:
+    async def _set_phase(self, obj: dict[str, Any], phase: str) -> tuple[dict[str, Any], bool]:
+        """The object as it is then, and whether the phase is news."""
         status = obj.get("status") or {}
         wanted = {"phase": phase, "observedGeneration": obj["metadata"]["generation"]}
-        if any(status.get(key) != value for key, value in wanted.items()):
-            await self._client.patch(
-                resources.PROJECT, obj["metadata"]["name"], None, {"status": wanted}, subresource="status"
+        if all(status.get(key) == value for key, value in wanted.items()):
+            return obj, False
+        return await self._patch(obj, {"status": wanted}, subresource="status"), status.get("phase") != phase
+
+    async def _patch(self, obj: dict[str, Any], patch: dict[str, Any], subresource: str = "") -> dict[str, Any]:
+        """Only what we have seen: a decision on an older state is made again."""
+        seen = {"resourceVersion": obj["metadata"]["resourceVersion"]}
+        patch = patch | {"metadata": patch.get("metadata", {}) | seen}
+        try:
+            return await self._client.patch(
+                resources.PROJECT, obj["metadata"]["name"], None, patch, subresource=subresource
             )
+        except Conflict:
+            raise TryAgain("it has changed meanwhile", after=0.1) from None
 
 
 def _covers(found: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:
