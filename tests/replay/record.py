@@ -1,0 +1,106 @@
+"""Record the histories that ``test_histories.py`` replays: ``python -m tests.replay.record [NAME...]``.
+
+Run it when a flow was changed on purpose, with another name for the new history: the old ones stay, behind
+``workflow.patched``, as long as such flows may be running somewhere.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from temporalio.client import Client, WorkflowExecution
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+
+from api.flows import ShootFacts, Survey
+from tests.workflow.conftest import TEMPORAL
+from tests.workflow.world import World
+from workflows import visibility
+
+HISTORIES = Path(__file__).parent / "histories"
+
+
+async def created(world: World) -> None:
+    """A creation with retries in place."""
+    world.fail_times("wait_etcds", 2)
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 1, seconds=90)
+
+
+async def failed_and_resumed(world: World) -> None:
+    """Two attempts: the first fails in two branches, the second goes on from there."""
+    world.fail_always("wait_infrastructure", "ERR_INFRA_UNAUTHENTICATED", "the cloud refused the credentials")
+    world.fail_always("wait_backup_entry", "ERR_CONFIGURATION_PROBLEM", "no such bucket")
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 1, seconds=90)
+    world.mend("wait_infrastructure")
+    world.mend("wait_backup_entry")
+    world.facts = ShootFacts(credentials="2")
+    world.change(operations=("retry",))
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 2, seconds=90)
+
+
+async def deleted(world: World) -> None:
+    """A deletion that overtakes a creation which retries an error, of a cluster that is half there."""
+    world.survey_result = Survey(namespace=True, cluster=False, control_plane=False, controller_manager=False)
+    world.fail_times("wait_worker", 10**6)
+    await world.wake()
+    await world.until(lambda: world.runs["wait_worker"] > 1, seconds=90)
+    world.change(deleting=True, generation=2)
+    world.trouble.set()
+    await (await world.wake()).result()
+
+
+async def deleted_whole(world: World) -> None:
+    """A deletion of a cluster that is all there, failed once and resumed."""
+    world.change(deleting=True, uid_recorded=True, status_seed="seed-1")
+    world.fail_always("clean_kubernetes_resources", "ERR_CONFIGURATION_PROBLEM", "a finalizer is never dropped")
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 1, seconds=90)
+    world.mend("clean_kubernetes_resources")
+    world.change(operations=("retry",))
+    await (await world.wake()).result()
+
+
+SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
+    each.__name__: each for each in (created, failed_and_resumed, deleted, deleted_whole)
+}
+
+
+async def record(names: list[str]) -> None:
+    HISTORIES.mkdir(exist_ok=True)
+    for name in names:
+        async with await WorkflowEnvironment.start_local(
+            dev_server_existing_path=str(TEMPORAL),
+            data_converter=pydantic_data_converter,
+            search_attributes=visibility.ALL,
+            dev_server_log_level="error",
+        ) as server:
+            async with World(server.client) as world:
+                await SCENES[name](world)
+                # The last event of an operation may be on its way still.
+                await asyncio.sleep(1)
+            await _save(server.client, name)
+
+
+async def _save(client: Client, scene: str) -> None:
+    found = [each async for each in client.list_workflows()]
+    for number, each in enumerate(sorted(found, key=lambda item: item.start_time)):
+        history = await client.get_workflow_handle(each.id, run_id=each.run_id).fetch_history()
+        path = HISTORIES / f"{scene}-{number}-{_kind(each)}.json"
+        path.write_text(json.dumps(json.loads(history.to_json()), separators=(",", ":")) + "\n")
+        print(path.name, len(history.events), "events", path.stat().st_size, "bytes")
+
+
+def _kind(each: WorkflowExecution) -> str:
+    state = each.status.name.lower() if each.status else "running"
+    return f"{each.workflow_type}-{state}"
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(record(sys.argv[1:] or list(SCENES)))

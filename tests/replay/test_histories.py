@@ -1,0 +1,115 @@
+"""Recorded histories: today's code must still do what yesterday's did, or flows that run now would stall."""
+
+import json
+from pathlib import Path
+
+import pytest
+from temporalio import workflow
+from temporalio.client import WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from api.flows import FlowInput, FlowOutcome, TaskState
+from workers.cli.flow_view import FlowHistory, FlowView
+from workflows.flow import Flow
+from workflows.shoot import WORKFLOWS
+from workflows.shoot.reconcile import reconcile_flow
+
+HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
+
+
+def replayer(workflows: list[type] | None = None) -> Replayer:
+    runner: WorkflowRunner = SandboxedWorkflowRunner(
+        restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
+    )
+    return Replayer(workflows=workflows or WORKFLOWS, data_converter=pydantic_data_converter, workflow_runner=runner)
+
+
+def recorded(name: str) -> WorkflowHistory:
+    [path] = [path for path in HISTORIES if path.stem == name]
+    text = path.read_text()
+    started = json.loads(text)["events"][0]["workflowExecutionStartedEventAttributes"]
+    return WorkflowHistory.from_json(started["workflowId"], text)
+
+
+async def view(name: str) -> FlowView:
+    history = recorded(name)
+    reader = FlowHistory("garden-local/demo", history.workflow_id, "run", pydantic_data_converter)
+    for event in history.events:
+        await reader.feed(event)
+    return await reader.view()
+
+
+@pytest.mark.parametrize("name", [path.stem for path in HISTORIES])
+async def test_a_recorded_history_still_replays(name: str) -> None:
+    await replayer().replay_workflow(recorded(name))
+
+
+def test_every_workflow_and_every_kind_of_end_is_recorded() -> None:
+    kinds = {path.stem.split("-", 2)[2] for path in HISTORIES}
+    assert kinds >= {
+        "ShootLifecycle-running",
+        "ShootLifecycle-continued_as_new",
+        "ShootLifecycle-completed",
+        "ReconcileShoot-completed",
+        "ReconcileShoot-failed",
+        "ReconcileShoot-canceled",
+        "DeleteShoot-completed",
+        "DeleteShoot-failed",
+    }
+
+
+@workflow.defn(name="ReconcileShoot")
+class InAnotherOrder:
+    """A flow that somebody changed without ``workflow.patched``."""
+
+    @workflow.run
+    async def run(self, request: FlowInput) -> FlowOutcome:
+        flow: Flow = reconcile_flow(request)
+        flow.add("one_more")
+        return await flow.run()
+
+
+async def test_an_incompatible_change_would_be_noticed() -> None:
+    with pytest.raises(workflow.NondeterminismError):
+        await replayer([InAnotherOrder]).replay_workflow(recorded("created-1-ReconcileShoot-completed"))
+
+
+# What `gardener flow show` makes of them
+
+
+async def test_the_view_of_a_failed_flow_names_what_failed_and_what_was_blocked() -> None:
+    shown = await view("failed_and_resumed-1-ReconcileShoot-failed")
+    states = {task.name: task for task in shown.tasks}
+
+    assert shown.state == "Failed"
+    assert states["wait_infrastructure"].state is TaskState.FAILED
+    assert states["wait_infrastructure"].error == "the cloud refused the credentials"
+    assert states["deploy_etcds"].state is TaskState.BLOCKED
+    assert states["deploy_external_dns"].state is TaskState.FINISHED
+
+
+async def test_the_view_of_the_next_attempt_shows_what_was_kept() -> None:
+    shown = await view("failed_and_resumed-3-ReconcileShoot-completed")
+    states = {task.name: task for task in shown.tasks}
+
+    assert (shown.state, shown.attempt, shown.percent) == ("Completed", 2, 100)
+    assert states["init_secrets"].state is TaskState.KEPT
+    assert states["init_secrets"].note == "kept from attempt 1"
+    assert states["deploy_cloud_secret"].state is TaskState.FINISHED, "its credentials had changed"
+    assert states["cleanup_secrets"].state is TaskState.FINISHED
+
+
+async def test_the_view_tells_retries_in_place() -> None:
+    shown = await view("created-1-ReconcileShoot-completed")
+    [task] = [task for task in shown.tasks if task.name == "wait_etcds"]
+    assert task.attempts == 3
+    assert task.error == "not yet"
+    assert task.state is TaskState.FINISHED
+
+
+async def test_the_view_of_a_deletion_knows_what_was_there() -> None:
+    shown = await view("deleted-3-DeleteShoot-completed")
+    [task] = [task for task in shown.tasks if task.name == "deploy_apiserver"]
+    assert (task.state, task.note) == (TaskState.SKIPPED, "no API server")
