@@ -89,10 +89,10 @@ class KubeClient:
 
     @classmethod
     def from_kubeconfig(cls, kubeconfig: str | Path | Mapping[str, Any]) -> "KubeClient":
-        """A client for the current context of a path, of YAML text, or of a parsed kubeconfig."""
+        """A client for the current context of a path, of YAML or JSON text, or of a parsed kubeconfig."""
         if isinstance(kubeconfig, Mapping):
             return cls(endpoint_of(kubeconfig))
-        if isinstance(kubeconfig, str) and "\n" in kubeconfig:
+        if isinstance(kubeconfig, str) and ("\n" in kubeconfig or kubeconfig.startswith("{")):
             return cls(endpoint_of(parse_kubeconfig(kubeconfig)))
         path = Path(kubeconfig).expanduser()
         return cls(endpoint_of(parse_kubeconfig(path.read_bytes()), path.parent), kubeconfig_path=path)

@@ -348,6 +348,13 @@ async def test_a_kubeconfig_file_that_names_another_server_is_followed(api, tmp_
         assert client.endpoint.server.startswith("http://localhost:")
 
 
+def test_a_kubeconfig_may_come_as_text_or_parsed():
+    parsed = kubeconfig("https://x", token="t")
+
+    for form in (parsed, json.dumps(parsed), json.dumps(parsed, indent=1)):
+        assert KubeClient.from_kubeconfig(form).endpoint.token == "t"
+
+
 async def test_half_a_kubeconfig_is_no_reason_to_stop(api, tmp_path, monkeypatch):
     """A writer that does not rename shows us the file half written."""
     monkeypatch.setattr("activities.kube.client._REREAD_FILES", 0.0)
