@@ -9,14 +9,17 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from api import images
 from landscape.errors import LandscapeError
+from landscape.files import write_file
 from landscape.plan import CACHE_HOME, RUN_HOME, ClusterPlan
 from landscape.processes import Processes, ProcessSpec
 from landscape.shell import run
@@ -26,6 +29,10 @@ _PREPARED = CACHE_HOME / "containerd"
 _NAMESPACE = "k8s.io"
 _IMPORTED = "imported.json"
 """In a containerd root: image archives by path with their state when they were imported."""
+_FORMAT = 2
+"""Changes when prepared roots of earlier code are of no use."""
+_KEPT_ROOTS = 2
+"""Of earlier contents: one may be being copied, another checkout may use one. They share what is the same."""
 _CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 
 
@@ -126,24 +133,48 @@ async def refresh(cluster: ClusterPlan, archives: Sequence[Path]) -> list[str]:
 
 
 async def _import(root: Path, socket: Path, archives: Sequence[Path]) -> list[str]:
+    """Import what changed, and forget the images that only archives of earlier times brought."""
     known = imported(root)
-    changed = [archive for archive in archives if known.get(str(archive)) != _state(archive)]
-    for archive in changed:
+    wanted = {str(archive): archive for archive in archives}
+    changed = [name for name, archive in wanted.items() if name not in known or known[name].state != _state(archive)]
+    for name in changed:
+        archive = wanted[name]
         state = _state(archive)
-        await run(
-            "ctr", "--address", socket, "--namespace", _NAMESPACE, "images", "import", "--no-unpack=false", archive
-        )
-        known[str(archive)] = state
-        (root / _IMPORTED).write_text(json.dumps(known, indent=2))
-    return [archive.name for archive in changed]
+        output = await _ctr(socket, "images", "import", "--no-unpack=false", name)
+        known[name] = Imported(state, tuple(re.findall(r"^unpacking (\S+)", output, re.MULTILINE)))
+        _remember(root, known)
+    obsolete = known.keys() - wanted.keys()
+    if obsolete:
+        kept = {image for name in wanted for image in known[name].images}
+        if gone := sorted({image for name in obsolete for image in known[name].images} - kept):
+            await _ctr(socket, "images", "remove", "--sync", *gone)
+        _remember(root, {name: content for name, content in known.items() if name in wanted})
+    return [wanted[name].name for name in changed]
 
 
-def imported(root: Path) -> dict[str, str]:
+async def _ctr(socket: Path, *arguments: str) -> str:
+    return await run("ctr", "--address", socket, "--namespace", _NAMESPACE, *arguments)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """An archive that was imported: what it was then, and the images it brought."""
+
+    state: str
+    images: tuple[str, ...]
+
+
+def imported(root: Path) -> dict[str, Imported]:
+    """Archives that a containerd root holds, by path."""
     try:
-        content: dict[str, str] = json.loads((root / _IMPORTED).read_text())
+        content = json.loads((root / _IMPORTED).read_text())
     except FileNotFoundError:
         return {}
-    return content
+    return {name: Imported(each["state"], tuple(each["images"])) for name, each in content.items()}
+
+
+def _remember(root: Path, content: Mapping[str, Imported]) -> None:
+    write_file(root / _IMPORTED, json.dumps({name: asdict(each) for name, each in content.items()}, indent=2).encode())
 
 
 def _state(archive: Path) -> str:
@@ -159,25 +190,30 @@ async def prepare(role: str, archives: Sequence[Path]) -> tuple[Path, list[str]]
     """
     await asyncio.to_thread(_PREPARED.mkdir, parents=True, exist_ok=True)
     states = {str(archive): _state(archive) for archive in archives}
-    digest = hashlib.sha256(json.dumps(states, sort_keys=True).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(json.dumps([_FORMAT, states], sort_keys=True).encode()).hexdigest()[:12]
     target = _PREPARED / f"{role}-{digest}"
     async with _locked(_PREPARED / f".{role}.lock"):
-        if target.is_dir():
+        if await asyncio.to_thread(target.is_dir):
+            os.utime(target)
             return target, []
-        older = sorted(_PREPARED.glob(f"{role}-*"), key=lambda path: path.stat().st_mtime)
+        older = await asyncio.to_thread(_oldest_first, role)
         scratch = Path(tempfile.mkdtemp(prefix=f".{role}-", dir=_PREPARED))
         root = scratch / "root"
         try:
-            if older and set(imported(older[-1])) <= set(states):
+            if older:
                 await copy(older[-1], root)
-            root.mkdir(exist_ok=True)
+            await asyncio.to_thread(root.mkdir, exist_ok=True)
             changed = await _import_offline(root, scratch, archives)
-            root.rename(target)
+            await asyncio.to_thread(root.rename, target)
         finally:
             await asyncio.to_thread(shutil.rmtree, scratch, True)
-        for path in older[:-1]:  # the last one may be being copied
+        for path in older[:-_KEPT_ROOTS]:
             await asyncio.to_thread(shutil.rmtree, path, True)
     return target, changed
+
+
+def _oldest_first(role: str) -> list[Path]:
+    return sorted(_PREPARED.glob(f"{role}-*"), key=lambda path: path.stat().st_mtime)
 
 
 async def _import_offline(root: Path, scratch: Path, archives: Sequence[Path]) -> list[str]:
@@ -215,8 +251,3 @@ async def _locked(path: Path) -> AsyncIterator[None]:
     with path.open("w") as lock:
         await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
         yield
-
-
-def summary(changed: Mapping[str, Sequence[str]]) -> str:
-    """What was imported where, for the progress line."""
-    return "; ".join(f"{role}: {', '.join(names)}" for role, names in changed.items() if names)

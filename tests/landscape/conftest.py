@@ -30,7 +30,7 @@ class Landscape:
         return run(BIN / "gardener", "landscape", *arguments, "--name", self.name, timeout=timeout)
 
     def kubectl(self, cluster: str, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
-        kubeconfig = self.status["clusters"][cluster]["kubeconfig"]
+        kubeconfig = Path.home() / f".local/state/gardener/landscapes/{self.name}/kubeconfigs/{cluster}.yaml"
         return run(BIN / "kubectl", f"--kubeconfig={kubeconfig}", *arguments, stdin=stdin, timeout=timeout)
 
     @property

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import dns.message
-import dns.name
 import dns.query
 import dns.rcode
 import dns.tsig
@@ -156,7 +155,7 @@ def test_only_the_holder_of_the_key_changes_the_zone(own):
     update.replace("probe", 60, "A", "198.18.0.99")
 
     assert dns.query.tcp(update, server, timeout=5).rcode() == dns.rcode.NOTAUTH
-    update.use_tsig({dns.name.from_text(data["tsigKeyName"]): data["tsigSecret"]}, algorithm=data["tsigAlgorithm"])
+    update.use_tsig(dns.tsig.Key(data["tsigKeyName"], data["tsigSecret"], data["tsigAlgorithm"]))
     assert dns.query.tcp(update, server, timeout=5).rcode() == dns.rcode.NOERROR
 
     answer = dns.query.udp(dns.message.make_query(f"probe.{zone}.", "A"), server, timeout=5)
