@@ -38,6 +38,8 @@ class ControllerManagerConfig(ApiModel):
     temporal: TemporalConnection
     health: HealthConfig = HealthConfig()
     max_cached_workflows: int = 500
+    max_concurrent_activities: int = 5000
+    """One activity accompanies each running operation; were they to fill all slots, none could ever end."""
 
 
 async def run(config_path: str) -> None:
@@ -61,6 +63,7 @@ async def run(config_path: str) -> None:
             restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
         ),
         max_cached_workflows=config.max_cached_workflows,
+        max_concurrent_activities=config.max_concurrent_activities,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=_STICKY_SECONDS),
         graceful_shutdown_timeout=timedelta(seconds=10),
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 import pytest_asyncio
+from aiohttp.test_utils import TestServer
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RawValue
@@ -26,7 +28,8 @@ from activities.kube.client import KubeClient
 from api import resources
 from api.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, seed_queue
 from tests.workflow.garden import FakeGarden, shoot, surroundings
-from workers.codec import data_converter, write_key_file
+from workers.codec import EncryptionCodec, data_converter, read_key_file, write_key_file
+from workers.codec_server import application
 from workers.heartbeats import Heartbeats
 from workers.registry import garden_activities
 from workflows import visibility
@@ -210,3 +213,41 @@ async def test_a_deleted_shoot_goes_away_and_its_lifecycle_ends(landscape: Lands
 
     assert await landscape.garden.find(resources.SHOOT, "demo", "garden-local") is None
     assert landscape.garden.events()[-1][0] == "Deleted"
+
+
+async def test_the_cli_reads_a_flow_through_a_codec_endpoint_without_a_key(
+    landscape: Landscape, server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    landscape.failing["deploy_etcds"] = ApplicationError(
+        "the bucket's credentials are wrong", type="ERR_INFRA_UNAUTHENTICATED", non_retryable=True
+    )
+    async with landscape.seed_worker():
+        await landscape.wake()
+        await landscape.status(state="Failed")
+
+    codec = EncryptionCodec(read_key_file(tmp_path / "key"))
+    async with TestServer(application(codec, ())) as endpoint:
+        where = [
+            f"--temporal-address={server.client.service_client.config.target_host}",
+            f"--codec-endpoint={endpoint.make_url('/')}",
+        ]
+        shown = await gardener("flow", "show", "garden-local/demo", "--output=json", *where)
+        listed = await gardener("flow", "list", "garden-local/demo", "--output=json", *where)
+        text = await gardener("flow", "show", "garden-local/demo", *where)
+
+    tasks = {task["name"]: task for task in json.loads(shown)["tasks"]}
+    assert tasks["deploy_etcds"]["state"] == "Failed"
+    assert tasks["deploy_etcds"]["error"] == "the bucket's credentials are wrong"
+    assert tasks["wait_etcds"]["state"] == "Blocked"
+    assert json.loads(listed)[0]["state"] == "Failed"
+    assert "✘ deploy_etcds" in text
+
+
+async def gardener(*arguments: str) -> str:
+    command = Path(sys.executable).parent / "gardener"
+    process = await asyncio.create_subprocess_exec(
+        command, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode()

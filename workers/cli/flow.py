@@ -1,6 +1,7 @@
 """``gardener flow list|show|follow``: the operations of a Shoot, task by task."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from api.flows import TaskState
 from workers.cli.connection import landscape_facts, namespaced_name
 from workers.cli.flow_view import FlowView, RemoteCodec, TaskView, read_flow, watch_flow
 from workers.codec import CodecError, data_converter
+from workflows.shoot.lifecycle import LifecycleProgress
 
 T = TypeVar("T")
 
@@ -99,6 +101,9 @@ def list_flows(shoot: tuple[str, str], output: str, **connection: Any) -> None:
     rows = _run(_list(_connection(**connection), "/".join(shoot)))
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        click.echo(f"no operation of Shoot {'/'.join(shoot)} has been started", err=True)
         return
     table = Table("OPERATION", "GENERATION", "ATTEMPT", "STATE", "STARTED", "SECONDS", "WORKFLOW ID", box=None)
     for row in rows:
@@ -195,15 +200,29 @@ async def _show(where: Connection, shoot: str, workflow_id: str | None) -> FlowV
 
 async def _follow(where: Connection, shoot: str, workflow_id: str | None, output: str) -> str:
     client = await where.connect()
-    views = watch_flow(client, shoot, *await _chosen(client, shoot, workflow_id))
-    if output == "json":
-        return await _follow_lines(views)
     state = "Running"
+    if output == "json":
+        await _first_operation(client, shoot, lambda text: None)
+        return await _follow_lines(watch_flow(client, shoot, *await _chosen(client, shoot, workflow_id)))
     with Live(console=_console(), refresh_per_second=4) as live:
-        async for view in views:
+        await _first_operation(client, shoot, lambda text: live.update(Text(text, "dim")))
+        async for view in watch_flow(client, shoot, *await _chosen(client, shoot, workflow_id)):
             live.update(_render(view))
             state = view.state
     return state
+
+
+async def _first_operation(client: Client, shoot: str, say: Callable[[str], None]) -> None:
+    """Wait until the Shoot has had an operation; meanwhile say why there is none."""
+    while not await _operations(client, shoot):
+        reason = f"waiting for Shoot {shoot}"
+        async for each in client.list_workflows(f'GardenerShoot = "{shoot}" AND ExecutionStatus = "Running"'):
+            with contextlib.suppress(RPCError):
+                handle = client.get_workflow_handle(each.id)
+                resting = (await handle.query("progress", result_type=LifecycleProgress)).resting
+                reason = f"Shoot {shoot}: {resting or 'about to start'}"
+        say(reason)
+        await asyncio.sleep(1)  # visibility cannot be watched
 
 
 async def _follow_lines(views: AsyncIterator[FlowView]) -> str:

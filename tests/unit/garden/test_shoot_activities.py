@@ -1,0 +1,196 @@
+"""What an operation writes into its Shoot, and what it leaves to others."""
+
+from typing import Any, cast
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.garden.shoots import ShootActivities
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from api import resources
+from api.flows import FailedTask, FinishOperation, Refusal, StartedOperation, StartOperation
+from api.operations import OperationType, ShootRef
+from tests.workflow.garden import FakeGarden, shoot, surroundings
+
+REF = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
+
+
+class World:
+    def __init__(self, **metadata: Any) -> None:
+        self.garden = FakeGarden(shoot(**metadata), *surroundings())
+        self.activities = ShootActivities(cast(KubeClient, self.garden), cast(Caches, None))
+
+    async def shoot(self) -> dict[str, Any]:
+        return await self.garden.get(resources.SHOOT, "demo", "garden-local")
+
+    async def change(self, **fields: Any) -> None:
+        live = await self.shoot()
+        live.update(fields)
+        self.garden.put(live)
+
+    async def start(self, operation: OperationType = OperationType.CREATE, **fields: Any) -> StartedOperation:
+        request = StartOperation(shoot=REF, operation=operation, attempt=1, **fields)
+        return cast(StartedOperation, await ActivityEnvironment().run(self.activities.start_operation, request))
+
+    async def finish(self, started: StartedOperation, state: str, *failed: FailedTask) -> dict[str, Any]:
+        request = FinishOperation(task=started.task, attempt=1, state=state, description="text", failed=failed)
+        await ActivityEnvironment().run(self.activities.finish_operation, request)
+        return cast(dict[str, Any], (await self.shoot())["status"])
+
+
+def failure(codes: tuple[str, ...] = ()) -> FailedTask:
+    from datetime import UTC, datetime
+
+    return FailedTask(name="wait_worker", message="no machine", codes=codes, at=datetime.now(UTC), attempt=1)
+
+
+async def test_what_is_seen_of_a_new_shoot() -> None:
+    view = await World(annotations={"gardener.cloud/operation": "reconcile;rotate-ca-start"}).activities.look_at_shoot(
+        REF
+    )
+    assert view is not None
+    assert view.last_operation is None
+    assert view.operations == ("reconcile", "rotate-ca-start")
+    assert (view.spec_seed, view.seed_exists, view.seed_fault) == ("seed-1", True, "")
+
+
+async def test_a_shoot_of_the_same_name_is_not_this_one() -> None:
+    assert await World(uid="another").activities.look_at_shoot(REF) is None
+
+
+async def test_a_seed_that_is_not_ready_is_described() -> None:
+    world = World()
+    seed = await world.garden.get(resources.SEED, "seed-1")
+    seed["status"]["conditions"][0] |= {"status": "Unknown", "message": "its lease is old"}
+    world.garden.put(seed)
+    view = await world.activities.look_at_shoot(REF)
+    assert view is not None
+    assert view.seed_fault == "Seed seed-1 is not ready: condition GardenletReady is Unknown: its lease is old"
+
+
+async def test_a_start_takes_off_only_the_operations_that_it_answers() -> None:
+    world = World(annotations={"gardener.cloud/operation": "reconcile;rotate-ca-start", "mine": "kept"})
+    await world.start(consume=("reconcile",))
+    live = await world.shoot()
+    assert live["metadata"]["annotations"] == {"gardener.cloud/operation": "rotate-ca-start", "mine": "kept"}
+
+
+async def test_a_start_leaves_what_others_write() -> None:
+    world = World()
+    conditions = [{"type": "APIServerAvailable", "status": "True"}]
+    await world.change(status={"conditions": conditions, "advertisedAddresses": [{"name": "x", "url": "y"}]})
+    await world.start()
+    status = (await world.shoot())["status"]
+    assert status["conditions"] == conditions
+    assert status["advertisedAddresses"] == [{"name": "x", "url": "y"}]
+
+
+async def test_a_start_tells_the_flow_what_decides_its_tasks() -> None:
+    world = World()
+    started = await world.start()
+    assert started.task.technical_id == "shoot--local--demo"
+    assert started.facts.backup
+    assert not started.facts.workerless
+    secret = await world.garden.get(resources.SECRET, "local", "garden-local")
+    assert started.facts.credentials == f"c/{secret['metadata']['resourceVersion']}"
+
+
+async def test_missing_credentials_are_left_to_the_task_that_copies_them() -> None:
+    world = World()
+    live = await world.shoot()
+    live["spec"]["credentialsBindingName"] = "gone"
+    world.garden.put(live)
+    assert (await world.start()).facts.credentials == ""
+
+
+async def test_a_deletion_adds_no_finalizer_and_keeps_the_seed() -> None:
+    world = World(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["other"])
+    await world.change(status={"seedName": "seed-1"})
+    await world.start(OperationType.DELETE)
+    live = await world.shoot()
+    assert live["metadata"]["finalizers"] == ["other"]
+    assert live["status"]["lastOperation"]["type"] == "Delete"
+
+
+async def test_the_retry_cycle_goes_on_within_a_generation_and_begins_anew_with_the_next() -> None:
+    world = World()
+    first = await world.start()
+    await world.finish(first, "Error", failure())
+    live = await world.shoot()
+    live["status"]["retryCycleStartTime"] = "2026-01-01T00:00:00Z"
+    world.garden.put(live)
+    assert (await world.start()).retry_cycle_start.isoformat() == "2026-01-01T00:00:00+00:00"
+
+    live = await world.shoot()
+    live["metadata"]["generation"] = 2
+    world.garden.put(live)
+    assert (await world.start()).retry_cycle_start.isoformat() != "2026-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(("state", "cycle_goes_on"), [("Error", True), ("Failed", False)])
+async def test_a_failure_names_task_codes_and_text(state: str, cycle_goes_on: bool) -> None:
+    world = World()
+    status = await world.finish(await world.start(), state, failure(("ERR_INFRA_QUOTA_EXCEEDED",)))
+    [error] = status["lastErrors"]
+    assert (error["taskID"], error["codes"], error["description"]) == (
+        "wait_worker",
+        ["ERR_INFRA_QUOTA_EXCEEDED"],
+        "no machine",
+    )
+    assert ("retryCycleStartTime" in status) is cycle_goes_on
+
+
+async def test_success_clears_errors() -> None:
+    world = World()
+    await world.finish(await world.start(), "Error", failure())
+    status = await world.finish(await world.start(), "Succeeded")
+    assert "lastErrors" not in status
+    assert status["lastOperation"]["progress"] == 100
+    assert status["hibernated"] is False
+
+
+async def test_the_end_of_an_operation_whose_shoot_is_gone_is_no_error() -> None:
+    world = World()
+    started = await world.start()
+    await world.change(metadata={**(await world.shoot())["metadata"], "uid": "another"})
+    request = FinishOperation(task=started.task, attempt=1, state="Succeeded", description="text")
+    await world.activities.finish_operation(request)
+
+
+async def test_a_refusal_is_written_once() -> None:
+    world = World()
+    refusal = Refusal(shoot=REF, state="Pending", description="Seed seed-1 is not ready")
+    await world.activities.refuse_operation(refusal)
+    writes = len(world.garden.writes)
+    await world.activities.refuse_operation(refusal)
+    assert len(world.garden.writes) == writes == 1
+
+
+async def test_two_runs_of_a_start_make_one_event() -> None:
+    """An answer may be lost; the same operation is not told twice."""
+    world = World()
+    started = await world.start()
+    await world.activities._event(started.task, 1, "Normal", "Reconciling", "Reconciling Shoot cluster")
+    assert len(world.garden.events()) == 1
+
+
+async def test_release_leaves_the_finalizers_of_others_and_may_run_twice() -> None:
+    world = World(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["gardener", "other"])
+    await world.activities.release_shoot(REF)
+    assert (await world.shoot())["metadata"]["finalizers"] == ["other"]
+    await world.activities.release_shoot(REF)
+
+    alone = World(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["gardener"])
+    await alone.activities.release_shoot(REF)
+    assert await alone.garden.find(resources.SHOOT, "demo", "garden-local") is None
+
+
+async def test_a_namespace_without_project_says_what_to_do() -> None:
+    world = World()
+    namespace = await world.garden.get(resources.NAMESPACE, "garden-local")
+    namespace["metadata"]["labels"] = {}
+    world.garden.put(namespace)
+    with pytest.raises(ApplicationError, match="belongs to no Project: create one"):
+        await world.start()
