@@ -229,6 +229,7 @@ class Cache:
                     labels=self._labels,
                     fields=self._fields,
                     resource_version=version,
+                    on_open=self._heal,
                 ):
                     failures = 0
                     version = event.object["metadata"]["resourceVersion"]
@@ -243,12 +244,14 @@ class Cache:
                 failures += 1
                 _log.debug("%s; reconnecting", error)
             else:
-                self._last_error = ""
                 # A server that ends watches at once would have us spin.
                 failures = failures + 1 if asyncio.get_running_loop().time() - started < 1 else 0
             if failures:
                 delay = min(_FIRST_DELAY * 2 ** (failures - 1), _LONGEST_DELAY)
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
+
+    def _heal(self) -> None:
+        self._last_error = ""
 
     def _put(self, obj: Object) -> None:
         key = key_of(obj)

@@ -10,7 +10,7 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -185,11 +185,12 @@ class KubeClient:
         labels: str = "",
         fields: str = "",
         resource_version: str = "",
+        on_open: Callable[[], None] | None = None,
     ) -> AsyncIterator[WatchEvent]:
         """Events of one watch connection, until the server ends it, as it does every few minutes.
 
-        With bookmarks. Raises Gone if the resource version is too old. For a watch that lasts,
-        use ``activities.kube.cache``.
+        With bookmarks. Raises Gone if the resource version is too old. ``on_open`` is called once
+        the server has agreed. For a watch that lasts, use ``activities.kube.cache``.
         """
         doing = f"watching {_where(res, namespace)}"
         query = _selectors(labels, fields)
@@ -203,6 +204,8 @@ class KubeClient:
         response = await self._open(
             "GET", res.path(namespace), query=query, timeout=_WATCH, doing=doing, quote_answer=_quotable(res)
         )
+        if on_open is not None:
+            on_open()
         try:
             async for line in _lines(response, doing):
                 event = json.loads(line)

@@ -196,6 +196,21 @@ async def test_a_wait_that_fails_because_the_watch_is_broken_says_so(api, caches
         await value_is(cache, "1", timeout=2)
 
 
+async def test_a_watch_that_was_broken_and_is_whole_again_is_not_blamed(api, caches):
+    cache = caches.of(CONFIG_MAP, "ns")
+    await watched(api)
+    api.watch_hook = lambda _: refuse(503, "ServiceUnavailable", "starting")
+    api.cut_watches()
+    await until(lambda: cache._last_error)
+    api.watch_hook = lambda _: None
+    await watched(api)
+
+    with pytest.raises(TimeoutError) as failed:
+        await value_is(cache, "1", timeout=0.5)
+
+    assert "broken" not in str(failed.value)
+
+
 async def test_a_handler_that_fails_does_not_stop_the_others(api, caches):
     cache = caches.of(CONFIG_MAP, "ns")
     seen = []
