@@ -195,7 +195,6 @@ class Cache:
                 await self._follow(version)
             except Gone:
                 _log.debug("watch of %s is too old, listing again", self.resource)
-                continue
             except ApiError as error:
                 if str(error) != self._last_error:
                     _log.warning("%s; trying again", error)
