@@ -1,12 +1,15 @@
 """Create or reconcile a Shoot: its control plane in the seed, its machines, its system components.
 
-A creation is a reconciliation with nothing there yet. Tasks, order and what is skipped: spec/flows.md 2.
+A creation is a reconciliation with nothing there yet. Tasks, and when they are skipped: spec/flows.md 2. Their
+order keeps all invariants of spec/flows.md 6; where the table there lets a task wait for more than it needs, it
+starts as soon as it has what it needs, because users wait for the sum.
 """
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from api.flows import FlowInput, FlowOutcome
+    from api.operations import OperationType
     from workflows import options
     from workflows.flow import EVERYTHING, Flow
     from workflows.shoot.base import OperationWorkflow, cleanup_argument, shoot_flow
@@ -19,6 +22,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
     workerless = facts.workerless and "workerless"
     asleep = facts.hibernated and "hibernated"
     ready_unneeded = asleep or (facts.skip_readiness and "skip-readiness")
+    creating = request.task.operation is OperationType.CREATE
     machines_unneeded = workerless or asleep
 
     # What the operation works towards, where it works, and with which keys.
@@ -46,13 +50,15 @@ def reconcile_flow(request: FlowInput) -> Flow:
     # The control plane: etcd, then the API server, then all that lives on it.
     add("deploy_etcds", after=[*base, "wait_backup_entry"])
     add("wait_etcds", after=["deploy_etcds"], unless=ready_unneeded, **wait(minutes=5))
-    add("deploy_apiserver", after=["wait_etcds", "wait_api_service"])
-    add("wait_apiserver", after=["deploy_apiserver"], unless=ready_unneeded, **wait(minutes=5))
+    # A new API server waits 20 s for its etcd by itself, so its pod may start beside etcd's. Later on there is
+    # data: it must be seen to be there first.
+    add("deploy_apiserver", after=["deploy_etcds" if creating else "wait_etcds", "wait_api_service"])
+    add("wait_apiserver", after=["deploy_apiserver", "wait_etcds"], unless=ready_unneeded, **wait(minutes=5))
     # A route to a Service without endpoints harms nobody, so users need not wait for it afterwards.
     add("deploy_apiserver_sni", after=["deploy_api_service", "init_secrets"])
     add("deploy_resource_manager", after=["wait_apiserver"])
     add("wait_resource_manager", after=["deploy_resource_manager"], unless=ready_unneeded, **wait(minutes=5))
-    add("deploy_control_plane_extension", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless,
+    add("deploy_control_plane_extension", after=["wait_infrastructure", "wait_apiserver"], unless=workerless,
         inputs=[facts.credentials])  # fmt: skip
     add("wait_control_plane_extension", after=["deploy_control_plane_extension"],
         completes="deploy_control_plane_extension", unless=workerless, **wait(minutes=3))  # fmt: skip
@@ -68,8 +74,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_os_configs", after=["wait_infrastructure", "wait_control_plane_extension"], unless=workerless)
     add("wait_os_configs", after=["deploy_os_configs"], completes="deploy_os_configs",
         unless=workerless, **wait(minutes=3))  # fmt: skip
-    add("deploy_shoot_system", unless=asleep,
-        after=["wait_os_configs", "wait_control_plane_extension", "init_shoot_client"])  # fmt: skip
+    add("deploy_shoot_system", after=["wait_resource_manager"], unless=asleep)
     prepared = ["wait_control_plane_extension", "wait_shoot_namespaces", "deploy_scheduler"]
     add("deploy_network", after=["wait_infrastructure", "init_shoot_client", *prepared], unless=workerless)
     add("wait_network", after=["deploy_network"], completes="deploy_network", unless=workerless, **wait(minutes=3))
@@ -81,7 +86,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
 
     # Machines, and the way back to them.
     add("deploy_node_agent_resources", after=["wait_os_configs", "wait_resource_manager"], unless=machines_unneeded)
-    add("deploy_machine_controller_manager", after=["wait_infrastructure", "wait_os_configs"], unless=workerless)
+    add("deploy_machine_controller_manager", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
     add("deploy_worker", unless=workerless, inputs=[facts.credentials],
         after=["deploy_machine_controller_manager", "deploy_shoot_system", "deploy_node_agent_resources"])  # fmt: skip
     add("wait_worker", after=["deploy_worker"], completes="deploy_worker", unless=workerless, **wait(minutes=10))

@@ -58,7 +58,8 @@ def test_reconcile_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
         # 3: what the operation works towards is pinned first
         *(("sync_cluster", name) for name in flow.names if name != "sync_cluster"),
         # 10: etcd before API server before all that needs it
-        ("wait_etcds", "deploy_apiserver"),
+        ("deploy_etcds", "deploy_apiserver"),
+        ("wait_etcds", "wait_apiserver"),
         ("wait_backup_entry", "deploy_etcds"),
         ("wait_apiserver", "deploy_resource_manager"),
         ("wait_apiserver", "deploy_kube_controller_manager"),
@@ -78,6 +79,13 @@ def test_reconcile_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
         *((name, "cleanup_secrets") for name in flow.names if name != "cleanup_secrets"),
     ]
     assert list(violations(flow, *rules)) == []
+
+
+@given(facts=FACTS)
+def test_an_api_server_with_data_starts_only_after_its_etcd(facts: ShootFacts) -> None:
+    task = TASK.model_copy(update={"operation": OperationType.RECONCILE})
+    again = reconcile_flow(FlowInput(task=task, facts=facts))
+    assert again.comes_after("deploy_apiserver", "wait_etcds")
 
 
 @given(facts=FACTS, survey=SURVEYS)
