@@ -26,7 +26,9 @@ from api.resources import DEPLOYMENT, MANAGED_RESOURCE, POD, SECRET, Resource
 from workers.resource_manager import health, names
 from workers.resource_manager.apply import Applier
 from workers.resource_manager.config import ANY_CLASS, DEFAULT_CLASS, Controllers
+from workers.resource_manager.lost_pods import LostPods
 from workers.resource_manager.manifests import (
+    WITH_PODS,
     Equivalences,
     Reference,
     annotation,
@@ -106,6 +108,7 @@ class ManagedResourceController:
         self._namespaces = tuple(namespaces)
         self._origin_prefix = f"{cluster_id}:" if cluster_id else ""
         self._applier = Applier(target)
+        self._lost_pods = LostPods(target)
         self._controller = Controller(
             "managed-resources",
             self._reconcile,
@@ -127,9 +130,12 @@ class ManagedResourceController:
         for namespace in self._namespaces:
             self._source_caches.of(MANAGED_RESOURCE, namespace).subscribe(self._on_managed_resource)
             self._source_caches.of(SECRET, namespace).subscribe(self._on_secret)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._controller.run())
-            group.create_task(self._check_regularly())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._controller.run())
+                group.create_task(self._check_regularly())
+        finally:
+            await self._lost_pods.close()
 
     async def synced(self) -> None:
         for namespace in self._namespaces:
@@ -191,6 +197,7 @@ class ManagedResourceController:
         if managed_resource is None:
             self._next_apply.pop(key, None)
             self._read.pop(key, None)
+            self._lost_pods.end(key)
             return None
         finalizers = managed_resource["metadata"].get("finalizers") or []
         responsible = self._responsible(managed_resource)
@@ -424,8 +431,12 @@ class ManagedResourceController:
                 await self._report(managed_resource, _applied("False", "DeletionFailed", "; ".join(errors)))
                 raise TryAgain("; ".join(errors))
             if pending:
+                self._lost_pods.begin(
+                    key_of(managed_resource), {item.namespace for item in references if item.kind in WITH_PODS}
+                )
                 await self._report(managed_resource, _applied("Progressing", "DeletionPending", "; ".join(pending)))
                 return Requeue(_PENDING_RETRY)
+        self._lost_pods.end(key_of(managed_resource))
         finalizers = managed_resource["metadata"].get("finalizers") or []
         with contextlib.suppress(NotFound):
             await self._patch(

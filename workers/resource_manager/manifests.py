@@ -161,12 +161,12 @@ def pod_templates(obj: Mapping[str, Any]) -> list[Object]:
     if obj["kind"] == "CronJob":
         spec = (spec.get("jobTemplate") or {}).get("spec") or {}
     template = spec.get("template")
-    if obj["kind"] in _WITH_TEMPLATE and isinstance(template, dict):
+    if obj["kind"] in WITH_PODS and isinstance(template, dict):
         return [template]
     return []
 
 
-_WITH_TEMPLATE = frozenset(
+WITH_PODS = frozenset(
     {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job", "CronJob"}
 )
 

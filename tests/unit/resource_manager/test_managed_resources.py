@@ -304,6 +304,47 @@ async def test_deleting_a_managed_resource_deletes_its_objects_then_lets_go(mana
     await until(lambda: manager.get() is None)
 
 
+async def test_pods_on_nodes_that_are_gone_do_not_hold_up_a_deletion(manager):
+    """Machines go before system components; the controller manager would end such pods a minute later."""
+    await manager.start()
+    manager.write(deployment())
+    await manager.applied()
+    manager.target.change(DEPLOYMENTS, "x", "kube-system", {"metadata": {"finalizers": ["foregroundDeletion"]}})
+    manager.target.put("/api/v1/nodes", {"kind": "Node", "metadata": {"name": "alive"}})
+    manager.target.put("/api/v1/nodes", {"kind": "Node", "metadata": {"name": "dying"}})
+
+    def pod(name, node, namespace="kube-system", **metadata):
+        metadata = {"name": name, "namespace": namespace, "finalizers": ["test/holds"], **metadata}
+        manager.target.put("/api/v1/pods", {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": node}})
+
+    ending = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    pod("lost", "gone", **ending)
+    pod("last", "dying", **ending)
+    pod("ending", "alive", **ending)
+    pod("running", "gone")
+    pod("elsewhere", "gone", "user", **ending)
+
+    def ended():
+        return {
+            path.rsplit("/", 1)[1]
+            for method, path in manager.target.requests
+            if method == "DELETE" and "/pods/" in path
+        }
+
+    await asyncio.sleep(0.05)
+    assert ended() == set()
+    manager.delete()
+    await until(lambda: ended() == {"lost"})
+    manager.target.remove("/api/v1/nodes", "dying")
+    await until(lambda: ended() == {"lost", "last"})
+
+    manager.target.change(DEPLOYMENTS, "x", "kube-system", {"metadata": {"finalizers": None}})
+    await until(lambda: manager.get() is None)
+    pod("later", "gone", **ending)
+    await asyncio.sleep(0.05)
+    assert ended() == {"lost", "last"}
+
+
 async def test_kept_objects_survive_their_managed_resource(manager):
     await manager.start()
     manager.write(config_map(), keepObjects=True)

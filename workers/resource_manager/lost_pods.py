@@ -1,0 +1,83 @@
+"""End pods that nobody else will: those being deleted on a node that is no more.
+
+A workload is deleted with its pods (foreground), and a pod with its containers, which its kubelet
+confirms. In a cluster that is being dismantled the nodes go first. The controller manager ends
+such pods, too, but waits 40 s and more for the node to come back.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from activities.kube.cache import Caches, Key, key_of
+from activities.kube.client import KubeClient, Object, WatchEvent
+from activities.kube.controller import Controller
+from api.resources import NODE, POD
+
+
+class LostPods:
+    """Watches pods and nodes only while somebody waits for workloads to go."""
+
+    def __init__(self, target: KubeClient) -> None:
+        self._target = target
+        self._waiting: dict[Key, frozenset[str]] = {}
+        self._watched: frozenset[str] = frozenset()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, who: Key, namespaces: Iterable[str]) -> None:
+        """``who`` waits for workloads in these namespaces."""
+        self._waiting[who] = frozenset(namespaces)
+        self._adapt()
+
+    def end(self, who: Key) -> None:
+        if self._waiting.pop(who, None) is not None:
+            self._adapt()
+
+    async def close(self) -> None:
+        self._waiting.clear()
+        task = self._task
+        self._adapt()
+        if task is not None:
+            await asyncio.wait({task})
+
+    def _adapt(self) -> None:
+        wanted: frozenset[str] = frozenset().union(*self._waiting.values())
+        if wanted and wanted <= self._watched:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._watched = wanted
+        self._task = asyncio.create_task(self._run(wanted)) if wanted else None
+
+    async def _run(self, namespaces: Iterable[str]) -> None:
+        caches = Caches(self._target)
+        nodes = caches.of(NODE)
+        pods = {namespace: caches.of(POD, namespace) for namespace in namespaces}
+
+        async def reconcile(key: Key) -> None:
+            pod = pods[str(key.namespace)].get(key.name)
+            if pod is not None and _is_ending(pod) and nodes.get(pod["spec"]["nodeName"]) is None:
+                uid = pod["metadata"]["uid"]
+                await self._target.delete(POD, key.name, key.namespace, uid=uid, grace_seconds=0)
+
+        def on_node(event: WatchEvent) -> list[Key]:
+            name = event.object["metadata"]["name"]
+            return [key_of(pod) for cache in pods.values() for pod in cache.list() if _node_of(pod) == name]
+
+        controller = Controller("lost-pods", reconcile, workers=4)
+        try:
+            await asyncio.gather(nodes.synced(), *(cache.synced() for cache in pods.values()))
+            for cache in pods.values():
+                controller.watch(cache, when=lambda event: event.type != "DELETED" and _is_ending(event.object))
+            controller.watch(nodes, keys=on_node, when=lambda event: event.type == "DELETED")
+            await controller.run()
+        finally:
+            await caches.close()
+
+
+def _node_of(pod: Object) -> Any:
+    return (pod.get("spec") or {}).get("nodeName")
+
+
+def _is_ending(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp")) and bool(_node_of(pod))
