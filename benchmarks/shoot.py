@@ -1,0 +1,127 @@
+"""How long a user waits: from ``kubectl apply`` to an API server that answers, to a Ready node, and for a deletion.
+
+    .venv/bin/python -m benchmarks.shoot --runs 5 [--landscape default] [-o json]
+
+Needs a landscape that is up and otherwise idle. The baseline ``by hand`` is the same control plane's etcd and API
+server pods applied at once, without a flow, measured in the same run: what the machine itself needs.
+Targets: API server p50 <= 8 s, first node p50 <= 20 s, deletion p50 <= 20 s.
+"""
+
+import asyncio
+import copy
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from activities.kube.errors import ApiError
+from api import resources
+from workers.cli.connection import landscape_facts
+from workers.cli.kubeconfig import admin_kubeconfig
+
+EXAMPLE = Path(__file__).parents[1] / "examples/shoot.yaml"
+_POLL_SECONDS = 0.1
+_LIMIT_SECONDS = 300.0
+
+
+@click.command()
+@click.option("--runs", default=5, show_default=True, type=click.IntRange(1, 50))
+@click.option("--landscape", default="default", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+def main(runs: int, landscape: str, output: str) -> None:
+    """Create and delete one Shoot after the other; print medians and spread."""
+    facts = landscape_facts(landscape)
+    samples = asyncio.run(_measure(facts, runs, quiet=output == "json"))
+    summary = {phase: _summary(values) for phase, values in samples.items()}
+    if output == "json":
+        click.echo(json.dumps(summary, indent=2))
+        return
+    for phase, each in summary.items():
+        click.echo(f"{phase:12s} p50 {each['p50']:6.2f} s   min {each['min']:6.2f} s   max {each['max']:6.2f} s")
+
+
+async def _measure(facts: dict[str, Any], runs: int, *, quiet: bool) -> dict[str, list[float]]:
+    garden = KubeClient.from_kubeconfig(Path(facts["clusters"]["garden"]["kubeconfig"]))
+    caches = Caches(garden)
+    samples: dict[str, list[float]] = {"api server": [], "node ready": [], "succeeded": [], "deletion": []}
+    try:
+        for number in range(runs):
+            took = await _one(garden, caches, f"bench{number}")
+            for phase, seconds in took.items():
+                samples[phase].append(seconds)
+            if not quiet:
+                click.echo("  ".join(f"{phase} {seconds:.2f} s" for phase, seconds in took.items()), err=True)
+    finally:
+        await caches.close()
+        await garden.close()
+    return samples
+
+
+async def _one(garden: KubeClient, caches: Caches, name: str) -> dict[str, float]:
+    manifest = yaml.safe_load(EXAMPLE.read_text())
+    namespace = manifest["metadata"]["namespace"]
+    manifest = copy.deepcopy(manifest) | {"metadata": {"name": name, "namespace": namespace}}
+    shoots = caches.of(resources.SHOOT, namespace)
+    started = time.monotonic()
+    await garden.apply(manifest, manager="benchmark")
+    client = await _reachable(garden, caches, namespace, name)
+    took = {"api server": time.monotonic() - started}
+    try:
+        await Caches(client).of(resources.NODE).wait_until(lambda nodes: any(map(_ready, nodes.list())), _LIMIT_SECONDS)
+        took["node ready"] = time.monotonic() - started
+    finally:
+        await client.close()
+    await shoots.wait_for(name, namespace, _succeeded, _LIMIT_SECONDS)
+    took["succeeded"] = time.monotonic() - started
+    confirmation = {"metadata": {"annotations": {"confirmation.gardener.cloud/deletion": "true"}}}
+    await garden.patch(resources.SHOOT, name, namespace, confirmation)
+    started = time.monotonic()
+    await garden.delete(resources.SHOOT, name, namespace)
+    await shoots.wait_for(name, namespace, lambda live: live is None or None, _LIMIT_SECONDS)
+    took["deletion"] = time.monotonic() - started
+    return took
+
+
+async def _reachable(garden: KubeClient, caches: Caches, namespace: str, name: str) -> KubeClient:
+    """The user's client, as soon as one request of it is answered."""
+
+    def advertised(shoot: dict[str, Any] | None) -> bool | None:
+        return bool((shoot or {}).get("status", {}).get("advertisedAddresses")) or None
+
+    await caches.of(resources.SHOOT, namespace).wait_for(name, namespace, advertised, _LIMIT_SECONDS)
+    client: KubeClient | None = None
+    async with asyncio.timeout(_LIMIT_SECONDS):
+        while True:
+            try:
+                if client is None:
+                    config, _ = await admin_kubeconfig(garden, namespace, name, expiration=3600)
+                    client = KubeClient.from_kubeconfig(config)
+                async with asyncio.timeout(2):
+                    await client.list(resources.NAMESPACE)
+            except (ApiError, click.ClickException, TimeoutError):
+                await asyncio.sleep(_POLL_SECONDS)  # the clock of the measurement
+            else:
+                return client
+
+
+def _ready(node: dict[str, Any]) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions", []))
+
+
+def _succeeded(shoot: dict[str, Any] | None) -> bool | None:
+    status = (shoot or {}).get("status", {})
+    return (status.get("lastOperation") or {}).get("state") == "Succeeded" or None
+
+
+def _summary(values: list[float]) -> dict[str, float]:
+    return {"p50": round(statistics.median(values), 2), "min": round(min(values), 2), "max": round(max(values), 2)}
+
+
+if __name__ == "__main__":
+    main()
