@@ -34,13 +34,16 @@ def landscape() -> None:
 @landscape.command()
 @_name
 @_output
-@click.option("--kubernetes-version", default=None, help="Version of the landscape's own clusters.")
-def up(name: str, output: str, kubernetes_version: str | None) -> None:
+@click.option(
+    "--also-kubernetes",
+    multiple=True,
+    metavar="VERSION",
+    help="A further version for shoots, for example 1.36.3, to upgrade from. It may have to be compiled.",
+)
+def up(name: str, output: str, also_kubernetes: tuple[str, ...]) -> None:
     """Bring the landscape up, or what of it is not."""
-    from landscape.binaries import KUBERNETES_VERSION
-
     progress = Progress()
-    plan = _run(lifecycle.up(name, kubernetes_version or KUBERNETES_VERSION, progress))
+    plan = _run(lifecycle.up(name, progress, also_kubernetes))
     progress.say(f"landscape {name} is up")
     _print_status(plan, output)
 
@@ -149,20 +152,24 @@ def _print_status(plan: Plan, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(state, indent=2))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    console.print(f"Temporal {state['temporal']['address']}, UI {state['temporal']['ui']}", highlight=False)
-    table = Table("cluster", "ready", "server", "kubeconfig", box=None)
+    click.echo(f"Temporal {state['temporal']['address']}, UI {state['temporal']['ui']}\n")
+    rows = [("CLUSTER", "READY", "SERVER", "KUBECONFIG")]
     for cluster, content in state["clusters"].items():
         ready = "cut off" if content.get("cut") else str(content["ready"]).lower()
-        table.add_row(cluster, ready, content["server"], content["kubeconfig"])
-    console.print(table)
-    table = Table("process", "state", "pid", "starts", box=None)
+        rows.append((cluster, ready, content["server"], content["kubeconfig"]))
+    _print_table(rows)
+    click.echo()
+    rows = [("PROCESS", "STATE", "PID", "STARTS")]
     for process, content in state["processes"].items():
-        table.add_row(process, content["state"], str(content["pid"]), str(content["starts"]))
-    console.print(table)
+        rows.append((process, content["state"], str(content["pid"]), str(content["starts"])))
+    _print_table(rows)
+
+
+def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
+    """Columns as wide as they must be: a path that is cut off is of no use."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:

@@ -101,7 +101,9 @@ def cloud_profile(plan: Plan) -> Object:
         "metadata": {"name": PROVIDER},
         "spec": {
             "type": PROVIDER,
-            "kubernetes": {"versions": [{"version": plan.kubernetes_version, "classification": "supported"}]},
+            "kubernetes": {
+                "versions": [{"version": version, "classification": "supported"} for version in plan.shoot_versions]
+            },
             "machineImages": [
                 {
                     "name": PROVIDER,

@@ -7,6 +7,8 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +53,17 @@ def require(name: str) -> Plan:
     return plan
 
 
-async def up(name: str, kubernetes_version: str, progress: Progress) -> Plan:
-    """Bring up what isn't; safe to repeat, also after an ``up`` that was broken off."""
+async def up(name: str, progress: Progress, older_versions: Sequence[str] = ()) -> Plan:
+    """Bring up what isn't; safe to repeat, also after an ``up`` that was broken off.
+
+    ``older_versions``: further versions of Kubernetes that shoots may have from now on.
+    """
     _require_root()
     with _locked(name, progress):
-        plan = plans.load(name) or plans.choose(name, kubernetes_version)
+        plan = plans.load(name) or plans.choose(name, binaries.KUBERNETES_VERSION)
+        plan = replace(plan, older_versions=tuple(dict.fromkeys((*plan.older_versions, *older_versions))))
+        for version in plan.older_versions:
+            binaries.kubernetes(version)  # refused before anything is started
         plan.save()
         found = await binaries.ensure(binaries.cluster_tools(plan.kubernetes_version), progress)
         kernel.raise_limits(_KERNEL_LIMITS)
@@ -172,13 +180,20 @@ class _Up:
             if changed := await containerd.refresh(cluster_plan, await self._archives[role]):
                 self._progress.say(f"{cluster_plan.name}: images imported: {', '.join(changed)}")
 
-    async def _image_binaries(self) -> binaries.Binaries:
-        return await binaries.ensure(binaries.image_tools(self._plan.kubernetes_version), self._progress)
+    async def _image_binaries(self) -> dict[str, binaries.Binaries]:
+        """What goes into images, by version of Kubernetes."""
+        versions = self._plan.shoot_versions
+        return {each: await binaries.ensure(binaries.image_tools(each), self._progress) for each in versions}
 
-    async def _made_archives(self, role: Role, image_binaries: asyncio.Task[binaries.Binaries]) -> list[Path]:
+    async def _made_archives(self, role: Role, made: asyncio.Task[dict[str, binaries.Binaries]]) -> list[Path]:
         """Image archives for the nodes of clusters of this role, made where they are missing."""
-        version, say = self._plan.kubernetes_version, self._progress.say
-        return await asyncio.to_thread(images.archives_for, role, version, await image_binaries, say)
+        found: dict[Path, None] = {}
+        for version, version_binaries in (await made).items():
+            if role == "cloud" and version != self._plan.kubernetes_version:
+                continue  # machines bring the kubelet of one version, and fetch others
+            make = partial(images.archives_for, role, version, version_binaries, self._progress.say)
+            found |= dict.fromkeys(await asyncio.to_thread(make))
+        return list(found)
 
     async def _prepared_root(self, role: Role) -> Path:
         root, changed = await containerd.prepare(role, await self._archives[role])

@@ -90,6 +90,9 @@ class Plan:
     name: str
     index: int
     kubernetes_version: str
+    """Of the landscape's own clusters, and the newest that shoots may have."""
+    older_versions: tuple[str, ...] = ()
+    """Further versions of Kubernetes for shoots."""
     state_home: Path = field(default=STATE_HOME)
 
     def __post_init__(self) -> None:
@@ -97,6 +100,11 @@ class Plan:
             raise LandscapeError(f"{self.name!r} is no landscape name: at most 20 of a-z, 0-9 and -")
         if not 0 <= self.index < MAX_LANDSCAPES:
             raise LandscapeError(f"landscape index {self.index} is not in 0..{MAX_LANDSCAPES - 1}")
+
+    @property
+    def shoot_versions(self) -> tuple[str, ...]:
+        """Versions of Kubernetes that shoots may have, newest first."""
+        return (self.kubernetes_version, *self.older_versions)
 
     # -- paths
 
@@ -292,6 +300,7 @@ class Plan:
             "name": self.name,
             "index": self.index,
             "kubernetesVersion": self.kubernetes_version,
+            "olderVersions": list(self.older_versions),
             "temporal": {"address": self.temporal_address, "ui": self.temporal_ui, "codec": self.codec_endpoint},
             "dns": {"server": self.central_address, "zone": self.dns_zone},
             "objectStore": {"endpoint": self.object_store_endpoint},
@@ -313,7 +322,8 @@ def load(name: str, state_home: Path = STATE_HOME) -> Plan | None:
         content = json.loads((state_home / name / "landscape.json").read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Plan(content["name"], content["index"], content["kubernetesVersion"], state_home)
+    older = tuple(content.get("olderVersions", ()))
+    return Plan(content["name"], content["index"], content["kubernetesVersion"], older, state_home)
 
 
 def existing(state_home: Path = STATE_HOME) -> Iterator[Plan]:
@@ -331,11 +341,11 @@ def choose(name: str, kubernetes_version: str, state_home: Path = STATE_HOME) ->
     Raises LandscapeError if all blocks of addresses are taken.
     """
     if name == DEFAULT_NAME:
-        return Plan(name, 0, kubernetes_version, state_home)
+        return Plan(name, 0, kubernetes_version, state_home=state_home)
     taken = {plan.index for plan in existing(state_home)} | {0}
     free = [index for index in range(MAX_LANDSCAPES) if index not in taken]
     if not free:
         raise LandscapeError(
             f"all {MAX_LANDSCAPES - 1} blocks of addresses for named landscapes are taken: take one down first"
         )
-    return Plan(name, free[0], kubernetes_version, state_home)
+    return Plan(name, free[0], kubernetes_version, state_home=state_home)

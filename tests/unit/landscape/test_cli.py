@@ -27,7 +27,7 @@ def _require(name, state_home):
 
 @pytest.fixture
 def plan(tmp_path):
-    plan = Plan("mine", 1, "1.37.1", tmp_path)
+    plan = Plan("mine", 1, "1.37.1", state_home=tmp_path)
     plan.save()
     return plan
 

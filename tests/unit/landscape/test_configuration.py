@@ -32,7 +32,7 @@ MODELS = {
 
 @pytest.fixture
 def plan(tmp_path):
-    return Plan("a", 1, "1.37.1", tmp_path)
+    return Plan("a", 1, "1.37.1", state_home=tmp_path)
 
 
 def test_every_configuration_fits_the_process_that_reads_it(plan):

@@ -115,7 +115,7 @@ def test_a_copied_containerd_root_shares_layers_and_owns_its_databases(tmp_path)
 
 def test_all_that_containerd_writes_lies_in_the_landscape(tmp_path, monkeypatch):
     monkeypatch.setattr(containerd, "cni_plugins", lambda: "/usr/lib/cni")
-    plan = Plan("a", 1, "1.37.1", tmp_path)
+    plan = Plan("a", 1, "1.37.1", state_home=tmp_path)
     seed = plan.cluster("seed-1")
 
     text = containerd.config(seed.directory / "containerd", seed.run_directory, seed.directory / "cni")
@@ -135,13 +135,13 @@ def test_results_of_cni_go_with_their_cluster_only(tmp_path, monkeypatch):
     ):
         (tmp_path / name).touch()
 
-    residue._remove_cni_results(Plan("a", 1, "1.37.1", tmp_path).cluster("seed-1"))
+    residue._remove_cni_results(Plan("a", 1, "1.37.1", state_home=tmp_path).cluster("seed-1"))
 
     assert sorted(file.name for file in tmp_path.iterdir()) == ["cni-loopback-s2-lo", "gardener-b-seed-1-s2-eth0"]
 
 
 def test_a_seed_that_never_was_is_not_called_cut(tmp_path):
-    assert network.is_cut(Plan("a", 15, "1.37.1", tmp_path), "seed-1") is False
+    assert network.is_cut(Plan("a", 15, "1.37.1", state_home=tmp_path), "seed-1") is False
 
 
 def test_a_file_that_has_its_content_is_not_touched(tmp_path):

@@ -109,7 +109,7 @@ def test_a_new_landscape_gets_the_lowest_free_block(tmp_path):
 
 def test_when_all_blocks_are_taken_it_says_what_to_do(tmp_path):
     for index in range(1, MAX_LANDSCAPES):
-        Plan(f"l{index}", index, "1.37.1", tmp_path).save()
+        Plan(f"l{index}", index, "1.37.1", state_home=tmp_path).save()
 
     with pytest.raises(LandscapeError, match="take one down first"):
         plans.choose("one-more", "1.37.1", tmp_path)
