@@ -278,7 +278,11 @@ def _write_binary(path: Path, content: bytes) -> None:
 
 async def _build(tool: Tool, target: Path, scratch: Path, progress: Progress) -> None:
     go = await _go(progress)
-    environment = dict(os.environ) | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOBIN": str(target)}
+    environment = dict(os.environ) | {
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-mod=readonly -buildvcs=false",
+        "GOBIN": str(target),
+    }
     # Modules may ask for a newer Go than the one found; it comes through the module proxy.
     environment.setdefault("GOTOOLCHAIN", "auto")
     linker = "-s -w"

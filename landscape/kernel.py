@@ -1,15 +1,32 @@
-"""Kernel limits that several kubelets and their machines' systemds exceed together."""
+"""What a landscape needs of the kernel: modules, and limits that several kubelets and systemds exceed together."""
 
 import json
 from pathlib import Path
 
+from landscape.errors import LandscapeError
 from landscape.files import write_file
+from landscape.shell import run
 
 _SYSTEM = Path("/proc/sys")
+_MODULES = {
+    "overlay": lambda: "\toverlay\n" in Path("/proc/filesystems").read_text(),
+    "br_netfilter": Path("/proc/sys/net/bridge/bridge-nf-call-iptables").exists,
+    "tun": Path("/dev/net/tun").exists,
+}
+"""Modules that nothing loads by itself, and how to see that they are there, be it built in."""
 _AT_LEAST = {
     "fs/inotify/max_user_instances": 8192,
     "fs/inotify/max_user_watches": 524288,
 }
+
+
+async def load_modules() -> None:
+    """Load what is missing. Loaded modules stay: others may use them meanwhile."""
+    for name, present in _MODULES.items():
+        if not present():
+            await run("modprobe", name, check=False)
+        if not present():
+            raise LandscapeError(f"the kernel has no {name}: load or build the module of that name")
 
 
 def raise_limits(record: Path, system: Path = _SYSTEM) -> None:

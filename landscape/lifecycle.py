@@ -66,6 +66,7 @@ async def up(name: str, progress: Progress, older_versions: Sequence[str] = ()) 
             binaries.kubernetes(version)  # refused before anything is started
         plan.save()
         found = await binaries.ensure(binaries.cluster_tools(plan.kubernetes_version), progress)
+        await kernel.load_modules()
         kernel.raise_limits(_KERNEL_LIMITS)
         await network.up(plan)
         progress.say(f"network of landscape {name} at {plan.block}")

@@ -33,6 +33,8 @@ async def run(
             cwd=directory,
         )
     except FileNotFoundError:
+        if not check:
+            return ""
         raise LandscapeError(f"{command[0]} is not installed: run `make packages`") from None
     output, errors = await process.communicate(stdin.encode() if stdin is not None else None)
     if check and process.returncode:
