@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from aiohttp.test_utils import TestServer
 from temporalio import activity
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
@@ -46,6 +46,7 @@ class Landscape:
     garden: FakeGarden
     failing: dict[str, ApplicationError] = field(default_factory=dict)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    begun: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @activity.defn(dynamic=True)
     async def anything(self, args: Sequence[RawValue]) -> TaskResult:
@@ -88,6 +89,19 @@ class Landscape:
                 if all(value in str(operation.get(key)) for key, value in wanted.items()):
                     return status
                 await asyncio.sleep(0.1)
+
+    async def delete(self, handle: "WorkflowHandle[ShootLifecycle, None]") -> None:
+        """Like ``kubectl delete``, and the watcher's signal after it."""
+        live = await self.garden.get(resources.SHOOT, "demo", "garden-local")
+        live["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "generation": 2}
+        self.garden.put(live)
+        await handle.signal("wake")
+
+    async def operations(self) -> list[WorkflowExecution]:
+        """Operations of this test's Shoot, the oldest first; those of tests before have ended before it began."""
+        query = f'GardenerOperation != "" AND StartTime > "{self.begun.isoformat()}"'
+        found = [each async for each in self.client.list_workflows(query)]
+        return sorted(found, key=lambda each: each.start_time)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -205,14 +219,42 @@ async def test_a_deleted_shoot_goes_away_and_its_lifecycle_ends(landscape: Lands
     async with landscape.seed_worker():
         handle = await landscape.wake()
         await landscape.status(state="Succeeded")
-        live = await landscape.garden.get(resources.SHOOT, "demo", "garden-local")
-        live["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "generation": 2}
-        landscape.garden.put(live)
-        await handle.signal("wake")
+        await landscape.delete(handle)
         await landscape.client.get_workflow_handle(lifecycle_id(SHOOT)).result()
 
     assert await landscape.garden.find(resources.SHOOT, "demo", "garden-local") is None
     assert landscape.garden.events()[-1][0] == "Deleted"
+
+
+async def test_a_deletion_ends_a_creation_that_retries_an_error(landscape: Landscape) -> None:
+    landscape.failing["wait_infrastructure"] = ApplicationError("the cloud is full", type="NotReady")
+    async with landscape.seed_worker():
+        handle = await landscape.wake()
+        await landscape.status(description="Wait for infrastructure (attempt")
+        await landscape.delete(handle)
+        await handle.result()
+
+    operations = await landscape.operations()
+    assert [(each.workflow_type, each.status) for each in operations] == [
+        ("ReconcileShoot", WorkflowExecutionStatus.CANCELED),
+        ("DeleteShoot", WorkflowExecutionStatus.COMPLETED),
+    ]
+
+
+async def test_two_operations_never_meet_even_if_a_lifecycle_is_terminated(landscape: Landscape) -> None:
+    landscape.gates["wait_etcds"] = asyncio.Event()
+    async with landscape.seed_worker():
+        handle = await landscape.wake()
+        await landscape.status(description="Wait for etcds")
+        await handle.terminate("somebody made a mistake")
+        landscape.gates.clear()
+        await landscape.wake()
+        await landscape.status(state="Succeeded")
+
+    first, second = await landscape.operations()
+    assert first.status == WorkflowExecutionStatus.CANCELED
+    assert first.close_time is not None
+    assert first.close_time <= second.start_time
 
 
 async def test_the_cli_reads_a_flow_through_a_codec_endpoint_without_a_key(
