@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from landscape.code import code_digest
 from landscape.processes import Processes, ProcessSpec, Running
 
 NAME = "keeper"
@@ -22,7 +23,8 @@ _STABLE = 60.0
 
 
 def process(processes_directory: Path, logs: Path) -> ProcessSpec:
-    return ProcessSpec(NAME, (sys.executable, "-m", "landscape.keeper", str(processes_directory), str(logs)))
+    argv = (sys.executable, "-m", "landscape.keeper", str(processes_directory), str(logs))
+    return ProcessSpec(NAME, argv, environment={"GARDENER_VERSION": code_digest("landscape")})
 
 
 @dataclass

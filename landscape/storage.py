@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import click
 
+from landscape.code import code_digest
 from landscape.kube import Api, Object
 from landscape.plan import ClusterPlan, Plan
 from landscape.processes import ProcessSpec
@@ -41,7 +42,7 @@ def storage_class() -> Object:
 def process(plan: Plan, cluster: ClusterPlan) -> ProcessSpec:
     arguments = ["--kubeconfig", str(plan.kubeconfig(cluster.name)), "--root", str(cluster.directory / "volumes")]
     argv = (sys.executable, "-m", "landscape.storage", *arguments)
-    return ProcessSpec(f"{cluster.name}/storage", argv, cluster.netns)
+    return ProcessSpec(f"{cluster.name}/storage", argv, cluster.netns, {"GARDENER_VERSION": code_digest("landscape")})
 
 
 class Provisioner:

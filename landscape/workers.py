@@ -4,7 +4,6 @@ import hashlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 
 from landscape import garden
 from landscape.cluster import Credentials
+from landscape.code import code_digest
 from landscape.files import write_if_changed
 from landscape.pki import write_kubeconfig
 from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, VPN_NETWORK, ClusterPlan, Plan
@@ -21,7 +21,7 @@ from workers.codec import write_key_file
 
 Config = dict[str, Any]
 
-_CHECKOUT = Path(__file__).parents[1]
+_ROOMS = ("api", "activities", "workflows", "workers")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _spec(plan: Plan, name: str, worker: str, config: Config, netns: str) -> Our
     gardener = Path(sys.executable).parent / "gardener"
     argv = (str(gardener), "worker", worker, "--config", str(file))
     # With other code or another configuration it is another process: the next ``up`` starts it anew.
-    version = f"{code_digest()}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    version = f"{code_digest(*_ROOMS)}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     spec = ProcessSpec(name, argv, netns, {"GARDENER_VERSION": version, "MALLOC_ARENA_MAX": "2"})
     if health := config.get("health"):
         return Ours(spec, f"http://{health['address']}:{health['port']}/readyz")
@@ -85,16 +85,6 @@ async def ready(url: str) -> bool:
             return answer.status < 500
     except (aiohttp.ClientError, TimeoutError):
         return False
-
-
-@cache
-def code_digest() -> str:
-    """Changes whenever the code of our processes does."""
-    digest = hashlib.sha256()
-    for room in ("api", "activities", "workflows", "workers"):
-        for file in sorted((_CHECKOUT / room).rglob("*.py")):
-            digest.update(f"{file.relative_to(_CHECKOUT)}\n".encode() + file.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def _temporal(plan: Plan) -> Config:
