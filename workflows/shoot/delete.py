@@ -37,7 +37,7 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("update_advertised_addresses", after=["wait_api_service"], unless=no_cluster)
     add("deploy_internal_dns", after=["wait_api_service"], unless=no_cluster, **wait(minutes=2))
     add("deploy_etcds", after=["init_secrets", "deploy_cloud_secret"], unless=no_cluster)
-    add("wait_etcds", after=["deploy_etcds"], unless=no_cluster, **wait(minutes=5))
+    add("wait_etcds", after=["deploy_etcds"], completes="deploy_etcds", unless=no_cluster, **wait(minutes=5))
     add("deploy_apiserver", after=["wait_etcds", "wait_api_service"], unless=no_cluster)
     add("wait_apiserver", after=["deploy_apiserver"], unless=no_cluster, **wait(minutes=5))
     add("deploy_apiserver_sni", after=["wait_apiserver"], unless=no_cluster)

@@ -49,7 +49,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
 
     # The control plane: etcd, then the API server, then all that lives on it.
     add("deploy_etcds", after=[*base, "wait_backup_entry"])
-    add("wait_etcds", after=["deploy_etcds"], unless=ready_unneeded, **wait(minutes=5))
+    add("wait_etcds", after=["deploy_etcds"], completes="deploy_etcds", unless=ready_unneeded, **wait(minutes=5))
     # A new API server waits 20 s for its etcd by itself, so its pod may start beside etcd's. Later on there is
     # data: it must be seen to be there first.
     add("deploy_apiserver", after=["deploy_etcds" if creating else "wait_etcds", "wait_api_service"])

@@ -150,6 +150,23 @@ def test_every_wait_stands_behind_what_it_waits_for(facts: ShootFacts, survey: S
                 assert flow.comes_after(name, begun)
 
 
+def test_every_wait_that_looks_for_a_trigger_looks_for_that_of_its_deploy() -> None:
+    """A deploy that was kept wrote the trigger of its own attempt; its wait would never see another."""
+    triggered = (
+        "infrastructure",
+        "control_plane_extension",
+        "os_configs",
+        "network",
+        "worker",
+        "backup_entry",
+        "etcds",
+    )
+    for graph in (reconcile(ShootFacts()), delete(ShootFacts(), ALL_THERE)):
+        for each in triggered:
+            if f"wait_{each}" in graph.names:
+                assert graph._tasks[f"wait_{each}"].completes == f"deploy_{each}"
+
+
 @pytest.mark.parametrize("flow", [reconcile(ShootFacts()), delete(ShootFacts(), ALL_THERE)], ids=["create", "delete"])
 def test_every_activity_that_a_flow_names_is_offered_by_the_seeds_worker(flow: Flow) -> None:
     """Tasks are named by strings; this is what a compiler would check."""
