@@ -45,7 +45,7 @@ def up(name: str, output: str, also_kubernetes: tuple[str, ...]) -> None:
     progress = Progress()
     plan = _run(lifecycle.up(name, progress, also_kubernetes))
     progress.say(f"landscape {name} is up")
-    _print_status(plan, output)
+    _print_status(plan, output, processes=False)
 
 
 @landscape.command()
@@ -60,7 +60,7 @@ def down(name: str) -> None:
 @_output
 def status(name: str, output: str) -> None:
     """Say what runs where."""
-    _print_status(lifecycle.require(name), output)
+    _print_status(lifecycle.require(name), output, processes=True)
 
 
 @landscape.command()
@@ -147,7 +147,7 @@ def _signal(name: str, process: str, number: signal.Signals, done: str) -> None:
     click.echo(f"{process} (pid {running.pid}) {done}")
 
 
-def _print_status(plan: Plan, output: str) -> None:
+def _print_status(plan: Plan, output: str, *, processes: bool) -> None:
     state = _run(lifecycle.status(plan))
     if output == "json":
         click.echo(json.dumps(state, indent=2))
@@ -158,6 +158,8 @@ def _print_status(plan: Plan, output: str) -> None:
         ready = "cut off" if content.get("cut") else str(content["ready"]).lower()
         rows.append((cluster, ready, content["server"], content["kubeconfig"]))
     _print_table(rows)
+    if not processes:
+        return
     click.echo()
     rows = [("PROCESS", "STATE", "PID", "STARTS")]
     for process, content in state["processes"].items():

@@ -1,6 +1,7 @@
 """``gardener demo``: from a bare machine to a real cluster, and what to look at."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ def demo(name: str, kubeconfig_path: str) -> None:
     Run again, it finds what is there and only shows it.
     """
     started = time.monotonic()
+    os.environ["GARDENER_LANDSCAPE"] = name  # for whatever looks for the landscape's facts, its DNS for example
     command = [sys.argv[0], "landscape", "up", "--name", name]
     if subprocess.run(command, check=False).returncode:
         raise click.ClickException("the landscape did not come up; see above")
