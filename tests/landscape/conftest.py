@@ -1,6 +1,7 @@
 """A landscape for the tests: brought up once for all of them, and taken down after the last.
 
 ``GARDENER_TEST_LANDSCAPE=NAME`` uses one that is up already, and leaves it up: for those who write tests.
+``GARDENER_TEST_KEEP=1`` leaves the Shoot of the tests, too; the next run finds it.
 """
 
 import json
@@ -10,13 +11,23 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.landscape.shoots import Shoot
 
 BIN = Path(sys.executable).parent
 _UP_SECONDS = 25 * 60
 """From nothing: Kubernetes is compiled."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Time limits here are of the tests alone: the first of them waits until the landscape is up."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300, func_only=True))
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,7 @@ class Landscape:
         return run(BIN / "gardener", "landscape", *arguments, "--name", self.name, timeout=timeout)
 
     def kubectl(self, cluster: str, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
-        kubeconfig = Path.home() / f".local/state/gardener/landscapes/{self.name}/kubeconfigs/{cluster}.yaml"
+        kubeconfig = self.directory / f"kubeconfigs/{cluster}.yaml"
         return run(BIN / "kubectl", f"--kubeconfig={kubeconfig}", *arguments, stdin=stdin, timeout=timeout)
 
     @property
@@ -41,6 +52,17 @@ class Landscape:
     @property
     def pids(self) -> dict[str, int]:
         return {name: process["pid"] for name, process in self.status["processes"].items()}
+
+    @property
+    def directory(self) -> Path:
+        """Where it keeps its state."""
+        return Path.home() / f".local/state/gardener/landscapes/{self.name}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Addresses and files, as programs find them."""
+        facts: dict[str, Any] = json.loads((self.directory / "landscape.json").read_text())
+        return facts
 
     def up(self) -> None:
         self.gardener("up", timeout=_UP_SECONDS)
@@ -68,3 +90,16 @@ def landscape() -> Iterator[Landscape]:
     landscape.up()
     yield landscape
     landscape.down()
+
+
+@pytest.fixture(scope="session")
+def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Shoot]":
+    """The Shoot with two machines that tests share, created. Its deletion is the last of the tests in test_shoot."""
+    from tests.landscape.shoots import CREATION, Shoot
+
+    shoot = Shoot(landscape, "tests", tmp_path_factory.mktemp("kubeconfigs"))
+    shoot.apply(shoot.manifest(machines=2))
+    shoot.wait_for_state("Succeeded", CREATION)
+    yield shoot
+    if not os.environ.get("GARDENER_TEST_KEEP"):
+        shoot.remove()

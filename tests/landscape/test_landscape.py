@@ -25,7 +25,7 @@ from temporalio.client import Client
 from api import images
 from tests.landscape.conftest import Landscape, run
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.landscape
 
 NAME = "test-own"
 

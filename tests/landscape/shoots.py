@@ -1,0 +1,223 @@
+"""What tests do with a Shoot, by the commands that a user has, and what of it can be found in the landscape."""
+
+import base64
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dns.message
+import dns.query
+import yaml
+from temporalio.client import Client
+
+from tests.landscape.conftest import BIN, Landscape, run
+from workers.codec import data_converter
+
+EXAMPLE = Path(__file__).parents[2] / "examples/shoot.yaml"
+NAMESPACE = "garden-local"
+CREATION = 240
+"""Seconds; 30 where the machine has nothing else to do."""
+DELETION = 240
+
+T = TypeVar("T")
+
+
+@dataclass
+class Shoot:
+    """A Shoot of project `local`, whether it exists or not."""
+
+    landscape: Landscape
+    name: str
+    directory: Path
+    """For its kubeconfig."""
+
+    def __post_init__(self) -> None:
+        self.reference = f"{NAMESPACE}/{self.name}"
+        self.technical_id = f"shoot--local--{self.name}"
+
+    # In the garden
+
+    def manifest(self, *, machines: int = 1, **spec: Any) -> dict[str, Any]:
+        """The example, with another name, so many machines, and fields of the spec replaced."""
+        manifest: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+        manifest["metadata"]["name"] = self.name
+        manifest["spec"]["provider"]["workers"][0].update(minimum=machines, maximum=max(machines, 2))
+        manifest["spec"].update(spec)
+        return manifest
+
+    def apply(self, manifest: dict[str, Any]) -> None:
+        self.garden("apply", "-f", "-", stdin=json.dumps(manifest))
+
+    def garden(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
+        return self.landscape.kubectl("garden", "-n", NAMESPACE, *arguments, stdin=stdin, timeout=timeout)
+
+    def get(self) -> dict[str, Any]:
+        live: dict[str, Any] = json.loads(self.garden("get", "shoot", self.name, "-o", "json"))
+        return live
+
+    def wait_for_state(self, state: str, seconds: float) -> None:
+        """Wait for the state of the last operation."""
+        path = f"jsonpath={{.status.lastOperation.state}}={state}"
+        self.garden("wait", f"--for={path}", f"shoot/{self.name}", f"--timeout={seconds}s", timeout=seconds + 10)
+
+    def delete(self, *, wait: bool = True) -> None:
+        self.garden("annotate", "shoot", self.name, "--overwrite", "confirmation.gardener.cloud/deletion=true")
+        self.garden("delete", "shoot", self.name, f"--wait={wait}", f"--timeout={DELETION}s", timeout=DELETION + 10)
+
+    def remove(self) -> None:
+        """Delete it if it is there."""
+        if self.garden("get", "shoot", self.name, "--ignore-not-found", "-o", "name"):
+            self.delete()
+
+    # In the seed and in the cluster itself
+
+    @cached_property
+    def seed(self) -> str:
+        seed: str = self.get()["spec"]["seedName"]
+        return seed
+
+    @cached_property
+    def uid(self) -> str:
+        uid: str = self.get()["metadata"]["uid"]
+        return uid
+
+    def control_plane(self, *arguments: str) -> str:
+        """kubectl in the control plane's namespace of the seed."""
+        return self.landscape.kubectl(self.seed, "-n", self.technical_id, *arguments)
+
+    @cached_property
+    def kubeconfig(self) -> Path:
+        path = self.directory / f"{self.name}.yaml"
+        path.touch(mode=0o600)
+        path.write_text(self.gardener("kubeconfig", "shoot", self.reference))
+        return path
+
+    def argv(self, *arguments: str) -> list[str]:
+        """Command line of kubectl in the cluster."""
+        return [str(BIN / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
+        """kubectl in the cluster, as its administrator."""
+        return run(*self.argv(*arguments), stdin=stdin, timeout=timeout)
+
+    # Its flows
+
+    def gardener(self, *arguments: str) -> str:
+        return run("env", f"GARDENER_LANDSCAPE={self.landscape.name}", BIN / "gardener", *arguments)
+
+    def flow(self, workflow_id: str = "") -> dict[str, Any]:
+        """The newest operation, or the one named."""
+        chosen = ["--id", workflow_id] if workflow_id else []
+        flow: dict[str, Any] = json.loads(self.gardener("flow", "show", self.reference, *chosen, "-o", "json"))
+        return flow
+
+    def flows(self) -> list[dict[str, Any]]:
+        """All operations, the newest first."""
+        flows: list[dict[str, Any]] = json.loads(self.gardener("flow", "list", self.reference, "-o", "json"))
+        return flows
+
+    # What of it is where
+
+    def traces(self) -> dict[str, list[str]]:
+        """Everything in garden, seed, cloud, DNS and bucket that belongs to it, but events, which are history."""
+        return {
+            "garden": self._objects("garden"),
+            "seed": [*self._objects("seed-1"), *self._objects("seed-2")],
+            "cloud": self._objects("cloud"),
+            "dns": [name for name in self.host_names if self.address_of(name)],
+            "bucket": self.backups(),
+        }
+
+    def _objects(self, cluster: str) -> list[str]:
+        verbs = ("--verbs=list", "-o", "name")
+        kinds = [kind for kind in self.landscape.kubectl(cluster, "api-resources", *verbs).split() if _kept(kind)]
+        columns = "custom-columns=:.metadata.namespace,:.kind,:.metadata.name,:.spec.claimRef.namespace"
+        listed = self.landscape.kubectl(cluster, "get", ",".join(kinds), "-A", "--no-headers", "-o", columns)
+        rows = [line.split() for line in listed.splitlines()]
+        return [
+            f"{kind} {namespace}/{name}"
+            for namespace, kind, name, claimed in rows
+            if self._owns(namespace, name, claimed)
+        ]
+
+    def _owns(self, namespace: str, name: str, claimed: str) -> bool:
+        """By its name, or by the namespace it is in; of a volume, by its claim's. Shoots share a project's namespace."""
+        if namespace == NAMESPACE:
+            return name == self.name or name.startswith(f"{self.name}.")
+        own = {self.technical_id, f"infra-{self.technical_id}"}
+        return bool({namespace, name, claimed} & own) or name.startswith(f"{self.technical_id}-")
+
+    @property
+    def host_names(self) -> tuple[str, str]:
+        zone = self.landscape.facts["dns"]["zone"]
+        return f"api.{self.name}.local.internal.{zone}", f"api.{self.name}.local.shoot.{zone}"
+
+    def address_of(self, name: str) -> str:
+        """What the landscape's DNS says; empty if there is no such name."""
+        answer = dns.query.udp(dns.message.make_query(name, "A"), self.landscape.facts["dns"]["server"], timeout=5)
+        return answer.answer[0][0].to_text() if answer.answer else ""
+
+    def backups(self) -> list[str]:
+        """Prefixes in the buckets, with the bucket's name."""
+        buckets = self.landscape.directory / "object-store/buckets"
+        found = [path for path in buckets.glob("*/*") if path.name.startswith(f"{self.technical_id}--")]
+        return sorted(str(path.relative_to(buckets)) for path in found)
+
+    def secrets(self) -> list[dict[str, Any]]:
+        """All Secrets of its control plane."""
+        secrets: list[dict[str, Any]] = json.loads(self.control_plane("get", "secrets", "-o", "json"))["items"]
+        return secrets
+
+
+_FLEETING = ("events", "leases.coordination.k8s.io", "endpoints", "componentstatuses", "metrics.k8s.io")
+
+
+def _kept(kind: str) -> bool:
+    return not kind.startswith(_FLEETING) and not kind.endswith(_FLEETING)
+
+
+async def temporal(landscape: Landscape) -> Client:
+    """A client that reads what is encrypted."""
+    facts = landscape.facts
+    return await Client.connect(
+        facts["temporal"]["address"], data_converter=data_converter(Path(facts["codecKeyFile"]))
+    )
+
+
+def refused(*argv: str | Path, stdin: str | None = None) -> str:
+    """What a command says that must fail."""
+    done = subprocess.run(
+        [str(part) for part in argv], input=stdin, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode, f"{' '.join(map(str, argv))} succeeded: {done.stdout}"
+    return done.stderr
+
+
+def eventually(look: Callable[[], T], what: str, seconds: float) -> T:
+    """The first true answer."""
+    deadline = time.monotonic() + seconds
+    while not (answer := look()):
+        assert time.monotonic() < deadline, f"not after {seconds:.0f} s: {what}"
+        time.sleep(0.2)  # the clock of a poll
+    return answer
+
+
+@contextmanager
+def background(argv: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
+    """A command that runs as long as the test needs it; its output can be read."""
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def decoded(secret: dict[str, Any]) -> dict[str, bytes]:
+    return {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}

@@ -1,0 +1,452 @@
+"""A whole life of a Shoot with two machines: ordered, watched, used, deleted.
+
+The tests run in the order in which they stand: the last one deletes the Shoot.
+"""
+
+import base64
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from temporalio.api.sdk.v1 import WorkflowMetadata
+
+from api import images
+from tests.landscape.conftest import BIN, Landscape
+from tests.landscape.shoots import DELETION, Shoot, background, eventually, refused, temporal
+from workflows.shoot.lifecycle import lifecycle_id
+from api.operations import ShootRef
+
+pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180, func_only=True)]
+
+CONDITIONS = ("APIServerAvailable", "ControlPlaneHealthy", "EveryNodeReady", "SystemComponentsHealthy")
+PROBE = "probe"
+"""The namespace in the cluster that the tests work in."""
+
+
+# What its owner sees in the garden
+
+
+def test_the_table_of_shoots_tells_how_it_is(shoot: Shoot) -> None:
+    header, row = shoot.garden("get", "shoots", shoot.name).splitlines()
+
+    told = dict(zip(re.split(r"\s{2,}", header), re.split(r"\s{2,}", row), strict=True))
+    assert told["NAME"] == shoot.name
+    assert told["K8S VERSION"] == shoot.get()["spec"]["kubernetes"]["version"]
+    assert (told["LAST OPERATION"], told["STATE"], told["PROGRESS"]) == ("Create", "Succeeded", "100")
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_one_can_wait_for_its_conditions(shoot: Shoot, condition: str) -> None:
+    shoot.garden("wait", f"--for=condition={condition}", f"shoot/{shoot.name}", "--timeout=60s", timeout=70)
+
+
+def test_the_table_calls_it_healthy_once_all_conditions_hold(shoot: Shoot) -> None:
+    healthy = "jsonpath={.metadata.labels.shoot\\.gardener\\.cloud/status}=healthy"
+    shoot.garden("wait", f"--for={healthy}", f"shoot/{shoot.name}", "--timeout=60s", timeout=70)
+
+
+def test_describe_shows_its_conditions_and_what_happened(shoot: Shoot) -> None:
+    described = shoot.garden("describe", "shoot", shoot.name)
+
+    for expected in (*CONDITIONS, "SchedulingSuccessful", "Reconciling", "Reconciled"):
+        assert expected in described, described
+
+
+def test_its_status_says_what_it_is_and_where(shoot: Shoot) -> None:
+    live = shoot.get()
+    status = live["status"]
+
+    assert status["technicalID"] == shoot.technical_id
+    assert status["uid"] == live["metadata"]["uid"]
+    assert status["seedName"] == live["spec"]["seedName"]
+    assert status["observedGeneration"] == live["metadata"]["generation"]
+    assert status["lastOperation"]["description"] == "Shoot cluster has been successfully reconciled."
+    assert not status.get("lastErrors")
+    assert status["hibernated"] is False
+    addresses = {each["name"]: each["url"] for each in status["advertisedAddresses"]}
+    internal, external = shoot.host_names
+    assert (addresses["internal"], addresses["external"]) == (f"https://{internal}", f"https://{external}")
+    assert {"nodes", "pods", "services"} <= status["networking"].keys()
+
+
+def test_an_owner_who_applies_the_same_again_changes_nothing(shoot: Shoot) -> None:
+    generation = shoot.get()["metadata"]["generation"]
+
+    shoot.apply(shoot.manifest(machines=2))
+
+    assert shoot.get()["metadata"]["generation"] == generation
+
+
+# Its flow
+
+
+def test_the_flow_is_told_task_by_task(shoot: Shoot) -> None:
+    flow = shoot.flow(shoot.flows()[-1]["workflowId"])
+
+    assert (flow["operation"], flow["state"], flow["percent"]) == ("Create", "Completed", 100)
+    tasks = {task["name"]: task for task in flow["tasks"]}
+    assert {task["state"] for task in tasks.values()} <= {"Finished", "Skipped"}
+    for name, task in tasks.items():
+        for before in task["after"]:
+            if task["started"] and tasks[before]["ended"]:
+                assert task["started"] >= tasks[before]["ended"], f"{name} began before {before} was done"
+    text = shoot.gardener("flow", "show", shoot.reference, "--id", flow["workflow_id"])
+    assert "Completed" in text
+    assert "✔ wait_worker" in text
+
+
+def test_its_workflows_are_found_by_search_attributes_and_say_what_they_do(shoot: Shoot) -> None:
+    """What the Temporal UI shows in its list and on a workflow's page."""
+    address = shoot.landscape.facts["temporal"]["address"]
+    query = f'GardenerShoot = "{shoot.reference}" AND GardenerProject = "local"'
+    listed = run_temporal(shoot.landscape, "workflow", "list", "--query", query, "-o", "json")
+    found = {each["execution"]["workflowId"]: each for each in json.loads(listed)}
+
+    lifecycle = lifecycle_id(ShootRef(namespace="garden-local", name=shoot.name, uid=shoot.uid))
+    assert found[lifecycle]["status"] == "WORKFLOW_EXECUTION_STATUS_RUNNING", address
+    creations = [each for name, each in found.items() if name.startswith(f"{lifecycle}/reconcile/")]
+    assert creations
+    for each in creations:
+        fields = each["searchAttributes"]["indexedFields"]
+        assert _keyword(fields["GardenerSeed"]) == shoot.seed
+        assert _keyword(fields["GardenerOperation"]) == "Create"
+
+
+async def test_its_workflows_show_the_tree_of_tasks(shoot: Shoot) -> None:
+    client = await temporal(shoot.landscape)
+    ref = ShootRef(namespace="garden-local", name=shoot.name, uid=shoot.uid)
+
+    async def details(workflow_id: str) -> str:
+        handle = client.get_workflow_handle(workflow_id)
+        metadata: WorkflowMetadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+        return metadata.current_details
+
+    creation = await details(shoot.flows()[-1]["workflowId"])
+    assert "wait_worker" in creation
+    assert "cleanup_secrets" in creation
+    assert "all is done" in await details(lifecycle_id(ref))
+
+
+# The cluster in use
+
+
+@pytest.fixture(scope="module")
+def workload(shoot: Shoot) -> dict[str, str]:
+    """Two replicas of a web server, one on each machine: machine by pod."""
+    shoot.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": _workload()}))
+    shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/web", "--timeout=90s")
+    pods = json.loads(shoot.kubectl("-n", PROBE, "get", "pods", "-l", "app=web", "-o", "json"))["items"]
+    return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
+
+
+def test_both_machines_are_ready_and_of_its_version(shoot: Shoot) -> None:
+    nodes = json.loads(shoot.kubectl("get", "nodes", "-o", "json"))["items"]
+
+    assert len(nodes) == 2
+    for node in nodes:
+        assert {"type": "Ready", "status": "True"}.items() <= node["status"]["conditions"][-1].items()
+        assert node["status"]["nodeInfo"]["kubeletVersion"] == f"v{shoot.get()['spec']['kubernetes']['version']}"
+
+
+def test_two_replicas_run_on_two_machines(workload: dict[str, str]) -> None:
+    assert len(workload) == 2
+    assert len(set(workload.values())) == 2
+
+
+def test_a_service_is_reached_by_name_from_a_pod(shoot: Shoot, workload: dict[str, str]) -> None:
+    pod = next(iter(workload))
+    seen = {_get(shoot, pod, f"http://web.{PROBE}.svc.cluster.local/") for _ in range(20)}
+
+    assert seen <= workload.keys()
+    assert seen, "nobody answered"
+
+
+def test_pods_of_each_machine_reach_pods_of_the_other_one(shoot: Shoot, workload: dict[str, str]) -> None:
+    one, other = workload
+    address = {pod: _pod(shoot, pod)["status"]["podIP"] for pod in workload}
+
+    assert _get(shoot, one, f"http://{address[other]}:8080/") == other
+    assert _get(shoot, other, f"http://{address[one]}:8080/") == one
+
+
+def test_a_pod_reaches_its_api_server_and_is_known_there(shoot: Shoot, workload: dict[str, str]) -> None:
+    code = (
+        "import json, ssl, urllib.request as r; d='/var/run/secrets/kubernetes.io/serviceaccount/';"
+        "q=r.Request('https://kubernetes.default.svc.cluster.local/api/v1/namespaces/default',"
+        " headers={'Authorization': 'Bearer ' + open(d+'token').read()});"
+        "r.urlopen(q, context=ssl.create_default_context(cafile=d+'ca.crt'), timeout=10)"
+    )
+    answer = refused(*shoot.argv("-n", PROBE, "exec", next(iter(workload)), "--", "python3", "-c", code))
+
+    assert "403" in answer, "authenticated by its token, and may do nothing"
+
+
+def test_logs_are_read_through_the_tunnel(shoot: Shoot, workload: dict[str, str]) -> None:
+    pod = next(iter(workload))
+    _get(shoot, pod, "http://localhost:8080/seen-in-the-log")
+
+    log = shoot.kubectl("-n", PROBE, "logs", pod)
+    assert "GET /seen-in-the-log" in log
+
+
+def test_commands_run_in_pods_of_both_machines(shoot: Shoot, workload: dict[str, str]) -> None:
+    for pod in workload:
+        assert shoot.kubectl("-n", PROBE, "exec", "-i", pod, "--", "cat", stdin=f"to {pod}") == f"to {pod}"
+
+
+def test_ports_are_forwarded_through_the_tunnel(shoot: Shoot, workload: dict[str, str]) -> None:
+    pod = next(iter(workload))
+    argv = shoot.argv("-n", PROBE, "port-forward", f"pod/{pod}", ":8080", "--address=127.0.0.1")
+    with background(argv) as forwarding:
+        assert forwarding.stdout is not None
+        told = forwarding.stdout.readline()
+        port = re.search(r"127\.0\.0\.1:(\d+) -> 8080", told)
+        assert port, told
+        with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/", timeout=20) as answer:
+            assert answer.read().decode().strip() == pod
+
+
+@pytest.mark.parametrize("what", ["nodes", "pods"])
+def test_top_shows_what_is_used(shoot: Shoot, workload: dict[str, str], what: str) -> None:
+    names = set(workload) if what == "pods" else set(workload.values())
+
+    def shown() -> set[str]:
+        done = shoot.kubectl("get", "--raw", f"/apis/metrics.k8s.io/v1beta1/{what}")
+        return names & {each["metadata"]["name"] for each in json.loads(done)["items"]}
+
+    eventually(lambda: shown() == names, f"metrics of {names}", 90)
+    table = shoot.kubectl("top", what, *(["-n", PROBE] if what == "pods" else []))
+    for name in names:
+        assert re.search(rf"^{name} +\d+m .*Mi", table, re.MULTILINE), table
+
+
+def test_an_admission_webhook_in_a_pod_is_called(shoot: Shoot, webhook: None) -> None:
+    """By the API server in the seed, through the tunnel, by the name of its Service."""
+    config_map = ("create", "configmap", "--namespace", PROBE)
+
+    answer = refused(*shoot.argv(*config_map, "forbidden"))
+    assert "this name is not for you" in answer
+
+    shoot.kubectl(*config_map, "permitted")
+    assert shoot.kubectl("-n", PROBE, "get", "configmap", "permitted", "-o", "name")
+
+
+@pytest.fixture(scope="module")
+def webhook(shoot: Shoot, workload: dict[str, str]) -> Iterator[None]:
+    """It stays when the Shoot is deleted, as webhooks of users do."""
+    shoot.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": _webhook()}))
+    shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/webhook", "--timeout=90s")
+    yield
+
+
+# The end
+
+
+def test_without_confirmation_it_is_not_deleted(landscape: Landscape, shoot: Shoot) -> None:
+    answer = refused(
+        BIN / "kubectl",
+        f"--kubeconfig={landscape.directory}/kubeconfigs/garden.yaml",
+        *("-n", "garden-local", "delete", "shoot", shoot.name),
+    )
+
+    assert "confirmation.gardener.cloud/deletion" in answer
+    assert "deletionTimestamp" not in shoot.get()["metadata"]
+
+
+@pytest.mark.timeout(DELETION + 60, func_only=True)
+def test_deletion_leaves_nothing_anywhere(shoot: Shoot) -> None:
+    """A user's webhook, which nobody would answer any more, is still in there."""
+    before = shoot.traces()
+    for place in ("garden", "seed", "cloud", "dns", "bucket"):
+        assert before[place], f"nothing found in {place}: this test would see nothing otherwise"
+    uid = shoot.uid
+
+    shoot.delete()
+
+    assert shoot.traces() == {place: [] for place in before}
+    newest = shoot.flows()[0]
+    assert (newest["operation"], newest["state"]) == ("Delete", "Completed")
+    query = f'WorkflowId STARTS_WITH "shoot/{shoot.reference}/{uid}" AND ExecutionStatus = "Running"'
+    eventually(
+        lambda: json.loads(run_temporal(shoot.landscape, "workflow", "list", "--query", query, "-o", "json")) == [],
+        "its workflows have ended",
+        20,
+    )
+    assert "Deleted Shoot cluster" in shoot.garden("get", "events", f"--field-selector=involvedObject.uid={uid}")
+
+
+def run_temporal(landscape: Landscape, *arguments: str) -> str:
+    from tests.landscape.conftest import run
+
+    return run(BIN / "temporal", *arguments, "--address", landscape.facts["temporal"]["address"])
+
+
+def _keyword(payload: dict[str, str]) -> str:
+    word = json.loads(base64.b64decode(payload["data"]))
+    return str(word[0] if isinstance(word, list) else word)
+
+
+def _get(shoot: Shoot, pod: str, url: str) -> str:
+    """What a pod gets from a URL; the status where it is not 200."""
+    code = (
+        "import urllib.request as r, urllib.error as e\n"
+        f"try: print(r.urlopen({url!r}, timeout=10).read().decode().strip())\n"
+        "except e.HTTPError as x: print(x.code)"
+    )
+    return shoot.kubectl("-n", PROBE, "exec", pod, "--", "python3", "-c", code).strip()
+
+
+def _pod(shoot: Shoot, name: str) -> dict:
+    return json.loads(shoot.kubectl("-n", PROBE, "get", "pod", name, "-o", "json"))
+
+
+def _python(name: str, replicas: int, code: str, *, secret: str = "") -> dict:
+    """A Deployment of our own image, which has a Python; one pod a machine."""
+    labels = {"app": name}
+    volumes = [{"name": "secret", "secret": {"secretName": secret}}] if secret else []
+    mounts = [{"name": "secret", "mountPath": "/secret", "readOnly": True}] if secret else []
+    apart = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": PROBE},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
+                    "terminationGracePeriodSeconds": 1,
+                    "containers": [
+                        {
+                            "name": name,
+                            "image": images.GARDENER,
+                            "imagePullPolicy": "IfNotPresent",
+                            "command": ["python3", "-u", "-c", code],
+                            "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+                            "volumeMounts": mounts,
+                        }
+                    ],
+                    "volumes": volumes,
+                },
+            },
+        },
+    }
+
+
+def _service(name: str, port: int) -> dict:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": PROBE},
+        "spec": {"selector": {"app": name}, "ports": [{"port": port, "targetPort": 8080}]},
+    }
+
+
+def _workload() -> list[dict]:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PROBE}}
+    return [namespace, _python("web", 2, _WEB), _service("web", 80)]
+
+
+def _webhook() -> list[dict]:
+    ca, certificate, key = _serving_certificate(f"webhook.{PROBE}.svc")
+    data = {"tls.crt": certificate, "tls.key": key}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "webhook", "namespace": PROBE},
+            "stringData": {name: value.decode() for name, value in data.items()},
+        },
+        _python("webhook", 1, _WEBHOOK, secret="webhook"),
+        _service("webhook", 443),
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "probe"},
+            "webhooks": [
+                {
+                    "name": "probe.example.org",
+                    "admissionReviewVersions": ["v1"],
+                    "sideEffects": "None",
+                    "failurePolicy": "Fail",
+                    "timeoutSeconds": 10,
+                    "clientConfig": {
+                        "service": {"name": "webhook", "namespace": PROBE, "path": "/"},
+                        "caBundle": base64.b64encode(ca).decode(),
+                    },
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": PROBE}},
+                    "rules": [
+                        {
+                            "apiGroups": [""],
+                            "apiVersions": ["v1"],
+                            "resources": ["configmaps"],
+                            "operations": ["CREATE"],
+                        }
+                    ],
+                }
+            ],
+        },
+    ]
+
+
+def _serving_certificate(host: str) -> tuple[bytes, bytes, bytes]:
+    """A certificate that signs itself, twice: as the CA and as the server's; and its key. PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    encoded = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate, certificate, encoded
+
+
+_WEB = """
+import http.server, socket
+class Web(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(socket.gethostname().encode())
+http.server.ThreadingHTTPServer(("", 8080), Web).serve_forever()
+"""
+"""Says on which pod one has come out."""
+
+_WEBHOOK = """
+import http.server, json, ssl
+class Webhook(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
+        allowed = request["name"] != "forbidden"
+        response = {"uid": request["uid"], "allowed": allowed, "status": {"message": "this name is not for you"}}
+        body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(body.encode())
+context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+context.load_cert_chain("/secret/tls.crt", "/secret/tls.key")
+server = http.server.ThreadingHTTPServer(("", 8080), Webhook)
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"""
