@@ -12,6 +12,7 @@ from activities.errors import permanent
 from activities.heartbeat import heartbeating
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
+from activities.kube.errors import NotFound
 from api.errors import ErrorCode
 from api.operations import Wait
 from api.resources import Resource
@@ -122,20 +123,32 @@ async def wait_extension_ready(
         raise _not_ready(resource, name, namespace, last_fault, started, cache.get(name, namespace)) from None
 
 
-async def delete_extension(seed: KubeClient, resource: Resource, name: str, namespace: str | None) -> None:
-    """Confirm and issue the deletion; an object that is gone, or going, is left as it is."""
+async def delete_extension(
+    seed: KubeClient, resource: Resource, name: str, namespace: str | None, trigger: str
+) -> None:
+    """Confirm and issue the deletion; an object that is gone, or going since this trigger, is left as it is.
+
+    One that an earlier attempt has marked gets the new trigger: its controller is woken to try again.
+    """
     live = await seed.find(resource, name, namespace)
-    if live is None or live["metadata"].get("deletionTimestamp"):
+    if live is None:
         return
-    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    await seed.patch(resource, name, namespace, {"metadata": {"annotations": {CONFIRMATION: "true", TIMESTAMP: now}}})
-    await seed.delete(resource, name, namespace, uid=live["metadata"]["uid"])
+    going = "deletionTimestamp" in live["metadata"]
+    if going and live["metadata"].get("annotations", {}).get(TIMESTAMP) == trigger:
+        return
+    annotations = {CONFIRMATION: "true", TIMESTAMP: trigger}
+    try:
+        await seed.patch(resource, name, namespace, {"metadata": {"annotations": annotations}})
+    except NotFound:
+        return
+    if not going:
+        await seed.delete(resource, name, namespace, uid=live["metadata"]["uid"])
 
 
 async def wait_extension_deleted(
-    caches: Caches, resource: Resource, name: str, namespace: str | None, wait: Wait
+    caches: Caches, resource: Resource, name: str, namespace: str | None, wait: Wait, trigger: str
 ) -> None:
-    """Wait until the object is gone.
+    """Wait until the object is gone. Errors from before the trigger are of earlier attempts.
 
     Raises:
         ApplicationError: as ``wait_extension_ready``, for what the controller reports while it deletes.
@@ -146,7 +159,8 @@ async def wait_extension_deleted(
     def gone(live: dict[str, Any] | None) -> bool | None:
         if live is None:
             return True
-        if _operation(live).get("type") == "Delete":
+        operation = _operation(live)
+        if operation.get("type") == "Delete" and _seconds(operation.get("lastUpdateTime")) >= _seconds(trigger):
             _raise_if_permanent(live, None)
         return None
 
@@ -190,6 +204,9 @@ def _reported_error(live: Mapping[str, Any], trigger: str | None) -> bool:
     """Whether the reported error belongs to what we asked for, and not to an earlier operation."""
     annotations = live["metadata"].get("annotations", {})
     if annotations.get(OPERATION) or (trigger is not None and annotations.get(TIMESTAMP) != trigger):
+        return False
+    # A controller takes the annotation off before it says anything: what is said is still of the time before.
+    if trigger is not None and _seconds(_operation(live).get("lastUpdateTime")) < _seconds(trigger):
         return False
     return bool(live.get("status", {}).get("lastError")) and (
         _operation(live).get("state") != "Processing"

@@ -158,7 +158,9 @@ class ExtensionActivities:
     @activity.defn
     async def delete_backup_entry(self, task: ShootTask) -> TaskResult:
         """Delete the Shoot's backups, in the bucket and as objects of seed and garden."""
-        await extension.delete_extension(self._clusters.seed, resources.BACKUP_ENTRY, backup_entry_name(task), None)
+        await extension.delete_extension(
+            self._clusters.seed, resources.BACKUP_ENTRY, backup_entry_name(task), None, task.trigger
+        )
         return TaskResult()
 
     @activity.defn
@@ -166,7 +168,7 @@ class ExtensionActivities:
         """Wait until the backups are gone, then remove the garden's BackupEntry."""
         name = backup_entry_name(task)
         await extension.wait_extension_deleted(
-            self._clusters.seed_caches, resources.BACKUP_ENTRY, name, None, extension.BACKUP_ENTRY
+            self._clusters.seed_caches, resources.BACKUP_ENTRY, name, None, extension.BACKUP_ENTRY, task.trigger
         )
         await self._clusters.garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
         return TaskResult()
@@ -293,21 +295,24 @@ class ExtensionActivities:
         *,
         maybe_unchanged: bool = False,
     ) -> dict[str, Any]:
+        trigger: str | None = task.trigger
+        if maybe_unchanged:
+            # Whoever wrote it last is waited for. Asked of the server: the cache may not have seen it yet, and
+            # would show the error of the operation before.
+            live = await self._clusters.seed.get(kind, name, task.technical_id)
+            trigger = (live["metadata"].get("annotations") or {}).get(extension.TIMESTAMP)
         return await extension.wait_extension_ready(
-            self._clusters.seed_caches,
-            kind,
-            name,
-            task.technical_id,
-            wait,
-            trigger=None if maybe_unchanged else task.trigger,
+            self._clusters.seed_caches, kind, name, task.technical_id, wait, trigger=trigger
         )
 
     async def _delete(self, task: ShootTask, kind: Resource, name: str) -> TaskResult:
-        await extension.delete_extension(self._clusters.seed, kind, name, task.technical_id)
+        await extension.delete_extension(self._clusters.seed, kind, name, task.technical_id, task.trigger)
         return TaskResult()
 
     async def _deleted(self, task: ShootTask, kind: Resource, name: str, wait: Wait) -> TaskResult:
-        await extension.wait_extension_deleted(self._clusters.seed_caches, kind, name, task.technical_id, wait)
+        await extension.wait_extension_deleted(
+            self._clusters.seed_caches, kind, name, task.technical_id, wait, task.trigger
+        )
         return TaskResult()
 
     async def _deploy_dns(

@@ -82,7 +82,10 @@ class OperatingSystemConfigActivities:
         names = await self._existing(task)
         kind = resources.OPERATING_SYSTEM_CONFIG
         await asyncio.gather(
-            *(extension.delete_extension(self._clusters.seed, kind, name, task.technical_id) for name in names)
+            *(
+                extension.delete_extension(self._clusters.seed, kind, name, task.technical_id, task.trigger)
+                for name in names
+            )
         )
         return TaskResult(note=f"{len(names)} deleted")
 
@@ -97,6 +100,7 @@ class OperatingSystemConfigActivities:
                     name,
                     task.technical_id,
                     extension.OPERATING_SYSTEM_CONFIG,
+                    task.trigger,
                 )
                 for name in await self._existing(task)
             )

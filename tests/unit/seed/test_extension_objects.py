@@ -153,6 +153,17 @@ async def test_an_error_of_an_earlier_operation_does_not_end_the_wait() -> None:
     assert not failure.value.non_retryable
 
 
+async def test_an_error_from_before_the_trigger_does_not_end_the_wait_either() -> None:
+    """The controller has taken the annotation off, and has not said anything since."""
+    live = changed(
+        status__lastError={"description": "wrong credentials", "codes": ["ERR_INFRA_UNAUTHENTICATED"]},
+        status__lastOperation={"type": "Create", "state": "Error", "lastUpdateTime": "2026-11-21T09:59:00Z"},
+    )
+    with pytest.raises(ApplicationError) as failure:
+        await wait(live)
+    assert not failure.value.non_retryable
+
+
 async def test_a_second_run_of_the_same_operation_writes_nothing() -> None:
     """The activity was killed after its write: the retry finds the timestamp it wrote."""
     seed = Seed(READY)
@@ -187,9 +198,14 @@ async def test_spec_and_trigger_are_written_in_one_request() -> None:
     }
 
 
+async def delete(seed: Seed, trigger: str = TRIGGER) -> None:
+    infrastructure = resources.INFRASTRUCTURE
+    await extension.delete_extension(seed, infrastructure, "demo", "shoot--local--demo", trigger)  # type: ignore[arg-type]
+
+
 async def test_deletion_is_confirmed_first_and_holds_on_to_the_uid() -> None:
     seed = Seed(READY)
-    await extension.delete_extension(seed, resources.INFRASTRUCTURE, "demo", "shoot--local--demo")  # type: ignore[arg-type]
+    await delete(seed)
 
     (_, confirmation), deletion = seed.calls
     assert confirmation["metadata"]["annotations"]["confirmation.gardener.cloud/deletion"] == "true"
@@ -199,6 +215,35 @@ async def test_deletion_is_confirmed_first_and_holds_on_to_the_uid() -> None:
 @pytest.mark.parametrize("live", [None, changed(metadata__deletionTimestamp="2026-11-21T10:00:00Z")])
 async def test_what_is_gone_or_going_is_not_deleted_again(live: dict[str, Any] | None) -> None:
     seed = Seed(live)
-    await extension.delete_extension(seed, resources.INFRASTRUCTURE, "demo", "shoot--local--demo")  # type: ignore[arg-type]
+    await delete(seed)
 
     assert seed.calls == []
+
+
+async def test_the_next_attempt_wakes_the_controller_of_an_object_that_is_going() -> None:
+    """Its credentials were mended; nothing else would make the controller look at it again."""
+    seed = Seed(changed(metadata__deletionTimestamp="2026-11-21T10:00:00Z"))
+    await delete(seed, "2026-11-21T11:00:00.000000Z")
+
+    [(call, patch)] = seed.calls
+    assert call == "patch"
+    assert patch["metadata"]["annotations"]["gardener.cloud/timestamp"] == "2026-11-21T11:00:00.000000Z"
+
+
+@pytest.mark.parametrize(("said_at", "final"), [("2026-11-21T09:59:00Z", False), ("2026-11-21T10:00:01Z", True)])
+async def test_only_an_error_of_this_attempt_ends_the_wait_for_a_deletion(said_at: str, final: bool) -> None:
+    live = changed(
+        metadata__deletionTimestamp="2026-11-21T09:00:00Z",
+        status__lastError={"description": "wrong key", "codes": ["ERR_INFRA_UNAUTHENTICATED"]},
+        status__lastOperation={"type": "Delete", "state": "Error", "lastUpdateTime": said_at},
+    )
+    with pytest.raises(ApplicationError) as failure:
+        await extension.wait_extension_deleted(
+            OneObjectCache(live),  # type: ignore[arg-type]
+            resources.INFRASTRUCTURE,
+            "demo",
+            "shoot--local--demo",
+            QUICK,
+            TRIGGER,
+        )
+    assert failure.value.non_retryable is final
