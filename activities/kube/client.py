@@ -30,6 +30,7 @@ Objects = list[Object]
 APPLY = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+JSON = "application/json"
 
 _log = logging.getLogger(__name__)
 
@@ -329,6 +330,7 @@ class KubeClient:
         body: Any = None,
         query: Mapping[str, str] | None = None,
         content_type: str | None = None,
+        accept: str = JSON,
         doing: str = "",
     ) -> Any:
         """Any request: parsed JSON, or text if the answer is not JSON."""
@@ -339,6 +341,7 @@ class KubeClient:
             body=body,
             query=query,
             content_type=content_type,
+            accept=accept,
             doing=doing or f"{method} {path}",
             quote_answer=not secret,
         )
@@ -393,6 +396,7 @@ class KubeClient:
         content_type: str | None,
         doing: str,
         quote_answer: bool,
+        accept: str = JSON,
     ) -> Any:
         async with self._slots:
             for attempt in range(_PATIENCE + 1):
@@ -406,6 +410,7 @@ class KubeClient:
                         timeout=_ANSWER,
                         doing=doing,
                         quote_answer=quote_answer,
+                        accept=accept,
                     )
                     with _unreachable(doing):
                         text = await response.read()
@@ -428,14 +433,15 @@ class KubeClient:
         timeout: aiohttp.ClientTimeout,
         doing: str,
         quote_answer: bool,
+        accept: str = JSON,
     ) -> aiohttp.ClientResponse:
         """Send, and return a good answer with its body still unread. Raises ApiError."""
         try:
-            return await self._send(method, path, body, query, content_type, timeout, doing, quote_answer)
+            return await self._send(method, path, body, query, content_type, timeout, doing, quote_answer, accept)
         except Unauthorized:
             if not self._reread_files(now=True):
                 raise
-        return await self._send(method, path, body, query, content_type, timeout, doing, quote_answer)
+        return await self._send(method, path, body, query, content_type, timeout, doing, quote_answer, accept)
 
     async def _send(
         self,
@@ -447,6 +453,7 @@ class KubeClient:
         timeout: aiohttp.ClientTimeout,
         doing: str,
         quote_answer: bool,
+        accept: str,
     ) -> aiohttp.ClientResponse:
         if self._closed:
             raise Unreachable(0, "client is closed", doing)
@@ -457,9 +464,9 @@ class KubeClient:
             except ssl.SSLError as error:
                 fault = error.reason or "not in PEM format"
                 raise Unreachable(0, f"certificates of the kubeconfig can't be used: {fault}", doing) from None
-        headers = {"Accept": "application/json", "User-Agent": "gardener-on-temporal"}
+        headers = {"Accept": accept, "User-Agent": "gardener-on-temporal"}
         if content_type or body is not None:
-            headers["Content-Type"] = content_type or "application/json"
+            headers["Content-Type"] = content_type or JSON
         if token := self._token or self._endpoint.token:
             headers["Authorization"] = f"Bearer {token}"
         url = self._endpoint.server + path + (f"?{urlencode(query, quote_via=quote)}" if query else "")

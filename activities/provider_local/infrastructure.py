@@ -5,6 +5,7 @@ from typing import Any, Literal
 from temporalio.exceptions import ApplicationError
 
 from activities.errors import transient
+from activities.kube import namespaces
 from activities.kube.client import KubeClient
 from activities.provider_local.cloud import Clouds, cloud_errors
 from activities.provider_local.extension import (
@@ -106,14 +107,16 @@ class InfrastructureActuator(Actuator):
             raise
 
     async def wait_namespace_gone(self, extension: Extension, timeout: float) -> None:
-        """Returns when the namespace is gone. Raises TimeoutError."""
+        """Empty the namespace; returns when it is gone. Raises TimeoutError."""
         data = await secret_data(self._seed, extension)
         if data is None:
             return
         caches = await self._clouds.caches(data, secret_name(extension))
         namespace = infrastructure_namespace(extension.namespace)
         cache = caches.of(NAMESPACE, fields=f"metadata.name={namespace}")
-        await cache.wait_for(namespace, None, lambda found: found is None, timeout)
+        # Pods keep their grace: a machine has to have stopped before its infrastructure is said to be gone.
+        async with namespaces.ending(caches.client, namespace):
+            await cache.wait_for(namespace, None, lambda found: found is None, timeout)
 
 
 def secret_name(extension: Extension) -> str:

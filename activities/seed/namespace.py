@@ -7,6 +7,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.errors import permanent
 from activities.heartbeat import heartbeating
+from activities.kube import namespaces
 from activities.kube.clusters import Clusters
 from activities.kube.errors import NotFound
 from activities.seed.extension_objects import MANAGER
@@ -160,7 +161,7 @@ class NamespaceActivities:
 
     @activity.defn
     async def wait_namespace_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until nothing is left of it.
+        """Empty it and wait until nothing is left of it.
 
         Raises:
             ApplicationError: after 15 minutes, with what the namespace controller says is left.
@@ -171,8 +172,13 @@ class NamespaceActivities:
             theirs = live and live["metadata"].get("annotations", {}).get("shoot.gardener.cloud/uid")
             return True if live is None or theirs != task.shoot.uid else None
 
+        async def wait() -> None:
+            # Its etcds have stopped before; nothing else in there minds being ended at once.
+            async with namespaces.ending(self._clusters.seed, task.technical_id, force_pods=True):
+                await cache.wait_for(task.technical_id, None, gone, NAMESPACE_DELETION_SECONDS)
+
         try:
-            await heartbeating(cache.wait_for(task.technical_id, None, gone, NAMESPACE_DELETION_SECONDS))
+            await heartbeating(wait())
         except TimeoutError:
             conditions = (cache.get(task.technical_id) or {}).get("status", {}).get("conditions", [])
             left = "; ".join(each["message"] for each in conditions if each["status"] == "True")

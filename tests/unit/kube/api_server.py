@@ -31,6 +31,10 @@ class ApiServer:
         """Issued bearer tokens and whom they belong to; remove one to revoke it."""
         self.kinds: dict[str, list[Object]] = {}
         """Answers of discovery by group and version, ``example.org/v1``."""
+        self.discovery: dict[str, list[Object]] = {}
+        """Groups of aggregated discovery, by path: ``/api``, ``/apis``."""
+        self.swept: list[tuple[str, str, Object]] = []
+        """Deleted collections: path, label selector, options."""
         self.answer: Callable[[web.Request], web.Response | None] = lambda _: None
         """Asked first; an answer here replaces the real one."""
         self.watch_hook: Callable[[web.Request], web.Response | None] = lambda _: None
@@ -126,6 +130,8 @@ class ApiServer:
         group = request.path.removeprefix("/apis/")
         if group in self.kinds:
             return web.json_response({"kind": "APIResourceList", "resources": self.kinds[group]})
+        if "g=apidiscovery.k8s.io" in request.headers["Accept"] and request.path in self.discovery:
+            return web.json_response({"kind": "APIGroupDiscoveryList", "items": self.discovery[request.path]})
         place = _parse(request.path)
         if place is None:
             return refuse(404, "NotFound", "the server could not find the requested resource")
@@ -137,6 +143,12 @@ class ApiServer:
         body = await request.json() if request.can_read_body else {}
         if request.method == "POST":
             return self._post(collection, namespace, name, sub, body)
+        if request.method == "DELETE" and name is None:
+            self.swept.append((request.path, request.query.get("labelSelector", ""), body))
+            for found in [place for place in self.objects if place[:2] == (collection, namespace)]:
+                if _selected(request, self.objects[found]):
+                    self._delete(found, self.objects[found], body)
+            return web.json_response({"kind": "List", "items": []})
         if name is None:
             return refuse(405, "MethodNotAllowed", request.method)
         return self._one(request, (collection, namespace, name), sub, body)
@@ -220,6 +232,8 @@ class ApiServer:
         if version not in (None, live["metadata"]["resourceVersion"]):
             return refuse(409, "Conflict", "the object has been modified")
         if sub == "finalize":
+            if body["spec"].get("finalizers"):
+                return web.json_response(self._store(place, {**live, "spec": body["spec"]}))
             self._drop(place)
             return web.json_response(live)
         if request.method == "PUT":
@@ -341,7 +355,7 @@ def _selected(request: web.Request, obj: Object) -> bool:
     labels = obj["metadata"].get("labels") or {}
     for term in filter(None, request.query.get("labelSelector", "").split(",")):
         key, _, value = term.partition("=")
-        if labels.get(key) != value:
+        if term[1:] in labels if term.startswith("!") else labels.get(key) != value:
             return False
     for term in filter(None, request.query.get("fieldSelector", "").split(",")):
         key, _, value = term.partition("=")

@@ -1,0 +1,153 @@
+"""Ending a namespace as soon as it is empty.
+
+Kubernetes' namespace controller starts 5 s after the deletion, so that all API servers have heard of it,
+and looks again every 5 s and more for as long as anything is left. Somebody who waits does what it
+does, at once: delete all objects, wait for them, finalize. Whatever does not work out is left to it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from activities.kube.cache import Cache
+from activities.kube.client import KubeClient, Object
+from activities.kube.errors import ApiError, NotFound
+from api.resources import NAMESPACE, POD, Resource
+
+_log = logging.getLogger(__name__)
+
+_DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_FINALIZER = "kubernetes"
+_OF_STATEFUL_SET = "statefulset.kubernetes.io/pod-name"
+_PATIENCE = 15 * 60.0
+"""Nobody waits longer for a namespace (spec/flows.md 3)."""
+
+
+@contextlib.asynccontextmanager
+async def ending(client: KubeClient, name: str, *, force_pods: bool = False) -> AsyncIterator[None]:
+    """Help a namespace whose deletion was asked for to its end, while the caller waits for that.
+
+    ``force_pods``: don't wait until kubelets confirm that containers have stopped, except for pods of StatefulSets,
+    whose successors rely on it.
+    """
+    helping = asyncio.create_task(_end(client, name, force_pods=force_pods), name=f"end of namespace {name}")
+    try:
+        yield
+    finally:
+        helping.cancel()
+        await asyncio.gather(helping, return_exceptions=True)
+
+
+async def _end(client: KubeClient, name: str, *, force_pods: bool) -> None:
+    try:
+        namespace = await client.find(NAMESPACE, name)
+        if namespace is None or not namespace["metadata"].get("deletionTimestamp"):
+            return
+        kinds = await _deletable_kinds(client)
+        # What came in before the API server began to refuse new objects may show only in the next round.
+        while left := await _occupied(client, kinds, name):
+            await asyncio.gather(*(_delete_all(client, kind, name, force_pods=force_pods) for kind in left))
+            left = await _occupied(client, left, name)
+            await asyncio.gather(*(_emptied(client, kind, name) for kind in left))
+        await _finalize(client, namespace)
+    except (ApiError, TimeoutError, LookupError) as error:
+        _log.info("namespace %s is left to the namespace controller: %s", name, error)
+
+
+async def _deletable_kinds(client: KubeClient) -> list[Resource]:
+    """Every kind of object that may be in a namespace. Raises LookupError if the cluster can't tell all."""
+    pages = await asyncio.gather(
+        *(client.request("GET", path, accept=_DISCOVERY, doing="discovering kinds") for path in ("/api", "/apis"))
+    )
+    kinds: list[Resource] = []
+    for group in (each for page in pages for each in _discovered(page)):
+        seen: set[str] = set()
+        for version in group["versions"]:  # the preferred one first
+            if version.get("freshness", "Current") != "Current":
+                raise LookupError(f"an API server for {group['metadata'].get('name')} does not answer")
+            for each in version.get("resources") or ():
+                if each["resource"] not in seen and each["scope"] == "Namespaced" and _can_be_emptied(each["verbs"]):
+                    kind = each["responseKind"]["kind"]
+                    kinds.append(
+                        Resource(group["metadata"].get("name", ""), version["version"], kind, each["resource"])
+                    )
+                seen.add(each["resource"])
+    return kinds
+
+
+def _discovered(page: Any) -> Sequence[Any]:
+    if not isinstance(page, dict) or page.get("kind") != "APIGroupDiscoveryList":
+        raise LookupError("its API server does not know aggregated discovery")
+    return page["items"] or ()
+
+
+def _can_be_emptied(verbs: Iterable[str]) -> bool:
+    return {"list", "delete"} <= set(verbs)
+
+
+async def _occupied(client: KubeClient, kinds: Sequence[Resource], namespace: str) -> list[Resource]:
+    """The kinds of which there is at least one object."""
+    found = await asyncio.gather(*(_some(client, kind, namespace) for kind in kinds))
+    return [kind for kind, some in zip(kinds, found, strict=True) if some]
+
+
+async def _some(client: KubeClient, kind: Resource, namespace: str) -> bool:
+    try:
+        page = await client.request("GET", kind.path(namespace), query={"limit": "1"}, accept=_METADATA)
+    except NotFound:
+        return False  # the kind itself is gone
+    return bool(page["items"])
+
+
+async def _delete_all(client: KubeClient, kind: Resource, namespace: str, *, force_pods: bool) -> None:
+    if kind == POD and force_pods:
+        await _delete_collection(client, kind, namespace, {"labelSelector": f"!{_OF_STATEFUL_SET}"}, grace_seconds=0)
+    await _delete_collection(client, kind, namespace)
+
+
+async def _delete_collection(
+    client: KubeClient,
+    kind: Resource,
+    namespace: str,
+    query: dict[str, str] | None = None,
+    grace_seconds: int | None = None,
+) -> None:
+    options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    if grace_seconds is not None:
+        options["gracePeriodSeconds"] = grace_seconds
+    try:
+        await client.request("DELETE", kind.path(namespace), query=query, body=options, accept=_METADATA)
+    except ApiError as error:
+        if error.status != 405:
+            raise
+        # Some kinds can only be deleted one by one.
+        for each in await client.list(kind, namespace):
+            await client.delete(kind, each["metadata"]["name"], namespace, propagation="Background")
+
+
+async def _emptied(client: KubeClient, kind: Resource, namespace: str) -> None:
+    """Wait for those who hold the last objects of a kind: kubelets, and controllers with finalizers."""
+    cache = Cache(client, kind, namespace)
+    cache.start()
+    try:
+        await cache.wait_until(lambda found: not found.list(), _PATIENCE)
+    finally:
+        await cache.close()
+
+
+async def _finalize(client: KubeClient, namespace: Object) -> None:
+    name, uid = namespace["metadata"]["name"], namespace["metadata"]["uid"]
+    live = await client.find(NAMESPACE, name)
+    if live is None or live["metadata"]["uid"] != uid:
+        return
+    finalizers = [each for each in live["spec"].get("finalizers") or () if each != _FINALIZER]
+    await client.request(
+        "PUT",
+        NAMESPACE.path(None, name, "finalize"),
+        # With its resourceVersion: a newer state is looked at by the namespace controller.
+        body={**live, "spec": {**live["spec"], "finalizers": finalizers}},
+        doing=f"finalizing namespace {name}",
+    )
