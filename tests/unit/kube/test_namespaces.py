@@ -118,8 +118,10 @@ async def test_only_pods_without_a_stateful_set_are_forced(cluster, client):
         await until(lambda: not exists(cluster))
 
     forced, graceful = cluster.swept
-    assert forced[1] == "!statefulset.kubernetes.io/pod-name" and forced[2]["gracePeriodSeconds"] == 0
-    assert graceful[1] == "" and "gracePeriodSeconds" not in graceful[2]
+    assert forced[1] == "!statefulset.kubernetes.io/pod-name"
+    assert forced[2]["gracePeriodSeconds"] == 0
+    assert graceful[1] == ""
+    assert "gracePeriodSeconds" not in graceful[2]
 
 
 async def test_kinds_without_deletion_of_collections_are_deleted_one_by_one(cluster, client):
@@ -142,7 +144,8 @@ async def test_a_namespace_that_nobody_deleted_is_left_alone(cluster, client):
         await until(lambda: cluster.count("GET", f"{NAMESPACES}/alive"))
         await asyncio.sleep(0.05)
 
-    assert cluster.find(SECRETS, "ca", "alive") and cluster.find(NAMESPACES, "alive")
+    assert cluster.find(SECRETS, "ca", "alive")
+    assert cluster.find(NAMESPACES, "alive")
 
 
 async def test_with_kinds_unknown_the_end_is_left_to_the_namespace_controller(cluster, client, caplog):
@@ -154,7 +157,8 @@ async def test_with_kinds_unknown_the_end_is_left_to_the_namespace_controller(cl
     async with namespaces.ending(client, NAME):
         await until(lambda: "extensions.gardener.cloud does not answer" in caplog.text)
 
-    assert exists(cluster) and cluster.find(SECRETS, "ca", NAME)
+    assert exists(cluster)
+    assert cluster.find(SECRETS, "ca", NAME)
 
 
 async def test_a_refusal_leaves_the_rest_to_the_namespace_controller(cluster, client, caplog):
