@@ -109,9 +109,14 @@ def find(versions: Iterable[V], wanted: str) -> V | None:
 
 
 def complete(wanted: str, versions: Iterable[ExpirableVersion], now: datetime) -> str | None:
-    """Highest supported version that starts with ``wanted``; a full version is its own completion."""
+    """Highest supported version that starts with ``wanted``; a full version is its own completion.
+
+    None if there is none, or if ``wanted`` is no beginning of a version.
+    """
     if is_version(wanted):
         return wanted
+    if not is_partial(wanted):
+        return None
     prefix = [int(part) for part in wanted.split(".") if part]
     fitting = [
         each.version

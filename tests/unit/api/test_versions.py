@@ -4,7 +4,7 @@ import pytest
 
 from api.core.v1beta1.cloud_profile import ExpirableVersion
 from api.durations import parse_duration
-from api.versions import Version, satisfies, stage
+from api.versions import Version, complete, satisfies, stage
 from tests.unit.api.shoots import NOW
 
 
@@ -71,3 +71,14 @@ def test_durations(text, seconds):
 def test_what_is_no_duration(text):
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "completed"),
+    [("", "1.37.1"), ("1", "1.37.1"), ("1.36", "1.36.3"), ("1.35", None), ("latest", None), ("1.37.x", None)],
+)
+def test_the_beginning_of_a_version_is_completed(wanted, completed):
+    """What is no beginning of one is left for validation to refuse."""
+    offered = [ExpirableVersion(version=each) for each in ("1.36.3", "1.37.1", "1.37.0")]
+
+    assert complete(wanted, offered, NOW) == completed
