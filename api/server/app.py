@@ -86,8 +86,20 @@ def patch(before: Object, after: Object) -> Patch:
 
 def _changes(path: str, before: Object, after: Object) -> Patch:
     changed: Patch = [
-        {"op": "add", "path": f"{path}/{key}", "value": value}
+        {"op": "add", "path": f"{path}/{key}", "value": _as_stored(value)}
         for key, value in after.items()
         if key not in before or before[key] != value
     ]
     return changed + [{"op": "remove", "path": f"{path}/{key}"} for key in before if key not in after]
+
+
+def _as_stored(value: Any) -> Any:
+    """Whole numbers without a fraction, as the API server stores them.
+
+    It would take ``-1.0`` for another value than the ``-1`` it has, and raise the generation.
+    """
+    if isinstance(value, dict):
+        return {key: _as_stored(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_as_stored(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -249,3 +249,10 @@ def test_the_configurations_fail_closed_and_are_quick():
     assert mutating["webhooks"][0]["clientConfig"] == {"url": "https://198.18.0.1:9443/mutate", "caBundle": "Q0E="}
     assert "DELETE" in validating["webhooks"][0]["rules"][0]["operations"]
     assert {each["webhooks"][0]["failurePolicy"] for each in (mutating, validating)} == {"Fail"}
+
+
+def test_whole_numbers_are_written_without_a_fraction():
+    """The API server takes -1.0 for another value than the -1 it has stored, and raises the generation."""
+    [change] = patch({}, {"spec": {"rates": [-1.0, 0.5], "nested": {"limit": 2.0}}})
+
+    assert json.dumps(change["value"]) == '{"rates": [-1, 0.5], "nested": {"limit": 2}}'
