@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
+from temporalio.api.enums.v1 import TimeoutType
+from temporalio.api.failure.v1 import Failure
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
@@ -361,7 +363,8 @@ class ShootActivities:
                 for pending in description.raw_description.pending_activities:
                     if pending.activity_type.name == _REPORTER:
                         continue
-                    if pending.HasField("last_failure") or _unanswered(pending, datetime.now(UTC)):
+                    erred = pending.HasField("last_failure") and not _lost_its_worker(pending.last_failure)
+                    if erred or _unanswered(pending, datetime.now(UTC)):
                         return TaskResult(note=f"{pending.activity_id} is in trouble")
                 progress = await handle.query("progress", result_type=FlowProgress)
                 if progress.failed:
@@ -508,12 +511,19 @@ async def _status_of(
     }
 
 
-async def _failure(failure: Any) -> tuple[str, tuple[str, ...]]:
+async def _failure(failure: Failure) -> tuple[str, tuple[str, ...]]:
     error = await activity.client().data_converter.decode_failure(failure)
     if isinstance(error, ApplicationError):
         code = error.type or ""
         return error.message, (code,) if code.startswith("ERR_") else ()
     return str(error), ()
+
+
+def _lost_its_worker(failure: Failure) -> bool:
+    """Whether an attempt ended because its process did: the next one goes on, nothing is wrong with the flow."""
+    if failure.HasField("timeout_failure_info"):
+        return failure.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT
+    return failure.application_failure_info.type == "WorkerShutdown"
 
 
 def _unanswered(pending: Any, now: datetime) -> bool:

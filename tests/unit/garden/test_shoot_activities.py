@@ -3,10 +3,12 @@
 from typing import Any, cast
 
 import pytest
+from temporalio.api.enums.v1 import TimeoutType
+from temporalio.api.failure.v1 import Failure
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.garden.shoots import ShootActivities
+from activities.garden.shoots import ShootActivities, _lost_its_worker
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from api import resources
@@ -194,3 +196,12 @@ async def test_a_namespace_without_project_says_what_to_do() -> None:
     world.garden.put(namespace)
     with pytest.raises(ApplicationError, match="belongs to no Project: create one"):
         await world.start()
+
+
+def test_a_lost_worker_is_no_error_of_the_flow() -> None:
+    """Else restarting a gardenlet would cancel every flow that a newer wish waits for."""
+    lost, stopped, erred = Failure(), Failure(), Failure()
+    lost.timeout_failure_info.timeout_type = TimeoutType.TIMEOUT_TYPE_HEARTBEAT
+    stopped.application_failure_info.type = "WorkerShutdown"
+    erred.application_failure_info.type = "NotReady"
+    assert [_lost_its_worker(each) for each in (lost, stopped, erred)] == [True, True, False]
