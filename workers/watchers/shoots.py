@@ -21,9 +21,10 @@ from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle, lifecycle_
 
 log = logging.getLogger(__name__)
 
+SIGNAL_METRIC = "gardener_shoot_signal_seconds"
 SIGNALS = Counter("gardener_shoot_signals_total", "Events of Shoots passed on to their workflows.")
 SIGNAL_SECONDS = Histogram(
-    "gardener_shoot_signal_seconds",
+    SIGNAL_METRIC,
     "Time from the arrival of a Shoot's event to the delivery of its signal.",
     buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
 )

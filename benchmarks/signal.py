@@ -1,0 +1,102 @@
+"""How long an event of the garden takes until its signal is delivered to the Shoot's workflow.
+
+    .venv/bin/python -m benchmarks.signal --events 200 [--landscape default] [-o json]
+
+Annotates a Shoot that no scheduler takes, so that nothing else happens, and takes the times from the watcher's own
+metric: from the arrival of the event to Temporal's answer. Target: p99 <= 50 ms.
+"""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import click
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from activities.kube.client import KubeClient
+from api import resources
+from workers.cli.connection import landscape_facts
+from workers.watchers.shoots import SIGNAL_METRIC
+
+EXAMPLE = Path(__file__).parents[1] / "examples/shoot.yaml"
+_GAP_SECONDS = 0.05
+CONTROLLER_MANAGER_PORT = 2718
+"""Where the landscape's controller-manager serves its metrics."""
+
+
+@click.command()
+@click.option("--events", default=200, show_default=True, type=click.IntRange(10, 5000))
+@click.option("--landscape", default="default", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+def main(events: int, landscape: str, output: str) -> None:
+    """Send events one after the other; print the bucket that holds each percentile."""
+    result = asyncio.run(_measure(landscape_facts(landscape), events))
+    if output == "json":
+        click.echo(json.dumps(result, indent=2))
+    else:
+        click.echo("  ".join(f"{name} <= {value}" for name, value in result.items()))
+
+
+async def _measure(facts: dict[str, Any], events: int) -> dict[str, Any]:
+    garden = KubeClient.from_kubeconfig(Path(facts["clusters"]["garden"]["kubeconfig"]))
+    manifest = yaml.safe_load(EXAMPLE.read_text())
+    name, namespace = "signals", manifest["metadata"]["namespace"]
+    manifest |= {"metadata": {"name": name, "namespace": namespace}}
+    manifest["spec"]["schedulerName"] = "nobody"
+    host = urlsplit(facts["temporal"]["ui"]).hostname
+    metrics = f"http://{host}:{CONTROLLER_MANAGER_PORT}/metrics"
+    try:
+        await garden.apply(manifest, manager="benchmark")
+        before = await _buckets(metrics)
+        for number in range(events):
+            annotation = {"metadata": {"annotations": {"benchmark": str(number)}}}
+            await garden.patch(resources.SHOOT, name, namespace, annotation)
+            await asyncio.sleep(_GAP_SECONDS)  # one event at a time, as people make them
+        after = await _settled(metrics, before, events)
+        confirmation = {"metadata": {"annotations": {"confirmation.gardener.cloud/deletion": "true"}}}
+        await garden.patch(resources.SHOOT, name, namespace, confirmation)
+        await garden.delete(resources.SHOOT, name, namespace)
+    finally:
+        await garden.close()
+    counts = {bound: after[bound] - before.get(bound, 0.0) for bound in after}
+    total = counts[float("inf")]
+    return {
+        "events": int(total),
+        **{f"p{share}": _quantile(counts, total * share / 100) for share in (50, 90, 99)},
+    }
+
+
+async def _settled(metrics: str, before: dict[float, float], events: int) -> dict[float, float]:
+    deadline = time.monotonic() + 30
+    infinity = float("inf")
+    while True:
+        after = await _buckets(metrics)
+        if after[infinity] - before.get(infinity, 0.0) >= events or time.monotonic() > deadline:
+            return after
+        await asyncio.sleep(0.2)
+
+
+async def _buckets(url: str) -> dict[float, float]:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        text = await answer.text()
+    return {
+        float(sample.labels["le"]): sample.value
+        for family in text_string_to_metric_families(text)
+        if family.name == SIGNAL_METRIC
+        for sample in family.samples
+        if sample.name.endswith("_bucket")
+    }
+
+
+def _quantile(cumulative: dict[float, float], rank: float) -> str:
+    bound = min(bound for bound, count in cumulative.items() if count >= rank)
+    return f"{bound * 1000:.0f} ms"
+
+
+if __name__ == "__main__":
+    main()
