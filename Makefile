@@ -1,14 +1,15 @@
-# Every target installs what it needs. As root on Debian 12 or newer: Python 3.11, and the network for packages.
+# Every target installs what it needs, and says so. For a landscape: as root, on Debian 12 or newer.
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python3; do \
-	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$each; break; }; done)
+	$$each -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo $$each; break; }; done)
 NAME ?= default
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-unit lint format lock clean
+.PHONY: help venv packages landscape demo status down test test-unit lint format lock clean python
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -44,17 +45,14 @@ format: venv ## Format the code.
 
 venv: $(VENV)/.installed ## The virtual environment with locked packages.
 
-$(VENV)/.installed: requirements.lock pyproject.toml
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is missing: apt-get install python3 python3-venv" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-		test "$$(id -u)" = 0 && command -v apt-get >/dev/null || { \
-			echo "Python's venv module is missing: apt-get install python3-venv" >&2; exit 1; }; \
-		echo "installing Debian packages: python3-venv"; \
-		apt-get install -y -qq python3-venv || { apt-get update -qq && apt-get install -y -qq python3-venv; }; }
+$(VENV)/.installed: requirements.lock pyproject.toml | python
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --editable .
 	@touch $@
+
+python:
+	@landscape/packages.sh python
 
 packages: ## The Debian packages that are missing.
 	@landscape/packages.sh

@@ -1,15 +1,28 @@
 #!/bin/sh
-# Install the Debian packages whose commands are missing, and say so. Nothing is installed that is there.
+# Install the Debian packages whose commands are missing, and say so. What is there is left as it is.
+#   packages.sh python   what a virtual environment needs
+#   packages.sh          what a landscape needs
 set -eu
+PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+
+usable_python() {
+    for each in python3.14 python3.13 python3.12 python3.11 python3; do
+        "$each" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && return 0
+    done
+    return 1
+}
 
 missing=""
-# command (or file) and the package that brings it
-while read -r command package; do
-    case "$command" in
-        /*) [ -e "$command" ] || [ -e "/opt/cni/bin/$(basename "$command")" ] || missing="$missing $package" ;;
-        *) PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null 2>&1 || missing="$missing $package" ;;
-    esac
-done <<LIST
+if [ "${1-}" = python ]; then
+    usable_python || missing="python3 python3-venv"
+else
+    # command (or file) and the package that brings it
+    while read -r command package; do
+        case "$command" in
+            /*) [ -e "$command" ] || [ -e "/opt/cni/bin/$(basename "$command")" ] || missing="$missing $package" ;;
+            *) command -v "$command" >/dev/null 2>&1 || missing="$missing $package" ;;
+        esac
+    done <<LIST
 containerd containerd
 runc runc
 /usr/lib/cni/bridge containernetworking-plugins
@@ -21,21 +34,22 @@ mount mount
 knotd knot
 debootstrap debootstrap
 LIST
-
+fi
+missing=${missing# }
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ]; then
-    echo "missing Debian packages:$missing" >&2
+    echo "missing Debian packages: $missing" >&2
     echo "run this as root (sudo make ...): it installs them, and a landscape needs root anyway" >&2
     exit 1
 fi
 if ! command -v apt-get >/dev/null 2>&1; then
-    echo "missing:$missing (names of Debian packages)" >&2
+    echo "missing: $missing (names of Debian packages)" >&2
     echo "there is no apt-get here: install what corresponds to them, then try again" >&2
     exit 1
 fi
 
-echo "installing Debian packages:$missing"
+echo "installing Debian packages: $missing"
 # Packages of servers start them at once; ours run only inside a landscape.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
@@ -44,6 +58,15 @@ if [ ! -e "$policy" ]; then
     trap 'rm -f "$policy"' EXIT
 fi
 export DEBIAN_FRONTEND=noninteractive
-# shellcheck disable=SC2086
-apt-get install -y -qq --no-install-recommends $missing ||
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; }
+install() {
+    # shellcheck disable=SC2086
+    apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}
+install 2>/dev/null || { apt-get update -qq && install; } || {
+    echo "apt-get could not install them: see above" >&2
+    exit 1
+}
+if [ "${1-}" = python ] && ! usable_python; then
+    echo "this system's Python is older than 3.11: install a newer one, for example with pyenv or uv" >&2
+    exit 1
+fi
