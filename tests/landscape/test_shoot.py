@@ -151,7 +151,7 @@ def test_both_machines_are_ready_and_of_its_version(shoot: Shoot) -> None:
 
     assert len(nodes) == 2
     for node in nodes:
-        assert {"type": "Ready", "status": "True"}.items() <= node["status"]["conditions"][-1].items()
+        assert {each["type"]: each["status"] for each in node["status"]["conditions"]}["Ready"] == "True"
         assert node["status"]["nodeInfo"]["kubeletVersion"] == f"v{shoot.get()['spec']['kubernetes']['version']}"
 
 

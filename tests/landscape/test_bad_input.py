@@ -1,0 +1,180 @@
+"""What a user does wrong: refused where it can be known, else told in the Shoot, and gone on from once it is mended."""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.landscape.conftest import BIN, Landscape
+from tests.landscape.shoots import CREATION, DELETION, NAMESPACE, Shoot, decoded, eventually, refused
+
+pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
+
+
+def _pool(**fields: Any) -> dict[str, Any]:
+    return {"name": "pool", "machine": {"type": "local"}, "minimum": 1, "maximum": 2} | fields
+
+
+def _workers(**fields: Any) -> dict[str, Any]:
+    return {"provider": {"type": "local", "workers": [_pool(**fields)]}}
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        ({"regoin": "local"}, 'unknown field "spec.regoin"'),
+        (_workers(machines=3), 'unknown field "spec.provider.workers[0].machines"'),
+        (_workers(minimum="many"), "spec.provider.workers[0].minimum in body must be of type integer"),
+        (_workers(minimum=3), "spec.provider.workers[0].minimum: Forbidden: must not be greater than maximum 2"),
+        (_workers(machine={"type": "huge"}), 'Unsupported value: "huge": supported values: "local"'),
+        ({"cloudProfile": {"name": "none"}}, 'spec.cloudProfile.name: Not found: "none": there is no such CloudProfile'),
+        (
+            {"credentialsBindingName": "none"},
+            f'spec.credentialsBindingName: Not found: "none": there is no such CredentialsBinding in namespace {NAMESPACE}',
+        ),
+        ({"seedName": "none"}, 'spec.seedName: Not found: "none": there is no such Seed'),
+        ({"region": "mars"}, 'spec.region: Unsupported value: "mars": supported values: "local"'),
+        ({"networking": {"type": "none"}}, "no extension is registered for Network; registered: ['flannel']"),
+        ({"kubernetes": {"version": "9.9.9"}}, 'spec.kubernetes.version: Unsupported value: "9.9.9": supported values: '),
+        ({"kubernetes": {"version": "latest"}}, "spec.kubernetes.version: Invalid value"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_can_never_be_is_refused_and_named(
+    landscape: Landscape, tmp_path: Any, change: dict[str, Any], answer: str
+) -> None:
+    shoot = Shoot(landscape, "impossible", tmp_path)
+    kubectl = [BIN / "kubectl", f"--kubeconfig={landscape.directory}/kubeconfigs/garden.yaml"]
+
+    said = refused(*kubectl, "create", "-f", "-", stdin=json.dumps(shoot.manifest(**change)))
+
+    assert answer in said
+
+
+def test_a_version_cannot_be_taken_back(shoot: Shoot) -> None:
+    """What may not change is refused in a Shoot that is there already."""
+    change = json.dumps({"spec": {"region": "mars"}})
+    kubectl = [BIN / "kubectl", f"--kubeconfig={shoot.landscape.directory}/kubeconfigs/garden.yaml"]
+
+    said = refused(*kubectl, "-n", NAMESPACE, "patch", "shoot", shoot.name, "--type=merge", "-p", change)
+
+    assert "spec.region" in said
+    assert "immutable" in said
+
+
+# Wrong credentials for the cloud: nobody can know before they are used. The tests run in the order in which they stand.
+
+
+@pytest.fixture(scope="module")
+def unauthenticated(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
+    """A Shoot whose binding leads to a Secret that the cloud does not accept; its operation has failed."""
+    shoot = Shoot(landscape, "wrong", tmp_path_factory.mktemp("kubeconfigs"))
+    _write_credentials(shoot, _with_token(_good_kubeconfig(shoot), "nobody-knows-this-token"))
+    binding = {
+        "apiVersion": "security.gardener.cloud/v1alpha1",
+        "kind": "CredentialsBinding",
+        "metadata": {"name": "wrong", "namespace": NAMESPACE},
+        "provider": {"type": "local"},
+        "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "name": "wrong", "namespace": NAMESPACE},
+    }
+    shoot.garden("apply", "-f", "-", stdin=json.dumps(binding))
+    shoot.apply(shoot.manifest(credentialsBindingName="wrong"))
+    shoot.wait_for_state("Failed", CREATION)
+    yield shoot
+    _write_credentials(shoot, _good_kubeconfig(shoot))
+    shoot.remove()
+    shoot.garden("annotate", "secret", "wrong", "--overwrite", "confirmation.gardener.cloud/deletion=true")
+    shoot.garden("delete", "credentialsbindings.security.gardener.cloud", "wrong", "--timeout=30s")
+    shoot.garden("delete", "secret", "wrong", "--timeout=30s")
+
+
+def test_wrong_credentials_are_told_with_a_code_and_what_to_do(unauthenticated: Shoot) -> None:
+    status = unauthenticated.get()["status"]
+
+    [error] = status["lastErrors"]
+    assert error["codes"] == ["ERR_INFRA_UNAUTHENTICATED"]
+    assert error["taskID"] == "wait_infrastructure"
+    assert "check the Secret behind the Shoot's binding" in error["description"]
+    assert "nobody-knows-this-token" not in json.dumps(status)
+    assert status["lastOperation"]["type"] == "Create"
+    assert "wait_infrastructure" in status["lastOperation"]["description"]
+
+
+def test_only_what_needs_the_cloud_is_held_up(unauthenticated: Shoot) -> None:
+    states = {task["name"]: task["state"] for task in unauthenticated.flow()["tasks"]}
+
+    assert states["wait_infrastructure"] == "Failed"
+    assert states["deploy_worker"] == "Blocked"
+    assert states["wait_apiserver"] == "Finished"
+
+
+def test_what_only_a_user_can_mend_is_not_tried_again(unauthenticated: Shoot) -> None:
+    """Not in the operation, and not by another one."""
+    [flow] = unauthenticated.flows()
+    task = next(each for each in unauthenticated.flow()["tasks"] if each["name"] == "wait_infrastructure")
+
+    assert (flow["state"], flow["attempt"], task["attempts"]) == ("Failed", "1", 1)
+    described = unauthenticated.garden("describe", "shoot", unauthenticated.name)
+    assert "ReconcileError" in described
+
+
+@pytest.mark.timeout(CREATION + 60, func_only=True)
+def test_once_mended_it_goes_on_from_the_failed_task(unauthenticated: Shoot) -> None:
+    shoot = unauthenticated
+    done = {task["name"]: task for task in shoot.flow()["tasks"] if task["state"] == "Finished"}
+
+    _write_credentials(shoot, _good_kubeconfig(shoot))
+    shoot.garden("annotate", "shoot", shoot.name, "gardener.cloud/operation=retry")
+
+    eventually(lambda: len(shoot.flows()) == 2, "a second attempt", 30)
+    flow = eventually(lambda: _once(shoot, "deploy_worker"), "the second attempt orders machines", CREATION)
+    tasks = {task["name"]: task for task in flow["tasks"]}
+    assert (flow["operation"], flow["generation"], flow["attempt"]) == ("Create", 2, 2)
+    kept = {name for name, task in tasks.items() if task["state"] == "Kept"}
+    assert {"init_secrets", "wait_etcds", "wait_apiserver", "deploy_resource_manager"} <= kept
+    assert kept <= done.keys(), "only what was finished is kept"
+    assert tasks["deploy_cloud_secret"]["state"] == "Finished", "its copy of the credentials was wrong"
+    assert tasks["wait_infrastructure"]["state"] == "Finished"
+    assert "gardener.cloud/operation" not in shoot.get()["metadata"]["annotations"]
+    assert not shoot.get()["status"].get("lastErrors")
+
+
+@pytest.mark.timeout(CREATION + DELETION, func_only=True)
+def test_deleted_in_the_middle_of_its_creation_it_goes_away_cleanly(unauthenticated: Shoot) -> None:
+    shoot = unauthenticated
+    assert shoot.get()["status"]["lastOperation"]["type"] == "Create"
+    assert shoot.flow()["state"] == "Running", "this test begins in the middle of a creation"
+
+    shoot.delete()
+
+    assert shoot.traces() == {"garden": [], "seed": [], "cloud": [], "dns": [], "bucket": []}
+    newest = shoot.flows()[0]
+    assert (newest["operation"], newest["state"]) == ("Delete", "Completed")
+
+
+def _once(shoot: Shoot, task: str) -> dict[str, Any] | None:
+    """The flow, once it has come to a task."""
+    flow = shoot.flow()
+    return flow if any(each["name"] == task and each["started"] for each in flow["tasks"]) else None
+
+
+def _good_kubeconfig(shoot: Shoot) -> dict[str, Any]:
+    secret = json.loads(shoot.garden("get", "secret", "local", "-o", "json"))
+    config: dict[str, Any] = json.loads(decoded(secret)["kubeconfig"])
+    return config
+
+
+def _with_token(config: dict[str, Any], token: str) -> dict[str, Any]:
+    return config | {"users": [{"name": each["name"], "user": {"token": token}} for each in config["users"]]}
+
+
+def _write_credentials(shoot: Shoot, config: dict[str, Any]) -> None:
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "wrong", "namespace": NAMESPACE},
+        "data": {"kubeconfig": base64.b64encode(json.dumps(config).encode()).decode()},
+    }
+    shoot.garden("apply", "-f", "-", stdin=json.dumps(secret))

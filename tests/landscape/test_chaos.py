@@ -1,0 +1,141 @@
+"""Processes die in the middle of a creation: it goes on where it stopped, and nothing is made twice."""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, RPCError
+
+from tests.landscape.conftest import Landscape
+from tests.landscape.shoots import CREATION, Shoot, temporal
+from workers.cli.flow_view import FlowView, read_flow
+
+pytestmark = [pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(120, func_only=True)]
+
+_VICTIMS = (
+    ("wait_etcds", "{seed}/gardenlet"),
+    ("wait_apiserver", "temporal"),
+    ("wait_resource_manager", "{seed}/kube-apiserver"),
+    ("wait_worker", "garden/controller-manager"),
+)
+"""While this task runs, that process is killed."""
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """A Shoot that has been created while one process after the other was killed."""
+
+    shoot: Shoot
+    starts: dict[str, tuple[int, int]]
+    """Of each process that was killed: how often it had been started before, and afterwards."""
+
+
+@pytest.fixture(scope="module")
+async def disturbed(
+    landscape: Landscape, shoot: Shoot, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Disturbed]:
+    victim = Shoot(landscape, "disturbed", tmp_path_factory.mktemp("kubeconfigs"))
+    victim.apply(victim.manifest())
+    client = await temporal(landscape)
+    before: dict[str, int] = {}
+    for task, name in _VICTIMS:
+        flow = await _running(client, victim, task)
+        process = name.format(seed=victim.seed)
+        before[process] = landscape.status["processes"][process]["starts"]
+        landscape.gardener("kill", process)
+        assert flow.state == "Running"
+    victim.wait_for_state("Succeeded", CREATION)
+    processes = landscape.status["processes"]
+    yield Disturbed(victim, {name: (starts, processes[name]["starts"]) for name, starts in before.items()})
+    victim.remove()
+
+
+def test_all_of_them_were_killed_and_the_creation_succeeded(disturbed: Disturbed) -> None:
+    for name, (before, after) in disturbed.starts.items():
+        assert after > before, f"{name} was not killed"
+    assert disturbed.shoot.get()["status"]["lastOperation"]["state"] == "Succeeded"
+    [row] = disturbed.shoot.flows()
+    assert (row["operation"], row["attempt"], row["state"]) == ("Create", "1", "Completed")
+
+
+async def test_no_task_was_started_over(disturbed: Disturbed) -> None:
+    """A task that was interrupted is one more attempt of the same activity; what was finished is not touched."""
+    client = await temporal(disturbed.shoot.landscape)
+    [row] = disturbed.shoot.flows()
+    ordered: Counter[str] = Counter()
+    unanswered = 0
+    async for event in client.get_workflow_handle(row["workflowId"]).fetch_history_events():
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            ordered[event.activity_task_scheduled_event_attributes.activity_type.name] += 1
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT:
+            unanswered += 1
+
+    assert sum(ordered.values()) - len(ordered) == unanswered, ordered.most_common(5)
+
+
+def test_its_flow_tells_the_interruptions(disturbed: Disturbed) -> None:
+    flow = disturbed.shoot.flow()
+    told = [each["text"] for each in flow["interruptions"]]
+
+    assert any("its worker was lost" in text for text in told), f"of the gardenlet: {told}"
+    assert "the worker of the workflow was lost" in told, f"of the controller-manager: {told}"
+    repeated = {task["name"]: task["error"] for task in flow["tasks"] if task["attempts"] > 1}
+    assert repeated, "tasks that were tried again say so, and why"
+    assert all(repeated.values()), repeated
+    text = disturbed.shoot.gardener("flow", "show", disturbed.shoot.reference)
+    assert "interruptions:" in text
+    assert "went on with attempt" in text
+
+
+def test_it_has_the_secrets_of_an_undisturbed_one_and_no_more(disturbed: Disturbed, shoot: Shoot) -> None:
+    """A key made twice would be a Secret more: names end with a hash of what is in them."""
+
+    def kinds(of: Shoot) -> Counter[str]:
+        names = (secret["metadata"]["name"].replace(of.technical_id, "").replace(of.name, "") for secret in of.secrets())
+        return Counter(re.sub(r"-[0-9a-f]{5,16}(?=-|$)", "", name) for name in names)
+
+    assert kinds(disturbed.shoot) == kinds(shoot)
+
+
+def test_it_has_one_machine_one_node_one_of_everything(disturbed: Disturbed) -> None:
+    shoot = disturbed.shoot
+    machines = json.loads(shoot.control_plane("get", "machines.machine.sapcloud.io", "-o", "json"))["items"]
+    pods = json.loads(shoot.landscape.kubectl("cloud", "-n", f"infra-{shoot.technical_id}", "get", "pods", "-o", "json"))
+    nodes = json.loads(shoot.kubectl("get", "nodes", "-o", "json"))["items"]
+
+    names = [[each["metadata"]["name"] for each in found] for found in (machines, pods["items"], nodes)]
+    assert len(names[0]) == 1
+    assert names[0] == names[1] == names[2]
+    claims = json.loads(shoot.control_plane("get", "pvc", "-o", "json"))["items"]
+    assert len(claims) == 2, "one volume of each etcd"
+    assert len(shoot.backups()) == 1
+
+
+def test_it_works(disturbed: Disturbed) -> None:
+    for condition in ("APIServerAvailable", "ControlPlaneHealthy", "EveryNodeReady", "SystemComponentsHealthy"):
+        disturbed.shoot.garden(
+            "wait", f"--for=condition={condition}", f"shoot/{disturbed.shoot.name}", "--timeout=60s", timeout=70
+        )
+    assert disturbed.shoot.kubectl("-n", "kube-system", "logs", "-l", "app=vpn-shoot", "--tail=1")
+
+
+async def _running(client: Client, shoot: Shoot, task: str) -> FlowView:
+    """The creation, once a task of it runs. Temporal may be on its way back."""
+    async with asyncio.timeout(CREATION):
+        while True:
+            try:
+                query = f'GardenerShoot = "{shoot.reference}" AND GardenerOperation = "Create"'
+                async for each in client.list_workflows(f"{query} AND ExecutionStatus = 'Running'"):
+                    flow = await read_flow(client, shoot.reference, each.id, each.run_id)
+                    state = next(view for view in flow.tasks if view.name == task)
+                    assert not state.ended, f"{task} was over before anybody could look"
+                    if state.started:
+                        return flow
+            except RPCError:
+                pass
+            await asyncio.sleep(0.2)  # the clock of a poll
