@@ -234,6 +234,9 @@ async def cloud_account(plan: Plan) -> dict[str, Any]:
         _rule([""], ["namespaces", "pods", "secrets", "configmaps", "services", "events"], ["*"]),
         _rule([""], ["pods/log", "pods/exec", "nodes"], ["get", "list", "watch", "create"]),
         _rule(["networking.k8s.io"], ["networkpolicies"], ["*"]),
+        # Who deletes a namespace deletes all that is in it, and has to see that nothing is left.
+        _rule([""], ["namespaces/finalize"], ["update"]),
+        _rule(["*"], ["*"], ["list", "watch", "deletecollection"]),
     ]
     async with Api(plan.kubeconfig("cloud")) as api:
         await api.apply(*_bound_role("tenants", rules, "tenants"))
