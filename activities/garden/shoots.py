@@ -49,6 +49,8 @@ _UNANSWERED = timedelta(seconds=30)
 _CONFLICTS = 5
 """How often a read-modify-write is repeated because others write, too."""
 _REPORTER = "report_progress"
+_STANDSTILL = timedelta(seconds=30)
+"""A flow that ends no task for so long gives way to a newer wish: longer than a machine takes to join."""
 """Name of the activity that accompanies a flow; its own errors are not the flow's."""
 _MESSAGE_LIMIT = 1000
 
@@ -352,7 +354,10 @@ class ShootActivities:
 
     @activity.defn
     async def await_trouble(self, flow: FlowId) -> TaskResult:
-        """Return once the flow has ended, or has failed tasks, or retries an error, or waits for a lost seed."""
+        """Return once the flow has ended, or makes no progress any more.
+
+        That is: it has failed tasks, retries an error, waits for a lost seed, or has ended no task for a while.
+        """
         handle = activity.client().get_workflow_handle(flow.workflow_id, run_id=flow.run_id or None)
         while True:
             activity.heartbeat()
@@ -369,6 +374,8 @@ class ShootActivities:
                 progress = await handle.query("progress", result_type=FlowProgress)
                 if progress.failed:
                     return TaskResult(note=f"{progress.failed[0].name} has failed")
+                if _stands_still(progress, datetime.now(UTC)):
+                    return TaskResult(note=f"no task has ended for {_STANDSTILL.seconds} s")
             except RPCError:
                 pass  # Temporal or its workers are restarting: look again
             await asyncio.sleep(_LOOK_SECONDS)  # pending activities cannot be watched
@@ -524,6 +531,11 @@ def _lost_its_worker(failure: Failure) -> bool:
     if failure.HasField("timeout_failure_info"):
         return failure.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT
     return failure.application_failure_info.type == "WorkerShutdown"
+
+
+def _stands_still(progress: FlowProgress, now: datetime) -> bool:
+    moments = [moment for task in progress.tasks for moment in (task.started, task.ended) if moment is not None]
+    return bool(moments) and now - max(moments) > _STANDSTILL
 
 
 def _unanswered(pending: Any, now: datetime) -> bool:

@@ -1,5 +1,6 @@
 """What an operation writes into its Shoot, and what it leaves to others."""
 
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
@@ -8,11 +9,11 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.garden.shoots import ShootActivities, _lost_its_worker
+from activities.garden.shoots import ShootActivities, _lost_its_worker, _stands_still
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from api import resources
-from api.flows import FailedTask, FinishOperation, Refusal, StartedOperation, StartOperation
+from api.flows import FailedTask, FinishOperation, FlowProgress, Refusal, StartedOperation, StartOperation
 from api.operations import OperationType, ShootRef
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 
@@ -205,3 +206,24 @@ def test_a_lost_worker_is_no_error_of_the_flow() -> None:
     stopped.application_failure_info.type = "WorkerShutdown"
     erred.application_failure_info.type = "NotReady"
     assert [_lost_its_worker(each) for each in (lost, stopped, erred)] == [True, True, False]
+
+
+def progress_of(*moments: tuple[str, str | None]) -> FlowProgress:
+    tasks = [
+        {"name": f"t{number}", "title": "", "state": "Running", "started": started, "ended": ended}
+        for number, (started, ended) in enumerate(moments)
+    ]
+    return FlowProgress.model_validate({"tasks": tasks})
+
+
+@pytest.mark.parametrize(
+    ("progress", "still"),
+    [
+        (progress_of(("2026-11-21T10:00:00Z", "2026-11-21T10:00:31Z"), ("2026-11-21T10:00:05Z", None)), False),
+        (progress_of(("2026-11-21T10:00:00Z", "2026-11-21T10:00:20Z"), ("2026-11-21T10:00:05Z", None)), True),
+        (progress_of(), False),
+    ],
+)
+def test_a_deletion_need_not_wait_behind_a_wait_that_hangs(progress: FlowProgress, still: bool) -> None:
+    """A machine that never joins would hold the deletion of its cluster for ten minutes."""
+    assert _stands_still(progress, datetime(2026, 11, 21, 10, 1, tzinfo=UTC)) is still
