@@ -65,21 +65,25 @@ async def up(name: str, progress: Progress, older_versions: Sequence[str] = ()) 
         for version in plan.older_versions:
             binaries.kubernetes(version)  # refused before anything is started
         plan.save()
+        # While the first up compiles, Debian trees can be made: that is mostly waiting for dpkg.
+        trees = asyncio.create_task(asyncio.to_thread(images.prepare, progress.say))
         found = await binaries.ensure(binaries.cluster_tools(plan.kubernetes_version), progress)
         await kernel.load_modules()
         kernel.raise_limits(_KERNEL_LIMITS)
         await network.up(plan)
         progress.say(f"network of landscape {name} at {plan.block}")
-        await _Up(plan, found, progress).run()
+        await _Up(plan, found, trees, progress).run()
     return plan
 
 
 class _Up:
     """One run of ``up``: everything that can go in parallel does."""
 
-    def __init__(self, plan: Plan, found: binaries.Binaries, progress: Progress) -> None:
+    def __init__(self, plan: Plan, found: binaries.Binaries, trees: asyncio.Task[None], progress: Progress) -> None:
         self._plan = plan
         self._binaries = found
+        self._trees = trees
+        self._making_images = asyncio.Lock()
         self._progress = progress
         self._processes = processes_of(plan)
         self._cloud_serves = asyncio.Event()
@@ -189,11 +193,13 @@ class _Up:
     async def _made_archives(self, role: Role, made: asyncio.Task[dict[str, binaries.Binaries]]) -> list[Path]:
         """Image archives for the nodes of clusters of this role, made where they are missing."""
         found: dict[Path, None] = {}
+        await self._trees
         for version, version_binaries in (await made).items():
             if role == "cloud" and version != self._plan.kubernetes_version:
                 continue  # machines bring the kubelet of one version, and fetch others
             make = partial(images.archives_for, role, version, version_binaries, self._progress.say)
-            found |= dict.fromkeys(await asyncio.to_thread(make))
+            async with self._making_images:  # images share layers
+                found |= dict.fromkeys(await asyncio.to_thread(make))
         return list(found)
 
     async def _prepared_root(self, role: Role) -> Path:
