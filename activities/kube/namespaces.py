@@ -47,11 +47,13 @@ async def _end(client: KubeClient, name: str, *, force_pods: bool) -> None:
         if namespace is None or not namespace["metadata"].get("deletionTimestamp"):
             return
         kinds = await _deletable_kinds(client)
-        # What came in before the API server began to refuse new objects may show only in the next round.
-        while left := await _occupied(client, kinds, name):
-            await asyncio.gather(*(_delete_all(client, kind, name, force_pods=force_pods) for kind in left))
+        left = kinds
+        while left:
+            left = await _delete_all(client, left, name, force_pods=force_pods)
             left = await _occupied(client, left, name)
             await asyncio.gather(*(_emptied(client, kind, name) for kind in left))
+            # What was admitted before the API server began to refuse new objects may show only now.
+            left = await _occupied(client, kinds, name)
         await _finalize(client, namespace)
     except (ApiError, TimeoutError, LookupError) as error:
         _log.info("namespace %s is left to the namespace controller: %s", name, error)
@@ -102,30 +104,42 @@ async def _some(client: KubeClient, kind: Resource, namespace: str) -> bool:
     return bool(page["items"])
 
 
-async def _delete_all(client: KubeClient, kind: Resource, namespace: str, *, force_pods: bool) -> None:
-    if kind == POD and force_pods:
-        await _delete_collection(client, kind, namespace, {"labelSelector": f"!{_OF_STATEFUL_SET}"}, grace_seconds=0)
-    await _delete_collection(client, kind, namespace)
+async def _delete_all(
+    client: KubeClient, kinds: Sequence[Resource], namespace: str, *, force_pods: bool
+) -> list[Resource]:
+    """Ask for the deletion of all objects; returns the kinds of which there were any."""
+
+    async def delete(kind: Resource) -> bool:
+        if kind != POD or not force_pods:
+            return await _delete_collection(client, kind, namespace)
+        forced = await _delete_collection(client, kind, namespace, labels=f"!{_OF_STATEFUL_SET}", grace_seconds=0)
+        return await _delete_collection(client, kind, namespace, labels=_OF_STATEFUL_SET) or forced
+
+    found = await asyncio.gather(*(delete(kind) for kind in kinds))
+    return [kind for kind, some in zip(kinds, found, strict=True) if some]
 
 
 async def _delete_collection(
-    client: KubeClient,
-    kind: Resource,
-    namespace: str,
-    query: dict[str, str] | None = None,
-    grace_seconds: int | None = None,
-) -> None:
+    client: KubeClient, kind: Resource, namespace: str, *, labels: str = "", grace_seconds: int | None = None
+) -> bool:
+    """Whether there was anything to delete."""
     options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
     if grace_seconds is not None:
         options["gracePeriodSeconds"] = grace_seconds
+    query = {"labelSelector": labels} if labels else None
     try:
-        await client.request("DELETE", kind.path(namespace), query=query, body=options, accept=_METADATA)
+        answer = await client.request("DELETE", kind.path(namespace), query=query, body=options, accept=_METADATA)
+        return bool(answer.get("items", True))  # some answer with the list, others with a status
+    except NotFound:
+        return False  # the kind itself is gone
     except ApiError as error:
         if error.status != 405:
             raise
-        # Some kinds can only be deleted one by one.
-        for each in await client.list(kind, namespace):
-            await client.delete(kind, each["metadata"]["name"], namespace, propagation="Background")
+    # Some kinds can only be deleted one by one.
+    found = await client.list(kind, namespace, labels=labels)
+    for each in found:
+        await client.delete(kind, each["metadata"]["name"], namespace, propagation="Background")
+    return bool(found)
 
 
 async def _emptied(client: KubeClient, kind: Resource, namespace: str) -> None:

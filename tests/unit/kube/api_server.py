@@ -145,10 +145,11 @@ class ApiServer:
             return self._post(collection, namespace, name, sub, body)
         if request.method == "DELETE" and name is None:
             self.swept.append((request.path, request.query.get("labelSelector", ""), body))
-            for found in [place for place in self.objects if place[:2] == (collection, namespace)]:
-                if _selected(request, self.objects[found]):
-                    self._delete(found, self.objects[found], body)
-            return web.json_response({"kind": "List", "items": []})
+            places = [place for place in self.objects if place[:2] == (collection, namespace)]
+            found = {place: obj for place in places if _selected(request, obj := self.objects[place])}
+            for place, obj in found.items():
+                self._delete(place, obj, body)
+            return web.json_response({"kind": "List", "items": list(found.values())})
         if name is None:
             return refuse(405, "MethodNotAllowed", request.method)
         return self._one(request, (collection, namespace, name), sub, body)
@@ -355,7 +356,11 @@ def _selected(request: web.Request, obj: Object) -> bool:
     labels = obj["metadata"].get("labels") or {}
     for term in filter(None, request.query.get("labelSelector", "").split(",")):
         key, _, value = term.partition("=")
-        if term[1:] in labels if term.startswith("!") else labels.get(key) != value:
+        if term.startswith("!"):
+            fits = term[1:] not in labels
+        else:
+            fits = labels.get(key) == value if "=" in term else key in labels
+        if not fits:
             return False
     for term in filter(None, request.query.get("fieldSelector", "").split(",")):
         key, _, value = term.partition("=")
