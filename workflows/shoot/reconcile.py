@@ -66,7 +66,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("init_shoot_client", after=["deploy_gardener_access"])
     add("deploy_kube_controller_manager", after=["wait_resource_manager", *base])
     add("deploy_scheduler", after=["wait_resource_manager"], unless=workerless)
-    add("deploy_vpn_server", after=["wait_resource_manager"], unless=workerless)
+    # Only the infrastructure knows the machines' network, and the tunnel leads there.
+    add("deploy_vpn_server", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
 
     # What users and nodes find in the cluster.
     add("deploy_shoot_namespaces", after=["wait_resource_manager"])
