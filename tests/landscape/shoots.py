@@ -147,7 +147,7 @@ class Shoot:
         ]
 
     def _owns(self, namespace: str, name: str, claimed: str) -> bool:
-        """By its name, or by the namespace it is in; of a volume, by its claim's. Shoots share a project's namespace."""
+        """By its name, or by the namespace it is in; a volume, by that of its claim. Shoots share their project's."""
         if namespace == NAMESPACE:
             return name == self.name or name.startswith(f"{self.name}.")
         own = {self.technical_id, f"infra-{self.technical_id}"}

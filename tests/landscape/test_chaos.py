@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -13,7 +13,7 @@ from temporalio.client import Client, RPCError
 
 from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import CREATION, Shoot, temporal
-from workers.cli.flow_view import FlowView, read_flow
+from workers.cli.flow_view import read_flow
 
 pytestmark = [pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(120, func_only=True)]
 
@@ -36,23 +36,26 @@ class Disturbed:
 
 
 @pytest.fixture(scope="module")
-async def disturbed(
-    landscape: Landscape, shoot: Shoot, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Disturbed]:
-    victim = Shoot(landscape, "disturbed", tmp_path_factory.mktemp("kubeconfigs"))
-    victim.apply(victim.manifest())
-    client = await temporal(landscape)
-    before: dict[str, int] = {}
-    for task, name in _VICTIMS:
-        flow = await _running(client, victim, task)
-        process = name.format(seed=victim.seed)
-        before[process] = landscape.status["processes"][process]["starts"]
-        landscape.gardener("kill", process)
-        assert flow.state == "Running"
-    victim.wait_for_state("Succeeded", CREATION)
+def disturbed(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disturbed]:
+    shoot = Shoot(landscape, "disturbed", tmp_path_factory.mktemp("kubeconfigs"))
+    shoot.apply(shoot.manifest())
+    before = asyncio.run(_disturb(shoot))
+    shoot.wait_for_state("Succeeded", CREATION)
     processes = landscape.status["processes"]
-    yield Disturbed(victim, {name: (starts, processes[name]["starts"]) for name, starts in before.items()})
-    victim.remove()
+    yield Disturbed(shoot, {name: (starts, processes[name]["starts"]) for name, starts in before.items()})
+    shoot.remove()
+
+
+async def _disturb(shoot: Shoot) -> dict[str, int]:
+    """Kill all victims, each at its time; returns how often they had been started before."""
+    client = await temporal(shoot.landscape)
+    before = {}
+    for task, victim in _VICTIMS:
+        await _running(client, shoot, task)
+        process = victim.format(seed=shoot.seed)
+        before[process] = shoot.landscape.status["processes"][process]["starts"]
+        shoot.landscape.gardener("kill", process)
+    return before
 
 
 def test_all_of_them_were_killed_and_the_creation_succeeded(disturbed: Disturbed) -> None:
@@ -96,7 +99,9 @@ def test_it_has_the_secrets_of_an_undisturbed_one_and_no_more(disturbed: Disturb
     """A key made twice would be a Secret more: names end with a hash of what is in them."""
 
     def kinds(of: Shoot) -> Counter[str]:
-        names = (secret["metadata"]["name"].replace(of.technical_id, "").replace(of.name, "") for secret in of.secrets())
+        names = (
+            secret["metadata"]["name"].replace(of.technical_id, "").replace(of.name, "") for secret in of.secrets()
+        )
         return Counter(re.sub(r"-[0-9a-f]{5,16}(?=-|$)", "", name) for name in names)
 
     assert kinds(disturbed.shoot) == kinds(shoot)
@@ -105,7 +110,9 @@ def test_it_has_the_secrets_of_an_undisturbed_one_and_no_more(disturbed: Disturb
 def test_it_has_one_machine_one_node_one_of_everything(disturbed: Disturbed) -> None:
     shoot = disturbed.shoot
     machines = json.loads(shoot.control_plane("get", "machines.machine.sapcloud.io", "-o", "json"))["items"]
-    pods = json.loads(shoot.landscape.kubectl("cloud", "-n", f"infra-{shoot.technical_id}", "get", "pods", "-o", "json"))
+    pods = json.loads(
+        shoot.landscape.kubectl("cloud", "-n", f"infra-{shoot.technical_id}", "get", "pods", "-o", "json")
+    )
     nodes = json.loads(shoot.kubectl("get", "nodes", "-o", "json"))["items"]
 
     names = [[each["metadata"]["name"] for each in found] for found in (machines, pods["items"], nodes)]
@@ -124,8 +131,8 @@ def test_it_works(disturbed: Disturbed) -> None:
     assert disturbed.shoot.kubectl("-n", "kube-system", "logs", "-l", "app=vpn-shoot", "--tail=1")
 
 
-async def _running(client: Client, shoot: Shoot, task: str) -> FlowView:
-    """The creation, once a task of it runs. Temporal may be on its way back."""
+async def _running(client: Client, shoot: Shoot, task: str) -> None:
+    """Wait until a task of its creation runs. Temporal may be on its way back."""
     async with asyncio.timeout(CREATION):
         while True:
             try:
@@ -135,7 +142,7 @@ async def _running(client: Client, shoot: Shoot, task: str) -> FlowView:
                     state = next(view for view in flow.tasks if view.name == task)
                     assert not state.ended, f"{task} was over before anybody could look"
                     if state.started:
-                        return flow
+                        return
             except RPCError:
                 pass
             await asyncio.sleep(0.2)  # the clock of a poll

@@ -7,7 +7,6 @@ import base64
 import json
 import re
 import urllib.request
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,10 +17,10 @@ from cryptography.x509.oid import NameOID
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from api import images
-from tests.landscape.conftest import BIN, Landscape
+from api.operations import ShootRef
+from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.shoots import DELETION, Shoot, background, eventually, refused, temporal
 from workflows.shoot.lifecycle import lifecycle_id
-from api.operations import ShootRef
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180, func_only=True)]
 
@@ -37,9 +36,11 @@ def test_the_table_of_shoots_tells_how_it_is(shoot: Shoot) -> None:
     header, row = shoot.garden("get", "shoots", shoot.name).splitlines()
 
     told = dict(zip(re.split(r"\s{2,}", header), re.split(r"\s{2,}", row), strict=True))
+    live = shoot.get()
     assert told["NAME"] == shoot.name
-    assert told["K8S VERSION"] == shoot.get()["spec"]["kubernetes"]["version"]
-    assert (told["LAST OPERATION"], told["STATE"], told["PROGRESS"]) == ("Create", "Succeeded", "100")
+    assert told["K8S VERSION"] == live["spec"]["kubernetes"]["version"]
+    assert told["LAST OPERATION"] == live["status"]["lastOperation"]["type"]
+    assert (told["STATE"], told["PROGRESS"]) == ("Succeeded", "100")
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -88,7 +89,8 @@ def test_an_owner_who_applies_the_same_again_changes_nothing(shoot: Shoot) -> No
 
 
 def test_the_flow_is_told_task_by_task(shoot: Shoot) -> None:
-    flow = shoot.flow(shoot.flows()[-1]["workflowId"])
+    creation = shoot.flows()[-1]["workflowId"]
+    flow = shoot.flow(creation)
 
     assert (flow["operation"], flow["state"], flow["percent"]) == ("Create", "Completed", 100)
     tasks = {task["name"]: task for task in flow["tasks"]}
@@ -97,26 +99,20 @@ def test_the_flow_is_told_task_by_task(shoot: Shoot) -> None:
         for before in task["after"]:
             if task["started"] and tasks[before]["ended"]:
                 assert task["started"] >= tasks[before]["ended"], f"{name} began before {before} was done"
-    text = shoot.gardener("flow", "show", shoot.reference, "--id", flow["workflow_id"])
+    text = shoot.gardener("flow", "show", shoot.reference, "--id", creation)
     assert "Completed" in text
     assert "✔ wait_worker" in text
 
 
 def test_its_workflows_are_found_by_search_attributes_and_say_what_they_do(shoot: Shoot) -> None:
     """What the Temporal UI shows in its list and on a workflow's page."""
-    address = shoot.landscape.facts["temporal"]["address"]
-    query = f'GardenerShoot = "{shoot.reference}" AND GardenerProject = "local"'
-    listed = run_temporal(shoot.landscape, "workflow", "list", "--query", query, "-o", "json")
-    found = {each["execution"]["workflowId"]: each for each in json.loads(listed)}
-
     lifecycle = lifecycle_id(ShootRef(namespace="garden-local", name=shoot.name, uid=shoot.uid))
-    assert found[lifecycle]["status"] == "WORKFLOW_EXECUTION_STATUS_RUNNING", address
-    creations = [each for name, each in found.items() if name.startswith(f"{lifecycle}/reconcile/")]
-    assert creations
-    for each in creations:
-        fields = each["searchAttributes"]["indexedFields"]
-        assert _keyword(fields["GardenerSeed"]) == shoot.seed
-        assert _keyword(fields["GardenerOperation"]) == "Create"
+    of_shoot = f'GardenerProject = "local" AND GardenerShoot = "{shoot.reference}"'
+
+    assert lifecycle in _workflows(shoot.landscape, f'{of_shoot} AND ExecutionStatus = "Running"')
+    creation = shoot.flows()[-1]["workflowId"]
+    of_operation = f'{of_shoot} AND GardenerSeed = "{shoot.seed}" AND GardenerOperation = "Create"'
+    assert creation in _workflows(shoot.landscape, of_operation)
 
 
 async def test_its_workflows_show_the_tree_of_tasks(shoot: Shoot) -> None:
@@ -239,11 +235,10 @@ def test_an_admission_webhook_in_a_pod_is_called(shoot: Shoot, webhook: None) ->
 
 
 @pytest.fixture(scope="module")
-def webhook(shoot: Shoot, workload: dict[str, str]) -> Iterator[None]:
+def webhook(shoot: Shoot, workload: dict[str, str]) -> None:
     """It stays when the Shoot is deleted, as webhooks of users do."""
     shoot.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": _webhook()}))
     shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/webhook", "--timeout=90s")
-    yield
 
 
 # The end
@@ -274,23 +269,15 @@ def test_deletion_leaves_nothing_anywhere(shoot: Shoot) -> None:
     newest = shoot.flows()[0]
     assert (newest["operation"], newest["state"]) == ("Delete", "Completed")
     query = f'WorkflowId STARTS_WITH "shoot/{shoot.reference}/{uid}" AND ExecutionStatus = "Running"'
-    eventually(
-        lambda: json.loads(run_temporal(shoot.landscape, "workflow", "list", "--query", query, "-o", "json")) == [],
-        "its workflows have ended",
-        20,
-    )
+    eventually(lambda: not _workflows(shoot.landscape, query), "its workflows have ended", 20)
     assert "Deleted Shoot cluster" in shoot.garden("get", "events", f"--field-selector=involvedObject.uid={uid}")
 
 
-def run_temporal(landscape: Landscape, *arguments: str) -> str:
-    from tests.landscape.conftest import run
-
-    return run(BIN / "temporal", *arguments, "--address", landscape.facts["temporal"]["address"])
-
-
-def _keyword(payload: dict[str, str]) -> str:
-    word = json.loads(base64.b64decode(payload["data"]))
-    return str(word[0] if isinstance(word, list) else word)
+def _workflows(landscape: Landscape, query: str) -> list[str]:
+    """Ids, by the command line of Temporal."""
+    address = landscape.facts["temporal"]["address"]
+    listed = run(BIN / "temporal", "workflow", "list", "--address", address, "--query", query, "-o", "json")
+    return [each["execution"]["workflowId"] for each in json.loads(listed or "[]")]
 
 
 def _get(shoot: Shoot, pod: str, url: str) -> str:
