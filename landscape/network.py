@@ -10,6 +10,7 @@ import contextlib
 from pathlib import Path
 
 from landscape import plan as plans
+from landscape import residue
 from landscape.plan import SEEDS, Link, Plan
 from landscape.shell import run
 
@@ -18,6 +19,7 @@ GATEWAY_PORTS = (443, 8132, 8443)
 
 # What the landscapes serve; other traffic to these ranges must not take the host's default route.
 _PRIVATE = ("198.18.0.0/15", "100.96.0.0/11", "100.64.0.0/13")
+_NAMESPACES = Path("/run/netns")
 _LAST_RESORT = "metric 4096"
 
 
@@ -42,10 +44,18 @@ async def down(plan: Plan) -> None:
             await run("ip", "link", "delete", link.left_interface, check=False)
     for namespace in set(plan.namespaces) & _namespaces():
         await run("ip", "netns", "delete", namespace)
+    _forget_namespaces_directory()
     others = {name for other in plans.existing() if other.name != plan.name for name in other.namespaces}
     if not others & _namespaces():
         for network in _PRIVATE:
             await run("ip", "route", "delete", "unreachable", network, *_LAST_RESORT.split(), check=False)
+
+
+def _forget_namespaces_directory(directory: Path = _NAMESPACES) -> None:
+    """``ip netns add`` mounts the directory on itself; once it is empty, nobody misses it."""
+    if directory.is_mount() and not any(directory.iterdir()):
+        residue.unmount_below(directory)
+        directory.rmdir()
 
 
 async def set_seed_links(plan: Plan, seed: str, state: str) -> None:
@@ -66,8 +76,7 @@ def is_cut(plan: Plan, seed: str) -> bool:
 
 
 def _namespaces() -> set[str]:
-    directory = Path("/run/netns")
-    return {entry.name for entry in directory.iterdir()} if directory.is_dir() else set()
+    return {entry.name for entry in _NAMESPACES.iterdir()} if _NAMESPACES.is_dir() else set()
 
 
 async def _link(link: Link) -> None:
