@@ -53,7 +53,7 @@ async def down(plan: Plan) -> None:
 
 def _forget_namespaces_directory(directory: Path = _NAMESPACES) -> None:
     """``ip netns add`` mounts the directory on itself; once it is empty, nobody misses it."""
-    if directory.is_mount() and not any(directory.iterdir()):
+    if directory.is_dir() and not any(directory.iterdir()):
         residue.unmount_below(directory)
         directory.rmdir()
 

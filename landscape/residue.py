@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -45,9 +46,10 @@ def unmount_below(*directories: Path) -> None:
     """Detach every mount at or below the directories, deepest first."""
     libc = ctypes.CDLL(None, use_errno=True)
     for point in sorted(_mount_points(*directories), key=len, reverse=True):
-        if libc.umount2(os.fsencode(point), _MNT_DETACH) != 0 and Path(point).is_mount():
+        if libc.umount2(os.fsencode(point), _MNT_DETACH) != 0:
             code = ctypes.get_errno()
-            raise OSError(code, f"unmounting {point}: {os.strerror(code)}")
+            if code not in (errno.EINVAL, errno.ENOENT):  # gone meanwhile, with what it was mounted on
+                raise OSError(code, f"unmounting {point}: {os.strerror(code)}")
 
 
 def _mount_points(*directories: Path) -> Iterator[str]:
