@@ -4,6 +4,7 @@ The tests run in the order in which they stand: the last one deletes the Shoot.
 """
 
 import base64
+import hashlib
 import json
 import re
 import urllib.request
@@ -294,8 +295,8 @@ def _pod(shoot: Shoot, name: str) -> dict:
     return json.loads(shoot.kubectl("-n", PROBE, "get", "pod", name, "-o", "json"))
 
 
-def _python(name: str, replicas: int, code: str, *, secret: str = "") -> dict:
-    """A Deployment of our own image, which has a Python; one pod a machine."""
+def _python(name: str, replicas: int, code: str, *, secret: str = "", version: str = "") -> dict:
+    """A Deployment of our own image, which has a Python; one pod a machine. Another version makes new pods."""
     labels = {"app": name}
     volumes = [{"name": "secret", "secret": {"secretName": secret}}] if secret else []
     mounts = [{"name": "secret", "mountPath": "/secret", "readOnly": True}] if secret else []
@@ -308,7 +309,7 @@ def _python(name: str, replicas: int, code: str, *, secret: str = "") -> dict:
             "replicas": replicas,
             "selector": {"matchLabels": labels},
             "template": {
-                "metadata": {"labels": labels},
+                "metadata": {"labels": labels, "annotations": {"version": version}},
                 "spec": {
                     "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
                     "terminationGracePeriodSeconds": 1,
@@ -353,7 +354,7 @@ def _webhook() -> list[dict]:
             "metadata": {"name": "webhook", "namespace": PROBE},
             "stringData": {name: value.decode() for name, value in data.items()},
         },
-        _python("webhook", 1, _WEBHOOK, secret="webhook"),
+        _python("webhook", 1, _WEBHOOK, secret="webhook", version=hashlib.sha256(certificate).hexdigest()),
         _service("webhook", 443),
         {
             "apiVersion": "admissionregistration.k8s.io/v1",
