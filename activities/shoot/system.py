@@ -1,7 +1,7 @@
 """What our side runs inside a shoot: handed to its resource manager, never applied by hand."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from temporalio import activity
@@ -199,20 +199,7 @@ class ShootSystemActivities:
 
         Raises TimeoutError after 10 minutes, naming those that are left.
         """
-        cache = self._clusters.seed_caches.of(resources.MANAGED_RESOURCE)
-        left: list[str] = []
-
-        def gone(_: object) -> bool:
-            left[:] = [item["metadata"]["name"] for item in cache.list(task.technical_id) if _is_ours(item)]
-            return not left
-
-        def state() -> str:
-            return f"ManagedResources left in {task.technical_id}: {', '.join(sorted(left))}"
-
-        try:
-            await heartbeating(cache.wait_until(gone, _DELETION_SECONDS), details=state)
-        except TimeoutError:
-            raise TimeoutError(state()) from None
+        await self._wait_gone(task, _is_ours)
         seed = self._clusters.seed
         secrets = await seed.list(resources.SECRET, task.technical_id, labels=f"{ORIGIN_LABEL}={ORIGIN}")
         names = [item["metadata"]["name"] for item in secrets]
@@ -223,7 +210,32 @@ class ShootSystemActivities:
         )
         return TaskResult()
 
+    @activity.defn
+    async def wait_shoot_managed_resources_deleted(self, task: ShootTask) -> TaskResult:
+        """Wait until those of extensions are gone, too.
+
+        Raises TimeoutError after 10 minutes, naming those that are left.
+        """
+        await self._wait_gone(task, _is_for_shoot)
+        return TaskResult()
+
     # What they have in common
+
+    async def _wait_gone(self, task: ShootTask, concerns: Callable[[Mapping[str, Any]], bool]) -> None:
+        cache = self._clusters.seed_caches.of(resources.MANAGED_RESOURCE)
+        left: list[str] = []
+
+        def gone(_: object) -> bool:
+            left[:] = [item["metadata"]["name"] for item in cache.list(task.technical_id) if concerns(item)]
+            return not left
+
+        def state() -> str:
+            return f"ManagedResources left in {task.technical_id}: {', '.join(sorted(left))}"
+
+        try:
+            await heartbeating(cache.wait_until(gone, _DELETION_SECONDS), details=state)
+        except TimeoutError:
+            raise TimeoutError(state()) from None
 
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
         return await SecretsManager.load(
@@ -275,9 +287,14 @@ class _TunnelProbe:
 
 
 def _is_ours(managed: Mapping[str, Any]) -> bool:
-    """Of the shoot (no class) and not an extension's."""
+    """For the shoot and not an extension's."""
     labels = managed["metadata"].get("labels") or {}
-    return labels.get(ORIGIN_LABEL) == ORIGIN and not managed["spec"].get("class")
+    return labels.get(ORIGIN_LABEL) == ORIGIN and _is_for_shoot(managed)
+
+
+def _is_for_shoot(managed: Mapping[str, Any]) -> bool:
+    """A class would say: for the seed."""
+    return not managed["spec"].get("class")
 
 
 def _pools(view: ClusterView) -> list[tuple[str, str]]:

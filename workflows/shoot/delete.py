@@ -82,9 +82,13 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("wait_control_plane_extension_deleted", after=["delete_control_plane_extension"],
         completes="delete_control_plane_extension", unless=workerless, **wait(minutes=3))  # fmt: skip
 
+    # Extensions have their ManagedResources, too; without API server they could never be emptied.
+    add("wait_shoot_managed_resources_deleted",
+        after=["wait_managed_resources_deleted", "wait_control_plane_extension_deleted"], unless=no_namespace,
+        **wait(minutes=10))  # fmt: skip
+
     # The control plane, from the API server down; its names only once nobody can use them.
-    down = ["wait_managed_resources_deleted", "wait_control_plane_extension_deleted"]
-    add("delete_apiserver", after=down, unless=no_namespace)
+    add("delete_apiserver", after=["wait_shoot_managed_resources_deleted"], unless=no_namespace)
     add("wait_apiserver_deleted", after=["delete_apiserver"], unless=no_namespace, **wait(minutes=5))
     add("delete_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace)
     add("delete_api_service", after=["delete_apiserver_sni"], unless=no_namespace)
@@ -100,7 +104,7 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("delete_backup_entry", after=["wait_etcds_deleted"])
     add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry",
         **wait(minutes=10))  # fmt: skip
-    add("delete_namespace", after=["delete_internal_dns", "wait_etcds_deleted", "wait_backup_entry_deleted"])
+    add("delete_namespace", after=["delete_internal_dns", "wait_etcds_deleted"])
     add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
     add("delete_cluster", after=EVERYTHING)
     return flow

@@ -1,5 +1,6 @@
 """The activities that build a control plane, between three API servers in memory."""
 
+import asyncio
 import base64
 import json
 
@@ -25,6 +26,7 @@ from activities.seed.first_token import FirstToken
 from activities.shoot.system import ShootSystemActivities
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.waiting import until
 
 NAMESPACE = "shoot--dev--a"
 SECRETS = "/api/v1/secrets"
@@ -330,3 +332,18 @@ async def test_only_what_is_ours_is_taken_back(world):
     assert result.note == "2 components"
     assert [name for (path, _, name) in world.seed.objects if path == resources] == ["extension-network"]
     assert world.secret("managedresource-shoot-core-coredns") is None
+
+
+async def test_the_api_server_outlives_what_extensions_have_in_the_shoot(world):
+    resources = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
+    world.seed.put(resources, {"metadata": {"name": "extension-csi", "namespace": NAMESPACE}, "spec": {}})
+    world.seed.put(
+        resources, {"metadata": {"name": "extension-ccm", "namespace": NAMESPACE}, "spec": {"class": "seed"}}
+    )
+
+    waiting = asyncio.create_task(world.system.wait_shoot_managed_resources_deleted(TASK))
+    await until(lambda: world.seed.watching)
+    assert not waiting.done()
+    world.seed.remove(resources, "extension-csi", NAMESPACE)
+
+    await asyncio.wait_for(waiting, 20)

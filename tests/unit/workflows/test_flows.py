@@ -72,6 +72,7 @@ def test_reconcile_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
         ("wait_os_configs", "deploy_worker"),
         ("deploy_node_agent_resources", "deploy_worker"),
         ("wait_worker", "wait_tunnel"),
+        ("wait_infrastructure", "deploy_vpn_server"),
         ("deploy_vpn_server", "wait_tunnel"),
         ("wait_control_plane_extension", "deploy_os_configs"),
         ("init_secrets", "deploy_apiserver"),
@@ -104,13 +105,14 @@ def test_delete_keeps_the_order_of_flows_md(facts: ShootFacts, survey: Survey) -
         ("wait_control_plane_extension_deleted", "delete_infrastructure"),
         ("wait_worker_deleted", "delete_machine_controller_manager"),
         ("wait_managed_resources_deleted", "delete_apiserver"),
+        ("wait_shoot_managed_resources_deleted", "delete_apiserver"),
+        ("wait_control_plane_extension_deleted", "wait_shoot_managed_resources_deleted"),
         # the API server before its external name; internal name, etcd, namespace last
         ("wait_apiserver_deleted", "delete_external_dns"),
         ("wait_infrastructure_deleted", "delete_internal_dns"),
         ("wait_apiserver_deleted", "delete_etcds"),
         ("wait_etcds_deleted", "delete_namespace"),
         ("wait_etcds_deleted", "delete_backup_entry"),
-        ("wait_backup_entry_deleted", "delete_namespace"),
         # 15: the Cluster object goes last
         *((name, "delete_cluster") for name in flow.names if name != "delete_cluster"),
     ]
