@@ -277,6 +277,35 @@ class KubeClient:
         grace_seconds: int | None = None,
     ) -> bool:
         """Ask for deletion. False: already gone, or another object (uid) has the name now."""
+        return await self._delete(res, name, namespace, uid, propagation, grace_seconds) is not None
+
+    async def remove(
+        self,
+        res: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str,
+        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
+    ) -> Object | None:
+        """Ask for deletion; returns the object if somebody has to end it first, None if it is gone."""
+        answer = await self._delete(res, name, namespace, uid, propagation, None)
+        if answer is None or answer.get("kind") == "Status":
+            return None
+        # For some kinds the answer is the object, gone or not.
+        live = await self.find(res, name, namespace)
+        return live if live is not None and live["metadata"]["uid"] == uid else None
+
+    async def _delete(
+        self,
+        res: Resource,
+        name: str,
+        namespace: str | None,
+        uid: str | None,
+        propagation: str | None,
+        grace_seconds: int | None,
+    ) -> Object | None:
+        """The API server's answer; None if there is nothing to delete."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
@@ -285,17 +314,17 @@ class KubeClient:
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         try:
-            await self._call("DELETE", res, namespace, name, body=options)
+            answer = await self._call("DELETE", res, namespace, name, body=options)
+            return answer if isinstance(answer, dict) else {}
         except NotFound:
-            return False
+            return None
         except Conflict:
             if uid is None:
                 raise
             now = await self.find(res, name, namespace)
             if now is not None and now["metadata"].get("uid") == uid:
                 raise
-            return False
-        return True
+            return None
 
     async def resource_for(self, api_version: str, kind: str) -> Resource:
         """Where a kind lives, asked of the cluster if it is not in ``api.resources``.

@@ -142,14 +142,14 @@ class Applier:
                 await self._delete_claims(live)
             propagation: Literal["Foreground"] | None = "Foreground" if resource.group in _FOREGROUND else None
             try:
-                await self._target.delete(
+                left = await self._target.remove(
                     resource, reference.name, namespace, uid=metadata["uid"], propagation=propagation
                 )
             except Conflict as error:
                 return f"{reference}: {error.reason}"
-            live = await self._target.find(resource, reference.name, namespace)
-            if live is None or live["metadata"]["uid"] != metadata["uid"]:
+            if left is None:
                 return None
+            live = left
         elif self._grace_is_over(live):
             await self._finalize(resource, live)
         return f"{reference} is being deleted" + await self._explain(resource, live)

@@ -441,3 +441,18 @@ def test_kinds_are_found_by_object_and_by_name_and_unknown_ones_are_named():
     assert resource_of("v1", "ServiceAccount") is SERVICE_ACCOUNT
     with pytest.raises(UnknownKind, match="kind 'Foo' of 'v1'"):
         resource_of(("v1", "Foo"))
+
+
+async def test_removing_tells_whether_somebody_has_to_end_the_object_first(api, client):
+    free = await client.create(config_map("free"))
+    held = config_map("held")
+    held["metadata"]["finalizers"] = ["test/held"]
+    held = await client.create(held)
+
+    assert await client.remove(CONFIG_MAP, "free", "ns", uid=free["metadata"]["uid"]) is None
+    left = await client.remove(CONFIG_MAP, "held", "ns", uid=held["metadata"]["uid"])
+
+    assert left is not None
+    assert left["metadata"]["deletionTimestamp"]
+    assert api.count("GET", "/api/v1/namespaces/ns/configmaps/free") == 0
+    assert await client.remove(CONFIG_MAP, "held", "ns", uid="of an earlier one") is None
