@@ -146,7 +146,7 @@ class Cluster:
             "auto-compaction-retention": "5m",
             "log-level": "warn",
         }
-        return self._spec("etcd", flags, GOGC="50")
+        return self._spec("etcd", flags, GOGC="40")
 
     def _api_server(self) -> ProcessSpec:
         cluster, credentials = self._cluster, self._credentials
@@ -194,7 +194,7 @@ class Cluster:
         if not cluster.has_node:
             # Nothing here turns ClusterIPs into endpoints: aggregated APIs are called at their endpoints.
             flags["enable-aggregator-routing"] = "true"
-        return self._spec("kube-apiserver", flags, GOGC="60")
+        return self._spec("kube-apiserver", flags, GOGC="30")
 
     def _controller_manager(self) -> ProcessSpec:
         cluster, credentials = self._cluster, self._credentials
@@ -224,7 +224,7 @@ class Cluster:
             "concurrent-namespace-syncs": "20",
             "profiling": "false",
         }
-        return self._spec("kube-controller-manager", flags, GOGC="50")
+        return self._spec("kube-controller-manager", flags, GOGC="40")
 
     def _scheduler(self) -> ProcessSpec:
         kubeconfig = self._credentials.kubeconfig(self._cluster, "kube-scheduler", "system:kube-scheduler")
@@ -238,7 +238,7 @@ class Cluster:
             "kube-api-burst": "1000",
             "profiling": "false",
         }
-        return self._spec("kube-scheduler", flags, GOGC="50")
+        return self._spec("kube-scheduler", flags, GOGC="40")
 
     def _kubelet(self) -> ProcessSpec:
         cluster, credentials = self._cluster, self._credentials
@@ -259,7 +259,7 @@ class Cluster:
             "hostname-override": cluster.name,
             "node-ip": cluster.address,
         }
-        return self._spec("kubelet", flags, GOGC="50")
+        return self._spec("kubelet", flags, GOGC="40")
 
     def _proxy(self) -> ProcessSpec:
         kubeconfig = self._credentials.kubeconfig(self._cluster, "kube-proxy", "system:kube-proxy")
@@ -279,7 +279,7 @@ class Cluster:
         }
         file = self._cluster.directory / "kube-proxy.json"
         write_if_changed(file, json.dumps(config, indent=2))
-        return self._spec("kube-proxy", {"config": str(file)}, GOGC="50")
+        return self._spec("kube-proxy", {"config": str(file)}, GOGC="40")
 
 
 def kubelet_config(
