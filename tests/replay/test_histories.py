@@ -113,3 +113,18 @@ async def test_the_view_of_a_deletion_knows_what_was_there() -> None:
     shown = await view("deleted-3-DeleteShoot-completed")
     [task] = [task for task in shown.tasks if task.name == "deploy_apiserver"]
     assert (task.state, task.note) == (TaskState.SKIPPED, "no API server")
+
+
+async def test_a_worker_that_died_between_two_steps_is_told() -> None:
+    """It leaves no other trace than that another one took the next step."""
+    history = recorded("created-1-ReconcileShoot-completed")
+    steps = [each for each in history.events if each.HasField("workflow_task_completed_event_attributes")]
+    for step in steps[len(steps) // 2 :]:
+        step.workflow_task_completed_event_attributes.identity = "2@another"
+    reader = FlowHistory("garden-local/demo", history.workflow_id, "run", pydantic_data_converter)
+    for event in history.events:
+        await reader.feed(event)
+
+    told = [each.text for each in (await reader.view()).interruptions]
+    assert [text for text in told if "2@another went on" in text] == [told[-1]]
+    assert (await view("created-1-ReconcileShoot-completed")).interruptions == ()

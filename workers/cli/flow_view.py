@@ -106,6 +106,8 @@ class FlowHistory:
         self._runs: dict[str, _Run] = {}
         self._by_event: dict[int, _Run] = {}
         self._interruptions: list[Interruption] = []
+        self._decider = ""
+        """The worker that took the workflow's last step."""
 
     async def feed(self, event: HistoryEvent) -> None:
         """Take in the next event."""
@@ -126,6 +128,8 @@ class FlowHistory:
                 self._by_event[event.event_id] = run
         elif kind in _ACTIVITY_EVENTS:
             await self._feed_activity(event, at)
+        elif kind == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            self._tell_decider(event.workflow_task_completed_event_attributes.identity, at)
         elif kind == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
             # One that only waited in the queue of a worker that restarted costs nothing, yet is told.
             self._interruptions.append(Interruption(at=at, text="the worker of the workflow was lost"))
@@ -135,6 +139,13 @@ class FlowHistory:
             self._interruptions.append(Interruption(at=at, text=f"the workflow's code failed: {error}"))
         elif kind in _ENDS:
             self._state, self.ended = _ENDS[kind], at
+
+    def _tell_decider(self, identity: str, at: datetime) -> None:
+        """A worker keeps a workflow as long as it lives; one that dies between two steps leaves no other trace."""
+        if self._decider and identity != self._decider:
+            text = f"the workflow's worker {self._decider} was lost or stopped; {identity} went on"
+            self._interruptions.append(Interruption(at=at, text=text))
+        self._decider = identity
 
     async def _feed_activity(self, event: HistoryEvent, at: datetime) -> None:
         attributes: Any = getattr(event, event.WhichOneof("attributes") or "")
