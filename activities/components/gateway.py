@@ -3,7 +3,7 @@
 Three ports: 443 passes TLS through by server name; 8132 takes the VPN's HTTP CONNECT; 8443 that of the
 apiserver-proxies on the nodes. Envoy reads its listeners, clusters and routes from files (filesystem xDS) that
 a controller beside it writes from the ``ApiServerExposure`` of each control plane. Why not Istio:
-docs/decisions/0010-envoy-with-filesystem-xds.md.
+docs/decisions/0003-envoy-with-filesystem-xds.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -21,8 +21,8 @@ from typing import Any
 from activities.etcd import delta, snapshots
 from activities.etcd.delta import Change, DamagedDelta
 from activities.etcd.snapshots import Plan, Snapshot
+from workers.etcd.json_log import log
 from workers.etcd.store_reader import StoreReader
-from workers.etcd.wrapper import log
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0

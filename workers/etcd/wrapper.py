@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from workers.etcd.json_log import log
+
 INITIALIZATION_FILE = "initialization.json"
 _RETRY_SECONDS = 2.0
 
@@ -181,13 +183,6 @@ def _report(config: dict[str, Any], status: str, *, detail: str) -> None:
     temporary = file.with_suffix(".new")
     temporary.write_text(json.dumps({"status": status, "detail": detail}))
     temporary.rename(file)
-
-
-def log(level: str, message: str) -> None:
-    """One JSON line, as all processes log."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-    line = {"time": f"{now}+00:00", "level": level, "component": "etcd-wrapper", "message": message}
-    print(json.dumps(line), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
