@@ -84,6 +84,7 @@ class Shoot:
 
     @cached_property
     def uid(self) -> str:
+        """Asked for once, so it is known after the Shoot is gone, too."""
         uid: str = self.get()["metadata"]["uid"]
         return uid
 
@@ -118,9 +119,9 @@ class Shoot:
         return flow
 
     def flows(self) -> list[dict[str, Any]]:
-        """All operations, the newest first."""
-        flows: list[dict[str, Any]] = json.loads(self.gardener("flow", "list", self.reference, "-o", "json"))
-        return flows
+        """All operations of this Shoot, and of none before it with the same name; the newest first."""
+        listed = json.loads(self.gardener("flow", "list", self.reference, "-o", "json"))
+        return [each for each in listed if f"/{self.uid}/" in each["workflowId"]]
 
     # What of it is where
 

@@ -13,6 +13,10 @@ from tests.landscape.shoots import CREATION, DELETION, NAMESPACE, Shoot, decoded
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
 
 
+CREDENTIALS = "not-accepted"
+"""Name of a Secret with credentials that the cloud does not accept, and of the binding to it."""
+
+
 def _pool(**fields: Any) -> dict[str, Any]:
     return {"name": "pool", "machine": {"type": "local"}, "minimum": 1, "maximum": 2} | fields
 
@@ -59,8 +63,7 @@ def test_what_can_never_be_is_refused_and_named(
     assert answer in said
 
 
-def test_a_version_cannot_be_taken_back(shoot: Shoot) -> None:
-    """What may not change is refused in a Shoot that is there already."""
+def test_what_may_not_change_is_refused_in_a_shoot_that_is_there(shoot: Shoot) -> None:
     change = json.dumps({"spec": {"region": "mars"}})
     kubectl = [BIN / "kubectl", f"--kubeconfig={shoot.landscape.directory}/kubeconfigs/garden.yaml"]
 
@@ -81,19 +84,20 @@ def unauthenticated(landscape: Landscape, tmp_path_factory: pytest.TempPathFacto
     binding = {
         "apiVersion": "security.gardener.cloud/v1alpha1",
         "kind": "CredentialsBinding",
-        "metadata": {"name": "wrong", "namespace": NAMESPACE},
+        "metadata": {"name": CREDENTIALS, "namespace": NAMESPACE},
         "provider": {"type": "local"},
-        "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "name": "wrong", "namespace": NAMESPACE},
+        "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "name": CREDENTIALS, "namespace": NAMESPACE},
     }
     shoot.garden("apply", "-f", "-", stdin=json.dumps(binding))
-    shoot.apply(shoot.manifest(credentialsBindingName="wrong"))
+    shoot.apply(shoot.manifest(credentialsBindingName=CREDENTIALS))
     shoot.wait_for_state("Failed", CREATION)
+    assert shoot.uid
     yield shoot
     _write_credentials(shoot, _good_kubeconfig(shoot))
     shoot.remove()
-    shoot.garden("annotate", "secret", "wrong", "--overwrite", "confirmation.gardener.cloud/deletion=true")
-    shoot.garden("delete", "credentialsbindings.security.gardener.cloud", "wrong", "--timeout=30s")
-    shoot.garden("delete", "secret", "wrong", "--timeout=30s")
+    shoot.garden("annotate", "secret", CREDENTIALS, "--overwrite", "confirmation.gardener.cloud/deletion=true")
+    shoot.garden("delete", "credentialsbindings.security.gardener.cloud", CREDENTIALS, "--timeout=30s")
+    shoot.garden("delete", "secret", CREDENTIALS, "--timeout=30s")
 
 
 def test_wrong_credentials_are_told_with_a_code_and_what_to_do(unauthenticated: Shoot) -> None:
@@ -180,7 +184,7 @@ def _write_credentials(shoot: Shoot, config: dict[str, Any]) -> None:
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": "wrong", "namespace": NAMESPACE},
+        "metadata": {"name": CREDENTIALS, "namespace": NAMESPACE},
         "data": {"kubeconfig": base64.b64encode(json.dumps(config).encode()).decode()},
     }
     shoot.garden("apply", "-f", "-", stdin=json.dumps(secret))
