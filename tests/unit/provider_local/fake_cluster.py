@@ -65,7 +65,10 @@ class FakeCluster(KubeClient):
         labels: str = "",
         fields: str = "",
         resource_version: str = "",
+        on_open: Callable[[], None] | None = None,
     ) -> AsyncIterator[WatchEvent]:
+        if on_open is not None:
+            on_open()
         queue: asyncio.Queue[WatchEvent] = asyncio.Queue()
         self._watchers.setdefault(res, []).append(queue)
         for (kind, _, _), each in self.objects.items():
