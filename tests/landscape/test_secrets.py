@@ -216,16 +216,21 @@ def _needles(key: str, value: bytes) -> Iterator[bytes]:
         lines = match[1].split(b"\n")
         # Of an elliptic key the first line has the number; of an RSA key it has the modulus, which is public.
         yield lines[0] if len(lines) < 6 else lines[len(lines) // 2]
-        yield base64.b64encode(match[0])[44:108]
+        yield _middle(base64.b64encode(match[0]))
     for pattern in (_STATIC_KEY, _JWT, *([_BOOTSTRAP] if key.lower() == "userdata" else [])):
         yield from (match[1] for match in pattern.finditer(value))
     for match in _EMBEDDED.finditer(value):
-        yield match[1][44:108] or match[1]
+        yield _middle(match[1])
     if _SECRET_KEYS.search(key):
         text = value.strip().split(b",")[0]
         if len(text) >= _SHORTEST:
             yield text
             yield base64.b64encode(value)
+
+
+def _middle(text: bytes) -> bytes:
+    """What of an encoded key is its own: its beginning is that of all keys of the kind."""
+    return text[64:128] if len(text) >= 128 else text
 
 
 def _found(needles: Needles, text: bytes | bytearray) -> list[str]:
