@@ -1,0 +1,24 @@
+"""The ``gardener`` command as a process: what it prints, and how it ends."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def gardener(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from workers.cli.main import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(("--help",), 0), (("flow", "list", "--help"), 0), (("flow", "list"), 2), (("nonsense",), 2)],
+)
+def test_it_ends_with_the_status_that_click_gives(arguments: tuple[str, ...], status: int) -> None:
+    assert gardener(*arguments).returncode == status
+
+
+def test_what_it_prints_is_not_lost_when_it_leaves_at_once() -> None:
+    """It leaves without the interpreter's finalization, which would have written the buffers out."""
+    assert "landscape" in gardener("--help").stdout
