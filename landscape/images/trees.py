@@ -15,7 +15,6 @@ from pathlib import Path
 from landscape.errors import LandscapeError
 
 _SUITE = "bookworm"
-_MIRROR = "http://deb.debian.org/debian"
 # Part of a tree's name: raise it when the steps below change what a tree holds.
 _RECIPE = 1
 
@@ -135,8 +134,18 @@ def _debootstrap(tree: Path, packages: Sequence[str], debs: Path) -> None:
     debs.mkdir(parents=True, exist_ok=True)
     _run(
         "debootstrap", "--variant=minbase", f"--include={','.join(packages)}", f"--cache-dir={debs}",
-        _SUITE, str(tree), _MIRROR,
+        _SUITE, str(tree), *_mirror(),
     )  # fmt: skip
+
+
+def _mirror() -> list[str]:
+    """Where this machine's apt takes the suite from; none, and debootstrap takes its own default."""
+    asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages", f"Codename: {_SUITE}"]
+    try:
+        found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return found[:1]
 
 
 def _slim(tree: Path) -> None:
