@@ -72,10 +72,12 @@ async def _one(garden: KubeClient, caches: Caches, name: str) -> dict[str, float
     await garden.apply(manifest, manager="benchmark")
     client = await _reachable(garden, caches, namespace, name)
     took = {"api server": time.monotonic() - started}
+    theirs = Caches(client)
     try:
-        await Caches(client).of(resources.NODE).wait_until(lambda nodes: any(map(_ready, nodes.list())), _LIMIT_SECONDS)
+        await theirs.of(resources.NODE).wait_until(lambda nodes: any(map(_ready, nodes.list())), _LIMIT_SECONDS)
         took["node ready"] = time.monotonic() - started
     finally:
+        await theirs.close()
         await client.close()
     await shoots.wait_for(name, namespace, _succeeded, _LIMIT_SECONDS)
     took["succeeded"] = time.monotonic() - started
