@@ -15,7 +15,7 @@ from api.model import ApiModel
 from api.resources import Resource
 from api.server.app import application
 from api.server.review import User
-from workers.runtime import Health, HealthConfig, load_config, run_until_signal
+from workers.runtime import ClientConnection, Health, HealthConfig, load_config, run_until_signal
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,6 @@ _CACHED = (
 )
 _SYNC_SECONDS = 5.0
 _MASTERS = "system:masters"
-
-
-class ClientConnection(ApiModel):
-    kubeconfig: Path
 
 
 class WebhookServer(ApiModel):

@@ -2,7 +2,6 @@
 
 import logging
 from datetime import timedelta
-from pathlib import Path
 
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -18,7 +17,7 @@ from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
 from workers.project import run_project_controller
 from workers.references import run_reference_controllers
-from workers.runtime import Health, HealthConfig, TemporalConnection, load_config, run_until_signal
+from workers.runtime import ClientConnection, Health, HealthConfig, TemporalConnection, load_config, run_until_signal
 from workers.watchers.shoots import ShootWatcher
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
@@ -27,10 +26,6 @@ log = logging.getLogger(__name__)
 
 _STICKY_SECONDS = 0.5
 """A flow whose worker died resumes after 3.5 s in place of 12.8 s."""
-
-
-class ClientConnection(ApiModel):
-    kubeconfig: Path
 
 
 class ControllerManagerConfig(ApiModel):

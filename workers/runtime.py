@@ -27,6 +27,12 @@ class ConfigError(Exception):
     """A configuration file that cannot be used; the text names the file, the field and what is wrong."""
 
 
+class ClientConnection(ApiModel):
+    """How to reach one cluster."""
+
+    kubeconfig: Path
+
+
 class TemporalConnection(ApiModel):
     """Where Temporal is, and the key of the payload codec."""
 

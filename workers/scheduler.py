@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections import Counter
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from activities.kube.cache import Caches, Key
@@ -19,16 +18,12 @@ from api.core.v1beta1.shoot import Shoot
 from api.model import ApiModel
 from api.scheduling import NoSeed, choose_seed
 from workers.events import emit
-from workers.runtime import Health, HealthConfig, load_config, run_until_signal
+from workers.runtime import ClientConnection, Health, HealthConfig, load_config, run_until_signal
 
 log = logging.getLogger(__name__)
 
 _NAME = "gardener-scheduler"
 _SCHEDULER = "default-scheduler"
-
-
-class ClientConnection(ApiModel):
-    kubeconfig: Path
 
 
 class SchedulerConfig(ApiModel):

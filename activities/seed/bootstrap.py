@@ -12,7 +12,7 @@ from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters
 from activities.seed import extension_objects as extension
 from activities.seed.extension_objects import MANAGER, ExtensionObject
-from activities.seed.gateway import GATEWAY_NAMESPACE, gateway_address
+from activities.seed.gateway import gateway_address
 from api import resources
 from api.crds import crds
 from api.operations import SeedTask, TaskResult
@@ -48,7 +48,7 @@ class SeedActivities:
     @activity.defn
     async def deploy_seed_gateway(self, task: SeedTask) -> TaskResult:
         """Apply the gateway and wait for the address that Shoots' names will point to."""
-        for namespace in (GARDEN_NAMESPACE, GATEWAY_NAMESPACE):
+        for namespace in (GARDEN_NAMESPACE, gateway.NAMESPACE):
             await self._clusters.seed.apply(
                 {
                     "apiVersion": "v1",

@@ -13,13 +13,11 @@ from activities.heartbeat import heartbeating
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import NotFound
+from api.constants import CONFIRMATION_DELETION, OPERATION, TIMESTAMP
 from api.errors import ErrorCode
 from api.operations import Wait
 from api.resources import Resource
 
-OPERATION = "gardener.cloud/operation"
-TIMESTAMP = "gardener.cloud/timestamp"
-CONFIRMATION = "confirmation.gardener.cloud/deletion"
 MANAGER = "gardenlet"
 
 MINUTE = timedelta(minutes=1)
@@ -136,7 +134,7 @@ async def delete_extension(
     going = "deletionTimestamp" in live["metadata"]
     if going and live["metadata"].get("annotations", {}).get(TIMESTAMP) == trigger:
         return
-    annotations = {CONFIRMATION: "true", TIMESTAMP: trigger}
+    annotations = {CONFIRMATION_DELETION: "true", TIMESTAMP: trigger}
     try:
         await seed.patch(resource, name, namespace, {"metadata": {"annotations": annotations}})
     except NotFound:

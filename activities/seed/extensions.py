@@ -13,6 +13,7 @@ from activities.seed import extension_objects as extension
 from activities.seed.extension_objects import ExtensionObject, apply_extension
 from activities.seed.gateway import gateway_address
 from api import resources
+from api.constants import TIMESTAMP
 from api.names import backup_entry_name, dns_record_name, internal_api_domain, node_agent_secret_name
 from api.operations import ShootTask, TaskResult, Wait
 from api.resources import Resource
@@ -300,7 +301,7 @@ class ExtensionActivities:
             # Whoever wrote it last is waited for. Asked of the server: the cache may not have seen it yet, and
             # would show the error of the operation before.
             live = await self._clusters.seed.get(kind, name, task.technical_id)
-            trigger = (live["metadata"].get("annotations") or {}).get(extension.TIMESTAMP)
+            trigger = (live["metadata"].get("annotations") or {}).get(TIMESTAMP)
         return await extension.wait_extension_ready(
             self._clusters.seed_caches, kind, name, task.technical_id, wait, trigger=trigger
         )

@@ -2,12 +2,11 @@
 
 from typing import Any
 
+from activities.components import gateway
 from activities.heartbeat import heartbeating
 from activities.kube.cache import Caches
 from api import resources
 
-GATEWAY_NAMESPACE = "istio-ingress"
-GATEWAY_SERVICE = "istio-ingressgateway"
 _ADDRESS_SECONDS = 10 * 60
 """Source: spec/flows.md 2, wait of deploy_api_service."""
 
@@ -25,4 +24,4 @@ async def gateway_address(seed: Caches) -> str:
         return found
 
     cache = seed.of(resources.SERVICE)
-    return await heartbeating(cache.wait_for(GATEWAY_SERVICE, GATEWAY_NAMESPACE, address, _ADDRESS_SECONDS))
+    return await heartbeating(cache.wait_for(gateway.NAME, gateway.NAMESPACE, address, _ADDRESS_SECONDS))

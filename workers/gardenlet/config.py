@@ -1,16 +1,11 @@
 """Configuration of a gardenlet."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from activities.secrets.crypto import KeyAlgorithm
 from api.model import ApiModel
-from workers.runtime import HealthConfig, TemporalConnection
-
-
-class ClientConnection(ApiModel):
-    kubeconfig: Path
+from workers.runtime import ClientConnection, HealthConfig, TemporalConnection
 
 
 class SeedConfig(ApiModel):
