@@ -19,6 +19,7 @@ from api.core.v1beta1.shoot import (
 from api.defaulting.shoot import workerless
 from api.durations import parse_duration
 from api.labels import is_reserved, overlapping
+from api.maintenance_window import LONGEST, SHORTEST, MaintenanceWindow
 from api.validation.field import Faults, Path
 from api.validation.kubernetes import check_kubernetes, check_range
 from api.validation.pools import check_pools
@@ -276,29 +277,20 @@ def _check_maintenance(maintenance: Maintenance | None, faults: Faults) -> None:
         return
     path = SPEC / "maintenance"
     if (window := maintenance.time_window) is not None:
-        length = _window_minutes(window.begin, window.end)
-        if length is None:
+        try:
+            length = MaintenanceWindow.parse(window.begin, window.end).length
+        except ValueError:
             faults.invalid(path / "timeWindow", f"{window.begin}-{window.end}", "must be times like 220000+0100")
-        elif not 30 <= length <= 360:
-            detail = f"must be 30 minutes to 6 hours long, is {length} minutes"
-            faults.invalid(path / "timeWindow", f"{window.begin}-{window.end}", detail)
+        else:
+            if not SHORTEST <= length <= LONGEST:
+                detail = f"must be 30 minutes to 6 hours long, is {length // timedelta(minutes=1)} minutes"
+                faults.invalid(path / "timeWindow", f"{window.begin}-{window.end}", detail)
     credentials = maintenance.auto_rotation.credentials if maintenance.auto_rotation else None
     for name in ("observability", "ssh_keypair", "etcd_encryption_key"):
         period = getattr(credentials, name, None)
         if period is not None and period.rotation_period is not None and parse_duration(period.rotation_period):
             here = _wire_from(credentials, path / "autoRotation" / "credentials", name) / "rotationPeriod"
             check_range(period.rotation_period, timedelta(minutes=30), timedelta(days=90), here, faults)
-
-
-def _window_minutes(begin: str, end: str) -> int | None:
-    times = []
-    for text in (begin, end):
-        hours, minutes, seconds = int(text[0:2]), int(text[2:4]), int(text[4:6])
-        zone = int(text[7:9]) * 60 + int(text[9:11])
-        if hours > 23 or minutes > 59 or seconds > 59 or zone > 14 * 60:
-            return None
-        times.append(hours * 60 + minutes - (zone if text[6] == "+" else -zone))
-    return (times[1] - times[0]) % (24 * 60)
 
 
 def _check_rest(spec: ShootSpec, faults: Faults) -> None:
