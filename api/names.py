@@ -59,3 +59,9 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
     return f"gardener-node-agent-{pool['name']}-{digest}"
+
+
+def operating_system_config_names(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> tuple[str, str]:
+    """OperatingSystemConfigs of a pool, with purpose ``provision`` and ``reconcile``."""
+    key = node_agent_secret_name(shoot, pool)
+    return f"{key}-init", f"{key}-original"

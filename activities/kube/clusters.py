@@ -53,8 +53,13 @@ class ClusterView:
         return bool((self.shoot.get("spec", {}).get("hibernation") or {}).get("enabled"))
 
     @property
+    def pools(self) -> list[Object]:
+        """The Shoot's worker pools."""
+        return list(self.shoot.get("spec", {}).get("provider", {}).get("workers") or ())
+
+    @property
     def workerless(self) -> bool:
-        return not self.shoot.get("spec", {}).get("provider", {}).get("workers")
+        return not self.pools
 
     @property
     def kubernetes_version(self) -> str:

@@ -11,6 +11,7 @@ from activities.components import gateway
 from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters
 from activities.seed import extension_objects as extension
+from activities.seed.extension_kinds import BACKUP_ENTRY
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.gateway import gateway_address
 from api import resources
@@ -106,7 +107,7 @@ class SeedActivities:
             resources.BACKUP_BUCKET,
             task.uid,
             None,
-            extension.BACKUP_ENTRY,
+            BACKUP_ENTRY.wait,
             trigger=task.trigger,
         )
         return TaskResult(note=f"bucket {task.uid}")

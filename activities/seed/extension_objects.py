@@ -5,7 +5,7 @@ Source: spec/extensions.md 1.2 to 1.5.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from activities.errors import permanent
@@ -19,13 +19,6 @@ from api.operations import Wait
 from api.resources import Resource
 
 MANAGER = "gardenlet"
-
-MINUTE = timedelta(minutes=1)
-INFRASTRUCTURE = Wait(timeout=10 * MINUTE, severe_after=3 * MINUTE)
-WORKER = Wait(timeout=10 * MINUTE)
-CONTROL_PLANE = NETWORK = OPERATING_SYSTEM_CONFIG = EXTENSION = Wait(timeout=3 * MINUTE)
-DNS_RECORD = Wait(timeout=2 * MINUTE, severe_after=timedelta(seconds=15))
-BACKUP_ENTRY = Wait(timeout=10 * MINUTE)
 
 
 @dataclass(frozen=True)

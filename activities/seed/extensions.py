@@ -2,30 +2,45 @@
 
 Each ``deploy_*`` writes its object with this operation's timestamp, so a second run finds the first
 one's and writes nothing; each ``wait_*`` only looks; each ``delete_*`` finds an object that is gone or going.
+The last three are the same for all kinds and are made from the rows of ``activities.seed.extension_kinds``.
 """
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from temporalio import activity
 
 from activities.kube.clusters import Clusters, ClusterView
+from activities.seed import extension_kinds as kinds
 from activities.seed import extension_objects as extension
+from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject, apply_extension
 from activities.seed.gateway import gateway_address
 from api import resources
 from api.constants import TIMESTAMP
-from api.names import backup_entry_name, dns_record_name, internal_api_domain, node_agent_secret_name
-from api.operations import ShootTask, TaskResult, Wait
-from api.resources import Resource
+from api.names import backup_entry_name, internal_api_domain, node_agent_secret_name
+from api.operations import ShootTask, TaskResult
 
 CLOUD_SECRET = "cloudprovider"
 
+Operation = Callable[[Kind, ShootTask], Awaitable[TaskResult]]
+
 
 class ExtensionActivities:
-    """One instance per gardenlet."""
+    """One instance per gardenlet.
+
+    Beside the activities that stand here it has those of each kind: ``wait_<kind>``, ``delete_<kind>`` and
+    ``wait_<kind>_deleted``.
+    """
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
+        self._extensions = Extensions(clusters)
+        for kind in kinds.KINDS:
+            for name, operation in self._extensions.operations(kind).items():
+                if not hasattr(self, name):
+                    setattr(self, name, _activity(name, operation, kind))
 
     # Infrastructure
 
@@ -40,14 +55,12 @@ class ExtensionActivities:
             "secretRef": _secret_ref(CLOUD_SECRET, task),
             **_optional(providerConfig=provider.get("infrastructureConfig")),
         }
-        return await self._apply(task, resources.INFRASTRUCTURE, task.shoot.name, spec, only_on_change=True)
+        return await self._deploy(kinds.INFRASTRUCTURE, task, spec)
 
     @activity.defn
     async def wait_infrastructure(self, task: ShootTask) -> TaskResult:
         """Wait for it, then tell the Shoot's networks to the garden and to the Cluster resource."""
-        live = await self._ready(
-            task, resources.INFRASTRUCTURE, task.shoot.name, extension.INFRASTRUCTURE, maybe_unchanged=True
-        )
+        (live,) = await self._extensions.ready(kinds.INFRASTRUCTURE, task)
         view = await self._clusters.cluster(task.technical_id)
         networking = view.shoot["spec"].get("networking") or {}
         reported = live["status"].get("networking") or {}
@@ -66,16 +79,6 @@ class ExtensionActivities:
             await self._clusters.seed.patch(resources.CLUSTER, task.technical_id, None, {"spec": {"shoot": patch}})
         return TaskResult(note=f"nodes {', '.join(status['nodes'])}")
 
-    @activity.defn
-    async def delete_infrastructure(self, task: ShootTask) -> TaskResult:
-        """Release what ``deploy_infrastructure`` ordered."""
-        return await self._delete(task, resources.INFRASTRUCTURE, task.shoot.name)
-
-    @activity.defn
-    async def wait_infrastructure_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until the provider has released it."""
-        return await self._deleted(task, resources.INFRASTRUCTURE, task.shoot.name, extension.INFRASTRUCTURE)
-
     # DNSRecord
 
     @activity.defn
@@ -84,7 +87,7 @@ class ExtensionActivities:
         view = await self._clusters.cluster(task.technical_id)
         internal = view.seed["spec"]["dns"]["internal"]
         domain = internal_api_domain(task.technical_id, internal["domain"])
-        return await self._deploy_dns(task, "internal", domain, internal["type"], internal["credentialsRef"])
+        return await self._deploy_dns(task, kinds.INTERNAL_DNS, domain, internal["type"], internal["credentialsRef"])
 
     @activity.defn
     async def deploy_external_dns(self, task: ShootTask) -> TaskResult:
@@ -95,17 +98,7 @@ class ExtensionActivities:
         if not domain or provider is None:
             return TaskResult(note="no external domain")
         type_, credentials = provider
-        return await self._deploy_dns(task, "external", f"api.{domain}", type_, credentials)
-
-    @activity.defn
-    async def delete_internal_dns(self, task: ShootTask) -> TaskResult:
-        """Take the internal name out of the DNS and wait until it is gone."""
-        return await self._delete_dns(task, "internal")
-
-    @activity.defn
-    async def delete_external_dns(self, task: ShootTask) -> TaskResult:
-        """Take the external name out of the DNS and wait until it is gone."""
-        return await self._delete_dns(task, "external")
+        return await self._deploy_dns(task, kinds.EXTERNAL_DNS, f"api.{domain}", type_, credentials)
 
     # Backup
 
@@ -139,39 +132,13 @@ class ExtensionActivities:
             },
             manager=extension.MANAGER,
         )
-        wanted = ExtensionObject(resources.BACKUP_ENTRY, name, None, spec)
-        await apply_extension(self._clusters.seed, wanted, task.trigger)
-        return TaskResult()
-
-    @activity.defn
-    async def wait_backup_entry(self, task: ShootTask) -> TaskResult:
-        """Wait until the entry can be written to."""
-        await extension.wait_extension_ready(
-            self._clusters.seed_caches,
-            resources.BACKUP_ENTRY,
-            backup_entry_name(task),
-            None,
-            extension.BACKUP_ENTRY,
-            trigger=task.trigger,
-        )
-        return TaskResult()
-
-    @activity.defn
-    async def delete_backup_entry(self, task: ShootTask) -> TaskResult:
-        """Delete the Shoot's backups, in the bucket and as objects of seed and garden."""
-        await extension.delete_extension(
-            self._clusters.seed, resources.BACKUP_ENTRY, backup_entry_name(task), None, task.trigger
-        )
-        return TaskResult()
+        return await self._deploy(kinds.BACKUP_ENTRY, task, spec)
 
     @activity.defn
     async def wait_backup_entry_deleted(self, task: ShootTask) -> TaskResult:
         """Wait until the backups are gone, then remove the garden's BackupEntry."""
-        name = backup_entry_name(task)
-        await extension.wait_extension_deleted(
-            self._clusters.seed_caches, resources.BACKUP_ENTRY, name, None, extension.BACKUP_ENTRY, task.trigger
-        )
-        await self._clusters.garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
+        await self._extensions.wait_deleted(kinds.BACKUP_ENTRY, task)
+        await self._clusters.garden.delete(resources.CORE_BACKUP_ENTRY, backup_entry_name(task), task.shoot.namespace)
         return TaskResult()
 
     # ControlPlane
@@ -190,23 +157,7 @@ class ExtensionActivities:
                 infrastructureProviderStatus=await self._infrastructure_status(task),
             ),
         }
-        return await self._apply(task, resources.CONTROL_PLANE, task.shoot.name, spec)
-
-    @activity.defn
-    async def wait_control_plane_extension(self, task: ShootTask) -> TaskResult:
-        """Wait for it."""
-        await self._ready(task, resources.CONTROL_PLANE, task.shoot.name, extension.CONTROL_PLANE)
-        return TaskResult()
-
-    @activity.defn
-    async def delete_control_plane_extension(self, task: ShootTask) -> TaskResult:
-        """Delete it."""
-        return await self._delete(task, resources.CONTROL_PLANE, task.shoot.name)
-
-    @activity.defn
-    async def wait_control_plane_extension_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until it is gone."""
-        return await self._deleted(task, resources.CONTROL_PLANE, task.shoot.name, extension.CONTROL_PLANE)
+        return await self._deploy(kinds.CONTROL_PLANE, task, spec)
 
     # Network
 
@@ -222,23 +173,7 @@ class ExtensionActivities:
             "ipFamilies": networking.get("ipFamilies") or ["IPv4"],
             **_optional(providerConfig=networking.get("providerConfig")),
         }
-        return await self._apply(task, resources.NETWORK, task.shoot.name, spec)
-
-    @activity.defn
-    async def wait_network(self, task: ShootTask) -> TaskResult:
-        """Wait for it."""
-        await self._ready(task, resources.NETWORK, task.shoot.name, extension.NETWORK)
-        return TaskResult()
-
-    @activity.defn
-    async def delete_network(self, task: ShootTask) -> TaskResult:
-        """Delete it."""
-        return await self._delete(task, resources.NETWORK, task.shoot.name)
-
-    @activity.defn
-    async def wait_network_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until it is gone."""
-        return await self._deleted(task, resources.NETWORK, task.shoot.name, extension.NETWORK)
+        return await self._deploy(kinds.NETWORK, task, spec)
 
     # Worker
 
@@ -253,75 +188,28 @@ class ExtensionActivities:
             "pools": [await self._pool(task, view, pool) for pool in view.shoot["spec"]["provider"]["workers"]],
             **_optional(infrastructureProviderStatus=await self._infrastructure_status(task)),
         }
-        return await self._apply(task, resources.WORKER, task.shoot.name, spec)
+        return await self._deploy(kinds.WORKER, task, spec)
 
     @activity.defn
     async def wait_worker(self, task: ShootTask) -> TaskResult:
         """Wait until all machines have joined."""
-        live = await self._ready(task, resources.WORKER, task.shoot.name, extension.WORKER)
+        (live,) = await self._extensions.ready(kinds.WORKER, task)
         deployments = live.get("status", {}).get("machineDeployments") or []
         return TaskResult(note=", ".join(each["name"] for each in deployments))
 
-    @activity.defn
-    async def delete_worker(self, task: ShootTask) -> TaskResult:
-        """Delete all machines."""
-        return await self._delete(task, resources.WORKER, task.shoot.name)
-
-    @activity.defn
-    async def wait_worker_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until all machines are gone."""
-        return await self._deleted(task, resources.WORKER, task.shoot.name, extension.WORKER)
-
     # What they have in common
 
-    async def _apply(
-        self,
-        task: ShootTask,
-        kind: Resource,
-        name: str,
-        spec: dict[str, Any],
-        *,
-        only_on_change: bool = False,
-    ) -> TaskResult:
-        wanted = ExtensionObject(kind, name, task.technical_id, spec)
-        await apply_extension(self._clusters.seed, wanted, task.trigger, only_on_change=only_on_change)
-        return TaskResult()
-
-    async def _ready(
-        self,
-        task: ShootTask,
-        kind: Resource,
-        name: str,
-        wait: Wait,
-        *,
-        maybe_unchanged: bool = False,
-    ) -> dict[str, Any]:
-        trigger: str | None = task.trigger
-        if maybe_unchanged:
-            # Whoever wrote it last is waited for. Asked of the server: the cache may not have seen it yet, and
-            # would show the error of the operation before.
-            live = await self._clusters.seed.get(kind, name, task.technical_id)
-            trigger = (live["metadata"].get("annotations") or {}).get(TIMESTAMP)
-        return await extension.wait_extension_ready(
-            self._clusters.seed_caches, kind, name, task.technical_id, wait, trigger=trigger
-        )
-
-    async def _delete(self, task: ShootTask, kind: Resource, name: str) -> TaskResult:
-        await extension.delete_extension(self._clusters.seed, kind, name, task.technical_id, task.trigger)
-        return TaskResult()
-
-    async def _deleted(self, task: ShootTask, kind: Resource, name: str, wait: Wait) -> TaskResult:
-        await extension.wait_extension_deleted(
-            self._clusters.seed_caches, kind, name, task.technical_id, wait, task.trigger
-        )
+    async def _deploy(self, kind: Kind, task: ShootTask, spec: dict[str, Any]) -> TaskResult:
+        (name,) = await kind.wanted(self._clusters, task)
+        await self._extensions.deploy(kind, task, [ExtensionObject(kind.resource, name, kind.place(task), spec)])
         return TaskResult()
 
     async def _deploy_dns(
-        self, task: ShootTask, role: str, domain: str, type_: str, credentials: dict[str, str]
+        self, task: ShootTask, kind: Kind, domain: str, type_: str, credentials: dict[str, str]
     ) -> TaskResult:
         """The credentials travel as a Secret beside the record; the record changes only with its values."""
         address = await gateway_address(self._clusters.seed_caches)
-        name = dns_record_name(task.shoot.name, role)
+        (name,) = await kind.wanted(self._clusters, task)
         secret = f"dnsrecord-{name}"
         source = await self._clusters.garden.get(
             resources.SECRET, credentials["name"], credentials.get("namespace") or task.shoot.namespace
@@ -344,14 +232,9 @@ class ExtensionActivities:
             "values": [address],
             "ttl": 120,
         }
-        await self._apply(task, resources.DNS_RECORD, name, spec, only_on_change=True)
-        await self._ready(task, resources.DNS_RECORD, name, extension.DNS_RECORD, maybe_unchanged=True)
+        await self._deploy(kind, task, spec)
+        await self._extensions.wait(kind, task)
         return TaskResult(note=f"{domain} is {address}")
-
-    async def _delete_dns(self, task: ShootTask, role: str) -> TaskResult:
-        name = dns_record_name(task.shoot.name, role)
-        await self._delete(task, resources.DNS_RECORD, name)
-        return await self._deleted(task, resources.DNS_RECORD, name, extension.DNS_RECORD)
 
     async def _infrastructure_status(self, task: ShootTask) -> Any:
         live = await self._clusters.seed.find(resources.INFRASTRUCTURE, task.shoot.name, task.technical_id)
@@ -400,6 +283,95 @@ class ExtensionActivities:
             "kubernetesVersion": version,
             **_optional(**{field: pool.get(field) for field in kept}),
         }
+
+
+class Extensions:
+    """What is done with the objects of any kind. Each method may run twice."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    def operations(self, kind: Kind) -> dict[str, Operation]:
+        """Names of the tasks that are the same for all kinds, and what they do."""
+        if kind.at_once:
+            return {f"delete_{kind.task}": self.delete_and_wait}
+        return {
+            f"wait_{kind.task}": self.wait,
+            f"delete_{kind.task}": self.delete,
+            f"wait_{kind.task}_deleted": self.wait_deleted,
+        }
+
+    async def deploy(self, kind: Kind, task: ShootTask, wanted: Iterable[ExtensionObject]) -> None:
+        """Write the objects and ask their controllers to reconcile them."""
+        await asyncio.gather(
+            *(
+                apply_extension(self._clusters.seed, each, task.trigger, only_on_change=kind.only_on_change)
+                for each in wanted
+            )
+        )
+
+    async def wait(self, kind: Kind, task: ShootTask) -> TaskResult:
+        """Wait until the objects that the Shoot has of this kind are ready."""
+        await self.ready(kind, task)
+        return TaskResult()
+
+    async def ready(self, kind: Kind, task: ShootTask) -> list[dict[str, Any]]:
+        """As ``wait``; returns the objects."""
+        names = await kind.wanted(self._clusters, task)
+        return list(await asyncio.gather(*(self._ready(kind, task, name) for name in names)))
+
+    async def delete(self, kind: Kind, task: ShootTask) -> TaskResult:
+        """Delete all objects of this kind, former ones too."""
+        names = await kind.there(self._clusters, task)
+        await self._delete(kind, task, names)
+        return TaskResult(note=f"{len(names)} deleted" if kind.existing else "")
+
+    async def wait_deleted(self, kind: Kind, task: ShootTask) -> TaskResult:
+        """Wait until none is left."""
+        await self._gone(kind, task, await kind.there(self._clusters, task))
+        return TaskResult()
+
+    async def delete_and_wait(self, kind: Kind, task: ShootTask) -> TaskResult:
+        """Both in one task."""
+        await self.delete(kind, task)
+        return await self.wait_deleted(kind, task)
+
+    async def _ready(self, kind: Kind, task: ShootTask, name: str) -> dict[str, Any]:
+        trigger: str | None = task.trigger
+        if kind.only_on_change:
+            # Whoever wrote it last is waited for. Asked of the server: the cache may not have seen it yet, and
+            # would show the error of the operation before.
+            live = await self._clusters.seed.get(kind.resource, name, kind.place(task))
+            trigger = (live["metadata"].get("annotations") or {}).get(TIMESTAMP)
+        return await extension.wait_extension_ready(
+            self._clusters.seed_caches, kind.resource, name, kind.place(task), kind.wait, trigger=trigger
+        )
+
+    async def _delete(self, kind: Kind, task: ShootTask, names: Iterable[str]) -> None:
+        await asyncio.gather(
+            *(
+                extension.delete_extension(self._clusters.seed, kind.resource, name, kind.place(task), task.trigger)
+                for name in names
+            )
+        )
+
+    async def _gone(self, kind: Kind, task: ShootTask, names: Iterable[str]) -> None:
+        await asyncio.gather(
+            *(
+                extension.wait_extension_deleted(
+                    self._clusters.seed_caches, kind.resource, name, kind.place(task), kind.wait, task.trigger
+                )
+                for name in names
+            )
+        )
+
+
+def _activity(name: str, operation: Operation, kind: Kind) -> Callable[[ShootTask], Awaitable[TaskResult]]:
+    @activity.defn(name=name)
+    async def run(task: ShootTask) -> TaskResult:
+        return await operation(kind, task)
+
+    return run
 
 
 def _external_dns_provider(view: ClusterView) -> tuple[str, dict[str, str]] | None:

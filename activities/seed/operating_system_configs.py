@@ -20,11 +20,12 @@ from activities.kube.cache import Cache
 from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.manager import SecretsManager
 from activities.secrets.rotation import Rotation
-from activities.seed import extension_objects as extension
+from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
 from activities.seed.extension_objects import MANAGER, ExtensionObject
+from activities.seed.extensions import Extensions
 from api import constants, resources
 from api.errors import ErrorCode
-from api.names import internal_api_domain, node_agent_secret_name
+from api.names import internal_api_domain, node_agent_secret_name, operating_system_config_names
 from api.operations import ShootTask, TaskResult
 
 MANAGED_RESOURCE = "shoot-gardener-node-agent"
@@ -47,65 +48,18 @@ class OperatingSystemConfigActivities:
         server = f"https://{_api_domain(task, view)}"
         cluster_ca, kubelet_ca = (secrets.get(name).data["bundle.crt"].decode() for name in ("ca", "ca-kubelet"))
         wanted = []
-        for pool in _pools(view):
+        for pool in view.pools:
             provider_config = pool["machine"]["image"].get("providerConfig")
             node = NodeConfig(view.shoot, pool, server, cluster_ca, kubelet_ca, provider_config)
             labels = {constants.WORKER_POOL: pool["name"]}
-            for name, spec in zip(_names(node.key), (config.provision(node), config.reconcile(node)), strict=True):
+            for name, spec in zip(
+                operating_system_config_names(view.shoot, pool),
+                (config.provision(node), config.reconcile(node)),
+                strict=True,
+            ):
                 wanted.append(ExtensionObject(resources.OPERATING_SYSTEM_CONFIG, name, task.technical_id, spec, labels))
-        await asyncio.gather(*(extension.apply_extension(self._clusters.seed, each, task.trigger) for each in wanted))
+        await Extensions(self._clusters).deploy(OPERATING_SYSTEM_CONFIG, task, wanted)
         return TaskResult(secrets=secrets.generated, note=f"{len(wanted) // 2} pools")
-
-    @activity.defn
-    async def wait_os_configs(self, task: ShootTask) -> TaskResult:
-        """Wait until the OS extension has made user data of them."""
-        view = await self._clusters.cluster(task.technical_id)
-        names = [name for pool in _pools(view) for name in _names(node_agent_secret_name(view.shoot, pool))]
-        await asyncio.gather(
-            *(
-                extension.wait_extension_ready(
-                    self._clusters.seed_caches,
-                    resources.OPERATING_SYSTEM_CONFIG,
-                    name,
-                    task.technical_id,
-                    extension.OPERATING_SYSTEM_CONFIG,
-                    trigger=task.trigger,
-                )
-                for name in names
-            )
-        )
-        return TaskResult()
-
-    @activity.defn
-    async def delete_os_configs(self, task: ShootTask) -> TaskResult:
-        """Delete those of all pools, former ones too."""
-        names = await self._existing(task)
-        kind = resources.OPERATING_SYSTEM_CONFIG
-        await asyncio.gather(
-            *(
-                extension.delete_extension(self._clusters.seed, kind, name, task.technical_id, task.trigger)
-                for name in names
-            )
-        )
-        return TaskResult(note=f"{len(names)} deleted")
-
-    @activity.defn
-    async def wait_os_configs_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until none is left."""
-        await asyncio.gather(
-            *(
-                extension.wait_extension_deleted(
-                    self._clusters.seed_caches,
-                    resources.OPERATING_SYSTEM_CONFIG,
-                    name,
-                    task.technical_id,
-                    extension.OPERATING_SYSTEM_CONFIG,
-                    task.trigger,
-                )
-                for name in await self._existing(task)
-            )
-        )
-        return TaskResult()
 
     @activity.defn
     async def deploy_node_agent_resources(self, task: ShootTask) -> TaskResult:
@@ -117,9 +71,9 @@ class OperatingSystemConfigActivities:
         """
         view = await self._clusters.cluster(task.technical_id)
         pool_secrets = []
-        for pool in _pools(view):
+        for pool in view.pools:
             key = node_agent_secret_name(view.shoot, pool)
-            _, name = _names(key)
+            _, name = operating_system_config_names(view.shoot, pool)
             osc = await self._clusters.seed.get(resources.OPERATING_SYSTEM_CONFIG, name, task.technical_id)
             try:
                 pool_secrets.append(config.pool_secret(osc, pool["name"], key, await self._referenced(task, osc)))
@@ -144,7 +98,7 @@ class OperatingSystemConfigActivities:
             ApplicationError: retryable, naming the nodes that are behind.
         """
         view = await self._clusters.cluster(task.technical_id)
-        keys = {pool["name"]: node_agent_secret_name(view.shoot, pool) for pool in _pools(view)}
+        keys = {pool["name"]: node_agent_secret_name(view.shoot, pool) for pool in view.pools}
         shoot = await self._clusters.shoot(task.technical_id)
         nodes = Cache(shoot, resources.NODE)
         secrets = Cache(shoot, resources.SECRET, "kube-system", labels="gardener.cloud/role=operating-system-config")
@@ -187,10 +141,6 @@ class OperatingSystemConfigActivities:
             self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
         )
 
-    async def _existing(self, task: ShootTask) -> list[str]:
-        found = await self._clusters.seed.list(resources.OPERATING_SYSTEM_CONFIG, task.technical_id)
-        return [each["metadata"]["name"] for each in found]
-
     async def _referenced(self, task: ShootTask, osc: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
         """Base64 data of the Secrets that files take their content from."""
         files = [*(osc["spec"].get("files") or ()), *((osc.get("status") or {}).get("extensionFiles") or ())]
@@ -218,15 +168,6 @@ def _nodes_behind(nodes: Iterable[Mapping[str, Any]], checksums: Mapping[str, st
 
 def _annotation(item: Mapping[str, Any], name: str) -> str:
     return str((item["metadata"].get("annotations") or {}).get(name, ""))
-
-
-def _pools(view: ClusterView) -> list[dict[str, Any]]:
-    return list(view.shoot["spec"]["provider"].get("workers") or ())
-
-
-def _names(key: str) -> tuple[str, str]:
-    """Of the objects with purpose ``provision`` and ``reconcile``."""
-    return f"{key}-init", f"{key}-original"
 
 
 def _api_domain(task: ShootTask, view: ClusterView) -> str:

@@ -15,6 +15,8 @@ from activities.kube.clusters import ClusterView
 from activities.secrets.configs import CertificateAuthority
 from activities.secrets.manager import SecretsManager
 from activities.seed import operating_system_configs as module
+from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
+from activities.seed.extensions import Extensions
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from api.names import node_agent_secret_name
 from api.operations import OperationType, ShootRef, ShootTask
@@ -61,7 +63,7 @@ async def shoot() -> AsyncIterator[ApiServer]:
 
 
 @pytest.fixture
-async def activities(seed: ApiServer, shoot: ApiServer) -> AsyncIterator[OperatingSystemConfigActivities]:
+async def clusters(seed: ApiServer, shoot: ApiServer) -> AsyncIterator[Any]:
     async with seed.client() as seed_client, shoot.client() as shoot_client:
         caches = Caches(seed_client)
         seed_spec = {"spec": {"dns": {"internal": {"domain": "internal.default.garden.test"}}}}
@@ -73,9 +75,13 @@ async def activities(seed: ApiServer, shoot: ApiServer) -> AsyncIterator[Operati
         async def client(_: str) -> Any:
             return shoot_client
 
-        clusters = SimpleNamespace(seed=seed_client, seed_caches=caches, cluster=cluster, shoot=client)
-        yield OperatingSystemConfigActivities(clusters)  # type: ignore[arg-type]
+        yield SimpleNamespace(seed=seed_client, seed_caches=caches, cluster=cluster, shoot=client)
         await caches.close()
+
+
+@pytest.fixture
+def activities(clusters: Any) -> OperatingSystemConfigActivities:
+    return OperatingSystemConfigActivities(clusters)
 
 
 def bundle(seed: ApiServer, of: str) -> str:
@@ -130,13 +136,14 @@ async def test_a_second_run_changes_nothing(activities: OperatingSystemConfigAct
 
 
 async def test_configurations_of_former_pools_are_deleted_too(
-    activities: OperatingSystemConfigActivities, seed: ApiServer
+    activities: OperatingSystemConfigActivities, clusters: Any, seed: ApiServer
 ) -> None:
     """A pool that left the Shoot before its deletion would keep the namespace from going."""
     await activities.deploy_os_configs(TASK)
     seed.put(OSCS, {"metadata": {"name": "former-init", "namespace": NAMESPACE}, "spec": {"purpose": "provision"}})
-    await activities.delete_os_configs(TASK)
-    await asyncio.wait_for(activities.wait_os_configs_deleted(TASK), 10)
+    extensions = Extensions(clusters)
+    await extensions.delete(OPERATING_SYSTEM_CONFIG, TASK)
+    await asyncio.wait_for(extensions.wait_deleted(OPERATING_SYSTEM_CONFIG, TASK), 10)
     assert not [path for path in seed.objects if path[0] == OSCS]
 
 

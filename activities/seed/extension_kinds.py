@@ -1,0 +1,121 @@
+"""The kinds of extension objects that a Shoot's flows order: one row each, the same operations for all.
+
+What a kind's objects say differs, and stands in ``activities.seed.extensions``; how they are waited for and deleted
+does not. Source: spec/extensions.md 1.4, 3.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from activities.kube.clusters import Clusters
+from api import resources
+from api.names import backup_entry_name, dns_record_name, operating_system_config_names
+from api.operations import ShootTask, Wait
+from api.resources import Resource
+
+Names = Callable[[Clusters, ShootTask], Awaitable[list[str]]]
+
+_MINUTE = timedelta(minutes=1)
+_THREE_MINUTES, _TEN_MINUTES = Wait(timeout=3 * _MINUTE), Wait(timeout=10 * _MINUTE)
+
+
+def _named(name: Callable[[ShootTask], str]) -> Names:
+    async def names(_: Clusters, task: ShootTask) -> list[str]:
+        return [name(task)]
+
+    return names
+
+
+_of_the_shoot = _named(lambda task: task.shoot.name)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of object, or those objects of a kind that one task is for."""
+
+    task: str
+    """In the names of tasks: ``deploy_<task>``, ``wait_<task>``, ``delete_<task>``, ``wait_<task>_deleted``."""
+    resource: Resource
+    wait: Wait = _THREE_MINUTES
+    wanted: Names = _of_the_shoot
+    """Names of the objects that the Shoot has now."""
+    existing: Names | None = None
+    """Names of those that are there, former ones too. None: no others than those that are wanted."""
+    only_on_change: bool = False
+    """An object that says what is wanted, and whose last operation succeeded, is left alone."""
+    at_once: bool = False
+    """Deploying and deleting wait, too: there are no tasks of their own for it."""
+
+    def place(self, task: ShootTask) -> str | None:
+        """The objects' namespace."""
+        return task.technical_id if self.resource.namespaced else None
+
+    async def there(self, clusters: Clusters, task: ShootTask) -> list[str]:
+        """Names of all objects that a deletion has to delete."""
+        return await (self.existing or self.wanted)(clusters, task)
+
+    async def stale(self, clusters: Clusters, task: ShootTask) -> list[str]:
+        """Names of objects that are there and not wanted any more."""
+        wanted = set(await self.wanted(clusters, task))
+        return [name for name in await self.there(clusters, task) if name not in wanted]
+
+
+async def _wanted_os_configs(clusters: Clusters, task: ShootTask) -> list[str]:
+    view = await clusters.cluster(task.technical_id)
+    return [name for pool in view.pools for name in operating_system_config_names(view.shoot, pool)]
+
+
+def _all_of(resource: Resource) -> Names:
+    async def names(clusters: Clusters, task: ShootTask) -> list[str]:
+        return names_of(await clusters.seed.list(resource, task.technical_id))
+
+    return names
+
+
+def names_of(objects: Iterable[dict[str, Any]]) -> list[str]:
+    return [each["metadata"]["name"] for each in objects]
+
+
+INFRASTRUCTURE = Kind(
+    "infrastructure",
+    resources.INFRASTRUCTURE,
+    Wait(timeout=10 * _MINUTE, severe_after=3 * _MINUTE),
+    only_on_change=True,
+)
+CONTROL_PLANE = Kind("control_plane_extension", resources.CONTROL_PLANE)
+NETWORK = Kind("network", resources.NETWORK)
+WORKER = Kind("worker", resources.WORKER, _TEN_MINUTES)
+OPERATING_SYSTEM_CONFIG = Kind(
+    "os_configs",
+    resources.OPERATING_SYSTEM_CONFIG,
+    wanted=_wanted_os_configs,
+    existing=_all_of(resources.OPERATING_SYSTEM_CONFIG),
+)
+BACKUP_ENTRY = Kind("backup_entry", resources.BACKUP_ENTRY, _TEN_MINUTES, wanted=_named(backup_entry_name))
+
+
+def _dns_record(role: str) -> Kind:
+    return Kind(
+        f"{role}_dns",
+        resources.DNS_RECORD,
+        Wait(timeout=2 * _MINUTE, severe_after=timedelta(seconds=15)),
+        wanted=_named(lambda task: dns_record_name(task.shoot.name, role)),
+        only_on_change=True,
+        at_once=True,
+    )
+
+
+INTERNAL_DNS, EXTERNAL_DNS = _dns_record("internal"), _dns_record("external")
+
+KINDS = (
+    INFRASTRUCTURE,
+    CONTROL_PLANE,
+    NETWORK,
+    WORKER,
+    OPERATING_SYSTEM_CONFIG,
+    BACKUP_ENTRY,
+    INTERNAL_DNS,
+    EXTERNAL_DNS,
+)
