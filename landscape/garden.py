@@ -6,13 +6,15 @@ from base64 import b64encode
 from functools import partial
 from typing import Any
 
+from api.access import OPERATORS, SEEDS, access, bound_role, rule
 from api.crds import crds
 from api.policies import deletion_protection
 from api.server import webhook_configurations
 from landscape import dns, pki
 from landscape.cluster import Credentials
 from landscape.kube import Api, Object
-from landscape.plan import SEEDS, Plan
+from landscape.plan import SEEDS as SEED_NAMES
+from landscape.plan import Plan
 from landscape.waiting import until
 
 PROVIDER = "local"
@@ -25,8 +27,6 @@ DEFAULT_DOMAIN_SECRET = "default-domain"
 
 _CORE = "core.gardener.cloud/v1beta1"
 _SECURITY = "security.gardener.cloud/v1alpha1"
-_SEED_GROUP = "gardener.cloud:system:seeds"
-_RBAC = "rbac.authorization.k8s.io"
 
 # What provider-local brings to every seed. Source: spec/extensions.md 5.
 _EXTENSIONS = (
@@ -183,44 +183,12 @@ def object_store_token(plan: Plan) -> str:
     return plan.object_store_token.read_text()
 
 
-def access() -> list[Object]:
-    """Roles of our processes in the garden."""
-    everything = ["*"]
-    read = ["get", "list", "watch"]
-    common = [
-        _rule(["core.gardener.cloud", "security.gardener.cloud"], ["*"], everything),
-        _rule([""], ["secrets", "configmaps", "events", "namespaces"], everything),
-        _rule(["events.k8s.io"], ["events"], everything),
-        _rule(["coordination.k8s.io"], ["leases"], everything),
-        _rule(["rbac.authorization.k8s.io"], ["roles", "rolebindings"], everything),
-        _rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], read),
-        _rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
-    ]
-    seeds = [
-        _rule(["core.gardener.cloud"], ["*"], [*read, "create", "update", "patch", "delete"]),
-        _rule(["security.gardener.cloud"], ["*"], read),
-        _rule([""], ["secrets", "configmaps"], [*read, "create", "update", "patch", "delete"]),
-        _rule([""], ["namespaces"], [*read, "create", "patch"]),
-        _rule(["", "events.k8s.io"], ["events"], ["create", "patch", "update"]),
-        _rule(["coordination.k8s.io"], ["leases"], [*read, "create", "update", "patch"]),
-        _rule(["certificates.k8s.io"], ["certificatesigningrequests"], ["get", "create"]),
-    ]
-    return [
-        *_bound_role("gardener.cloud:system:operators", common, "gardener.cloud:system:operators"),
-        *_bound_role("gardener.cloud:system:seeds", seeds, _SEED_GROUP),
-    ]
-
-
-OPERATORS = "gardener.cloud:system:operators"
-"""Group of our processes of the garden itself."""
-
-
 def process_kubeconfig(plan: Plan, process: str) -> dict[str, Any]:
     """Kubeconfig for one of our processes in the garden, with an identity of its own; a gardenlet's is its seed's."""
     garden = plan.garden
     issuer = Credentials.of(garden)
-    if process in SEEDS:
-        user, group = f"gardener.cloud:system:seed:{process}", _SEED_GROUP
+    if process in SEED_NAMES:
+        user, group = f"gardener.cloud:system:seed:{process}", SEEDS
     else:
         user, group = f"gardener.cloud:system:{process}", OPERATORS
     return pki.kubeconfig(garden.server, issuer.ca, issuer.ca.issue(f"process-{process}", user, [group]), "garden")
@@ -231,34 +199,16 @@ async def cloud_account(plan: Plan) -> dict[str, Any]:
     issuer = Credentials.of(plan.cloud)
     client = issuer.ca.issue("tenant", "tenant", ["tenants"])
     rules = [
-        _rule([""], ["namespaces", "pods", "secrets", "configmaps", "services", "events"], ["*"]),
-        _rule([""], ["pods/log", "pods/exec", "nodes"], ["get", "list", "watch", "create"]),
-        _rule(["networking.k8s.io"], ["networkpolicies"], ["*"]),
+        rule([""], ["namespaces", "pods", "secrets", "configmaps", "services", "events"], ["*"]),
+        rule([""], ["pods/log", "pods/exec", "nodes"], ["get", "list", "watch", "create"]),
+        rule(["networking.k8s.io"], ["networkpolicies"], ["*"]),
         # Who deletes a namespace deletes all that is in it, and has to see that nothing is left.
-        _rule([""], ["namespaces/finalize"], ["update"]),
-        _rule(["*"], ["*"], ["list", "watch", "deletecollection"]),
+        rule([""], ["namespaces/finalize"], ["update"]),
+        rule(["*"], ["*"], ["list", "watch", "deletecollection"]),
     ]
     async with Api(plan.kubeconfig("cloud")) as api:
-        await api.apply(*_bound_role("tenants", rules, "tenants"))
+        await api.apply(*bound_role("tenants", rules, "tenants"))
     return pki.kubeconfig(plan.cloud.server, issuer.ca, client, "cloud")
-
-
-def _bound_role(name: str, rules: list[Object], group: str) -> list[Object]:
-    version = f"{_RBAC}/v1"
-    return [
-        {"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules},
-        {
-            "apiVersion": version,
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
-            "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": group}],
-        },
-    ]
-
-
-def _rule(groups: list[str], resources: list[str], verbs: list[str]) -> Object:
-    return {"apiGroups": groups, "resources": resources, "verbs": verbs}
 
 
 def _secret(

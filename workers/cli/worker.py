@@ -19,6 +19,7 @@ _PROCESSES = {
     "provider-local": ("workers.provider_local", "The infrastructure provider of the landscape."),
     "resource-manager": ("workers.resource_manager", "Keeps a shoot's system resources applied."),
     "scheduler": ("workers.scheduler", "Chooses the seed of new Shoots."),
+    "setup": ("workers.setup", "Prepares a garden and a Temporal, and ends."),
 }
 
 

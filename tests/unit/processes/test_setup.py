@@ -1,0 +1,46 @@
+"""What has to be there before the first Shoot, made by one command."""
+
+import pytest
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+
+from api.crds import crds
+from tests.unit.kube.api_server import ApiServer
+from tests.workflow.conftest import TEMPORAL
+from workers.runtime import ConfigError
+from workers.setup import TemporalSetup, Webhooks, run, set_up_garden, set_up_temporal
+from workflows import visibility
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+ESTABLISHED = {"conditions": [{"type": "Established", "status": "True"}]}
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
+
+async def test_a_temporal_without_our_search_attributes_gets_them_and_a_second_run_finds_them():
+    """An unknown search attribute stalls a workflow, so flows must not start before."""
+    async with await WorkflowEnvironment.start_local(dev_server_existing_path=str(TEMPORAL)) as server:
+        wanted = TemporalSetup(address=server.client.service_client.config.target_host, namespace="gardener")
+        await set_up_temporal(wanted)
+        await set_up_temporal(wanted)
+        client = await Client.connect(wanted.address, namespace="gardener")
+        query = " AND ".join(f"{key.name} = 'x'" for key in visibility.ALL)
+        assert (await client.count_workflows(query)).count == 0
+
+
+async def test_webhooks_of_the_garden_point_to_where_admission_is(tmp_path):
+    (tmp_path / "ca.crt").write_text("PEM")
+    async with ApiServer().running() as api:
+        for definition in crds("garden"):
+            api.put(CRDS, definition | {"status": ESTABLISHED})
+        client = api.client()
+        await set_up_garden(client, Webhooks(url="https://admission:9443", ca_file=tmp_path / "ca.crt"))
+        await client.close()
+        [webhook] = api.find(f"{ADMISSION}/mutatingwebhookconfigurations", "gardener-admission", None)["webhooks"]
+        assert webhook["clientConfig"]["url"] == "https://admission:9443/mutate"
+
+
+async def test_a_configuration_that_asks_for_nothing_is_refused(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("{}")
+    with pytest.raises(ConfigError, match="names neither a garden nor a Temporal"):
+        await run(str(config))

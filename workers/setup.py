@@ -1,0 +1,163 @@
+"""What everything else stands on: the kinds, policies, roles and webhooks of the garden, and Temporal's namespace.
+
+Runs to its end; again, it changes nothing but what a newer version brings. Helm's own ``crds/`` would be installed once
+and never upgraded, and cannot reach a garden that is not the cluster its processes run in.
+"""
+
+import asyncio
+import logging
+import time
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from google.protobuf.duration_pb2 import Duration as ProtoDuration
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, RegisterNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from api import resources
+from api.access import access
+from api.crds import crds
+from api.model import ApiModel
+from api.policies import deletion_protection
+from api.server import webhook_configurations
+from workers.runtime import ClientConnection, ConfigError, kube_client, load_config
+from workflows import visibility
+
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+_MANAGER = "gardener-setup"
+_ESTABLISHED_SECONDS = 60
+_TEMPORAL_SECONDS = 180
+"""A Temporal cluster that has just been started needs a while for its first shard."""
+_LOOK_AGAIN = 0.5
+_NAMESPACE_SECONDS = 60
+"""Temporal's own caches of namespaces are refreshed every 2 to 10 s."""
+
+
+class Webhooks(ApiModel):
+    url: str
+    """Where the garden's API server reaches admission, like ``https://198.18.0.1:9443``."""
+    ca_file: Path
+    """PEM of who signed its certificate."""
+
+
+class TemporalSetup(ApiModel):
+    address: str
+    namespace: str = "default"
+    retention_days: int = 30
+    """How long the history of an ended flow is kept."""
+
+
+class SetupConfig(ApiModel):
+    garden_client_connection: ClientConnection | None = None
+    """None: the garden is left alone."""
+    webhooks: Webhooks | None = None
+    temporal: TemporalSetup | None = None
+    """None: Temporal is left alone."""
+
+
+async def run(config_path: str) -> None:
+    """Raises ConfigError if the configuration asks for nothing."""
+    config = load_config(SetupConfig, config_path)
+    if config.garden_client_connection is None and config.temporal is None:
+        raise ConfigError(f"configuration {config_path} names neither a garden nor a Temporal to set up")
+    if config.temporal is not None:
+        await set_up_temporal(config.temporal)
+    if config.garden_client_connection is not None:
+        garden = kube_client(config.garden_client_connection)
+        try:
+            await set_up_garden(garden, config.webhooks)
+        finally:
+            await garden.close()
+
+
+async def set_up_garden(garden: KubeClient, webhooks: Webhooks | None) -> None:
+    """Apply kinds, wait until they are served, then all that is about them."""
+    definitions = crds("garden")
+    for definition in definitions:
+        await garden.apply(definition, manager=_MANAGER)
+    caches = Caches(garden)
+    try:
+        cache = caches.of(resources.CUSTOM_RESOURCE_DEFINITION)
+        for definition in definitions:
+            await cache.wait_for(definition["metadata"]["name"], None, _established, _ESTABLISHED_SECONDS)
+    finally:
+        await caches.close()
+    namespace = {"name": "garden", "labels": {"gardener.cloud/role": "garden"}}
+    objects = [
+        *deletion_protection("garden"),
+        *access(),
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": namespace},
+    ]
+    if webhooks is not None:
+        objects += webhook_configurations(webhooks.url, b64encode(webhooks.ca_file.read_bytes()).decode())
+    for item in objects:
+        await garden.apply(item, manager=_MANAGER)
+    log.info("the garden serves %d kinds; %d objects applied", len(definitions), len(objects))
+
+
+def _established(live: dict[str, Any] | None) -> bool | None:
+    conditions = (live or {}).get("status", {}).get("conditions") or []
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions) or None
+
+
+async def set_up_temporal(wanted: TemporalSetup) -> None:
+    """Register the namespace and the search attributes that are missing; wait until the server knows both."""
+
+    async def connected() -> Client:
+        return await Client.connect(wanted.address, namespace=wanted.namespace)
+
+    client = await _until(connected, f"Temporal at {wanted.address}", _TEMPORAL_SECONDS)
+    await _until(lambda: _register_namespace(client, wanted), f"namespace {wanted.namespace}", _TEMPORAL_SECONDS)
+    await _until(lambda: _register_attributes(client, wanted), "search attributes", _NAMESPACE_SECONDS)
+    await _until(
+        lambda: client.count_workflows(f"{visibility.ALL[0].name} = 'none'"), "search attributes", _NAMESPACE_SECONDS
+    )
+    log.info("Temporal's namespace %s has all search attributes", wanted.namespace)
+
+
+async def _register_namespace(client: Client, wanted: TemporalSetup) -> None:
+    service = client.workflow_service
+    try:
+        await service.describe_namespace(DescribeNamespaceRequest(namespace=wanted.namespace))
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        retention = ProtoDuration()
+        retention.FromTimedelta(timedelta(days=wanted.retention_days))
+        await service.register_namespace(
+            RegisterNamespaceRequest(namespace=wanted.namespace, workflow_execution_retention_period=retention)
+        )
+
+
+async def _register_attributes(client: Client, wanted: TemporalSetup) -> None:
+    service = client.operator_service
+    known = await service.list_search_attributes(ListSearchAttributesRequest(namespace=wanted.namespace))
+    missing = [key.name for key in visibility.ALL if key.name not in known.custom_attributes]
+    if missing:
+        keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+        await service.add_search_attributes(
+            AddSearchAttributesRequest(namespace=wanted.namespace, search_attributes=dict.fromkeys(missing, keyword))
+        )
+
+
+async def _until(attempt: Callable[[], Awaitable[Result]], what: str, seconds: float) -> Result:
+    """The first answer that is no error. Raises TimeoutError, naming what was waited for and the last error."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return await attempt()
+        except (RPCError, RuntimeError) as error:  # RuntimeError: no connection yet
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what} not there after {seconds:.0f} s: {error}") from None
+            await asyncio.sleep(_LOOK_AGAIN)
