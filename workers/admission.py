@@ -15,7 +15,7 @@ from api.model import ApiModel
 from api.resources import Resource
 from api.server.app import application
 from api.server.review import User
-from workers.runtime import ClientConnection, Health, HealthConfig, load_config, run_until_signal
+from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class AdmissionConfig(ApiModel):
 async def run(config_path: str) -> None:
     """Run until SIGTERM."""
     config = load_config(AdmissionConfig, config_path)
-    client = KubeClient.from_kubeconfig(config.garden_client_connection.kubeconfig)
+    client = kube_client(config.garden_client_connection)
     caches = Caches(client)
     health = Health()
     health_runner = await health.serve(config.health)

@@ -8,16 +8,24 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
 from api.model import ApiModel
 from api.operations import GARDEN_QUEUE
 from workers import registry
 from workers.codec import data_converter
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
+from workers.leader import LeaderElectionConfig, run_as_leader
 from workers.project import run_project_controller
 from workers.references import run_reference_controllers
-from workers.runtime import ClientConnection, Health, HealthConfig, TemporalConnection, load_config, run_until_signal
+from workers.runtime import (
+    ClientConnection,
+    Health,
+    HealthConfig,
+    TemporalConnection,
+    kube_client,
+    load_config,
+    run_until_signal,
+)
 from workers.watchers.shoots import ShootWatcher
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
@@ -32,6 +40,7 @@ class ControllerManagerConfig(ApiModel):
     garden_client_connection: ClientConnection
     temporal: TemporalConnection
     health: HealthConfig = HealthConfig()
+    leader_election: LeaderElectionConfig = LeaderElectionConfig()
     max_cached_workflows: int = 500
     max_concurrent_activities: int = 5000
     """One activity accompanies each running operation; were they to fill all slots, none could ever end."""
@@ -40,7 +49,7 @@ class ControllerManagerConfig(ApiModel):
 async def run(config_path: str) -> None:
     """Run until SIGTERM."""
     config = load_config(ControllerManagerConfig, config_path)
-    garden = KubeClient.from_kubeconfig(config.garden_client_connection.kubeconfig)
+    garden = kube_client(config.garden_client_connection)
     caches = Caches(garden)
     temporal = await Client.connect(
         config.temporal.address,
@@ -69,9 +78,14 @@ async def run(config_path: str) -> None:
     try:
         await run_until_signal(
             worker.run(),
-            ShootWatcher(caches, temporal).run(),
-            run_project_controller(garden, caches),
-            run_reference_controllers(garden, caches),
+            run_as_leader(
+                garden,
+                config.leader_election,
+                "gardener-controller-manager",
+                ShootWatcher(caches, temporal).run(),
+                run_project_controller(garden, caches),
+                run_reference_controllers(garden, caches),
+            ),
         )
     finally:
         await runner.cleanup()

@@ -15,6 +15,7 @@ import yaml
 from aiohttp import web
 from pydantic import ValidationError
 
+from activities.kube.client import KubeClient
 from api.model import ApiModel
 
 Config = TypeVar("Config", bound=ApiModel)
@@ -30,7 +31,8 @@ class ConfigError(Exception):
 class ClientConnection(ApiModel):
     """How to reach one cluster."""
 
-    kubeconfig: Path
+    kubeconfig: Path | None = None
+    """None: we run in it, and use the pod's service account."""
 
 
 class TemporalConnection(ApiModel):
@@ -46,6 +48,11 @@ class HealthConfig(ApiModel):
 
     address: str = "127.0.0.1"
     port: int = 0
+
+
+def kube_client(connection: ClientConnection) -> KubeClient:
+    """A client for the cluster; the caller closes it."""
+    return KubeClient.from_kubeconfig(connection.kubeconfig) if connection.kubeconfig else KubeClient.in_cluster()
 
 
 def load_config(model: type[Config], path: str | Path) -> Config:

@@ -18,7 +18,8 @@ from api.core.v1beta1.shoot import Shoot
 from api.model import ApiModel
 from api.scheduling import NoSeed, choose_seed
 from workers.events import emit
-from workers.runtime import ClientConnection, Health, HealthConfig, load_config, run_until_signal
+from workers.leader import LeaderElectionConfig, run_as_leader
+from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 
 log = logging.getLogger(__name__)
 
@@ -29,18 +30,20 @@ _SCHEDULER = "default-scheduler"
 class SchedulerConfig(ApiModel):
     garden_client_connection: ClientConnection
     health: HealthConfig = HealthConfig()
+    leader_election: LeaderElectionConfig = LeaderElectionConfig()
 
 
 async def run(config_path: str) -> None:
     """Run until SIGTERM."""
     config = load_config(SchedulerConfig, config_path)
-    garden = KubeClient.from_kubeconfig(config.garden_client_connection.kubeconfig)
+    garden = kube_client(config.garden_client_connection)
     caches = Caches(garden)
     health = Health()
+    health.ready = config.leader_election.leader_elect  # who stands by is ready, too
     runner = await health.serve(config.health)
     scheduler = Scheduler(garden, caches)
     try:
-        await run_until_signal(scheduler.run(health))
+        await run_until_signal(run_as_leader(garden, config.leader_election, _NAME, scheduler.run(health)))
     finally:
         await runner.cleanup()
         await caches.close()

@@ -90,11 +90,11 @@ class Clusters:
 
     @classmethod
     def connect(
-        cls, garden: str | Path | dict[str, Any], seed: str | Path | dict[str, Any] | None, seed_name: str
+        cls, garden: str | Path | dict[str, Any] | None, seed: str | Path | dict[str, Any] | None, seed_name: str
     ) -> "Clusters":
-        """From kubeconfigs; without one for the seed, we run in it."""
+        """From kubeconfigs; without one, we run in that cluster."""
         return cls(
-            garden=KubeClient.from_kubeconfig(garden),
+            garden=KubeClient.from_kubeconfig(garden) if garden is not None else KubeClient.in_cluster(),
             seed=KubeClient.from_kubeconfig(seed) if seed is not None else KubeClient.in_cluster(),
             seed_name=seed_name,
         )

@@ -5,6 +5,7 @@ from typing import Any
 
 from activities.secrets.crypto import KeyAlgorithm
 from api.model import ApiModel
+from workers.leader import LeaderElectionConfig
 from workers.runtime import ClientConnection, HealthConfig, TemporalConnection
 
 
@@ -34,10 +35,11 @@ class SecretsConfig(ApiModel):
 
 class GardenletConfig(ApiModel):
     garden_client_connection: ClientConnection
-    seed_client_connection: ClientConnection
+    seed_client_connection: ClientConnection = ClientConnection()
     seed_config: SeedConfig
     temporal: TemporalConnection
     health: HealthConfig = HealthConfig()
+    leader_election: LeaderElectionConfig = LeaderElectionConfig()
     shoot_care: ShootCareConfig = ShootCareConfig()
     vpn: VpnConfig = VpnConfig()
     secrets: SecretsConfig = SecretsConfig()

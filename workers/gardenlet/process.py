@@ -17,6 +17,7 @@ from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.seed import SeedController
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
+from workers.leader import run_as_leader
 from workers.runtime import Health, load_config, run_until_signal
 
 log = logging.getLogger(__name__)
@@ -51,9 +52,14 @@ async def run(config_path: str) -> None:
     try:
         await run_until_signal(
             worker.run(),
-            SeedController(clusters, temporal, config.seed_config, config.identity).run(),
-            EtcdController(clusters.seed, clusters.seed_caches).run(),
-            CareController(clusters, config.shoot_care.sync_period).run(),
+            run_as_leader(
+                clusters.seed,
+                config.leader_election,
+                "gardenlet",
+                SeedController(clusters, temporal, config.seed_config, config.identity).run(),
+                EtcdController(clusters.seed, clusters.seed_caches).run(),
+                CareController(clusters, config.shoot_care.sync_period).run(),
+            ),
         )
     finally:
         await runner.cleanup()

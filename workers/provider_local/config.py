@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from api.model import ApiModel
+from workers.leader import LeaderElectionConfig
 from workers.runtime import HealthConfig, TemporalConnection
 
 
@@ -21,3 +22,4 @@ class ProviderLocalConfig(ApiModel):
     heartbeat_namespace: str = "garden"
     """Where the Lease ``gardener-extension-heartbeat`` is renewed."""
     health: HealthConfig = Field(default=HealthConfig())
+    leader_election: LeaderElectionConfig = Field(default=LeaderElectionConfig())

@@ -19,6 +19,7 @@ from activities.provider_local.operating_system_config import OperatingSystemCon
 from activities.provider_local.operations import ProviderLocalActivities
 from workers.codec import data_converter
 from workers.interceptors import ActivityInterceptor
+from workers.leader import run_as_leader
 from workers.provider_local.config import ProviderLocalConfig
 from workers.provider_local.controller import ExtensionController
 from workers.provider_local.heartbeat import run_heartbeat
@@ -76,10 +77,15 @@ async def run(config_path: str) -> None:
     try:
         await run_until_signal(
             worker.run(),
-            run_heartbeat(seed, config.heartbeat_namespace),
-            LoadBalancerController(seed, caches, config.load_balancer_ip).run(),
-            *(ExtensionController(seed, caches, actuator).run() for actuator in simple),
-            *(ExtensionController(seed, caches, actuator, interruptible=True).run() for actuator in long),
+            run_as_leader(
+                seed,
+                config.leader_election,
+                "gardener-extension-provider-local",
+                run_heartbeat(seed, config.heartbeat_namespace),
+                LoadBalancerController(seed, caches, config.load_balancer_ip).run(),
+                *(ExtensionController(seed, caches, actuator).run() for actuator in simple),
+                *(ExtensionController(seed, caches, actuator, interruptible=True).run() for actuator in long),
+            ),
         )
     finally:
         await runner.cleanup()

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from api.model import ApiModel
+from workers.leader import LeaderElectionConfig
 from workers.runtime import HealthConfig
 
 DEFAULT_CLASS = "resources"
@@ -96,3 +97,4 @@ class ResourceManagerConfig(ApiModel):
     """Cluster with the objects; None: the source."""
     server: Server = Server()
     controllers: Controllers = Controllers()
+    leader_election: LeaderElectionConfig = LeaderElectionConfig()

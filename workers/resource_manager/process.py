@@ -9,6 +9,7 @@ from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import NotFound
 from api.resources import CONFIG_MAP
+from workers.leader import run_as_leader
 from workers.resource_manager.config import ResourceManagerConfig
 from workers.resource_manager.connections import source_client, target_client
 from workers.resource_manager.managed_resources import ManagedResourceController
@@ -16,6 +17,7 @@ from workers.runtime import ConfigError, Health, load_config, run_until_signal
 
 _log = logging.getLogger(__name__)
 
+_NAME = "gardener-resource-manager"
 _FROM_CLUSTER, _FROM_CLUSTER_IF_ANY = "<cluster>", "<default>"
 
 
@@ -38,7 +40,8 @@ async def _serve(config: ResourceManagerConfig, health: Health) -> None:
     target_caches = Caches(target) if target is not source else source_caches
     try:
         parts = await _controllers(config, source, source_caches, target, target_caches, health)
-        await _side_by_side(parts)
+        health.ready = config.leader_election.leader_elect  # who stands by is ready, too
+        await run_as_leader(source, config.leader_election, _NAME, _side_by_side(parts))
     finally:
         await source_caches.close()
         await target_caches.close()
