@@ -128,6 +128,8 @@ class ShootView(ApiModel):
     operations: tuple[str, ...] = ()
     """Values of the annotation ``gardener.cloud/operation``."""
     ignored: bool = False
+    force_delete: bool = False
+    """Its owner gives up what the cloud holds; irreversible."""
     seed_exists: bool = True
     seed_fault: str = ""
     """Why the responsible Seed takes no operation now."""

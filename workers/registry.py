@@ -13,6 +13,7 @@ from activities.seed.bootstrap import SeedActivities
 from activities.seed.control_plane import ControlPlaneActivities
 from activities.seed.etcd import EtcdActivities
 from activities.seed.extensions import ExtensionActivities
+from activities.seed.force_deletion import ForceDeletionActivities
 from activities.seed.namespace import NamespaceActivities
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from activities.seed.secrets import SecretActivities
@@ -34,6 +35,7 @@ def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..
         OperatingSystemConfigActivities(clusters),
         CleanupActivities(clusters),
         SurveyActivities(clusters),
+        ForceDeletionActivities(clusters),
     )
 
 

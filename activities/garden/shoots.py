@@ -89,6 +89,7 @@ class ShootActivities:
             gardener_version=(status.get("gardener") or {}).get("version", ""),
             our_version=OWN_VERSION,
             operations=_operations(annotations),
+            force_delete=_truthy(annotations.get(constants.CONFIRMATION_FORCE_DELETION)),
             ignored=shoot.namespace == constants.GARDEN_NAMESPACE and _truthy(annotations.get(constants.SHOOT_IGNORE)),
             seed_exists=seed_exists,
             seed_fault=seed_fault,

@@ -6,6 +6,7 @@ The Secret holds ``server``, ``port``, ``zone``, ``tsigKeyName``, ``tsigSecret``
 import base64
 import binascii
 import ipaddress
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +18,14 @@ import dns.name
 import dns.rcode
 import dns.tsig
 import dns.update
+from temporalio.exceptions import ApplicationError
 
 from activities.errors import permanent, transient
 from activities.provider_local.extension import Actuator, Extension, required_secret_data, secret_data
 from api.errors import ErrorCode
 from api.resources import DNS_RECORD
 
+_log = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 5.0
 _TXT_CHUNK = 255
 """A TXT record's strings hold at most this many bytes each (RFC 1035, 3.3)."""
@@ -57,6 +60,13 @@ class DNSRecordActuator(Actuator):
         update = zone.update()
         update.delete(_relative(extension, zone), extension.spec["recordType"])
         await zone.send(update, f"deleting {extension.spec['recordType']} {extension.spec['name']}")
+
+    async def force_delete(self, extension: Extension) -> None:
+        """Credentials of a zone are seldom those of the cloud; if they are of no use either, the name stays."""
+        try:
+            await self.delete(extension)
+        except ApplicationError as error:
+            _log.warning("%s is given up: %s", extension, error.message)
 
 
 @dataclass(frozen=True)

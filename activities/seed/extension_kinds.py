@@ -67,7 +67,9 @@ async def _wanted_os_configs(clusters: Clusters, task: ShootTask) -> list[str]:
     return [name for pool in view.pools for name in operating_system_config_names(view.shoot, pool)]
 
 
-def _all_of(resource: Resource) -> Names:
+def all_of(resource: Resource) -> Names:
+    """Names of all objects of a kind in the Shoot's namespace."""
+
     async def names(clusters: Clusters, task: ShootTask) -> list[str]:
         return names_of(await clusters.seed.list(resource, task.technical_id))
 
@@ -91,7 +93,7 @@ OPERATING_SYSTEM_CONFIG = Kind(
     "os_configs",
     resources.OPERATING_SYSTEM_CONFIG,
     wanted=_wanted_os_configs,
-    existing=_all_of(resources.OPERATING_SYSTEM_CONFIG),
+    existing=all_of(resources.OPERATING_SYSTEM_CONFIG),
 )
 BACKUP_ENTRY = Kind("backup_entry", resources.BACKUP_ENTRY, _TEN_MINUTES, wanted=_named(backup_entry_name))
 

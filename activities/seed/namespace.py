@@ -154,6 +154,7 @@ class NamespaceActivities:
     @activity.defn
     async def delete_namespace(self, task: ShootTask) -> TaskResult:
         """Delete the control-plane namespace if it is this Shoot's; a second run finds it going or gone."""
+        await self._clusters.forget_shoot(task.technical_id)
         found = await self._clusters.seed.find(resources.NAMESPACE, task.technical_id)
         if found and found["metadata"].get("annotations", {}).get("shoot.gardener.cloud/uid") == task.shoot.uid:
             await self._clusters.seed.delete(resources.NAMESPACE, task.technical_id, uid=found["metadata"]["uid"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from api import constants
 from api.core.v1beta1.shoot import Shoot
+from api.errors import ErrorCode
 from api.labels import is_true
 from api.meta import KubeObject
 from api.validation.field import Faults, Path
@@ -36,11 +37,37 @@ def check_operations(shoot: Shoot, old: Shoot | None) -> Faults:
         if annotation == constants.OPERATION and constants.OPERATION_RETRY in asked and not failed:
             state = last.state if last else "none"
             faults.forbidden(path, f"retry is for Shoots whose last operation has state Failed, it is {state}")
-    forced = constants.CONFIRMATION_FORCE_DELETION
-    before = old.metadata.annotations if old else {}
-    if is_true(shoot.metadata.annotations.get(forced)) and not is_true(before.get(forced)):
-        faults.forbidden(_ANNOTATIONS @ forced, "this version does not force-delete")
+    _check_force_deletion(shoot, old, faults)
     return faults
+
+
+_FORCE_DELETION_CODES = (
+    ErrorCode.CLEANUP_CLUSTER_RESOURCES,
+    ErrorCode.CONFIGURATION_PROBLEM,
+    ErrorCode.INFRA_DEPENDENCIES,
+    ErrorCode.INFRA_UNAUTHENTICATED,
+    ErrorCode.INFRA_UNAUTHORIZED,
+)
+"""Errors of a deletion that nobody may be able to mend any more."""
+
+
+def _check_force_deletion(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
+    """It leaves behind what the cloud holds, so the ordinary deletion must have failed, and nobody can take it back."""
+    annotation = constants.CONFIRMATION_FORCE_DELETION
+    path = _ANNOTATIONS @ annotation
+    asked = is_true(shoot.metadata.annotations.get(annotation))
+    before = old is not None and is_true(old.metadata.annotations.get(annotation))
+    if before and not asked:
+        faults.forbidden(path, "force-deletion cannot be taken back, it may have begun")
+    if before or not asked:
+        return
+    if shoot.metadata.deletion_timestamp is None:
+        faults.forbidden(path, "only a Shoot that is being deleted can be force-deleted: delete it first")
+        return
+    reported = {code for error in (shoot.status and shoot.status.last_errors) or [] for code in error.codes or []}
+    if not reported.intersection(_FORCE_DELETION_CODES):
+        codes = ", ".join(_FORCE_DELETION_CODES)
+        faults.forbidden(path, f"only after the deletion has failed with one of {codes}; wait for it or mend its error")
 
 
 def check_deletion_confirmed(obj: KubeObject) -> Faults:

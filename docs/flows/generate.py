@@ -11,8 +11,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from api.flows import FlowInput, ShootFacts, Survey
 from api.operations import OperationType, ShootRef, ShootTask
 from workflows.flow import Flow
-from workflows.shoot import delete, reconcile
+from workflows.shoot import delete, force_delete, reconcile
 from workflows.shoot.delete import delete_flow
+from workflows.shoot.force_delete import force_delete_flow
 from workflows.shoot.reconcile import reconcile_flow
 
 HERE = Path(__file__).parent
@@ -31,6 +32,10 @@ def _reconcile(**facts: bool) -> Flow:
 
 def _delete(survey: Survey = THERE, **facts: bool) -> Flow:
     return delete_flow(_input(ShootFacts(**facts), OperationType.DELETE), survey)
+
+
+def _force_delete(**facts: bool) -> Flow:
+    return force_delete_flow(_input(ShootFacts(**facts), OperationType.DELETE))
 
 
 def _without(**missing: bool) -> Flow:
@@ -86,6 +91,12 @@ def pages() -> dict[str, str]:
                 "no ControlPlane": _without(control_plane=False),
                 "no kube-controller-manager": _without(controller_manager=False),
             },
+        ),
+        "force-delete.md": _page(
+            "Force-delete a Shoot",
+            force_delete.__doc__ or "",
+            _force_delete(),
+            {"workerless": _force_delete(workerless=True)},
         ),
     }
 

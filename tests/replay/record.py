@@ -66,8 +66,18 @@ async def deleted_whole(world: World) -> None:
     await (await world.wake()).result()
 
 
+async def force_deleted(world: World) -> None:
+    """A deletion fails for want of credentials, and its owner gives up what the cloud holds."""
+    world.change(deleting=True, uid_recorded=True, status_seed="seed-1")
+    world.fail_always("wait_worker_deleted", "ERR_INFRA_UNAUTHENTICATED", "the cloud refused the credentials")
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 1, seconds=90)
+    world.change(force_delete=True)
+    await (await world.wake()).result()
+
+
 SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
-    each.__name__: each for each in (created, failed_and_resumed, deleted, deleted_whole)
+    each.__name__: each for each in (created, failed_and_resumed, deleted, deleted_whole, force_deleted)
 }
 
 

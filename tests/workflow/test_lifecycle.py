@@ -140,6 +140,37 @@ async def test_an_error_without_a_final_code_is_tried_again_by_the_lifecycle(wor
     assert (await handle.query(ShootLifecycle.progress)).memory.outcome.failed == ()
 
 
+async def test_a_deletion_that_nobody_can_mend_is_forced_and_asks_the_cloud_for_nothing(world: World) -> None:
+    world.change(deleting=True, uid_recorded=True, status_seed="seed-1")
+    world.fail_always("wait_worker_deleted", "ERR_INFRA_UNAUTHENTICATED")
+    handle = await world.wake()
+    await world.until(lambda: bool(world.finished))
+    assert world.finished[0].state == "Failed"
+    before = len(world.log)
+
+    world.change(force_delete=True)
+    await world.wake()
+    await handle.result()
+    forced = world.log[before:]
+    assert forced[0] == "start Delete 1"
+    assert "delete_extension_objects" in forced
+    assert not set(forced) & {"wait_worker_deleted", "deploy_apiserver", "clean_kubernetes_resources"}
+    assert forced[-2:] == ["Delete Succeeded", "release_shoot"]
+
+
+async def test_a_deletion_that_retries_an_error_gives_way_to_a_forced_one(world: World) -> None:
+    world.change(deleting=True, uid_recorded=True, status_seed="seed-1")
+    world.fail_times("wait_worker_deleted", 10**6)
+    handle = await world.wake()
+    await world.until(lambda: world.runs["wait_worker_deleted"] > 1)
+    world.change(force_delete=True)
+    world.trouble.set()
+    await world.wake()
+    await handle.result()
+    assert world.finished[-1].state == "Succeeded"
+    assert "delete_extension_objects" in world.log
+
+
 async def test_deletion_in_the_middle_of_a_creation_that_progresses_waits_for_its_end(world: World) -> None:
     gate = world.hold("wait_worker")
     await world.wake()

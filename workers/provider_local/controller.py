@@ -330,10 +330,12 @@ def supersedes(found: Mapping[str, Any], running: Extension, operation: Operatio
     metadata = found["metadata"]
     if metadata["uid"] != running.uid:
         return True
-    if metadata.get("deletionTimestamp") and operation is not Operation.DELETE:
+    deleting = bool(metadata.get("deletionTimestamp"))
+    if deleting and operation is not Operation.DELETE:
         return True
     annotations = metadata.get("annotations") or {}
-    if annotations.get(constants.OPERATION) not in _TRIGGERS:
+    # Who deletes again may have mended something, or given up what we wait for.
+    if annotations.get(constants.OPERATION) not in _TRIGGERS and not deleting:
         return False
     # Where the annotation stays until the end, a new timestamp is what makes it a new request.
     before = running.object["metadata"].get("annotations") or {}

@@ -1,8 +1,9 @@
 """Workflows of a Shoot."""
 
 from workflows.shoot.delete import DeleteShoot
+from workflows.shoot.force_delete import ForceDeleteShoot
 from workflows.shoot.lifecycle import ShootLifecycle
 from workflows.shoot.reconcile import ReconcileShoot
 
-WORKFLOWS: list[type] = [ShootLifecycle, ReconcileShoot, DeleteShoot]
+WORKFLOWS: list[type] = [ShootLifecycle, ReconcileShoot, DeleteShoot, ForceDeleteShoot]
 """To be registered by a worker of queue ``garden``."""

@@ -33,6 +33,8 @@ class Memory(ApiModel):
 
     generation: int = 0
     operation: OperationType | None = None
+    forced: bool = False
+    """It was a deletion that gives up what the cloud holds."""
     version: str = ""
     """Of the code that ran the last attempt."""
     attempts: int = 0
@@ -52,6 +54,8 @@ class Run:
     """Values of the operation annotation that this answers."""
     resume: bool = False
     """Go on from the outcome of the attempt before."""
+    forced: bool = False
+    """A deletion that gives up what the cloud holds."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,10 @@ def decide(view: ShootView, memory: Memory, now: datetime, random: Random) -> De
         )
     if view.ignored:
         return Rest("the Shoot is to be ignored", state="Pending" if last is None else "")
-    if last is not None and last.state == "Failed" and _up_to_date(view, operation) and RETRY not in asked:
+    forced = view.deleting and view.force_delete
+    newly_forced = forced and not (memory.forced and _counts_on(view, memory, operation))
+    failed = last is not None and last.state == "Failed"
+    if failed and _up_to_date(view, operation) and RETRY not in asked and not newly_forced:
         ineffective = tuple(each for each in view.operations if each == RECONCILE)
         return Rest("the last operation failed; it waits for a change or `retry`", consume=ineffective)
     if not view.seed_exists or view.seed_fault:
@@ -120,8 +127,8 @@ def decide(view: ShootView, memory: Memory, now: datetime, random: Random) -> De
         return Rest(fault, until=SEED_GATE_RETRY, state="Error" if last else "Pending")
     consume = tuple(each for each in view.operations if each in (RECONCILE, RETRY))
     resume = _same(view, memory, operation) and bool(memory.outcome.failed or memory.outcome.canceled)
-    run = Run(operation, consume, resume)
-    if asked & {RECONCILE, RETRY} or last is None or not _up_to_date(view, operation):
+    run = Run(operation, consume, resume, forced)
+    if newly_forced or asked & {RECONCILE, RETRY} or last is None or not _up_to_date(view, operation):
         return run
     if last.state in ("Error", "Pending"):
         pause = _pause(view, memory, now)
@@ -139,11 +146,12 @@ def responsible_seed(view: ShootView) -> str | None:
     return view.status_seed or view.spec_seed
 
 
-def overtakes(view: ShootView | None, generation: int, operation: OperationType) -> bool:
+def overtakes(view: ShootView | None, generation: int, operation: OperationType, *, forced: bool = False) -> bool:
     """Whether what is seen now asks for another operation than the running one."""
     if view is None:
         return False
-    return view.generation > generation or (view.deleting and operation is not OperationType.DELETE)
+    deletes_otherwise = operation is not OperationType.DELETE or (view.force_delete and not forced)
+    return view.generation > generation or (view.deleting and deletes_otherwise)
 
 
 def state_after_failure(failed: tuple[FailedTask, ...], cycle_start: datetime, now: datetime) -> str:
@@ -159,6 +167,7 @@ def remember(memory: Memory, view: ShootView, operation: OperationType) -> Memor
         update={
             "generation": view.generation,
             "operation": operation,
+            "forced": view.deleting and view.force_delete,
             "version": view.our_version,
             "attempts": attempts,
             "outcome": memory.outcome if _same(view, memory, operation) else FlowOutcome(),
@@ -181,7 +190,8 @@ def _up_to_date(view: ShootView, operation: OperationType) -> bool:
 
 
 def _counts_on(view: ShootView, memory: Memory, operation: OperationType) -> bool:
-    return memory.generation == view.generation and memory.operation is operation
+    same_kind = memory.operation is operation and memory.forced == (view.deleting and view.force_delete)
+    return memory.generation == view.generation and same_kind
 
 
 def _same(view: ShootView, memory: Memory, operation: OperationType) -> bool:

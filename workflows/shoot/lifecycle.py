@@ -5,6 +5,7 @@ meet. Watchers wake it; it reads the Shoot itself. Decision: ``workflows.shoot.d
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.shoot import decision
     from workflows.shoot.decision import Decision, Memory, Release, Rest, Run
     from workflows.shoot.delete import DeleteShoot
+    from workflows.shoot.force_delete import ForceDeleteShoot
     from workflows.shoot.reconcile import ReconcileShoot
 
 _AFTER_REFUSAL = timedelta(minutes=1)
@@ -82,10 +84,20 @@ def lifecycle_id(shoot: ShootRef) -> str:
     return f"shoot/{shoot.namespace}/{shoot.name}/{shoot.uid}"
 
 
-def operation_id(shoot: ShootRef, operation: OperationType, generation: int, attempt: int) -> str:
+def operation_id(
+    shoot: ShootRef, operation: OperationType, generation: int, attempt: int, *, forced: bool = False
+) -> str:
     """Workflow id of one attempt of an operation."""
-    kind = "delete" if operation is OperationType.DELETE else "reconcile"
+    kind = "reconcile"
+    if operation is OperationType.DELETE:
+        kind = "force-delete" if forced else "delete"
     return f"{lifecycle_id(shoot)}/{kind}/{generation}-{attempt}"
+
+
+def _flow_of(operation: OperationType, *, forced: bool) -> Callable[[Any, FlowInput], Awaitable[FlowOutcome]]:
+    if operation is not OperationType.DELETE:
+        return ReconcileShoot.run
+    return ForceDeleteShoot.run if forced else DeleteShoot.run
 
 
 @workflow.defn
@@ -198,11 +210,11 @@ class ShootLifecycle:
             deadline=started.retry_cycle_start + decision.RETRY_DURATION,
             kept=self._memory.outcome,
         )
-        flow = DeleteShoot.run if task.operation is OperationType.DELETE else ReconcileShoot.run
+        forced = self._memory.forced
         child = await workflow.start_child_workflow(
-            flow,
+            _flow_of(task.operation, forced=forced),
             FlowInput(task=task, facts=started.facts, attempt=attempt),
-            id=operation_id(self._shoot, task.operation, task.generation, attempt.number),
+            id=operation_id(self._shoot, task.operation, task.generation, attempt.number, forced=forced),
             task_queue=GARDEN_QUEUE,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
@@ -235,7 +247,7 @@ class ShootLifecycle:
             await workflow.wait_condition(lambda: self._woken)
             self._woken = False
             view = await self._look()
-            if decision.overtakes(view, task.generation, task.operation):
+            if decision.overtakes(view, task.generation, task.operation, forced=self._memory.forced):
                 break
         self._show(f"{task.operation} is running; what is newer waits for it to end or to meet an error")
         if self._progress.child is None:

@@ -189,6 +189,34 @@ def test_an_operation_is_checked_when_it_is_asked_for(value, state, complaint):
     assert not check_operations(asked, asked)  # it stays until the operation starts
 
 
+@pytest.mark.parametrize(
+    ("deleting", "codes", "complaint"),
+    [
+        (False, ["ERR_INFRA_UNAUTHENTICATED"], "delete it first"),
+        (True, [], "only after the deletion has failed"),
+        (True, ["ERR_INFRA_QUOTA_EXCEEDED"], "only after the deletion has failed"),
+        (True, ["ERR_CLEANUP_CLUSTER_RESOURCES"], ""),
+        (True, ["ERR_CONFIGURATION_PROBLEM"], ""),
+        (True, ["ERR_INFRA_DEPENDENCIES"], ""),
+        (True, ["ERR_INFRA_UNAUTHENTICATED"], ""),
+        (True, ["ERR_INFRA_UNAUTHORIZED"], ""),
+    ],
+)
+def test_force_deletion_is_for_deletions_that_failed_and_cannot_be_mended(deleting, codes, complaint):
+    """It leaves machines and disks in the cloud, which somebody pays for."""
+    status = {"lastErrors": [{"description": "it does not work", "codes": codes}]}
+    old = Shoot.of(SHOOT | {"status": status})
+    if deleting:
+        old = Shoot.of(changed(SHOOT, "metadata.deletionTimestamp", "2026-11-21T12:00:00Z") | {"status": status})
+    asked = old.model_copy(deep=True)
+    asked.metadata.annotate("confirmation.gardener.cloud/force-deletion", "true")
+    found = check_operations(asked, old)
+    assert complaint in str(found)
+    assert bool(found) == bool(complaint)
+    assert not check_operations(asked, asked)
+    assert "cannot be taken back" in str(check_operations(old, asked))
+
+
 @pytest.mark.parametrize(("word", "refused"), [("true", False), ("false", True), (None, True)])
 def test_a_deletion_needs_its_confirmation(word, refused):
     subject = shoot()

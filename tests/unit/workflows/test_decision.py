@@ -223,6 +223,33 @@ def test_only_something_newer_overtakes() -> None:
     assert not overtakes(seen(deleting=True), 3, D)
     assert not overtakes(seen(), 3, R)
     assert not overtakes(None, 3, R)
+    assert overtakes(seen(deleting=True, force_delete=True), 3, D)
+    assert not overtakes(seen(deleting=True, force_delete=True), 3, D, forced=True)
+
+
+@pytest.mark.parametrize("state", ["Failed", "Error", "Processing"])
+def test_giving_up_the_cloud_is_a_new_deletion_whatever_became_of_the_ordinary_one(state: str) -> None:
+    """Row 3 of 1.1. Nobody who asks for it wants to wait for the pause after an error."""
+    view = seen(deleting=True, force_delete=True, last_operation=last(D, state))
+    before = remember(Memory(), seen(deleting=True), D).model_copy(update={"ended": NOW})
+    step = decided(view, before)
+    assert isinstance(step, Run)
+    assert (step.operation, step.forced, step.resume) == (D, True, False)
+    memory = remember(before, view, D)
+    assert (memory.forced, memory.attempts) == (True, 1)
+
+
+def test_a_force_deletion_that_failed_rests_until_it_is_retried() -> None:
+    view = seen(deleting=True, force_delete=True, last_operation=last(D, "Failed"))
+    memory = remember(Memory(), view, D)
+    assert isinstance(decided(view, memory), Rest)
+    again = decided(view.model_copy(update={"operations": ("retry",)}), memory)
+    assert isinstance(again, Run)
+    assert again.forced
+
+
+def test_the_annotation_alone_deletes_nothing() -> None:
+    assert isinstance(decided(seen(force_delete=True)), Rest)
 
 
 @given(
