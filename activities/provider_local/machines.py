@@ -22,6 +22,8 @@ CLASS_SECRET_LABEL = {"gardener.cloud/purpose": "machineclass"}
 FORCE_DELETION_LABEL = "force-deletion"
 """On a Machine, value ``True``: don't drain its node."""
 USER_DATA_KEY = "userData"
+DRAIN_BLOCKED = "FailedPrecondition"
+"""``lastOperation.errorCode`` of a Machine whose node cannot be drained: pods on it do not go."""
 
 OVERCOMMIT = 20
 """Machines request this fraction of their type's CPU and memory: the landscape's cloud is one small computer."""

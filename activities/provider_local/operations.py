@@ -4,9 +4,8 @@ Each works on one object of the extension API, which it reads itself.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from temporalio import activity
@@ -15,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from activities.errors import permanent
 from activities.heartbeat import heartbeating
 from activities.kube.cache import Cache, Caches
-from activities.kube.client import KubeClient
+from activities.kube.client import KubeClient, Objects
 from activities.provider_local.extension import (
     MANAGER,
     Extension,
@@ -28,7 +27,10 @@ from activities.provider_local.extension import (
 from activities.provider_local.infrastructure import InfrastructureActuator, cloud_profile_config
 from activities.provider_local.machines import (
     CLASS_SECRET_LABEL,
+    DRAIN_BLOCKED,
     FORCE_DELETION_LABEL,
+    NAME_LABEL,
+    POOL_LABEL,
     WantedDeployment,
     machine_class,
     machine_class_secret,
@@ -50,8 +52,9 @@ from api.resources import (
 )
 
 JOIN_SECONDS = 300.0
-"""Machines get this long to join in one run. Source: Gardener's generic Worker actuator."""
+"""So long nothing may change while machines join or leave. Source: Gardener's generic Worker actuator."""
 DELETE_SECONDS = 600.0
+"""As before, where machines only leave."""
 
 
 class ExtensionTask(ApiModel):
@@ -101,18 +104,17 @@ class ProviderLocalActivities:
     async def wait_machines(self, task: ExtensionTask) -> None:
         """Wait until as many machines as wanted have joined, all of the wanted class."""
         worker = await self._worker(task)
-        names = [each.name for each in _wanted(worker)]
-        deployments = self._caches.of(MACHINE_DEPLOYMENT, task.namespace)
-        machines = self._caches.of(MACHINE, task.namespace)
-        started = datetime.now(UTC)
-        for name in names:
-            # What a deployment's controller knows may be older than what was written just now.
-            live = await self._seed.get(MACHINE_DEPLOYMENT, name, task.namespace)
-            rolled_out = partial(_rolled_out, live["metadata"]["generation"])
-            joined = deployments.wait_for(name, task.namespace, rolled_out, JOIN_SECONDS)
-            await heartbeating(
-                _unless_refused(joined, machines, started), details=partial(_progress, deployments, name)
-            )
+        # What a deployment's controller knows may be older than what was written just now.
+        generations = {
+            each.name: (await self._seed.get(MACHINE_DEPLOYMENT, each.name, task.namespace))["metadata"]["generation"]
+            for each in _wanted(worker)
+        }
+
+        def missing(deployments: Cache, machines: Cache) -> Iterator[str]:
+            for name, generation in generations.items():
+                yield from _not_rolled_out(name, generation, deployments.get(name), machines.list())
+
+        await self._until_nothing(task, missing, JOIN_SECONDS)
 
     @activity.defn(name="provider_local.remove_unwanted_machines")
     async def remove_unwanted_machines(self, task: ExtensionTask) -> None:
@@ -120,11 +122,21 @@ class ProviderLocalActivities:
         worker = await self._worker(task)
         wanted = _wanted(worker)
         names = {each.name for each in wanted}
+        others = set()
         for deployment in await self._seed.list(MACHINE_DEPLOYMENT, task.namespace):
             metadata = deployment["metadata"]
-            if metadata["name"] not in names and not metadata.get("deletionTimestamp"):
+            if metadata["name"] in names:
+                continue
+            others.add(metadata["name"])
+            if not metadata.get("deletionTimestamp"):
                 await self._seed.delete(MACHINE_DEPLOYMENT, metadata["name"], task.namespace, uid=metadata["uid"])
-        await self._wait_no_machines_of_others(task, names)
+
+        def left(deployments: Cache, machines: Cache) -> Iterator[str]:
+            for name in sorted(others):
+                if deployments.get(name) is not None:
+                    yield f"{name} is being removed{_leaving(name, machines.list())}"
+
+        await self._until_nothing(task, left, DELETE_SECONDS)
         await self._delete_classes(task.namespace, keep={each.class_name for each in wanted})
 
     @activity.defn(name="provider_local.delete_machines")
@@ -143,20 +155,17 @@ class ProviderLocalActivities:
     @activity.defn(name="provider_local.wait_machines_deleted")
     async def wait_machines_deleted(self, task: ExtensionTask) -> None:
         """Wait until no machine is left, then delete what they were made from."""
-        machines = self._caches.of(MACHINE, task.namespace)
-        deployments = self._caches.of(MACHINE_DEPLOYMENT, task.namespace)
-        started = datetime.now(UTC)
         # Asked of the API server first: the caches may not know yet what was made a moment ago.
-        left = [
-            *(deployments.wait_for(each["metadata"]["name"], task.namespace, _gone, DELETE_SECONDS)
-              for each in await self._seed.list(MACHINE_DEPLOYMENT, task.namespace)),
-            *(machines.wait_for(each["metadata"]["name"], task.namespace, _gone, DELETE_SECONDS)
-              for each in await self._seed.list(MACHINE, task.namespace)),
-        ]  # fmt: skip
-        await heartbeating(
-            _unless_refused(asyncio.gather(*left), machines, started),
-            details=lambda: f"{len(machines.list())} machines left",
-        )
+        going = {
+            kind: [each["metadata"]["name"] for each in await self._seed.list(kind, task.namespace)]
+            for kind in (MACHINE_DEPLOYMENT, MACHINE)
+        }
+
+        def left(deployments: Cache, machines: Cache) -> Iterator[str]:
+            yield from (name for name in going[MACHINE] if machines.get(name) is not None)
+            yield from (name for name in going[MACHINE_DEPLOYMENT] if deployments.get(name) is not None)
+
+        await self._until_nothing(task, left, DELETE_SECONDS)
         await self._delete_classes(task.namespace, keep=set())
 
     @activity.defn(name="provider_local.delete_cloud_namespace")
@@ -222,15 +231,44 @@ class ProviderLocalActivities:
         for found in await self._seed.list(MACHINE_CLASS, worker.namespace):
             await self._seed.patch(MACHINE_CLASS, found["metadata"]["name"], worker.namespace, reference)
 
-    async def _wait_no_machines_of_others(self, task: ExtensionTask, names: set[str]) -> None:
+    async def _until_nothing(
+        self, task: ExtensionTask, missing: Callable[[Cache, Cache], Iterable[str]], patience: float
+    ) -> None:
+        """Wait until nothing is missing, asked again after each change of a deployment or machine.
+
+        Raises ApplicationError as soon as a machine is refused or kept in a way that only a user can mend;
+        TimeoutError once nothing has changed for ``patience`` seconds.
+        """
         deployments = self._caches.of(MACHINE_DEPLOYMENT, task.namespace)
-        others = [
-            each["metadata"]["name"]
-            for each in await self._seed.list(MACHINE_DEPLOYMENT, task.namespace)
-            if each["metadata"]["name"] not in names
-        ]
-        for name in others:
-            await heartbeating(deployments.wait_for(name, task.namespace, _gone, DELETE_SECONDS))
+        machines = self._caches.of(MACHINE, task.namespace)
+        started, state = datetime.now(UTC), ""
+        changed = asyncio.Event()
+
+        async def until_nothing() -> None:
+            nonlocal state
+            await asyncio.gather(deployments.synced(), machines.synced())
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + patience
+            while True:
+                changed.clear()
+                for machine in machines.list():
+                    _raise_for(machine, started)
+                before, state = state, "; ".join(missing(deployments, machines))
+                if not state:
+                    return
+                if state != before:
+                    deadline = loop.time() + patience
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
+
+        unsubscribe = [each.subscribe(lambda _: changed.set()) for each in (deployments, machines)]
+        try:
+            await heartbeating(until_nothing(), details=lambda: state)
+        except TimeoutError:
+            raise TimeoutError(f"nothing has changed for {patience:.0f} s: {state}") from None
+        finally:
+            for each in unsubscribe:
+                each()
 
     async def _delete_classes(self, namespace: str, keep: set[str]) -> None:
         used = {each["spec"]["class"]["name"] for each in await self._seed.list(MACHINE, namespace)}
@@ -272,56 +310,55 @@ def is_rolled_out(deployment: Mapping[str, Any], generation: int) -> bool:
     )
 
 
-def _rolled_out(generation: int, deployment: dict[str, Any] | None) -> bool:
-    return deployment is not None and is_rolled_out(deployment, generation)
-
-
-async def _unless_refused(wait: Awaitable[object], machines: Cache, since: datetime) -> None:
-    """Await something about machines, or fail as soon as the cloud refuses one in a way only a user can mend."""
-
-    def refused(cache: Cache) -> bool:
-        for machine in cache.list():
-            _raise_for(machine, since)
-        return False
-
-    waiting = asyncio.ensure_future(wait)
-    watching: asyncio.Future[object] = asyncio.ensure_future(machines.wait_until(refused, DELETE_SECONDS))
-    try:
-        done, _ = await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
-        (waiting if waiting in done else watching).result()
-    finally:
-        for task in (waiting, watching):
-            task.cancel()
-        await asyncio.gather(waiting, watching, return_exceptions=True)
-
-
-def _progress(deployments: Cache, name: str) -> str:
+def _not_rolled_out(
+    name: str, generation: int, deployment: Mapping[str, Any] | None, machines: Objects
+) -> Iterator[str]:
     """One line about a deployment that is not done."""
-    deployment = deployments.get(name)
     if deployment is None:
-        return f"{name}: not seen yet"
-    available = (deployment.get("status") or {}).get("availableReplicas", 0)
-    return f"{name}: {available} of {deployment['spec'].get('replicas', 0)} machines have joined"
+        yield f"{name}: not seen yet"
+        return
+    replicas = deployment["spec"].get("replicas", 0)
+    # Those that are deleted count no more for the deployment, but are there until their nodes are drained.
+    own = [each for each in machines if (each["metadata"].get("labels") or {}).get(NAME_LABEL) == name]
+    if is_rolled_out(deployment, generation) and len(own) <= replicas:
+        return
+    status = deployment.get("status") or {}
+    yield (
+        f"{name}: {status.get('availableReplicas', 0)} of {replicas} machines have joined,"
+        f" {status.get('updatedReplicas', 0)} are new{_leaving(name, own)}"
+    )
+
+
+def _leaving(name: str, machines: Objects) -> str:
+    """What is said of machines of a deployment that are being deleted."""
+    told = [
+        f"{each['metadata']['name']} leaves ({_last_operation(each).get('description', '')})"
+        for each in machines
+        if (each["metadata"].get("labels") or {}).get(NAME_LABEL) == name and each["metadata"].get("deletionTimestamp")
+    ]
+    return "".join(f", {each}" for each in told)
 
 
 _CODES = {
     "Unauthenticated": ErrorCode.INFRA_UNAUTHENTICATED,
     "PermissionDenied": ErrorCode.INFRA_UNAUTHORIZED,
     "InvalidArgument": ErrorCode.CONFIGURATION_PROBLEM,
-    "ResourceExhausted": ErrorCode.INFRA_RESOURCES_DEPLETED,
+    DRAIN_BLOCKED: ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
 }
-"""Codes of the machine controller manager that mean more than try again."""
+"""Codes of the machine controller manager that somebody has to hear of now; ours for them."""
 
 
 def _raise_for(machine: Mapping[str, Any], since: datetime) -> None:
     """Raise what a machine was refused since then. What is older may have been mended meanwhile."""
-    last = (machine.get("status") or {}).get("lastOperation") or {}
+    last = _last_operation(machine)
     code = _CODES.get(last.get("errorCode") or "")
-    if last.get("state") != "Failed" or code is None or code.retryable:
+    if last.get("state") != "Failed" or code is None:
         return
     if datetime.fromisoformat(last["lastUpdateTime"]) >= since.replace(microsecond=0):
-        raise permanent(code, f"machine {machine['metadata']['name']}: {last.get('description', '')}")
+        labels = ((machine["spec"].get("nodeTemplate") or {}).get("metadata") or {}).get("labels") or {}
+        pool = f"pool {labels[POOL_LABEL]}: " if POOL_LABEL in labels else ""
+        raise permanent(code, f"{pool}machine {machine['metadata']['name']}: {last.get('description', '')}")
 
 
-def _gone(found: dict[str, Any] | None) -> bool:
-    return found is None
+def _last_operation(machine: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (machine.get("status") or {}).get("lastOperation") or {}

@@ -19,7 +19,7 @@ class MachineControllerManagerConfig(ApiModel):
     needs in its own namespace: ``machine.sapcloud.io`` machinedeployments, machinesets, machines,
     machineclasses and their ``/status`` (all verbs), and secrets (get, list, watch). In the shoot, the
     user of ``shoot_kubeconfig`` needs: nodes (get, list, watch, patch, delete), pods (list, delete),
-    pods/eviction (create), and in kube-system secrets (create, get, delete).
+    pods/eviction (create), poddisruptionbudgets (list), and in kube-system secrets (create, get, delete).
     """
 
     namespace: str

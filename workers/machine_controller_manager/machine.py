@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio.exceptions import ApplicationError
@@ -11,7 +11,7 @@ from activities.kube.cache import Cache, Caches, Key
 from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.controller import Controller, Requeue
 from activities.kube.errors import ApiError, Conflict, NotFound
-from activities.provider_local.machines import FORCE_DELETION_LABEL
+from activities.provider_local.machines import DRAIN_BLOCKED, FORCE_DELETION_LABEL
 from api.errors import ErrorCode
 from api.resources import MACHINE, MACHINE_CLASS, NODE
 from workers.machine_controller_manager import nodes
@@ -19,6 +19,7 @@ from workers.machine_controller_manager.bootstrap import delete_token, ensure_to
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
 from workers.machine_controller_manager.driver import MACHINE_LABEL, Driver
 from workers.machine_controller_manager.machine_set import NODE_LABEL
+from workers.machine_controller_manager.nodes import StayingPod
 from workers.machine_controller_manager.objects import (
     age_of,
     duration,
@@ -36,6 +37,11 @@ _RETRY_SECONDS = 5.0
 """Between tries of what only somebody else can make possible; short, since somebody may wait for it."""
 _DRAIN_SECONDS = 2.0
 """Between looks at a node that is being emptied."""
+_EVICTION_SECONDS = 20
+"""What one of a machine's ``maxEvictRetries`` stands for. Source: machine-controller-manager's pause between two."""
+_PATIENCE = timedelta(minutes=5)
+"""A drain that takes longer, or half of its timeout, is reported as a fault though it may yet end well."""
+_LISTED_PODS = 5
 _UNREADY_DRAIN = timedelta(minutes=5)
 """A node that has been unready for so long is not drained: nothing there would answer. As Gardener's."""
 
@@ -186,8 +192,8 @@ class MachineController:
             description = "Deleting without a drain" if forced else "Draining the node"
             await self._write_phase(machine, "Terminating", "Delete", "Processing", description)
         name = machine["metadata"]["name"]
-        if not forced and await self._is_occupied(machine):
-            return Requeue(_DRAIN_SECONDS)
+        if not forced and (staying := await self._drain(machine)):
+            return await self._report_drain(machine, staying)
         class_ = await self._seed.find(MACHINE_CLASS, machine["spec"]["class"]["name"], self._namespace)
         if class_ is not None:
             await self._watch_pods(class_)
@@ -200,18 +206,37 @@ class MachineController:
             _log.info("machine %s was deleted", name)
         return None
 
-    async def _is_occupied(self, machine: Object) -> bool:
-        """Drain the node; False once it is empty, or may not be waited for any longer."""
+    async def _drain(self, machine: Object) -> list[StayingPod]:
+        """Drain the node; returns what has to be waited for: nothing once it is empty, or its time is over."""
         name = machine["metadata"]["name"]
         node = self._nodes.get(name)
         if node is None or _unready_for(node) > _UNREADY_DRAIN:
-            return False
-        allowed = duration(machine["spec"].get("drainTimeout"), self._config.drain_timeout)
-        if age_of(machine["metadata"]["deletionTimestamp"]) >= allowed:
+            return []
+        since, allowed = age_of(machine["metadata"]["deletionTimestamp"]), self._drain_timeout(machine)
+        if since >= allowed:
             _log.warning("machine %s is deleted though its node is not empty after %s", name, allowed)
-            return False
-        left = await nodes.drain(self._shoot, name)
-        return left > 0
+            return []
+        retries = machine["spec"].get("maxEvictRetries")
+        evict = retries is None or since < timedelta(seconds=retries * _EVICTION_SECONDS)
+        return await nodes.drain(self._shoot, name, evict=evict)
+
+    async def _report_drain(self, machine: Object, staying: list[StayingPod]) -> Requeue:
+        """Show who is waited for, and as a fault if that takes long or would take for ever."""
+        since, allowed = age_of(machine["metadata"]["deletionTimestamp"]), self._drain_timeout(machine)
+        stuck = [each for each in staying if each.hopeless]
+        if not stuck and since < min(_PATIENCE, allowed / 2):
+            description = f"Draining the node, {len(staying)} pods are left"
+            await self._write_phase(machine, "Terminating", "Delete", "Processing", description)
+            return Requeue(_DRAIN_SECONDS)
+        shown = stuck or staying
+        more = f"; and {len(shown) - _LISTED_PODS} more" if len(shown) > _LISTED_PODS else ""
+        until = datetime.fromisoformat(machine["metadata"]["deletionTimestamp"]) + allowed
+        description = (
+            f"node {machine['metadata']['name']} cannot be drained: {'; '.join(map(str, shown[:_LISTED_PODS]))}{more};"
+            f" let them go, or they are deleted with their machine at {until:%Y-%m-%dT%H:%M:%SZ}"
+        )
+        await self._write_phase(machine, "Terminating", "Delete", "Failed", description, code=DRAIN_BLOCKED)
+        return Requeue(_RETRY_SECONDS)
 
     async def _clean_shoot(self, machine: Object, *, forced: bool) -> None:
         try:
@@ -240,6 +265,9 @@ class MachineController:
             self._watched.add(pods)
             self._controller.watch(pods, keys=self._machine_of_pod, when=lambda event: event.type == "DELETED")
         return pods
+
+    def _drain_timeout(self, machine: Object) -> timedelta:
+        return duration(machine["spec"].get("drainTimeout"), self._config.drain_timeout)
 
     def _creation_timeout(self, machine: Object) -> timedelta:
         return duration(machine["spec"].get("creationTimeout"), self._config.creation_timeout)

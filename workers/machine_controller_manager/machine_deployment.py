@@ -24,6 +24,12 @@ from workers.machine_controller_manager.objects import (
 )
 
 _HASH_LABEL = "machine-template-hash"
+_PREFER_NO_SCHEDULE = {
+    "key": "deployment.machine.sapcloud.io/prefer-no-schedule",
+    "value": "True",
+    "effect": "PreferNoSchedule",
+}
+"""On nodes that will be replaced: a pod that leaves one of them should not have to leave the next one, too."""
 
 
 class MachineDeploymentController:
@@ -70,8 +76,16 @@ class MachineDeploymentController:
             first = int(found["spec"].get("replicas") or 0) if not old else 0
             new = await self._create(found, first)
         if not found["spec"].get("paused"):
+            for each in sets:
+                if each is not new:
+                    await self._share_settings(found, each)
             await self._scale(found, new, old)
         await write_status(self._seed, MACHINE_DEPLOYMENT, found, status(found, new, old))
+
+    async def _share_settings(self, found: Object, old: Object) -> None:
+        live, wanted = old["spec"]["template"]["spec"], leaving_template(old, _template(found))
+        if live != wanted:
+            await self._patch(old, {"spec": {"template": {"spec": replacing(live, wanted)}}})
 
     async def _scale(self, found: Object, new: Object, old: Objects) -> None:
         plan = plan_scaling(found["spec"], new, old)
@@ -135,6 +149,18 @@ def new_set(found: Mapping[str, Any], replicas: int) -> Object:
             "template": {**template, "metadata": {**(template.get("metadata") or {}), "labels": labels}},
         },
     }
+
+
+def leaving_template(old: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
+    """What machines of an old set are: of their own class, and with a taint that sends pods to new nodes first.
+
+    Timeouts follow the deployment: whoever lengthens one while a drain is stuck means this drain.
+    """
+    own = old["spec"]["template"]["spec"]
+    node = own.get("nodeTemplate") or {}
+    taints = [each for each in (node.get("spec") or {}).get("taints") or [] if each != _PREFER_NO_SCHEDULE]
+    node = {**node, "spec": {**(node.get("spec") or {}), "taints": [*taints, _PREFER_NO_SCHEDULE]}}
+    return {**template["spec"], "class": own["class"], "nodeTemplate": node}
 
 
 @dataclass(frozen=True)

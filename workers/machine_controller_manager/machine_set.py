@@ -73,6 +73,7 @@ class MachineSetController:
         machines = await self._machines(found)
         if is_deleting(found):
             for machine in machines:
+                await self._sync(found, machine)
                 await self._delete(machine)
             if not machines:
                 await release(self._seed, MACHINE_SET, found)
@@ -90,7 +91,7 @@ class MachineSetController:
         for machine in surplus(active, len(active) - wanted):
             await self._delete(machine)
             active.remove(machine)
-        for machine in active:
+        for machine in [*active, *filter(is_deleting, machines)]:
             await self._sync(found, machine)
         await write_status(self._seed, MACHINE_SET, found, status(found, active))
 

@@ -2,15 +2,15 @@
 
 import asyncio
 import json
-import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from activities.kube.client import KubeClient, Object, Objects
 from activities.kube.errors import ApiError, NotFound
-from api.resources import NODE, POD
-
-_log = logging.getLogger(__name__)
+from api.labels import matches
+from api.meta import LabelSelector
+from api.resources import NODE, POD, POD_DISRUPTION_BUDGET
 
 _LAST_APPLIED = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
 """On a Node: what its machine's template brought last, so that it can be taken away again."""
@@ -71,19 +71,35 @@ def _taints(live: Objects, last: Objects, wanted: Objects) -> Objects:
     return [each for each in live if key(each) not in ours] + list(wanted)
 
 
-async def drain(shoot: KubeClient, name: str) -> int:
-    """Cordon a node and ask each pod on it to go; returns how many are still there.
+@dataclass(frozen=True)
+class StayingPod:
+    """A pod that still keeps a node from being taken away."""
+
+    name: str
+    """With its namespace."""
+    why: str
+    hopeless: bool = False
+    """Only somebody else's change can let it go."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.why}"
+
+
+async def drain(shoot: KubeClient, name: str, *, evict: bool = True) -> list[StayingPod]:
+    """Cordon a node and ask each pod on it to go; returns those that are still there.
 
     A PodDisruptionBudget may refuse: that pod is asked again with the next call. Pods of DaemonSets,
-    static pods and those that have ended are not waited for.
+    static pods and those that have ended are not waited for. Without ``evict`` budgets are not asked.
     """
     try:
         await shoot.patch(NODE, name, None, {"spec": {"unschedulable": True}})
     except NotFound:
-        return 0
-    pods = [each for each in await pods_on(shoot, name) if is_evictable(each)]
-    await asyncio.gather(*(_evict(shoot, each) for each in pods if not each["metadata"].get("deletionTimestamp")))
-    return len(pods)
+        return []
+    pods = sorted(filter(is_evictable, await pods_on(shoot, name)), key=_named)
+    refusals = await asyncio.gather(*(_dismiss(shoot, each, evict=evict) for each in pods))
+    spaces = {each["metadata"]["namespace"] for each, refusal in zip(pods, refusals, strict=True) if refusal}
+    budgets = [each for space in sorted(spaces) for each in await shoot.list(POD_DISRUPTION_BUDGET, space)]
+    return [_staying(each, refusal, budgets) for each, refusal in zip(pods, refusals, strict=True)]
 
 
 async def pods_on(shoot: KubeClient, name: str) -> Objects:
@@ -114,18 +130,63 @@ def is_evictable(pod: Mapping[str, Any]) -> bool:
     return all(owner["kind"] != "DaemonSet" for owner in metadata.get("ownerReferences") or [])
 
 
-async def _evict(shoot: KubeClient, pod: Object) -> None:
+async def _dismiss(shoot: KubeClient, pod: Object, *, evict: bool) -> ApiError | None:
+    """Ask a pod to go, unless it is going; returns the refusal."""
     metadata = pod["metadata"]
-    eviction = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-        "deleteOptions": {"preconditions": {"uid": metadata["uid"]}},
-    }
-    path = POD.path(metadata["namespace"], metadata["name"], "eviction")
+    if metadata.get("deletionTimestamp"):
+        return None
+    name, namespace, uid = metadata["name"], metadata["namespace"], metadata["uid"]
     try:
-        await shoot.request("POST", path, body=eviction)
+        if not evict:
+            await shoot.delete(POD, name, namespace, uid=uid)
+            return None
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        await shoot.request("POST", POD.path(namespace, name, "eviction"), body=eviction)
     except ApiError as error:
-        # 429: its budget has no room now. Whatever else it is, the drain's timeout ends it.
-        if error.status not in (404, 409):
-            _log.info("pod %s/%s is not evicted yet: %s", metadata["namespace"], metadata["name"], error)
+        # 404: it is gone; 409: another pod has its name by now. Whatever else it is, the drain's timeout ends it.
+        return None if error.status in (404, 409) else error
+    return None
+
+
+def _staying(pod: Object, refusal: ApiError | None, budgets: Objects) -> StayingPod:
+    if refusal is None:
+        return StayingPod(_named(pod), "it is ending")
+    labels = pod["metadata"].get("labels") or {}
+    own = [
+        each
+        for each in budgets
+        if each["metadata"]["namespace"] == pod["metadata"]["namespace"]
+        and matches(LabelSelector.model_validate(each["spec"].get("selector") or {}), labels)
+    ]
+    names = " and ".join(f"PodDisruptionBudget {_named(each)}" for each in own)
+    if len(own) > 1:
+        return StayingPod(_named(pod), f"{names} select it, evictions obey only one", hopeless=True)
+    if refusal.status != 429 or not own:
+        return StayingPod(_named(pod), f"its eviction was refused: {refusal.status} {refusal.reason}")
+    if _never_permits(own[0]):
+        # In the words of Gardener's machine-controller-manager, which others look for.
+        return StayingPod(_named(pod), f"{names} is misconfigured and requires zero voluntary evictions", hopeless=True)
+    return StayingPod(_named(pod), f"{names} permits no eviction now")
+
+
+def _never_permits(budget: Mapping[str, Any]) -> bool:
+    """Whether all pods of a budget are well and still none may go."""
+    status = budget.get("status") or {}
+    expected = status.get("expectedPods", 0)
+    return bool(
+        status.get("observedGeneration") == budget["metadata"].get("generation")
+        and expected > 0
+        and status.get("currentHealthy", 0) >= expected
+        and status.get("disruptionsAllowed", 0) == 0
+        # As many healthy ones are asked for as there are: maxUnavailable 0, or minAvailable of all.
+        and status.get("desiredHealthy", 0) >= expected
+    )
+
+
+def _named(item: Mapping[str, Any]) -> str:
+    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"

@@ -8,13 +8,14 @@ with workflow.unsafe.imports_passed_through():
     from activities.provider_local.operations import ExtensionTask, ProviderLocalActivities
     from workflows.provider_local import options
 
-JOIN = timedelta(minutes=5)
+ROLL = timedelta(hours=12)
+"""Machines of a pool leave one by one, each in up to its drain timeout; steps that make no progress end sooner."""
 DELETE = timedelta(minutes=10)
 
 
 @workflow.defn
 class ReconcileWorker:
-    """deploy -> wait until joined -> remove what the spec no longer asks for.
+    """deploy -> wait until joined and rolled -> remove what the spec no longer asks for.
 
     Source: spec/extensions.md 3 (Worker).
     """
@@ -27,13 +28,13 @@ class ReconcileWorker:
         )
         _enter(task, "waiting until machines have joined")
         await workflow.execute_activity_method(
-            ProviderLocalActivities.wait_machines, task, **options.wait("Wait until machines have joined", JOIN)
+            ProviderLocalActivities.wait_machines, task, **options.wait("Wait until machines have joined", ROLL)
         )
         _enter(task, "removing what is not wanted any more")
         await workflow.execute_activity_method(
             ProviderLocalActivities.remove_unwanted_machines,
             task,
-            **options.wait("Remove unwanted machines", DELETE),
+            **options.wait("Remove unwanted machines", ROLL),
         )
         _enter(task, "done")
 

@@ -12,7 +12,8 @@ import yaml
 
 from activities.kube.cache import Caches
 from activities.kube.errors import ApiError, Unauthorized, Unreachable
-from api.resources import MACHINE, MACHINE_CLASS, NODE, POD, SECRET
+from activities.provider_local.machines import DRAIN_BLOCKED
+from api.resources import MACHINE, MACHINE_CLASS, NODE, POD, POD_DISRUPTION_BUDGET, SECRET
 from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
 from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
@@ -288,6 +289,89 @@ async def test_a_deleted_machine_is_drained_before_it_is_stopped(world: World) -
     assert not world.shoot.of(NODE)
     evictions = [path for method, path, _ in world.shoot.requests if method == "POST"]
     assert evictions == ["/api/v1/namespaces/default/pods/app/eviction"] * 2
+
+
+def budget(name: str = "app", **status: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "app"}}},
+        "status": {"observedGeneration": 1, **status},
+    }
+
+
+NEVER = {"expectedPods": 1, "currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0}
+LATER = {"expectedPods": 2, "currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0}
+
+
+async def occupy(world: World, *budgets: dict[str, Any], **spec: Any) -> None:
+    """A machine with one pod that may not be evicted."""
+
+    async def evict(_method: str, _path: str, **_: Any) -> Any:
+        raise ApiError(429, "TooManyRequests", "evicting")
+
+    world.shoot.request = evict  # type: ignore[method-assign]
+    await world.add_machine(**spec)
+    await world.seed.until(lambda: world.phase == "Pending")
+    await world.add_node()
+    await world.seed.until(lambda: world.phase == "Running")
+    await world.shoot.create(pod("app", labels={"app": "app"}))
+    for each in budgets:
+        made = await world.shoot.create(each)
+        await world.shoot.patch(
+            POD_DISRUPTION_BUDGET, made["metadata"]["name"], "default", {"status": each["status"]}, subresource="status"
+        )
+    await world.seed.delete(MACHINE, NAME, NAMESPACE)
+    await world.seed.until(lambda: world.last_operation.get("type") == "Delete")
+
+
+async def test_a_budget_that_never_permits_an_eviction_is_named_at_once_with_its_pod(world: World) -> None:
+    async with world.controller():
+        await occupy(world, budget(**NEVER))
+        await world.seed.until(lambda: world.last_operation["state"] == "Failed")
+
+    assert world.last_operation["errorCode"] == DRAIN_BLOCKED
+    described = world.last_operation["description"]
+    expected = "default/app: PodDisruptionBudget default/app is misconfigured and requires zero voluntary evictions"
+    assert f"node {NAME} cannot be drained: {expected}" in described
+    assert world.machine is not None
+    deleted = datetime.fromisoformat(world.machine["metadata"]["deletionTimestamp"])
+    assert f"at {deleted + timedelta(hours=2):%Y-%m-%dT%H:%M:%SZ}" in described
+
+
+async def test_two_budgets_for_one_pod_are_named(world: World) -> None:
+    async with world.controller():
+        await occupy(world, budget("one", **LATER), budget("two", **LATER))
+        await world.seed.until(lambda: world.last_operation["state"] == "Failed")
+
+    assert "PodDisruptionBudget default/one and PodDisruptionBudget default/two" in world.last_operation["description"]
+
+
+async def test_a_budget_without_room_now_is_no_fault_until_half_of_the_timeout_is_over(world: World) -> None:
+    async with world.controller():
+        await occupy(world, budget(**LATER), drainTimeout="3s")
+        await world.seed.until(lambda: "1 pods are left" in world.last_operation["description"])
+        assert world.last_operation["state"] == "Processing"
+        await world.seed.until(lambda: world.last_operation["state"] == "Failed")
+
+    assert "default/app: PodDisruptionBudget default/app permits no eviction now" in world.last_operation["description"]
+
+
+async def test_after_its_timeout_a_machine_goes_with_its_pods(world: World) -> None:
+    async with world.controller():
+        await occupy(world, budget(**LATER), drainTimeout="2s")
+        await world.seed.until(lambda: world.machine is None)
+
+    assert not world.shoot.of(POD)
+
+
+async def test_after_its_retries_pods_are_deleted_instead_of_evicted(world: World) -> None:
+    async with world.controller():
+        await occupy(world, budget(**NEVER), maxEvictRetries=0)
+        await world.seed.until(lambda: world.machine is None)
+
+    assert ("delete", "Pod", "app") in world.shoot.requests
 
 
 async def test_a_cluster_that_goes_as_a_whole_is_not_drained(world: World) -> None:

@@ -187,6 +187,38 @@ async def test_a_new_class_rolls_over_without_ever_having_too_few(seed: FakeClus
         await seed.until(lambda: len(seed.of(MACHINE_SET)) == 1)
 
 
+async def test_pods_of_a_machine_that_will_be_replaced_are_sent_to_new_ones(seed: FakeCluster) -> None:
+    """And a drain's timeout that is changed while it is stuck is that of this drain."""
+    await seed.create(deployment(1))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 1)
+        await run_all(seed)
+        await seed.until(lambda: available(seed) == 1)
+        (old,) = machines(seed)
+
+        def spec_of_old() -> dict[str, Any]:
+            spec: dict[str, Any] = seed.objects[MACHINE, NAMESPACE, old["metadata"]["name"]]["spec"]
+            return spec
+
+        change = {"class": {"name": "class-b"}, "nodeTemplate": {"metadata": {"labels": {"new": "yes"}}}}
+        await seed.patch(MACHINE_DEPLOYMENT, "pool-z1", NAMESPACE, {"spec": {"template": {"spec": change}}})
+        await seed.until(lambda: (spec_of_old()["nodeTemplate"].get("spec") or {}).get("taints"))
+        (taint,) = spec_of_old()["nodeTemplate"]["spec"]["taints"]
+        assert taint["key"] == "deployment.machine.sapcloud.io/prefer-no-schedule"
+        assert taint["effect"] == "PreferNoSchedule"
+        assert spec_of_old()["nodeTemplate"]["metadata"]["labels"] == {}, "that is the new ones' alone"
+        await seed.until(lambda: len(machines(seed)) == 2)
+        await run_all(seed)
+        await seed.until(lambda: old["metadata"]["name"] not in {each["metadata"]["name"] for each in machines(seed)})
+        await seed.patch(
+            MACHINE_DEPLOYMENT, "pool-z1", NAMESPACE, {"spec": {"template": {"spec": {"drainTimeout": "1m"}}}}
+        )
+        await seed.until(lambda: spec_of_old().get("drainTimeout") == "1m")
+
+    assert len(machines(seed)) == 1
+    assert "spec" not in machines(seed)[0]["spec"]["nodeTemplate"]
+
+
 async def test_new_labels_reach_machines_without_replacing_them(seed: FakeCluster) -> None:
     await seed.create(deployment(1))
     async with controllers(seed):

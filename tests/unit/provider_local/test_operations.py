@@ -18,6 +18,7 @@ from temporalio.worker import Worker
 from activities.kube.cache import Caches
 from activities.kube.errors import Unauthorized
 from activities.provider_local.infrastructure import InfrastructureActuator
+from activities.provider_local.machines import DRAIN_BLOCKED
 from activities.provider_local.operations import ProviderLocalActivities
 from api.resources import (
     INFRASTRUCTURE,
@@ -250,6 +251,66 @@ async def test_a_machine_that_the_cloud_refuses_ends_the_wait_with_its_code(prov
 
     assert provider.status["lastError"]["codes"] == ["ERR_INFRA_UNAUTHENTICATED"]
     assert "no entry" in provider.status["lastError"]["description"]
+
+
+async def add_leaving(provider: Provider, **last_operation: str) -> None:
+    """A machine of pool a that is deleted, and is there until its node is drained."""
+    machine = {
+        "apiVersion": "machine.sapcloud.io/v1alpha1",
+        "kind": "Machine",
+        "metadata": {
+            "name": "m",
+            "namespace": CONTROL_PLANE,
+            "labels": {"name": "shoot--dev--one-a-z1"},
+            "finalizers": ["mcm"],
+        },
+        "spec": {
+            "class": {"kind": "MachineClass", "name": "x"},
+            "nodeTemplate": {"metadata": {"labels": {"worker.gardener.cloud/pool": "a"}}},
+        },
+    }
+    await provider.seed.create(machine)
+    await provider.seed.create({**machine, "metadata": {**machine["metadata"], "name": "n", "finalizers": []}})
+    await provider.seed.delete(MACHINE, "m", CONTROL_PLANE)
+    status = {"lastOperation": {"type": "Delete", "state": "Processing", **last_operation}}
+    await provider.seed.patch(MACHINE, "m", CONTROL_PLANE, {"status": status}, subresource="status")
+
+
+async def test_a_rollout_is_not_done_while_an_old_machine_is_drained(provider: Provider) -> None:
+    await provider.trigger(pool("a"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.status.get("machineDeployments"))
+        await add_leaving(provider, description="Draining the node, 1 pods are left")
+        await provider.roll_out()
+        await asyncio.sleep(0.5)
+        assert provider.state == "Processing"
+        await provider.seed.patch(MACHINE, "m", CONTROL_PLANE, {"metadata": {"finalizers": []}})
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["rolled", "removed"])
+async def test_a_pool_that_can_never_drain_is_named_with_its_pods(provider: Provider, removed: bool) -> None:
+    await provider.trigger(pool("a"), pool("b"))
+    async with provider.running():
+        await provider.seed.until(lambda: len(provider.status.get("machineDeployments") or []) == 2)
+        if removed:
+            await provider.roll_out()
+            await provider.seed.until(lambda: provider.state == "Succeeded")
+            finalizer = {"metadata": {"finalizers": ["mcm"]}}
+            await provider.seed.patch(MACHINE_DEPLOYMENT, "shoot--dev--one-a-z1", CONTROL_PLANE, finalizer)
+            await provider.trigger(pool("b"), timestamp="2")
+            await provider.seed.until(
+                lambda: provider.seed.objects[MACHINE_DEPLOYMENT, CONTROL_PLANE, "shoot--dev--one-a-z1"][
+                    "metadata"
+                ].get("deletionTimestamp")
+            )
+        when = (datetime.now(UTC) + timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        fault = "node m cannot be drained: default/app: PodDisruptionBudget default/app is misconfigured"
+        await add_leaving(provider, state="Failed", errorCode=DRAIN_BLOCKED, description=fault, lastUpdateTime=when)
+        await provider.seed.until(lambda: provider.state == "Error")
+
+    assert provider.status["lastError"]["codes"] == ["ERR_RETRYABLE_CONFIGURATION_PROBLEM"]
+    assert provider.status["lastError"]["description"] == f"pool a: machine m: {fault}"
 
 
 async def test_an_old_refusal_does_not_end_a_new_wait(provider: Provider) -> None:
