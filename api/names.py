@@ -7,6 +7,9 @@ from typing import Any
 
 from api.operations import ShootTask
 
+_FIXED_KUBELET_SETTINGS = ("cpuManagerPolicy", "evictionHard", "kubeReserved")
+"""What scheduled pods count on: a node that had less for them after a restart of its kubelet would throw some out."""
+
 
 def technical_id(project: str, shoot: str) -> str:
     """Control-plane namespace in the seed."""
@@ -39,11 +42,13 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
     """Key of a pool's node configuration: a new key means new machines.
 
     ``gardener-node-agent-<pool>-<16 hex>`` over what a running node cannot take over: the Kubernetes
-    minor, machine type, image, volumes, container runtime, kubelet settings and the start times of
-    CA and service account key rotations. Source: spec/extensions.md 3.
+    minor, machine type, image, volumes, container runtime, what the kubelet reserves, and the start times of
+    CA and service account key rotations. Other settings of the kubelet reach running nodes by their node agents.
+    Source: spec/extensions.md 3; which settings: Gardener docs/usage/shoot-operations/shoot_updates.md.
     """
     kubernetes = pool.get("kubernetes") or {}
     version = kubernetes.get("version") or shoot["spec"]["kubernetes"]["version"]
+    kubelet = kubernetes.get("kubelet") or shoot["spec"]["kubernetes"].get("kubelet") or {}
     rotation = (shoot.get("status", {}).get("credentials") or {}).get("rotation") or {}
     started = {
         kind: (rotation.get(kind) or {}).get("lastInitiationTime")
@@ -53,8 +58,8 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
         "minor": ".".join(version.split(".")[:2]),
         "machine": pool["machine"],
         "volumes": [pool.get("volume"), pool.get("dataVolumes")],
-        "cri": pool.get("cri"),
-        "kubelet": kubernetes.get("kubelet") or shoot["spec"]["kubernetes"].get("kubelet"),
+        "cri": (pool.get("cri") or {}).get("name"),
+        "kubelet": {name: kubelet.get(name) for name in _FIXED_KUBELET_SETTINGS},
         "rotation": started,
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

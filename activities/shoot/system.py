@@ -1,7 +1,7 @@
 """What our side runs inside a shoot: handed to its resource manager, never applied by hand."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from temporalio import activity
@@ -24,7 +24,7 @@ from activities.secrets.manager import SecretsManager, Which
 from activities.secrets.rotation import Rotation
 from activities.seed import rollout
 from activities.seed.facts import ApiNames, Networks
-from api import resources
+from api import constants, resources
 from api.operations import ShootTask, TaskResult
 
 MINUTE = 60.0
@@ -69,18 +69,22 @@ class ShootSystemActivities:
 
     @activity.defn
     async def deploy_kube_proxy(self, task: ShootTask) -> TaskResult:
-        """Run kube-proxy on all nodes, or remove it if the Shoot switches it off."""
+        """Run kube-proxy on all nodes, or remove it if the Shoot switches it off.
+
+        Nodes of a version or a pool that the Shoot no longer has keep theirs until they are gone, so that pods
+        there go on to reach Services while they are drained; a later run drops what no node needs any more.
+        """
         view = await self._clusters.cluster(task.technical_id)
         settings = view.shoot["spec"]["kubernetes"].get("kubeProxy") or {}
         if settings.get("enabled") is False:
             await self._take_back(task, _KUBE_PROXY)
             return TaskResult(note="switched off")
-        secrets = await self._secrets(task, view)
+        secrets, shoot = await self._secrets(task, view), await self._clusters.shoot(task.technical_id)
         wanted = kube_proxy.KubeProxy(
             api_server=ApiNames.of(view).internal,
             ca_bundle=secrets.get("ca").data["bundle.crt"],
             pod_cidrs=Networks.of(view).pods,
-            pools=_pools(view),
+            pools=sorted({*_pools(view), *_pools_of(await shoot.list(resources.NODE))}),
             settings=settings,
         )
         await self._hand_over(task, _KUBE_PROXY, kube_proxy.objects(wanted))
@@ -306,3 +310,10 @@ def _pools(view: ClusterView) -> list[tuple[str, str]]:
         )
         for pool in view.shoot["spec"]["provider"].get("workers") or []
     ]
+
+
+def _pools_of(nodes: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """Name and Kubernetes version of the pools that nodes were made for."""
+    labels = [node["metadata"].get("labels") or {} for node in nodes]
+    names = (constants.WORKER_POOL, constants.WORKER_KUBERNETES_VERSION)
+    return {(each[names[0]], each[names[1]]) for each in labels if all(name in each for name in names)}

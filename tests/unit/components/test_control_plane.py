@@ -308,7 +308,32 @@ async def test_deletion_takes_what_deployment_made_and_can_be_repeated(world):
     assert left == [("/apis/resources.gardener.cloud/v1alpha1/managedresources", rights)]
 
 
-async def test_switching_kube_proxy_off_removes_it(world):
+@pytest.fixture
+def in_shoot(world, monkeypatch):
+    """What activities see of the shoot, without access of its own."""
+
+    async def client(_):
+        return world.shoot.client()
+
+    monkeypatch.setattr(world.clusters, "shoot", client)
+    return world.shoot
+
+
+async def test_nodes_that_wait_for_their_replacement_keep_their_kube_proxy(world, in_shoot):
+    """A former version of one pool, and a former pool: while they are drained, pods there need their Services."""
+    for name, pool, version in (("n1", "w", "1.36.3"), ("n2", "former", "1.37.1"), ("n3", "w", "1.37.1")):
+        labels = {"worker.gardener.cloud/pool": pool, "worker.gardener.cloud/kubernetes-version": version}
+        in_shoot.put("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+    in_shoot.put("/api/v1/nodes", {"metadata": {"name": "n4"}})
+
+    await world.system.deploy_kube_proxy(TASK)
+
+    sent = world.secret("managedresource-shoot-core-kube-proxy")["data"]
+    daemons = sorted(name.removeprefix("daemonset__kube-system__") for name in sent if name.startswith("daemonset__"))
+    assert daemons == ["kube-proxy-former-v1.37.1.yaml", "kube-proxy-w-v1.36.3.yaml", "kube-proxy-w-v1.37.1.yaml"]
+
+
+async def test_switching_kube_proxy_off_removes_it(world, in_shoot):
     resources = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
     await world.system.deploy_kube_proxy(TASK)
     assert world.seed.find(resources, "shoot-core-kube-proxy", NAMESPACE)

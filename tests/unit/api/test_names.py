@@ -1,0 +1,67 @@
+"""Names that follow from objects: which changes of a Shoot mean new machines, and which do not."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from api.names import node_agent_secret_name
+
+POOL: dict[str, Any] = {
+    "name": "a",
+    "machine": {"type": "small", "image": {"name": "local", "version": "1.0.0"}},
+    "minimum": 1,
+    "maximum": 2,
+    "cri": {"name": "containerd"},
+}
+SHOOT: dict[str, Any] = {
+    "metadata": {"name": "demo", "namespace": "garden-local"},
+    "spec": {"kubernetes": {"version": "1.36.3", "kubelet": {"kubeReserved": {"cpu": "80m"}, "maxPods": 110}}},
+}
+
+
+def changed(item: dict[str, Any], dotted: str, value: Any) -> dict[str, Any]:
+    result = copy.deepcopy(item)
+    *path, last = dotted.split(".")
+    place = result
+    for name in path:
+        place = place.setdefault(name, {})
+    place[last] = value
+    return result
+
+
+@pytest.mark.parametrize(
+    ("of", "field", "value", "rolls"),
+    [
+        ("shoot", "spec.kubernetes.version", "1.37.1", True),
+        ("shoot", "spec.kubernetes.version", "1.36.4", False),
+        ("pool", "kubernetes.version", "1.35.4", True),
+        ("pool", "kubernetes.version", "1.36.3", False),
+        ("pool", "machine.type", "large", True),
+        ("pool", "machine.image.name", "other", True),
+        ("pool", "machine.image.version", "1.0.1", True),
+        ("pool", "volume", {"type": "fast", "size": "50Gi"}, True),
+        ("pool", "cri.name", "other", True),
+        ("pool", "cri.containerRuntimes", [{"type": "gvisor"}], False),
+        ("shoot", "spec.kubernetes.kubelet.kubeReserved.cpu", "100m", True),
+        ("shoot", "spec.kubernetes.kubelet.evictionHard", {"memoryAvailable": "200Mi"}, True),
+        ("shoot", "spec.kubernetes.kubelet.cpuManagerPolicy", "static", True),
+        ("shoot", "spec.kubernetes.kubelet.maxPods", 90, False),
+        ("shoot", "spec.kubernetes.kubelet.evictionSoft", {"memoryAvailable": "300Mi"}, False),
+        ("shoot", "spec.kubernetes.kubelet.podPidsLimit", 1000, False),
+        ("shoot", "spec.kubernetes.kubeProxy", {"mode": "IPVS"}, False),
+        ("shoot", "status.credentials.rotation.certificateAuthorities.lastInitiationTime", "2026-11-21", True),
+        ("shoot", "status.credentials.rotation.serviceAccountKey.lastInitiationTime", "2026-11-21", True),
+        ("shoot", "status.credentials.rotation.sshKeypair.lastInitiationTime", "2026-11-21", False),
+        ("pool", "minimum", 2, False),
+        ("pool", "labels", {"new": "yes"}, False),
+        ("pool", "taints", [{"key": "k", "effect": "NoSchedule"}], False),
+        ("pool", "machineControllerManager", {"machineDrainTimeout": "1m"}, False),
+    ],
+)
+def test_which_changes_need_new_machines(of: str, field: str, value: Any, rolls: bool) -> None:
+    shoot, pool = (
+        changed(item, field, value) if of == kind else item for kind, item in (("shoot", SHOOT), ("pool", POOL))
+    )
+
+    assert (node_agent_secret_name(shoot, pool) != node_agent_secret_name(SHOOT, POOL)) is rolls
