@@ -1,6 +1,6 @@
 """What flows, the lifecycle and the garden's activities say to each other about an operation."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from pydantic import Field
@@ -128,11 +128,41 @@ class ShootView(ApiModel):
     operations: tuple[str, ...] = ()
     """Values of the annotation ``gardener.cloud/operation``."""
     ignored: bool = False
+    uid: str = ""
     force_delete: bool = False
     """Its owner gives up what the cloud holds; irreversible."""
+    hibernation_switched: bool = False
+    """The spec wants the cluster asleep while it is awake, or the other way round."""
+    confined: bool = False
+    """``spec.maintenance.confineSpecUpdateRollout``."""
+    in_window_only: bool = False
+    """Regular operations wait for the maintenance window: confined, or configured so for all Shoots."""
+    window: tuple[str, str] | None = None
+    """Begin and end of ``spec.maintenance.timeWindow``."""
+    sync_period: timedelta = timedelta(hours=1)
+    bastions: tuple[str, ...] = ()
+    """Of this Shoot; looked for only where they are in the way."""
+    migration_fault: str = ""
+    """Why the control plane cannot move now."""
+    emergency_stop: bool = False
+    """The responsible Seed is annotated so that nothing is done on it."""
     seed_exists: bool = True
     seed_fault: str = ""
     """Why the responsible Seed takes no operation now."""
+
+    @property
+    def version_changed(self) -> bool:
+        """Whether the last operation was run by other code than ours."""
+        return self.last_operation is not None and self.gardener_version != self.our_version
+
+
+class ShootRules(ApiModel):
+    """When Shoots are reconciled; configuration, named as Gardener's ``controllers.shoot``."""
+
+    sync_period: timedelta = Field(default=timedelta(hours=1), gt=timedelta())
+    respect_sync_period_overwrite: bool = False
+    """``shoot.gardener.cloud/ignore`` and ``.../sync-period`` count in all namespaces, not only in ``garden``."""
+    reconcile_in_maintenance_only: bool = False
 
 
 class ShootFacts(ApiModel):
@@ -203,11 +233,13 @@ class Refusal(ApiModel):
     """Ask to say in the Shoot why nothing is done now."""
 
     shoot: ShootRef
-    state: str
-    """Pending or Error."""
+    state: str = ""
+    """Pending or Error for lastOperation; empty to leave it as it is."""
     description: str
     consume: tuple[str, ...] = ()
     """Values of the operation annotation that have no effect in this state."""
+    event: str = ""
+    """Reason of a warning Event with the description; empty for none."""
 
 
 class ReportProgress(ApiModel):

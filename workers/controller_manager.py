@@ -8,6 +8,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.kube.cache import Caches
+from api.flows import ShootRules
 from api.model import ApiModel
 from api.operations import GARDEN_QUEUE
 from workers import registry
@@ -41,6 +42,7 @@ class ControllerManagerConfig(ApiModel):
     temporal: TemporalConnection
     health: HealthConfig = HealthConfig()
     leader_election: LeaderElectionConfig = LeaderElectionConfig()
+    shoots: ShootRules = ShootRules()
     max_cached_workflows: int = 500
     max_concurrent_activities: int = 5000
     """One activity accompanies each running operation; were they to fill all slots, none could ever end."""
@@ -60,7 +62,7 @@ async def run(config_path: str) -> None:
         temporal,
         task_queue=GARDEN_QUEUE,
         workflows=[*WORKFLOWS, ReconcileSeed],
-        activities=registry.garden_activities(garden, caches),
+        activities=registry.garden_activities(garden, caches, config.shoots),
         interceptors=[Heartbeats(), ActivityInterceptor()],
         max_heartbeat_throttle_interval=THROTTLE,
         workflow_runner=SandboxedWorkflowRunner(

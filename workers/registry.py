@@ -20,6 +20,7 @@ from activities.seed.secrets import SecretActivities
 from activities.seed.survey import SurveyActivities
 from activities.shoot.cleanup import CleanupActivities
 from activities.shoot.system import ShootSystemActivities
+from api.flows import ShootRules
 
 
 def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..., Any]]:
@@ -39,9 +40,9 @@ def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..
     )
 
 
-def garden_activities(garden: KubeClient, caches: Caches) -> list[Callable[..., Any]]:
+def garden_activities(garden: KubeClient, caches: Caches, rules: ShootRules) -> list[Callable[..., Any]]:
     """Activities of queue ``garden``."""
-    return _activities_of(ShootActivities(garden, caches))
+    return _activities_of(ShootActivities(garden, caches, rules))
 
 
 def _activities_of(*owners: object) -> list[Callable[..., Any]]:

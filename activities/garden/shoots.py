@@ -5,6 +5,7 @@ advertised addresses, which others write, are never touched. Source: spec/flows.
 """
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,7 @@ from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from api import constants, resources
+from api.durations import parse_duration
 from api.flows import (
     FinishOperation,
     FlowId,
@@ -29,6 +31,7 @@ from api.flows import (
     Refusal,
     ReportProgress,
     ShootFacts,
+    ShootRules,
     ShootView,
     StartedOperation,
     StartOperation,
@@ -58,9 +61,10 @@ _MESSAGE_LIMIT = 1000
 class ShootActivities:
     """One instance per controller-manager."""
 
-    def __init__(self, garden: KubeClient, caches: Caches) -> None:
+    def __init__(self, garden: KubeClient, caches: Caches, rules: ShootRules) -> None:
         self._garden = garden
         self._caches = caches
+        self._rules = rules
 
     # Looking
 
@@ -73,8 +77,13 @@ class ShootActivities:
         metadata, status = live["metadata"], live.get("status") or {}
         annotations = metadata.get("annotations") or {}
         last = status.get("lastOperation")
-        seed = status.get("seedName") or live["spec"].get("seedName")
-        seed_exists, seed_fault = await self._look_at_seed(seed) if seed else (False, "")
+        spec = live["spec"]
+        maintenance, window = spec.get("maintenance") or {}, (spec.get("maintenance") or {}).get("timeWindow")
+        confined = bool(maintenance.get("confineSpecUpdateRollout"))
+        asleep = bool((spec.get("hibernation") or {}).get("enabled"))
+        seed = status.get("seedName") or spec.get("seedName")
+        found = await self._garden.find(resources.SEED, seed) if seed else None
+        leaves = "deletionTimestamp" in metadata or seed != spec.get("seedName")
         return ShootView(
             generation=metadata["generation"],
             deleting="deletionTimestamp" in metadata,
@@ -89,26 +98,40 @@ class ShootActivities:
             gardener_version=(status.get("gardener") or {}).get("version", ""),
             our_version=OWN_VERSION,
             operations=_operations(annotations),
+            ignored=self._may_hold_back(shoot) and _truthy(annotations.get(constants.SHOOT_IGNORE)),
+            uid=shoot.uid,
             force_delete=_truthy(annotations.get(constants.CONFIRMATION_FORCE_DELETION)),
-            ignored=shoot.namespace == constants.GARDEN_NAMESPACE and _truthy(annotations.get(constants.SHOOT_IGNORE)),
-            seed_exists=seed_exists,
-            seed_fault=seed_fault,
+            hibernation_switched=asleep != bool(status.get("hibernated")),
+            confined=confined,
+            in_window_only=confined or self._rules.reconcile_in_maintenance_only,
+            window=(window["begin"], window["end"]) if window else None,
+            sync_period=self._sync_period(shoot, annotations),
+            bastions=await self._bastions(shoot) if leaves else (),
+            emergency_stop=found is not None
+            and constants.EMERGENCY_STOP in (found["metadata"].get("annotations") or {}),
+            seed_exists=found is not None,
+            seed_fault=_seed_fault(found) if found else "",
         )
 
-    async def _look_at_seed(self, name: str) -> tuple[bool, str]:
-        """Whether it exists, and why it takes no operation now. Source: spec/flows.md 1.3, row 6."""
-        seed = await self._garden.find(resources.SEED, name)
-        if seed is None:
-            return False, ""
-        if "deletionTimestamp" in seed["metadata"]:
-            return True, ""
-        conditions = {each["type"]: each for each in (seed.get("status") or {}).get("conditions") or ()}
-        for type_ in (constants.SEED_GARDENLET_READY, constants.SEED_SYSTEM_COMPONENTS_HEALTHY):
-            condition = conditions.get(type_)
-            if condition is None or condition["status"] != "True":
-                state = f"{condition['status']}: {condition.get('message', '')}" if condition else "not reported"
-                return True, f"Seed {name} is not ready: condition {type_} is {state}"
-        return True, ""
+    def _may_hold_back(self, shoot: ShootRef) -> bool:
+        """Whether annotations may keep it from regular operations. Source: spec/flows.md 1.3, row 3."""
+        return self._rules.respect_sync_period_overwrite or shoot.namespace == constants.GARDEN_NAMESPACE
+
+    def _sync_period(self, shoot: ShootRef, annotations: Mapping[str, str]) -> timedelta:
+        """An annotation can only lengthen it; one that is no duration is as none."""
+        period = self._rules.sync_period
+        if self._may_hold_back(shoot) and (text := annotations.get(constants.SHOOT_SYNC_PERIOD)):
+            with contextlib.suppress(ValueError):
+                period = max(period, parse_duration(text))
+        return period
+
+    async def _bastions(self, shoot: ShootRef) -> tuple[str, ...]:
+        try:
+            found = await self._garden.list(resources.OPERATIONS_BASTION, shoot.namespace)
+        except NotFound:  # the garden serves no Bastions
+            return ()
+        names = (each["metadata"]["name"] for each in found if each["spec"]["shootRef"]["name"] == shoot.name)
+        return tuple(sorted(names))
 
     @activity.defn
     async def await_earlier_operations(self, shoot: ShootRef) -> None:
@@ -253,7 +276,10 @@ class ShootActivities:
             metadata = live["metadata"]
             try:
                 if annotation := _without_operations(metadata.get("annotations") or {}, request.consume):
-                    change = {"annotations": annotation, "resourceVersion": metadata["resourceVersion"]}
+                    version = metadata["resourceVersion"]
+                    if request.event:  # first: once the annotation is gone, a second run would not know of it
+                        await self._tell(request.shoot, version, "Warning", request.event, request.description)
+                    change = {"annotations": annotation, "resourceVersion": version}
                     live = await self._garden.patch(
                         resources.SHOOT, request.shoot.name, request.shoot.namespace, {"metadata": change}
                     )
@@ -448,20 +474,23 @@ class ShootActivities:
         return f"{secret['metadata']['uid']}/{secret['metadata']['resourceVersion']}"
 
     async def _event(self, task: ShootTask, attempt: int, type_: str, reason: str, message: str) -> None:
-        """One Kubernetes Event; its name is made of what it says, so a second run finds it."""
-        identity = f"{task.shoot.uid}/{task.generation}/{attempt}/{task.trigger}/{reason}"
-        name = f"{task.shoot.name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+        await self._tell(task.shoot, f"{task.generation}/{attempt}/{task.trigger}", type_, reason, message)
+
+    async def _tell(self, shoot: ShootRef, occasion: str, type_: str, reason: str, message: str) -> None:
+        """One Kubernetes Event; its name is made of its occasion, so a second run finds it."""
+        identity = f"{shoot.uid}/{occasion}/{reason}"
+        name = f"{shoot.name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
         now = _seconds(datetime.now(UTC))
         event = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": task.shoot.namespace},
+            "metadata": {"name": name, "namespace": shoot.namespace},
             "involvedObject": {
                 "apiVersion": resources.SHOOT.api_version,
                 "kind": "Shoot",
-                "name": task.shoot.name,
-                "namespace": task.shoot.namespace,
-                "uid": task.shoot.uid,
+                "name": shoot.name,
+                "namespace": shoot.namespace,
+                "uid": shoot.uid,
             },
             "type": type_,
             "reason": reason,
@@ -525,6 +554,26 @@ async def _failure(failure: Failure) -> tuple[str, tuple[str, ...]]:
         code = error.type or ""
         return error.message, (code,) if code.startswith("ERR_") else ()
     return str(error), ()
+
+
+def _seed_fault(seed: Mapping[str, Any]) -> str:
+    """Why it takes no operation now; empty if it does. Source: spec/flows.md 1.3, row 6."""
+    metadata, status = seed["metadata"], seed.get("status") or {}
+    if "deletionTimestamp" in metadata:
+        return ""
+    name = metadata["name"]
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    for type_ in (constants.SEED_GARDENLET_READY, constants.SEED_SYSTEM_COMPONENTS_HEALTHY):
+        condition = conditions.get(type_)
+        if condition is None or condition["status"] != "True":
+            state = f"{condition['status']}: {condition.get('message', '')}" if condition else "not reported"
+            return f"Seed {name} is not ready: condition {type_} is {state}"
+    if status.get("observedGeneration", 0) < metadata.get("generation", 0):
+        return f"Seed {name} has changed and its gardenlet has not seen it yet"
+    served = (status.get("gardener") or {}).get("version", OWN_VERSION)
+    if served != OWN_VERSION:
+        return f"Seed {name} is served by a gardenlet {served}, and this is {OWN_VERSION}: bring it to the same version"
+    return ""
 
 
 def _lost_its_worker(failure: Failure) -> bool:

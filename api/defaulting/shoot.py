@@ -110,6 +110,8 @@ def _default_metadata(shoot: Shoot, old: Shoot | None, around: Surroundings) -> 
     elif constants.CREATED_BY in before:
         meta.annotate(constants.CREATED_BY, before[constants.CREATED_BY])
     _default_confirmation(shoot, before, around.user)
+    if old is not None and _needs_retry(shoot, old):
+        meta.annotate(constants.SHOOT_NEEDS_RETRY, "true")
     if tasks := _tasks(shoot, old):
         known = [each for each in meta.annotations.get(constants.SHOOT_TASKS, "").split(",") if each]
         meta.annotate(constants.SHOOT_TASKS, ",".join(dict.fromkeys([*known, *tasks])))
@@ -135,6 +137,13 @@ def _default_confirmation(shoot: Shoot, before: dict[str, str], user: str) -> No
         annotations[key] = before.get(key, user) if confirmed_before else user
     if annotations != shoot.metadata.annotations:
         shoot.metadata.annotations = annotations
+
+
+def _needs_retry(shoot: Shoot, old: Shoot) -> bool:
+    """Whether maintenance is to retry it: a confined change of a Shoot that Failed starts nothing by itself."""
+    last = shoot.status.last_operation if shoot.status else None
+    confined = shoot.spec.maintenance is not None and shoot.spec.maintenance.confine_spec_update_rollout
+    return bool(confined) and last is not None and last.state == "Failed" and shoot.spec != old.spec
 
 
 def _tasks(shoot: Shoot, old: Shoot | None) -> list[str]:

@@ -26,6 +26,7 @@ import activities.garden.shoots as garden_shoots
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from api import resources
+from api.flows import ShootRules
 from api.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, seed_queue
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 from workers.codec import EncryptionCodec, data_converter, read_key_file, write_key_file
@@ -127,7 +128,7 @@ async def landscape(
                 client,
                 task_queue=GARDEN_QUEUE,
                 workflows=WORKFLOWS,
-                activities=garden_activities(cast(KubeClient, garden), cast(Caches, None)),
+                activities=garden_activities(cast(KubeClient, garden), cast(Caches, None), ShootRules()),
                 interceptors=[Heartbeats()],
             )
         )

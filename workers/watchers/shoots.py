@@ -90,8 +90,12 @@ class ShootWatcher:
 
 def _concern(shoot: Mapping[str, Any]) -> object:
     """What a lifecycle decides by; an annotation does not raise a custom resource's generation."""
-    metadata = shoot["metadata"]
+    metadata, status = shoot["metadata"], shoot.get("status") or {}
+    last = status.get("lastOperation") or {}
+    # An operator moves a control plane by writing these into the status.
+    moved = (status.get("seedName"), last.get("state")) if last.get("type") == "Migrate" else None
     return (
+        moved,
         metadata.get("generation"),
         metadata.get("deletionTimestamp"),
         tuple(sorted((metadata.get("annotations") or {}).items())),

@@ -1,31 +1,78 @@
-"""Which operation a Shoot needs now: pure functions of what is seen. Source: spec/flows.md 1.1 to 1.3."""
+"""Which operation a Shoot needs now: pure functions of what is seen. Source: spec/flows.md 1.1 to 1.3.
+
+``docs/flows/decision.md`` shows the same as tables; each of their rows is a test.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from random import Random
 
+from api.constants import (
+    OPERATION_FORCE_IN_PLACE_UPDATE,
+    OPERATION_MAINTAIN,
+    OPERATION_RECONCILE,
+    OPERATION_RETRY,
+    OPERATION_ROLLOUT_WORKERS,
+)
 from api.errors import ErrorCode
 from api.flows import FailedTask, FlowOutcome, ShootView
+from api.maintenance_window import MaintenanceWindow
 from api.model import ApiModel
 from api.operations import OperationType
 
-RECONCILE = "reconcile"
-RETRY = "retry"
-
-SYNC_PERIOD = timedelta(hours=1)
-"""``controllers.shoot.syncPeriod``."""
 SYNC_JITTER = 0.1
 """Part of the period by which syncs of idle Shoots are spread, so that a restart does not wake all at once."""
 RETRY_DURATION = timedelta(hours=12)
 """``controllers.shoot.retryDuration``: until when errors of an operation are transient."""
 SEED_GATE_RETRY = timedelta(seconds=15)
-"""After an operation was put off because of its seed."""
+"""After an operation was put off because of its seed, or of a Bastion."""
+_STOP_LOOK = timedelta(minutes=1)
+"""After an operation was put off because its seed is stopped: whole seeds are, so nobody asks often."""
 _GOING_LOOK = timedelta(minutes=1)
 _BACKOFF = (timedelta(seconds=10), timedelta(minutes=10))
 """First and longest pause before an operation in state Error is tried again."""
 
-IGNORED_NAMESPACE = "garden"
-"""Where ``shoot.gardener.cloud/ignore`` counts. Source: spec/flows.md 1.3."""
+
+class FlowKind(StrEnum):
+    """Which graph of tasks an operation runs; part of its workflow's id."""
+
+    RECONCILE = "reconcile"
+    RESTORE = "restore"
+    MIGRATE = "migrate"
+    DELETE = "delete"
+    FORCE_DELETE = "force-delete"
+
+
+NOT_OFFERED = {
+    FlowKind.MIGRATE: "moving a control plane to another seed",
+    FlowKind.RESTORE: "restoring a control plane in another seed",
+}
+"""What this version does not do, as people call it."""
+
+
+class Effect(StrEnum):
+    """What a value of the annotation ``gardener.cloud/operation`` asks for. Source: spec/flows.md 1.2."""
+
+    RECONCILE = "an operation now; no effect while Failed"
+    RETRY = "an operation now, from where the failed one stopped; only while Failed"
+    OTHERS = "left to who maintains the Shoot, rotates its credentials or rolls its workers"
+    UNKNOWN = "taken away, with an Event that names it"
+
+
+_ALONE = frozenset({OPERATION_RETRY, OPERATION_MAINTAIN, OPERATION_FORCE_IN_PLACE_UPDATE})
+"""Operations that are not combined with others by ``;``."""
+
+
+def effect_of(operation: str) -> Effect:
+    """What one operation asks for; ``;`` parts several."""
+    if operation == OPERATION_RECONCILE:
+        return Effect.RECONCILE
+    if operation == OPERATION_RETRY:
+        return Effect.RETRY
+    if operation in _ALONE or operation.startswith(("rotate-", f"{OPERATION_ROLLOUT_WORKERS}=")):
+        return Effect.OTHERS
+    return Effect.UNKNOWN
 
 
 class Memory(ApiModel):
@@ -33,8 +80,7 @@ class Memory(ApiModel):
 
     generation: int = 0
     operation: OperationType | None = None
-    forced: bool = False
-    """It was a deletion that gives up what the cloud holds."""
+    flow: FlowKind | None = None
     version: str = ""
     """Of the code that ran the last attempt."""
     attempts: int = 0
@@ -50,12 +96,11 @@ class Run:
     """Start this operation."""
 
     operation: OperationType
+    flow: FlowKind = FlowKind.RECONCILE
     consume: tuple[str, ...] = ()
     """Values of the operation annotation that this answers."""
     resume: bool = False
     """Go on from the outcome of the attempt before."""
-    forced: bool = False
-    """A deletion that gives up what the cloud holds."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +119,18 @@ class Rest:
     consume: tuple[str, ...] = ()
 
 
-Decision = Run | Release | Rest
+@dataclass(frozen=True)
+class Reject:
+    """Take these operations out of the annotation, say why in an Event, and look again.
+
+    Admission refuses them; they are here if somebody wrote past it, or if they came too late.
+    """
+
+    operations: tuple[str, ...]
+    reason: str
+
+
+Decision = Run | Release | Rest | Reject
 
 
 def operation_type(view: ShootView) -> OperationType:
@@ -97,10 +153,23 @@ def operation_type(view: ShootView) -> OperationType:
     return OperationType.RECONCILE
 
 
+def flow_kind(view: ShootView, operation: OperationType) -> FlowKind:
+    """The column "Flow" of the table in spec/flows.md 1.1; what migrates back (row 8) is restored there, too."""
+    last = view.last_operation
+    match operation:
+        case OperationType.DELETE:
+            return FlowKind.FORCE_DELETE if view.force_delete else FlowKind.DELETE
+        case OperationType.RESTORE:
+            return FlowKind.RESTORE
+        case OperationType.MIGRATE:
+            returned = view.spec_seed == view.status_seed and last is not None
+            return FlowKind.RESTORE if returned else FlowKind.MIGRATE
+    return FlowKind.RECONCILE
+
+
 def decide(view: ShootView, memory: Memory, now: datetime, random: Random) -> Decision:
     """What to do now. ``random`` only spreads the next regular sync."""
     last = view.last_operation
-    asked = frozenset(view.operations) | frozenset(memory.requested)
     deleted = last is not None and last.type is OperationType.DELETE and last.state == "Succeeded"
     if view.deleting and not view.finalizer:
         return Rest("the Shoot is going once others have dropped their finalizers", until=_GOING_LOOK)
@@ -109,34 +178,124 @@ def decide(view: ShootView, memory: Memory, now: datetime, random: Random) -> De
     seed = responsible_seed(view)
     if seed is None:
         return Rest("no seed is chosen yet")
+    if (rejected := _rejected(view)) is not None:
+        return rejected
     operation = operation_type(view)
-    if operation in (OperationType.MIGRATE, OperationType.RESTORE):
-        return Rest(
-            f"{operation} of a control plane is not offered by this version", state="Pending" if not last else ""
-        )
-    if view.ignored:
-        return Rest("the Shoot is to be ignored", state="Pending" if last is None else "")
-    forced = view.deleting and view.force_delete
-    newly_forced = forced and not (memory.forced and _counts_on(view, memory, operation))
-    failed = last is not None and last.state == "Failed"
-    if failed and _up_to_date(view, operation) and RETRY not in asked and not newly_forced:
-        ineffective = tuple(each for each in view.operations if each == RECONCILE)
+    flow = flow_kind(view, operation)
+    if (put_off := _put_off(view, memory, operation, flow, seed)) is not None:
+        return put_off
+    resume = _same(view, memory, operation, flow) and bool(memory.outcome.failed or memory.outcome.canceled)
+    run = Run(operation, flow, tuple(each for each in view.operations if each in _STARTS), resume)
+    return _due(view, memory, flow, now, random) or _seed_gate(view, seed) or run
+
+
+_STARTS = frozenset({OPERATION_RECONCILE, OPERATION_RETRY})
+"""Operations that start one of ours."""
+
+
+def _asked(view: ShootView, memory: Memory) -> frozenset[str]:
+    return (frozenset(view.operations) | frozenset(memory.requested)) & _STARTS
+
+
+def _rejected(view: ShootView) -> Reject | None:
+    """Operations that can have no effect."""
+    unknown = tuple(each for each in view.operations if effect_of(each) is Effect.UNKNOWN)
+    if unknown:
+        return Reject(unknown, f"operation {', '.join(unknown)} is unknown")
+    alone = [each for each in view.operations if each in _ALONE]
+    if alone and len(view.operations) > 1:
+        return Reject(view.operations, f"{alone[0]} cannot be combined with other operations: ask for them in turn")
+    state = view.last_operation.state if view.last_operation else "none"
+    if OPERATION_RETRY in view.operations and state != "Failed":
+        return Reject((OPERATION_RETRY,), f"retry is for Shoots whose last operation has state Failed, it is {state}")
+    return None
+
+
+def _put_off(view: ShootView, memory: Memory, operation: OperationType, flow: FlowKind, seed: str) -> Rest | None:
+    """Rows 1 to 3 of spec/flows.md 1.3, and what this version does not do."""
+    last = view.last_operation
+    pending = "Pending" if last is None else ""
+    if view.bastions and flow in (FlowKind.DELETE, FlowKind.MIGRATE):
+        names = ", ".join(view.bastions)
+        return Rest(f"Bastions exist: {names}; delete them first", until=SEED_GATE_RETRY, state="Error")
+    if flow is FlowKind.MIGRATE and view.migration_fault:
+        return Rest(view.migration_fault, until=SEED_GATE_RETRY, state="Error")
+    if view.emergency_stop:
+        return Rest(f"operations on Seed {seed} are stopped by annotation", until=_STOP_LOOK, state=pending)
+    failed = last is not None and last.state == "Failed" and not _is_newer(view) and _is_of(last.type, operation)
+    known = memory.flow or (FlowKind.DELETE if flow is FlowKind.FORCE_DELETE else flow)
+    if failed and known is flow and OPERATION_RETRY not in _asked(view, memory):
+        ineffective = tuple(each for each in view.operations if each == OPERATION_RECONCILE)
         return Rest("the last operation failed; it waits for a change or `retry`", consume=ineffective)
-    if not view.seed_exists or view.seed_fault:
-        fault = view.seed_fault or f"Seed {seed} does not exist"
-        return Rest(fault, until=SEED_GATE_RETRY, state="Error" if last else "Pending")
-    consume = tuple(each for each in view.operations if each in (RECONCILE, RETRY))
-    resume = _same(view, memory, operation) and bool(memory.outcome.failed or memory.outcome.canceled)
-    run = Run(operation, consume, resume, forced)
-    if newly_forced or asked & {RECONCILE, RETRY} or last is None or not _up_to_date(view, operation):
-        return run
-    if last.state in ("Error", "Pending"):
-        pause = _pause(view, memory, now)
-        return Rest("an error is tried again later", until=pause) if pause else run
+    if view.ignored:
+        return Rest("the Shoot is to be ignored", state=pending)
+    if flow in NOT_OFFERED:
+        return Rest(f"{NOT_OFFERED[flow]} is not offered by this version", state=pending)
+    return None
+
+
+def _due(view: ShootView, memory: Memory, flow: FlowKind, now: datetime, random: Random) -> Rest | None:
+    """Rows 4 and 5 of spec/flows.md 1.3: until when to rest; None to run now."""
+    last, operation = view.last_operation, operation_type(view)
+    if last is None or _asked(view, memory) or _spec_counts(view) or not _is_of(last.type, operation):
+        return None
+    if operation is not OperationType.RECONCILE:
+        # What failed a moment ago waits, unless it is given up.
+        given_up = flow is FlowKind.FORCE_DELETE and memory.flow is not flow
+        return None if _is_newer(view) or given_up else _pause(view, memory, now)
     if last.state != "Succeeded":
-        return run
-    due = (last.updated or now) + SYNC_PERIOD * (1 + SYNC_JITTER * random.random())
-    return Rest("all is done", until=due - now) if due > now else run
+        return None if view.version_changed and not view.in_window_only else _pause(view, memory, now)
+    if view.in_window_only and view.window is not None:
+        return _window_rest(view, last.updated, now)
+    if view.version_changed:
+        return None
+    due = (last.updated or now) + view.sync_period * (1 + SYNC_JITTER * random.random())
+    return Rest("all is done", until=due - now) if due > now else None
+
+
+def _window_rest(view: ShootView, last_run: datetime | None, now: datetime) -> Rest | None:
+    """Once in each maintenance window, at a moment that is the Shoot's own: a restart starts nobody sooner."""
+    window = MaintenanceWindow.parse(*view.window or ("", "")).effective
+    begun = window.latest_begin(now)
+    if window.contains(now) and (last_run is None or last_run < begun):
+        planned = begun + window.length * _share(view, begun)
+    else:
+        begin = window.next_begin(now)
+        planned = begin + window.length * _share(view, begin)
+    if planned <= now:
+        return None
+    return Rest(f"changes wait for the maintenance window, {planned:%Y-%m-%d %H:%M} UTC", until=planned - now)
+
+
+def _share(view: ShootView, begin: datetime) -> float:
+    return Random(f"{view.uid}/{begin.isoformat()}").random()
+
+
+def _seed_gate(view: ShootView, seed: str) -> Rest | None:
+    """Row 6 of spec/flows.md 1.3."""
+    if view.seed_exists and not view.seed_fault:
+        return None
+    fault = view.seed_fault or f"Seed {seed} does not exist"
+    return Rest(fault, until=SEED_GATE_RETRY, state="Error" if view.last_operation else "Pending")
+
+
+def _spec_counts(view: ShootView) -> bool:
+    """Whether a change of the spec asks for an operation now: a confined one only to hibernate or to wake up."""
+    return view.generation != view.observed_generation and _is_not_confined(view)
+
+
+def _is_not_confined(view: ShootView) -> bool:
+    moves = view.status_seed is not None and view.spec_seed != view.status_seed
+    return not view.confined or view.hibernation_switched or moves
+
+
+def _is_newer(view: ShootView) -> bool:
+    """Whether the wish, or our code, is another than the last operation's."""
+    return _spec_counts(view) or view.version_changed
+
+
+def _is_of(last: OperationType, operation: OperationType) -> bool:
+    return last is operation or OperationType.DELETE not in (last, operation)
 
 
 def responsible_seed(view: ShootView) -> str | None:
@@ -146,12 +305,14 @@ def responsible_seed(view: ShootView) -> str | None:
     return view.status_seed or view.spec_seed
 
 
-def overtakes(view: ShootView | None, generation: int, operation: OperationType, *, forced: bool = False) -> bool:
+def overtakes(view: ShootView | None, generation: int, flow: FlowKind) -> bool:
     """Whether what is seen now asks for another operation than the running one."""
     if view is None:
         return False
-    deletes_otherwise = operation is not OperationType.DELETE or (view.force_delete and not forced)
-    return view.generation > generation or (view.deleting and deletes_otherwise)
+    if view.deleting:
+        deletion = flow_kind(view, OperationType.DELETE)
+        return flow is not deletion and flow is not FlowKind.FORCE_DELETE
+    return view.generation > generation and _is_not_confined(view)
 
 
 def state_after_failure(failed: tuple[FailedTask, ...], cycle_start: datetime, now: datetime) -> str:
@@ -160,17 +321,18 @@ def state_after_failure(failed: tuple[FailedTask, ...], cycle_start: datetime, n
     return "Failed" if final or now - cycle_start >= RETRY_DURATION else "Error"
 
 
-def remember(memory: Memory, view: ShootView, operation: OperationType) -> Memory:
+def remember(memory: Memory, view: ShootView, step: Run) -> Memory:
     """The memory at the start of an attempt; the outcome only stays within a generation."""
-    attempts = memory.attempts + 1 if _counts_on(view, memory, operation) else 1
+    attempts = memory.attempts + 1 if _counts_on(view, memory, step.operation, step.flow) else 1
+    same = _same(view, memory, step.operation, step.flow)
     return memory.model_copy(
         update={
             "generation": view.generation,
-            "operation": operation,
-            "forced": view.deleting and view.force_delete,
+            "operation": step.operation,
+            "flow": step.flow,
             "version": view.our_version,
             "attempts": attempts,
-            "outcome": memory.outcome if _same(view, memory, operation) else FlowOutcome(),
+            "outcome": memory.outcome if same else FlowOutcome(),
             "requested": (),
         }
     )
@@ -179,31 +341,25 @@ def remember(memory: Memory, view: ShootView, operation: OperationType) -> Memor
 _FINAL = frozenset(str(code) for code in ErrorCode if not code.retryable)
 
 
-def _up_to_date(view: ShootView, operation: OperationType) -> bool:
-    return (
-        view.observed_generation == view.generation
-        and view.gardener_version == view.our_version
-        and view.last_operation is not None
-        and (view.last_operation.type is OperationType.DELETE or not view.deleting)
-        and operation is not OperationType.MIGRATE
-    )
+def _counts_on(view: ShootView, memory: Memory, operation: OperationType, flow: FlowKind) -> bool:
+    same_flow = memory.flow in (None, flow)  # None: remembered by code that knew one flow for each type
+    return memory.generation == view.generation and memory.operation is operation and same_flow
 
 
-def _counts_on(view: ShootView, memory: Memory, operation: OperationType) -> bool:
-    same_kind = memory.operation is operation and memory.forced == (view.deleting and view.force_delete)
-    return memory.generation == view.generation and same_kind
-
-
-def _same(view: ShootView, memory: Memory, operation: OperationType) -> bool:
+def _same(view: ShootView, memory: Memory, operation: OperationType, flow: FlowKind) -> bool:
     """Whether an outcome may be gone on from: the same wish, by the same code."""
-    return _counts_on(view, memory, operation) and memory.version == view.our_version
+    return _counts_on(view, memory, operation, flow) and memory.version == view.our_version
 
 
-def _pause(view: ShootView, memory: Memory, now: datetime) -> timedelta | None:
+def _pause(view: ShootView, memory: Memory, now: datetime) -> Rest | None:
+    """How long to rest before what ended in Error, or was put off, is tried again."""
+    last = view.last_operation
+    if last is None or last.state not in ("Error", "Pending"):
+        return None
     first, longest = _BACKOFF
-    since = memory.ended or (view.last_operation.updated if view.last_operation else None)
+    since = memory.ended or last.updated
     if since is None:
         return None
     pause = min(first * 2 ** min(max(memory.attempts - 1, 0), 10), longest)
     left = since + pause - now
-    return left if left > timedelta() else None
+    return Rest("an error is tried again later", until=left) if left > timedelta() else None

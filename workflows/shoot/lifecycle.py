@@ -15,6 +15,7 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from activities.garden.shoots import ShootActivities
+    from api.constants import OPERATION_RECONCILE, OPERATION_RETRY
     from api.flows import (
         Attempt,
         FinishOperation,
@@ -31,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import options, visibility
     from workflows.flow import failed_outcome
     from workflows.shoot import decision
-    from workflows.shoot.decision import Decision, Memory, Release, Rest, Run
+    from workflows.shoot.decision import Decision, FlowKind, Memory, Reject, Release, Rest, Run
     from workflows.shoot.delete import DeleteShoot
     from workflows.shoot.force_delete import ForceDeleteShoot
     from workflows.shoot.reconcile import ReconcileShoot
@@ -39,6 +40,11 @@ with workflow.unsafe.imports_passed_through():
 _AFTER_REFUSAL = timedelta(minutes=1)
 """Pause after the garden refused a request for good."""
 _SUMMARY_LIMIT = 200
+_FLOWS: dict[FlowKind, Callable[[Any, FlowInput], Awaitable[FlowOutcome]]] = {
+    FlowKind.RECONCILE: ReconcileShoot.run,
+    FlowKind.DELETE: DeleteShoot.run,
+    FlowKind.FORCE_DELETE: ForceDeleteShoot.run,
+}
 _SUCCESS = {
     OperationType.CREATE: "Shoot cluster has been successfully reconciled.",
     OperationType.RECONCILE: "Shoot cluster has been successfully reconciled.",
@@ -84,20 +90,9 @@ def lifecycle_id(shoot: ShootRef) -> str:
     return f"shoot/{shoot.namespace}/{shoot.name}/{shoot.uid}"
 
 
-def operation_id(
-    shoot: ShootRef, operation: OperationType, generation: int, attempt: int, *, forced: bool = False
-) -> str:
+def operation_id(shoot: ShootRef, flow: FlowKind, generation: int, attempt: int) -> str:
     """Workflow id of one attempt of an operation."""
-    kind = "reconcile"
-    if operation is OperationType.DELETE:
-        kind = "force-delete" if forced else "delete"
-    return f"{lifecycle_id(shoot)}/{kind}/{generation}-{attempt}"
-
-
-def _flow_of(operation: OperationType, *, forced: bool) -> Callable[[Any, FlowInput], Awaitable[FlowOutcome]]:
-    if operation is not OperationType.DELETE:
-        return ReconcileShoot.run
-    return ForceDeleteShoot.run if forced else DeleteShoot.run
+    return f"{lifecycle_id(shoot)}/{flow}/{generation}-{attempt}"
 
 
 @workflow.defn
@@ -151,17 +146,17 @@ class ShootLifecycle:
 
     @request_operation.validator
     def _check_request(self, request: OperationRequest) -> None:
-        if request.operation not in (decision.RECONCILE, decision.RETRY):
+        if request.operation not in (OPERATION_RECONCILE, OPERATION_RETRY):
             raise ValueError(
                 f"operation {request.operation!r} of Shoot {self._shoot} is unknown; "
-                f"use {decision.RECONCILE} or {decision.RETRY}"
+                f"use {OPERATION_RECONCILE} or {OPERATION_RETRY}"
             )
         if self._progress.child is not None:
             raise ValueError(
                 f"{self._progress.operation} of Shoot {self._shoot} is running (attempt {self._progress.attempt}); "
                 "wait for its end"
             )
-        if request.operation == decision.RETRY and not self._memory.outcome.failed:
+        if request.operation == OPERATION_RETRY and not self._memory.outcome.failed:
             raise ValueError(f"nothing to retry: no operation of Shoot {self._shoot} has failed in this generation")
 
     @workflow.query
@@ -177,13 +172,21 @@ class ShootLifecycle:
                 await workflow.execute_activity_method(
                     ShootActivities.release_shoot, self._shoot, **options.garden_call("Drop the finalizer")
                 )
+            case Reject():
+                await workflow.execute_activity_method(
+                    ShootActivities.refuse_operation,
+                    Refusal(
+                        shoot=self._shoot, description=step.reason, consume=step.operations, event="OperationRejected"
+                    ),
+                    **options.garden_call("Reject an operation"),
+                )
             case Rest():
                 await self._rest(step)
 
     # Operating
 
     async def _operate(self, view: ShootView, step: Run) -> None:
-        memory = self._memory = decision.remember(self._memory, view, step.operation)
+        memory = self._memory = decision.remember(self._memory, view, step)
         started: StartedOperation = await workflow.execute_activity_method(
             ShootActivities.start_operation,
             StartOperation(shoot=self._shoot, operation=step.operation, attempt=memory.attempts, consume=step.consume),
@@ -195,14 +198,14 @@ class ShootLifecycle:
             memory = self._memory = memory.model_copy(
                 update={"generation": task.generation, "attempts": 1, "outcome": FlowOutcome()}
             )
-        outcome, message = await self._run(task, started)
+        outcome, message = await self._run(task, started, step.flow)
         self._memory = memory.model_copy(update={"outcome": outcome or FlowOutcome(), "ended": workflow.now()})
         self._progress = LifecycleProgress()
         if outcome is not None and outcome.canceled:
             return
         await self._finish(task, started, outcome, message)
 
-    async def _run(self, task: ShootTask, started: StartedOperation) -> tuple[FlowOutcome | None, str]:
+    async def _run(self, task: ShootTask, started: StartedOperation, kind: FlowKind) -> tuple[FlowOutcome | None, str]:
         """The operation's outcome, None if it succeeded; and what its failure says."""
         attempt = Attempt(
             number=self._memory.attempts,
@@ -210,11 +213,10 @@ class ShootLifecycle:
             deadline=started.retry_cycle_start + decision.RETRY_DURATION,
             kept=self._memory.outcome,
         )
-        forced = self._memory.forced
         child = await workflow.start_child_workflow(
-            _flow_of(task.operation, forced=forced),
+            _FLOWS[kind],
             FlowInput(task=task, facts=started.facts, attempt=attempt),
-            id=operation_id(self._shoot, task.operation, task.generation, attempt.number, forced=forced),
+            id=operation_id(self._shoot, kind, task.generation, attempt.number),
             task_queue=GARDEN_QUEUE,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
@@ -227,7 +229,7 @@ class ShootLifecycle:
             child=FlowId(workflow_id=child.id, run_id=child.first_execution_run_id or ""),
         )
         self._show(f"{task.operation} is running: attempt {attempt.number} of generation {task.generation}")
-        overtaking = asyncio.create_task(self._overtake(child, task))
+        overtaking = asyncio.create_task(self._overtake(child, task, kind))
         try:
             await child
         except ChildWorkflowError as error:
@@ -241,13 +243,15 @@ class ShootLifecycle:
             overtaking.cancel()
         return None, ""
 
-    async def _overtake(self, child: "workflow.ChildWorkflowHandle[Any, FlowOutcome]", task: ShootTask) -> None:
+    async def _overtake(
+        self, child: "workflow.ChildWorkflowHandle[Any, FlowOutcome]", task: ShootTask, kind: FlowKind
+    ) -> None:
         """Cancel the operation if a newer wish is there while it retries an error; let it progress otherwise."""
         while True:
             await workflow.wait_condition(lambda: self._woken)
             self._woken = False
             view = await self._look()
-            if decision.overtakes(view, task.generation, task.operation, forced=self._memory.forced):
+            if decision.overtakes(view, task.generation, kind):
                 break
         self._show(f"{task.operation} is running; what is newer waits for it to end or to meet an error")
         if self._progress.child is None:

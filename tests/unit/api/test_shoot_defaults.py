@@ -167,3 +167,26 @@ def test_the_maintenance_window_is_an_hour_long():
     window = complete().spec.maintenance.time_window
     begin, end = (datetime.strptime(each, "%H%M%S%z").astimezone(UTC) for each in (window.begin, window.end))
     assert (end - begin) % timedelta(days=1) == timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("confined", "state", "wanted"), [(True, "Failed", True), (True, "Error", False), (False, "Failed", False)]
+)
+def test_a_confined_change_of_a_failed_shoot_asks_maintenance_to_retry_it(confined, state, wanted):
+    """It starts nothing by itself, and a Failed Shoot is not reconciled in its window."""
+    last = {
+        "type": "Reconcile",
+        "state": state,
+        "progress": 1,
+        "description": "",
+        "lastUpdateTime": "2026-01-01T00:00:00Z",
+    }
+    wire = complete(bound=True).to_wire() | {"status": {"lastOperation": last}}
+    wire["spec"]["maintenance"]["confineSpecUpdateRollout"] = confined
+    stored = Shoot.of(wire)
+    edited = Shoot.of(wire)
+    default_shoot(edited, stored, around())
+    assert "maintenance.shoot.gardener.cloud/needs-retry-operation" not in edited.metadata.annotations
+    edited.spec.kubernetes.version = "1.36.3"
+    default_shoot(edited, stored, around())
+    assert ("maintenance.shoot.gardener.cloud/needs-retry-operation" in edited.metadata.annotations) is wanted

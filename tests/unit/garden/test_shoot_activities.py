@@ -1,6 +1,6 @@
 """What an operation writes into its Shoot, and what it leaves to others."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -13,7 +13,7 @@ from activities.garden.shoots import ShootActivities, _lost_its_worker, _stands_
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from api import resources
-from api.flows import FailedTask, FinishOperation, FlowProgress, Refusal, StartedOperation, StartOperation
+from api.flows import FailedTask, FinishOperation, FlowProgress, Refusal, ShootRules, StartedOperation, StartOperation
 from api.operations import OperationType, ShootRef
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 
@@ -21,9 +21,9 @@ REF = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
 
 
 class World:
-    def __init__(self, **metadata: Any) -> None:
+    def __init__(self, rules: ShootRules | None = None, **metadata: Any) -> None:
         self.garden = FakeGarden(shoot(**metadata), *surroundings())
-        self.activities = ShootActivities(cast(KubeClient, self.garden), cast(Caches, None))
+        self.activities = ShootActivities(cast(KubeClient, self.garden), cast(Caches, None), rules or ShootRules())
 
     async def shoot(self) -> dict[str, Any]:
         return await self.garden.get(resources.SHOOT, "demo", "garden-local")
@@ -227,3 +227,90 @@ def progress_of(*moments: tuple[str, str | None]) -> FlowProgress:
 def test_a_deletion_need_not_wait_behind_a_wait_that_hangs(progress: FlowProgress, still: bool) -> None:
     """A machine that never joins would hold the deletion of its cluster for ten minutes."""
     assert _stands_still(progress, datetime(2026, 11, 21, 10, 1, tzinfo=UTC)) is still
+
+
+async def test_when_a_shoot_may_be_reconciled_is_seen() -> None:
+    world = World(annotations={"shoot.gardener.cloud/ignore": "true", "shoot.gardener.cloud/sync-period": "4h"})
+    spec = (await world.shoot())["spec"]
+    window = {"begin": "220000+0000", "end": "230000+0000"}
+    await world.change(
+        spec=spec
+        | {"maintenance": {"timeWindow": window, "confineSpecUpdateRollout": True}, "hibernation": {"enabled": True}}
+    )
+    view = await world.activities.look_at_shoot(REF)
+
+    assert view is not None
+    assert (view.confined, view.in_window_only, view.window) == (True, True, ("220000+0000", "230000+0000"))
+    assert view.hibernation_switched
+    assert not view.ignored, "only in namespace garden, or where it is configured"
+    assert view.sync_period == timedelta(hours=1)
+
+
+@pytest.mark.parametrize(("written", "period"), [("4h", 4), ("30m", 1), ("often", 1)])
+async def test_annotations_hold_back_where_it_is_configured(written: str, period: int) -> None:
+    annotations = {"shoot.gardener.cloud/ignore": "true", "shoot.gardener.cloud/sync-period": written}
+    rules = ShootRules(respect_sync_period_overwrite=True, reconcile_in_maintenance_only=True)
+    view = await World(rules, annotations=annotations).activities.look_at_shoot(REF)
+
+    assert view is not None
+    assert view.ignored
+    assert view.in_window_only
+    assert view.sync_period == timedelta(hours=period)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "status", "fault"),
+    [
+        ({"generation": 2}, {"observedGeneration": 1}, "has changed and its gardenlet has not seen it yet"),
+        ({}, {"gardener": {"version": "v0.0.9"}}, "is served by a gardenlet v0.0.9, and this is v0.1.0"),
+        ({"generation": 2, "deletionTimestamp": "2026-01-01T00:00:00Z"}, {"observedGeneration": 1}, ""),
+    ],
+)
+async def test_a_seed_takes_operations_once_its_gardenlet_is_ours_and_has_seen_it(
+    metadata: dict[str, Any], status: dict[str, Any], fault: str
+) -> None:
+    world = World()
+    seed = await world.garden.get(resources.SEED, "seed-1")
+    seed["metadata"] |= metadata
+    seed["status"] |= status
+    world.garden.put(seed)
+    view = await world.activities.look_at_shoot(REF)
+
+    assert view is not None
+    assert fault in view.seed_fault
+    assert bool(view.seed_fault) is bool(fault)
+
+
+async def test_a_stopped_seed_and_bastions_are_seen() -> None:
+    world = World(deletionTimestamp="2026-01-01T00:00:00Z")
+    seed = await world.garden.get(resources.SEED, "seed-1")
+    seed["metadata"]["annotations"] = {"shoot.gardener.cloud/emergency-stop-reconciliations": ""}
+    world.garden.put(seed)
+    for name, owner in (("b-1", "demo"), ("b-2", "another")):
+        world.garden.put(
+            {
+                "apiVersion": "operations.gardener.cloud/v1alpha1",
+                "kind": "Bastion",
+                "metadata": {"name": name, "namespace": "garden-local"},
+                "spec": {"shootRef": {"name": owner}},
+            }
+        )
+    view = await world.activities.look_at_shoot(REF)
+
+    assert view is not None
+    assert view.emergency_stop
+    assert view.bastions == ("b-1",)
+
+
+async def test_a_rejected_operation_is_taken_away_and_told_once() -> None:
+    world = World(annotations={"gardener.cloud/operation": "recnocile;reconcile"})
+    request = Refusal(
+        shoot=REF, description="operation recnocile is unknown", consume=("recnocile",), event="OperationRejected"
+    )
+    for _ in range(2):
+        await ActivityEnvironment().run(world.activities.refuse_operation, request)
+
+    live = await world.shoot()
+    assert live["metadata"]["annotations"]["gardener.cloud/operation"] == "reconcile"
+    assert "status" not in live or "lastOperation" not in live["status"]
+    assert world.garden.events() == [("OperationRejected", "operation recnocile is unknown")]

@@ -1,115 +1,65 @@
-"""Which operation a Shoot needs: the rows of spec/flows.md 1.1 and 1.3, and nothing but what is seen decides."""
+"""Which operation a Shoot needs: every row of the tables, and what holds whatever is seen."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.flows import FailedTask, FlowOutcome, LastOperation, ShootView
+from api.flows import FailedTask, FlowOutcome, ShootView
 from api.operations import OperationType
+from tests.unit.workflows.decision_tables import NOW, TABLES, C, D, M, R, Row, S, decided, last, seen
 from workflows.shoot.decision import (
     RETRY_DURATION,
-    SYNC_PERIOD,
-    Decision,
+    FlowKind,
     Memory,
     Release,
     Rest,
     Run,
     decide,
+    flow_kind,
     operation_type,
     overtakes,
     remember,
     state_after_failure,
 )
 
-NOW = datetime(2026, 3, 1, tzinfo=UTC)
-C, R, D, M, S = (
-    OperationType.CREATE,
-    OperationType.RECONCILE,
-    OperationType.DELETE,
-    OperationType.MIGRATE,
-    OperationType.RESTORE,
-)
+ROWS = [pytest.param(row, id=f"{title}: {row.number}") for title, (rows, _) in TABLES.items() for row in rows]
 
 
-def seen(**fields: object) -> ShootView:
-    """A Shoot that is done and unchanged, but for these fields."""
-    done: dict[str, object] = {
-        "generation": 3,
-        "observed_generation": 3,
-        "uid_recorded": True,
-        "spec_seed": "a",
-        "status_seed": "a",
-        "last_operation": last(R, "Succeeded"),
-        "gardener_version": "v1",
-        "our_version": "v1",
-    }
-    return ShootView.model_validate(done | fields)
+@pytest.mark.parametrize("row", ROWS)
+def test_each_row_of_the_tables(row: Row) -> None:
+    assert row.answer == row.decided
 
 
-def last(type_: OperationType, state: str, ago: timedelta = timedelta()) -> LastOperation:
-    return LastOperation(type=type_, state=state, updated=NOW - ago)
-
-
-def decided(view: ShootView, memory: Memory | None = None) -> Decision:
-    return decide(view, memory or Memory(), NOW, Random(0))
-
-
-# 1.1, one test per row
-
-
-def test_row_1_deleted_without_our_finalizer_does_nothing() -> None:
-    assert isinstance(decided(seen(deleting=True, finalizer=False)), Rest)
-
-
-@pytest.mark.parametrize("fields", [{"uid_recorded": False}, {"last_operation": last(D, "Succeeded")}])
-def test_row_2_a_shoot_of_which_nothing_exists_is_released(fields: dict[str, object]) -> None:
-    assert decided(seen(deleting=True, **fields)) == Release()
-
-
-def test_rows_3_and_4_a_deletion_is_a_deletion_whatever_ran_before() -> None:
-    for type_ in OperationType:
-        view = seen(deleting=True, generation=4, last_operation=last(type_, "Error"))
-        assert decided(view) == Run(D)
+def test_no_two_rows_have_the_same_number() -> None:
+    for rows, _ in TABLES.values():
+        assert len({row.number for row in rows}) == len(rows)
 
 
 @pytest.mark.parametrize(
-    ("row", "expected", "fields"),
+    ("expected", "flow", "fields"),
     [
-        (5, M, {"status_seed": "b"}),
-        (6, S, {"last_operation": last(M, "Succeeded")}),
-        (6, S, {"last_operation": last(M, "Aborted")}),
-        (7, C, {"last_operation": None}),
-        (7, C, {"last_operation": last(C, "Failed")}),
-        (7, C, {"last_operation": last(C, "Processing")}),
-        (8, M, {"last_operation": last(M, "Error")}),
-        (9, S, {"last_operation": last(S, "Error")}),
-        (10, R, {"last_operation": last(C, "Succeeded")}),
-        (10, R, {"last_operation": last(S, "Succeeded")}),
-        (10, R, {"last_operation": last(R, "Failed")}),
+        (D, FlowKind.FORCE_DELETE, {"deleting": True, "force_delete": True}),
+        (D, FlowKind.DELETE, {"deleting": True, "last_operation": last(M, "Error")}),
+        (M, FlowKind.MIGRATE, {"status_seed": "b"}),
+        (S, FlowKind.RESTORE, {"last_operation": last(M, "Succeeded")}),
+        (C, FlowKind.RECONCILE, {"last_operation": last(C, "Failed")}),
+        (M, FlowKind.RESTORE, {"last_operation": last(M, "Error")}),
+        (S, FlowKind.RESTORE, {"last_operation": last(S, "Error")}),
+        (R, FlowKind.RECONCILE, {"last_operation": last(S, "Succeeded")}),
+        (R, FlowKind.RECONCILE, {"last_operation": last(R, "Failed"), "force_delete": True}),
     ],
 )
-def test_rows_5_to_10_give_the_type(row: int, expected: OperationType, fields: dict[str, object]) -> None:
-    assert operation_type(seen(**fields)) is expected, f"row {row}"
-
-
-# 1.2 and 1.3
+def test_type_and_flow_of_an_operation(expected: OperationType, flow: FlowKind, fields: dict[str, object]) -> None:
+    view = seen(**fields)
+    assert operation_type(view) is expected
+    assert flow_kind(view, expected) is flow
 
 
 def test_a_shoot_without_seed_waits_for_the_scheduler() -> None:
-    step = decided(seen(spec_seed=None, status_seed=None, last_operation=None))
-    assert isinstance(step, Rest)
-    assert step.until is None
-
-
-def test_a_new_generation_runs_at_once() -> None:
-    assert decided(seen(generation=4)) == Run(R)
-
-
-def test_a_new_version_of_ours_runs_at_once() -> None:
-    assert decided(seen(our_version="v2")) == Run(R)
+    assert decided(seen(spec_seed=None, status_seed=None, last_operation=None)) == Rest("no seed is chosen yet")
 
 
 def test_an_operation_that_nobody_runs_any_more_is_run_again() -> None:
@@ -117,38 +67,9 @@ def test_an_operation_that_nobody_runs_any_more_is_run_again() -> None:
     assert decided(seen(last_operation=last(R, "Processing"))) == Run(R)
 
 
-def test_failed_and_up_to_date_does_nothing_and_never_by_itself() -> None:
-    step = decided(seen(last_operation=last(R, "Failed", timedelta(days=30))))
-    assert isinstance(step, Rest)
-    assert step.until is None
-
-
-@pytest.mark.parametrize(
-    "fields", [{"generation": 4}, {"our_version": "v2"}, {"operations": ("retry",)}, {"deleting": True}]
-)
-def test_failed_ends_by_generation_version_retry_or_deletion(fields: dict[str, object]) -> None:
-    assert isinstance(decided(seen(last_operation=last(R, "Failed"), **fields)), Run)
-
-
-def test_a_failed_deletion_waits_for_retry_too() -> None:
-    assert isinstance(decided(seen(deleting=True, last_operation=last(D, "Failed"))), Rest)
-
-
-def test_reconcile_has_no_effect_while_failed_and_is_taken_away() -> None:
-    step = decided(seen(last_operation=last(R, "Failed"), operations=("reconcile",)))
-    assert isinstance(step, Rest)
-    assert step.consume == ("reconcile",)
-
-
-def test_operations_of_others_are_left_to_them() -> None:
-    step = decided(seen(operations=("rotate-ca-start", "reconcile")))
-    assert isinstance(step, Run)
-    assert step.consume == ("reconcile",)
-
-
 def test_a_resumed_attempt_needs_the_same_generation_type_and_version() -> None:
     failed = FlowOutcome(failed=(FailedTask(name="x", message="", at=NOW, attempt=1),))
-    memory = Memory(generation=3, operation=R, version="v1", attempts=1, outcome=failed)
+    memory = Memory(generation=3, operation=R, flow=FlowKind.RECONCILE, version="v1", attempts=1, outcome=failed)
     retry = seen(last_operation=last(R, "Failed"), operations=("retry",))
     cases: list[tuple[dict[str, object], bool]] = [
         ({}, True),
@@ -161,27 +82,24 @@ def test_a_resumed_attempt_needs_the_same_generation_type_and_version() -> None:
         step = decided(view, memory)
         assert isinstance(step, Run)
         assert step.resume is resumes
-        assert bool(remember(memory, view, step.operation).outcome.failed) is resumes
-
-
-def test_an_unready_seed_puts_off_and_looks_again_after_15_seconds() -> None:
-    step = decided(seen(generation=4, seed_fault="Seed a is not ready"))
-    assert step == Rest("Seed a is not ready", until=timedelta(seconds=15), state="Error")
-
-
-def test_a_missing_seed_is_pending_before_the_first_operation() -> None:
-    step = decided(seen(last_operation=None, seed_exists=False))
-    assert isinstance(step, Rest)
-    assert (step.state, step.reason) == ("Pending", "Seed a does not exist")
+        assert bool(remember(memory, view, step).outcome.failed) is resumes
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 5, 50])
-def test_an_error_is_tried_again_later_and_later_but_at_most_ten_minutes(attempts: int) -> None:
-    memory = Memory(generation=3, operation=R, version="v1", attempts=attempts, ended=NOW)
-    step = decided(seen(last_operation=last(R, "Error")), memory)
+@pytest.mark.parametrize("type_", [C, R])
+def test_an_error_is_tried_again_later_and_later_but_at_most_ten_minutes(type_: OperationType, attempts: int) -> None:
+    memory = Memory(generation=3, operation=type_, version="v1", attempts=attempts, ended=NOW)
+    view = seen(last_operation=last(type_, "Error"))
+    step = decided(view, memory)
     assert isinstance(step, Rest)
     assert step.until == min(timedelta(seconds=10) * 2 ** min(attempts - 1, 9), timedelta(minutes=10))
-    assert isinstance(decide(seen(last_operation=last(R, "Error")), memory, NOW + step.until, Random(0)), Run)
+    assert isinstance(decided(view, memory, NOW + step.until), Run)
+
+
+def test_a_shoot_that_waited_for_its_first_seed_is_created_as_soon_as_it_can_be() -> None:
+    waiting = {"last_operation": last(C, "Pending"), "observed_generation": 0, "gardener_version": ""}
+    assert decided(seen(**waiting)) == Run(C)
+    assert decided(seen(**waiting, confined=True, in_window_only=True)) == Run(C)
 
 
 @given(seed=st.integers())
@@ -189,15 +107,14 @@ def test_idle_shoots_sync_once_a_period_spread_by_jitter(seed: int) -> None:
     step = decide(seen(), Memory(), NOW, Random(seed))
     assert isinstance(step, Rest)
     assert step.until is not None
-    assert SYNC_PERIOD <= step.until <= SYNC_PERIOD * 1.1
+    assert timedelta(hours=1) <= step.until <= timedelta(hours=1.1)
 
 
-def test_a_sync_that_is_due_runs() -> None:
-    assert decided(seen(last_operation=last(R, "Succeeded", timedelta(hours=2)))) == Run(R)
-
-
-def test_an_ignored_shoot_is_left_alone() -> None:
-    assert isinstance(decided(seen(generation=4, ignored=True)), Rest)
+def test_shoots_of_one_window_are_spread_over_it() -> None:
+    confined = {"confined": True, "in_window_only": True, "window": ("220000+0000", "230000+0000")}
+    rests = [decided(seen(**confined, uid=f"shoot-{number}")) for number in range(60)]
+    minutes = {int((rest.until or timedelta()) / timedelta(minutes=1)) for rest in rests if isinstance(rest, Rest)}
+    assert len(minutes) > 25, "45 minutes for 60 Shoots"
 
 
 @pytest.mark.parametrize(
@@ -218,34 +135,37 @@ def test_only_a_final_code_or_twelve_hours_make_an_error_failed(
 
 
 def test_only_something_newer_overtakes() -> None:
-    assert overtakes(seen(generation=4), 3, R)
-    assert overtakes(seen(deleting=True), 3, R)
-    assert not overtakes(seen(deleting=True), 3, D)
-    assert not overtakes(seen(), 3, R)
-    assert not overtakes(None, 3, R)
-    assert overtakes(seen(deleting=True, force_delete=True), 3, D)
-    assert not overtakes(seen(deleting=True, force_delete=True), 3, D, forced=True)
+    reconcile, delete = FlowKind.RECONCILE, FlowKind.DELETE
+    assert overtakes(seen(generation=4), 3, reconcile)
+    assert overtakes(seen(deleting=True), 3, reconcile)
+    assert overtakes(seen(deleting=True, force_delete=True), 3, delete)
+    assert overtakes(seen(generation=4, confined=True, hibernation_switched=True), 3, reconcile)
+    assert not overtakes(seen(generation=4, confined=True), 3, reconcile)
+    assert not overtakes(seen(deleting=True), 3, delete)
+    assert not overtakes(seen(deleting=True, generation=4), 3, FlowKind.FORCE_DELETE)
+    assert not overtakes(seen(), 3, reconcile)
+    assert not overtakes(None, 3, reconcile)
 
 
 @pytest.mark.parametrize("state", ["Failed", "Error", "Processing"])
 def test_giving_up_the_cloud_is_a_new_deletion_whatever_became_of_the_ordinary_one(state: str) -> None:
     """Row 3 of 1.1. Nobody who asks for it wants to wait for the pause after an error."""
     view = seen(deleting=True, force_delete=True, last_operation=last(D, state))
-    before = remember(Memory(), seen(deleting=True), D).model_copy(update={"ended": NOW})
+    before = remember(Memory(), seen(deleting=True), Run(D, FlowKind.DELETE)).model_copy(update={"ended": NOW})
     step = decided(view, before)
     assert isinstance(step, Run)
-    assert (step.operation, step.forced, step.resume) == (D, True, False)
-    memory = remember(before, view, D)
-    assert (memory.forced, memory.attempts) == (True, 1)
+    assert (step.operation, step.flow, step.resume) == (D, FlowKind.FORCE_DELETE, False)
+    memory = remember(before, view, step)
+    assert (memory.flow, memory.attempts) == (FlowKind.FORCE_DELETE, 1)
 
 
 def test_a_force_deletion_that_failed_rests_until_it_is_retried() -> None:
     view = seen(deleting=True, force_delete=True, last_operation=last(D, "Failed"))
-    memory = remember(Memory(), view, D)
+    memory = remember(Memory(), view, Run(D, FlowKind.FORCE_DELETE))
     assert isinstance(decided(view, memory), Rest)
     again = decided(view.model_copy(update={"operations": ("retry",)}), memory)
     assert isinstance(again, Run)
-    assert again.forced
+    assert again.flow is FlowKind.FORCE_DELETE
 
 
 def test_the_annotation_alone_deletes_nothing() -> None:
@@ -259,9 +179,14 @@ def test_the_annotation_alone_deletes_nothing() -> None:
         generation=st.integers(3, 4),
         finalizer=st.booleans(),
         uid_recorded=st.booleans(),
+        force_delete=st.booleans(),
+        confined=st.booleans(),
+        in_window_only=st.booleans(),
+        window=st.sampled_from([None, ("220000+0000", "230000+0000"), ("113000+0000", "140000+0000")]),
+        emergency_stop=st.booleans(),
         spec_seed=st.sampled_from([None, "a", "b"]),
         status_seed=st.sampled_from([None, "a", "b"]),
-        operations=st.sampled_from([(), ("retry",), ("reconcile",), ("maintain",)]),
+        operations=st.sampled_from([(), ("retry",), ("reconcile",), ("maintain",), ("x", "retry")]),
         seed_fault=st.sampled_from(["", "not ready"]),
         ignored=st.booleans(),
         last_operation=st.none()
@@ -278,7 +203,9 @@ def test_whatever_is_seen_a_deletion_is_never_answered_by_anything_else(view: Sh
         assert view.finalizer or not view.deleting
         assert (step.operation is D) == view.deleting
         assert not view.ignored
+        assert not view.emergency_stop
         assert not view.seed_fault
+        assert len(step.consume) <= 1
     if isinstance(step, Release):
         assert view.deleting
         assert view.finalizer
