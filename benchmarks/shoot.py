@@ -9,6 +9,7 @@ Targets: API server p50 <= 8 s, first node p50 <= 20 s, deletion p50 <= 20 s.
 
 import asyncio
 import copy
+import functools
 import json
 import statistics
 import time
@@ -22,6 +23,7 @@ from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import ApiError
 from api import resources
+from benchmarks.by_hand import ControlPlane
 from workers.cli.connection import landscape_facts
 from workers.cli.kubeconfig import admin_kubeconfig
 
@@ -49,12 +51,12 @@ def main(runs: int, landscape: str, output: str) -> None:
 async def _measure(facts: dict[str, Any], runs: int, *, quiet: bool) -> dict[str, list[float]]:
     garden = KubeClient.from_kubeconfig(Path(facts["clusters"]["garden"]["kubeconfig"]))
     caches = Caches(garden)
-    samples: dict[str, list[float]] = {"api server": [], "node ready": [], "succeeded": [], "deletion": []}
+    samples: dict[str, list[float]] = {}
     try:
         for number in range(runs):
-            took = await _one(garden, caches, f"bench{number}")
+            took = await _one(facts, garden, caches, f"bench{number}")
             for phase, seconds in took.items():
-                samples[phase].append(seconds)
+                samples.setdefault(phase, []).append(seconds)
             if not quiet:
                 click.echo("  ".join(f"{phase} {seconds:.2f} s" for phase, seconds in took.items()), err=True)
     finally:
@@ -63,53 +65,76 @@ async def _measure(facts: dict[str, Any], runs: int, *, quiet: bool) -> dict[str
     return samples
 
 
-async def _one(garden: KubeClient, caches: Caches, name: str) -> dict[str, float]:
+async def _one(facts: dict[str, Any], garden: KubeClient, caches: Caches, name: str) -> dict[str, float]:
     manifest = yaml.safe_load(EXAMPLE.read_text())
     namespace = manifest["metadata"]["namespace"]
     manifest = copy.deepcopy(manifest) | {"metadata": {"name": name, "namespace": namespace}}
     shoots = caches.of(resources.SHOOT, namespace)
     started = time.monotonic()
     await garden.apply(manifest, manager="benchmark")
-    client = await _reachable(garden, caches, namespace, name)
+    config = await _user_kubeconfig(garden, caches, namespace, name)
+    await _answers(config)
     took = {"api server": time.monotonic() - started}
-    theirs = Caches(client)
-    try:
-        await theirs.of(resources.NODE).wait_until(lambda nodes: any(map(_ready, nodes.list())), _LIMIT_SECONDS)
-        took["node ready"] = time.monotonic() - started
-    finally:
-        await theirs.close()
-        await client.close()
+    async with KubeClient.from_kubeconfig(config) as client:
+        theirs = Caches(client)
+        try:
+            await theirs.of(resources.NODE).wait_until(lambda nodes: any(map(_ready, nodes.list())), _LIMIT_SECONDS)
+            took["node ready"] = time.monotonic() - started
+        finally:
+            await theirs.close()
     await shoots.wait_for(name, namespace, _succeeded, _LIMIT_SECONDS)
     took["succeeded"] = time.monotonic() - started
+    status = (await garden.get(resources.SHOOT, name, namespace))["status"]
+    async with KubeClient.from_kubeconfig(Path(facts["clusters"][status["seedName"]]["kubeconfig"])) as seed:
+        by_hand = await ControlPlane.of(seed, status["technicalID"])
+        took["deletion"] = await _deletion(garden, caches, namespace, name)
+        seeds = Caches(seed)
+        try:
+            took["by hand"] = await by_hand.start(seed, functools.partial(_answers, config))
+        finally:
+            await by_hand.remove(seed, seeds)
+            await seeds.close()
+    return took
+
+
+async def _deletion(garden: KubeClient, caches: Caches, namespace: str, name: str) -> float:
     confirmation = {"metadata": {"annotations": {"confirmation.gardener.cloud/deletion": "true"}}}
     await garden.patch(resources.SHOOT, name, namespace, confirmation)
     started = time.monotonic()
     await garden.delete(resources.SHOOT, name, namespace)
+    shoots = caches.of(resources.SHOOT, namespace)
     await shoots.wait_for(name, namespace, lambda live: live is None or None, _LIMIT_SECONDS)
-    took["deletion"] = time.monotonic() - started
-    return took
+    return time.monotonic() - started
 
 
-async def _reachable(garden: KubeClient, caches: Caches, namespace: str, name: str) -> KubeClient:
-    """The user's client, as soon as one request of it is answered."""
+async def _user_kubeconfig(garden: KubeClient, caches: Caches, namespace: str, name: str) -> dict[str, object]:
+    """What the user gets, as soon as there is an address and a name for it in the DNS."""
 
     def advertised(shoot: dict[str, Any] | None) -> bool | None:
         return bool((shoot or {}).get("status", {}).get("advertisedAddresses")) or None
 
     await caches.of(resources.SHOOT, namespace).wait_for(name, namespace, advertised, _LIMIT_SECONDS)
-    client: KubeClient | None = None
     async with asyncio.timeout(_LIMIT_SECONDS):
         while True:
             try:
-                if client is None:
-                    config, _ = await admin_kubeconfig(garden, namespace, name, expiration=3600)
-                    client = KubeClient.from_kubeconfig(config)
-                async with asyncio.timeout(2):
-                    await client.list(resources.NAMESPACE)
-            except (ApiError, click.ClickException, TimeoutError):
+                config, _ = await admin_kubeconfig(garden, namespace, name, expiration=3600)
+            except (ApiError, click.ClickException):
                 await asyncio.sleep(_POLL_SECONDS)  # the clock of the measurement
             else:
-                return client
+                return config
+
+
+async def _answers(config: dict[str, object]) -> None:
+    """Return as soon as one request of the user is answered."""
+    async with asyncio.timeout(_LIMIT_SECONDS), KubeClient.from_kubeconfig(config) as client:
+        while True:
+            try:
+                async with asyncio.timeout(2):
+                    await client.list(resources.NAMESPACE)
+            except (ApiError, TimeoutError):
+                await asyncio.sleep(_POLL_SECONDS)  # the clock of the measurement
+            else:
+                return
 
 
 def _ready(node: dict[str, Any]) -> bool:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from pathlib import Path
 from landscape.errors import LandscapeError
 
 _SUITE = "bookworm"
+_DOWNLOADS = threading.Lock()
+"""debootstrap takes what is in its cache for whole, also what another one is just writing there."""
 # Part of a tree's name: raise it when the steps below change what a tree holds.
 _RECIPE = 1
 
@@ -132,10 +135,11 @@ def _debootstrap(tree: Path, packages: Sequence[str], debs: Path) -> None:
     if shutil.which("debootstrap") is None:
         raise LandscapeError("debootstrap is not installed: run `make packages`")
     debs.mkdir(parents=True, exist_ok=True)
-    _run(
-        "debootstrap", "--variant=minbase", f"--include={','.join(packages)}", f"--cache-dir={debs}",
-        _SUITE, str(tree), *_mirror(),
-    )  # fmt: skip
+    with _DOWNLOADS:
+        _run(
+            "debootstrap", "--variant=minbase", f"--include={','.join(packages)}", f"--cache-dir={debs}",
+            _SUITE, str(tree), *_mirror(),
+        )  # fmt: skip
 
 
 def _mirror() -> list[str]:

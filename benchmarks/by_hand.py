@@ -1,0 +1,95 @@
+"""The baseline of ``benchmarks.shoot``: a control plane's etcds and API server, applied at once, without a flow.
+
+The objects are a real Shoot's, read while it lives and applied again once it is gone: same namespace, same
+keys, same addresses, so that the user's kubeconfig works unchanged.
+"""
+
+import asyncio
+import base64
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient, Object
+from activities.provider_local.backup import BUCKET_KEY, ENDPOINT_KEY, TOKEN_KEY
+from api import resources
+
+_KINDS = (
+    resources.SECRET,
+    resources.CONFIG_MAP,
+    resources.SERVICE_ACCOUNT,
+    resources.ROLE,
+    resources.ROLE_BINDING,
+    resources.SERVICE,
+    resources.PERSISTENT_VOLUME_CLAIM,
+)
+_WORKLOADS = ((resources.STATEFUL_SET, "etcd-main"), (resources.STATEFUL_SET, "etcd-events"),
+              (resources.DEPLOYMENT, "kube-apiserver"))  # fmt: skip
+_KEPT_METADATA = ("name", "namespace", "labels", "annotations")
+_BACKUP_SECRET = "etcd-backup"
+_GONE_SECONDS = 120.0
+
+
+class ControlPlane:
+    """What one control plane is made of, without what the cluster has added."""
+
+    def __init__(self, namespace: Object, objects: list[Object]) -> None:
+        self._namespace = namespace
+        self._objects = objects
+
+    @classmethod
+    async def of(cls, seed: KubeClient, namespace: str) -> "ControlPlane":
+        """Read it from a seed where it runs."""
+        lists = await asyncio.gather(*(seed.list(kind, namespace) for kind in _KINDS))
+        workloads = await asyncio.gather(*(seed.get(kind, name, namespace) for kind, name in _WORKLOADS))
+        objects = [
+            {"apiVersion": kind.api_version, "kind": kind.kind, **each}
+            for kind, items in zip(_KINDS, lists, strict=True)
+            for each in items
+            if each["metadata"]["name"] not in ("default", "kube-root-ca.crt")
+        ]
+        live = await seed.get(resources.NAMESPACE, namespace)
+        return cls(_bare(live), [_bare(each) for each in (*objects, *workloads)])
+
+    async def start(self, seed: KubeClient, answers: Callable[[], Awaitable[object]]) -> float:
+        """Apply everything at once; returns the seconds until the API server answers."""
+        started = time.monotonic()
+        await seed.create(self._namespace)
+        await asyncio.gather(*(seed.create(each) for each in self._objects))
+        await answers()
+        return time.monotonic() - started
+
+    async def remove(self, seed: KubeClient, caches: Caches) -> None:
+        """Delete it, and what its sidecar has stored meanwhile; returns when both are gone."""
+        name = self._namespace["metadata"]["name"]
+        await seed.delete(resources.NAMESPACE, name)
+        await caches.of(resources.NAMESPACE).wait_for(name, None, lambda live: live is None or None, _GONE_SECONDS)
+        store = next((each["data"] for each in self._objects if _is_backup_secret(each)), None)
+        if store is not None:
+            endpoint, token, bucket = (base64.b64decode(store[key]).decode().strip()
+                                       for key in (ENDPOINT_KEY, TOKEN_KEY, BUCKET_KEY))  # fmt: skip
+            headers = {"Authorization": f"Bearer {token}"}
+            async with (
+                aiohttp.ClientSession(headers=headers, raise_for_status=True) as session,
+                session.delete(f"{endpoint.rstrip('/')}/{bucket}", params={"prefix": f"{name}--"}),
+            ):
+                pass
+
+
+def _is_backup_secret(each: Object) -> bool:
+    return each["kind"] == "Secret" and each["metadata"]["name"] == _BACKUP_SECRET
+
+
+def _bare(live: Object) -> dict[str, Any]:
+    made = {key: value for key, value in live.items() if key != "status"}
+    made["metadata"] = {key: live["metadata"][key] for key in _KEPT_METADATA if key in live["metadata"]}
+    if live["kind"] == "PersistentVolumeClaim":
+        annotations = made["metadata"].pop("annotations", {})
+        made["metadata"]["annotations"] = {
+            key: value for key, value in annotations.items() if "volume.kubernetes.io" not in key and "pv." not in key
+        }
+        made["spec"] = {key: value for key, value in live["spec"].items() if key != "volumeName"}
+    return made
