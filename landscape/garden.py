@@ -57,6 +57,7 @@ async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> None:
     async with Api(plan.kubeconfig("garden")) as api:
         await api.apply(*webhook_configurations(f"https://{plan.central_address}:9443", ca))
         await api.apply(cloud_profile(plan), project(), controller_registration(), *credentials(plan, cloud_kubeconfig))
+        await api.apply(cloud_binding())
 
 
 async def seed_ready(plan: Plan, name: str) -> bool:
@@ -142,7 +143,7 @@ def controller_registration() -> Object:
 
 
 def credentials(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> list[Object]:
-    """Secrets for cloud, DNS and backups, and the binding of the project to the cloud."""
+    """Secrets for cloud, DNS and backups."""
     domain = {
         "server": plan.central_address,
         "port": "53",
@@ -161,19 +162,23 @@ def credentials(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> list[Object]:
         _secret(GARDEN_NAMESPACE, BACKUP_SECRET, backup),
         _secret(GARDEN_NAMESPACE, INTERNAL_DOMAIN_SECRET, domain, {role: "internal-domain"}, internal),
         _secret(GARDEN_NAMESPACE, DEFAULT_DOMAIN_SECRET, domain, {role: "default-domain"}, default),
-        {
-            "apiVersion": _SECURITY,
-            "kind": "CredentialsBinding",
-            "metadata": {"name": PROVIDER, "namespace": PROJECT_NAMESPACE},
-            "provider": {"type": PROVIDER},
-            "credentialsRef": {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "namespace": PROJECT_NAMESPACE,
-                "name": PROVIDER,
-            },
-        },
     ]
+
+
+def cloud_binding() -> Object:
+    """The binding of the project to the cloud. Admission refuses it before its Secret is there."""
+    return {
+        "apiVersion": _SECURITY,
+        "kind": "CredentialsBinding",
+        "metadata": {"name": PROVIDER, "namespace": PROJECT_NAMESPACE},
+        "provider": {"type": PROVIDER},
+        "credentialsRef": {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "namespace": PROJECT_NAMESPACE,
+            "name": PROVIDER,
+        },
+    }
 
 
 def object_store_token(plan: Plan) -> str:

@@ -86,7 +86,7 @@ def test_the_gardens_objects_are_valid(plan):
     assert config.machine_network == "198.18.24.0/22"
     Project.model_validate(garden.project())
     ControllerRegistration.model_validate(garden.controller_registration())
-    (binding,) = [each for each in garden.credentials(plan, {}) if each["kind"] == "CredentialsBinding"]
+    binding = garden.cloud_binding()
     CredentialsBinding.model_validate(binding)
 
 
