@@ -7,6 +7,7 @@ from pydantic import Field
 
 from api.model import ApiModel
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
+from api.rotation import ActiveRotation, Kind, Phase
 
 # A flow's outcome and progress.
 
@@ -176,6 +177,11 @@ class ShootFacts(ApiModel):
     skip_cleanup: bool = False
     credentials: str = ""
     """Version of the cloud credentials' Secret: new credentials make their copy, and what uses it, run again."""
+    rotations: tuple[ActiveRotation, ...] = ()
+
+    def phase(self, kind: Kind) -> Phase:
+        """How far a rotation under way is."""
+        return next((each.phase for each in self.rotations if each.kind is kind), Phase.NONE)
 
 
 class Survey(ApiModel):

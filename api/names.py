@@ -51,7 +51,7 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
     kubelet = kubernetes.get("kubelet") or shoot["spec"]["kubernetes"].get("kubelet") or {}
     rotation = (shoot.get("status", {}).get("credentials") or {}).get("rotation") or {}
     started = {
-        kind: (rotation.get(kind) or {}).get("lastInitiationTime")
+        kind: _rotation_of_pool(rotation.get(kind) or {}, pool["name"])
         for kind in ("certificateAuthorities", "serviceAccountKey")
     }
     facts = {
@@ -70,3 +70,13 @@ def operating_system_config_names(shoot: Mapping[str, Any], pool: Mapping[str, A
     """OperatingSystemConfigs of a pool, with purpose ``provision`` and ``reconcile``."""
     key = node_agent_secret_name(shoot, pool)
     return f"{key}-init", f"{key}-original"
+
+
+def _rotation_of_pool(rotation: Mapping[str, Any], pool: str) -> str | None:
+    """Start of the rotation that a pool's machines are of: a pool that is still to be rolled is of the one before."""
+    for pending in rotation.get("pendingWorkersRollouts") or ():
+        if pending["name"] == pool:
+            before: str | None = pending.get("lastInitiationTime")
+            return before
+    started: str | None = rotation.get("lastInitiationTime")
+    return started

@@ -19,6 +19,7 @@ from activities.seed.operating_system_configs import OperatingSystemConfigActivi
 from activities.seed.secrets import SecretActivities
 from activities.seed.survey import SurveyActivities
 from activities.shoot.cleanup import CleanupActivities
+from activities.shoot.rotation import RotationActivities
 from activities.shoot.system import ShootSystemActivities
 from api.flows import ShootRules
 
@@ -35,6 +36,7 @@ def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..
         ShootSystemActivities(clusters, vpn_network=vpn_network),
         OperatingSystemConfigActivities(clusters),
         CleanupActivities(clusters),
+        RotationActivities(clusters),
         SurveyActivities(clusters),
         ForceDeletionActivities(clusters),
     )

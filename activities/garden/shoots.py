@@ -21,7 +21,7 @@ from temporalio.service import RPCError
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
-from api import constants, resources
+from api import constants, resources, rotation
 from api.durations import parse_duration
 from api.flows import (
     FinishOperation,
@@ -40,6 +40,7 @@ from api.flows import (
 from api.images import OWN_VERSION
 from api.names import technical_id
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
+from api.rotation import RotationFacts
 
 MANAGER = "gardener-controller-manager"
 INITIALIZE = "initializeOperation"
@@ -199,6 +200,9 @@ class ShootActivities:
         )
         errors = [each for each in status.get("lastErrors") or () if each.get("taskID") != INITIALIZE]
         verb = "Deletion" if deleting else "Reconciliation"
+        rotations = rotation.status_of(live)
+        if not deleting:
+            rotations = rotation.begin(rotations, request.consume, RotationFacts.of_shoot(live), _seconds(now))
         change = {
             "technicalID": technical,
             "uid": metadata["uid"],
@@ -214,6 +218,7 @@ class ShootActivities:
             },
             "lastErrors": errors or None,
             **({} if deleting else {"seedName": seed}),
+            **_rotation_change(live, rotations),
         }
         await self._patch_status(request.shoot, change, version=metadata["resourceVersion"])
         task = ShootTask(
@@ -225,17 +230,34 @@ class ShootActivities:
             trigger=_precise(now),
         )
         await self._event(task, request.attempt, *_STARTED[deleting])
+        await self._rotation_events(task, request.attempt, rotation.status_of(live), rotations)
+        facts = await self._facts(live, seed)
         return StartedOperation(
-            task=task, facts=await self._facts(live, seed), started=now, retry_cycle_start=cycle_start
+            task=task,
+            facts=facts.model_copy(update={"rotations": () if deleting else rotation.active(rotations)}),
+            started=now,
+            retry_cycle_start=cycle_start,
         )
 
     @activity.defn
     async def finish_operation(self, request: FinishOperation) -> None:
-        """Record the end; a second run writes the same. A Shoot that is gone needs nothing."""
-        task = request.task
-        live = await self._find(task.shoot)
-        if live is None:
+        """Record the end; a second run writes the same. A Shoot that is gone needs nothing.
+
+        Rotations of credentials advance with the write that records a success, so they do once.
+        """
+        for _ in range(_CONFLICTS):
+            live = await self._find(request.task.shoot)
+            if live is None:
+                return
+            try:
+                await self._finish(live, request)
+            except Conflict:
+                continue
             return
+        raise ApplicationError(f"Shoot {request.task.shoot} is changed all the time", type="Conflict")
+
+    async def _finish(self, live: dict[str, Any], request: FinishOperation) -> None:
+        task = request.task
         now = datetime.now(UTC)
         succeeded = request.state == "Succeeded"
         status = live.get("status") or {}
@@ -257,7 +279,12 @@ class ShootActivities:
         if succeeded and task.operation is not OperationType.DELETE:
             change["seedName"] = task.seed
             change["hibernated"] = bool((live["spec"].get("hibernation") or {}).get("enabled"))
-        await self._patch_status(task.shoot, change)
+            if (status.get("lastOperation") or {}).get("state") == "Processing":
+                before = rotation.status_of(live)
+                rotations = rotation.succeed(before, RotationFacts.of_shoot(live), _seconds(now))
+                change |= _rotation_change(live, rotations)
+                await self._rotation_events(task, request.attempt, before, rotations)
+        await self._patch_status(task.shoot, change, version=live["metadata"]["resourceVersion"])
         deleting = task.operation is OperationType.DELETE
         if succeeded:
             await self._event(task, request.attempt, *_SUCCEEDED[deleting])
@@ -473,6 +500,15 @@ class ShootActivities:
             return ""
         return f"{secret['metadata']['uid']}/{secret['metadata']['resourceVersion']}"
 
+    async def _rotation_events(
+        self, task: ShootTask, attempt: int, before: rotation.Status, after: rotation.Status
+    ) -> None:
+        for kind in rotation.PHASED:
+            phase = rotation.phase_of(after, kind)
+            if phase is not rotation.phase_of(before, kind):
+                text = f"Rotation of the {kind.title} is {phase}"
+                await self._event(task, attempt, "Normal", f"{kind[0].upper()}{kind[1:]}{phase}", text)
+
     async def _event(self, task: ShootTask, attempt: int, type_: str, reason: str, message: str) -> None:
         await self._tell(task.shoot, f"{task.generation}/{attempt}/{task.trigger}", type_, reason, message)
 
@@ -606,6 +642,12 @@ def _error(message: str, task: str, codes: tuple[str, ...], at: datetime) -> dic
         **({"codes": list(codes)} if codes else {}),
         "lastUpdateTime": _seconds(at),
     }
+
+
+def _rotation_change(live: Mapping[str, Any], rotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Part of a status patch; empty if no rotation goes on."""
+    patch = rotation.patch_of(rotation.status_of(live), rotations)
+    return {"credentials": {"rotation": patch}} if patch else {}
 
 
 def _operations(annotations: Mapping[str, str]) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ from api.core.v1beta1.shoot import (
 )
 from api.labels import is_true
 from api.meta import Toleration
+from api.rotation import RotationFacts, normalized
 from api.versions import complete, complete_image, is_version
 
 DEFAULT_PODS = "100.96.0.0/11"
@@ -99,6 +100,21 @@ def _default_spec(shoot: Shoot, old: Shoot | None, around: Surroundings) -> None
         _default_pool(pool, shoot, around)
 
 
+def _default_operations(shoot: Shoot) -> None:
+    """Drop requested operations that another one covers, or that have no effect."""
+    for annotation in (constants.OPERATION, constants.MAINTENANCE_OPERATION):
+        asked = [each for each in shoot.metadata.annotations.get(annotation, "").split(";") if each]
+        if not any(each.startswith("rotate-") for each in asked):
+            continue
+        wanted = normalized(asked, RotationFacts.of_shoot(shoot.to_wire()))
+        if wanted == asked:
+            continue
+        if wanted:
+            shoot.metadata.annotate(annotation, ";".join(wanted))
+        else:
+            shoot.metadata.annotations = {k: v for k, v in shoot.metadata.annotations.items() if k != annotation}
+
+
 def workerless(shoot: Shoot) -> bool:
     return not shoot.spec.provider.workers
 
@@ -112,6 +128,7 @@ def _default_metadata(shoot: Shoot, old: Shoot | None, around: Surroundings) -> 
     _default_confirmation(shoot, before, around.user)
     if old is not None and _needs_retry(shoot, old):
         meta.annotate(constants.SHOOT_NEEDS_RETRY, "true")
+    _default_operations(shoot)
     if tasks := _tasks(shoot, old):
         known = [each for each in meta.annotations.get(constants.SHOOT_TASKS, "").split(",") if each]
         meta.annotate(constants.SHOOT_TASKS, ",".join(dict.fromkeys([*known, *tasks])))

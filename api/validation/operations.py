@@ -7,10 +7,18 @@ from api.core.v1beta1.shoot import Shoot
 from api.errors import ErrorCode
 from api.labels import is_true
 from api.meta import KubeObject
+from api.rotation import COMBINED, ROLLOUT, SINGLE, is_operation
 from api.validation.field import Faults, Path
+from api.validation.rotation import rotation_faults
 
 _ANNOTATIONS = Path("metadata") / "annotations"
-_OFFERED = (constants.OPERATION_RECONCILE, constants.OPERATION_RETRY)
+_OFFERED = (
+    constants.OPERATION_RECONCILE,
+    constants.OPERATION_RETRY,
+    *SINGLE,
+    *COMBINED,
+    f"{ROLLOUT}=<pools>",
+)
 _ALONE = (constants.OPERATION_RETRY,)
 
 
@@ -28,10 +36,14 @@ def check_operations(shoot: Shoot, old: Shoot | None) -> Faults:
             continue
         path = _ANNOTATIONS @ annotation
         for each in asked:
-            if each not in _OFFERED:
+            if each not in _OFFERED and not is_operation(each):
                 faults.unsupported(path, each, _OFFERED)
             if each in _ALONE and len(asked) > 1:
                 faults.forbidden(path, f"{each} cannot be combined with other operations")
+        others = {constants.OPERATION, constants.MAINTENANCE_OPERATION} - {annotation}
+        elsewhere = [each for other in others for each in operations(shoot, other)]
+        for fault in rotation_faults(shoot.to_wire(), asked, elsewhere):
+            faults.forbidden(path, fault)
         last = shoot.status.last_operation if shoot.status else None
         failed = last is not None and last.state == "Failed"
         if annotation == constants.OPERATION and constants.OPERATION_RETRY in asked and not failed:

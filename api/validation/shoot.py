@@ -23,6 +23,7 @@ from api.maintenance_window import LONGEST, SHORTEST, MaintenanceWindow
 from api.validation.field import Faults, Path
 from api.validation.kubernetes import check_kubernetes, check_range
 from api.validation.pools import check_pools
+from api.validation.rotation import hibernation_faults
 from api.versions import Version, is_version
 
 SPEC = Path("spec")
@@ -107,6 +108,9 @@ def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
     _check_networking(spec.networking, not workerless(shoot), faults)
     _check_dns(spec.dns, faults)
     _check_hibernation(spec.hibernation, faults)
+    if _value(spec, "hibernation.enabled") and old is not None and not _value(old.spec, "hibernation.enabled"):
+        for fault in hibernation_faults(shoot.to_wire()):
+            faults.forbidden(SPEC / "hibernation" / "enabled", fault)
     _check_maintenance(spec.maintenance, faults)
     _check_rest(spec, faults)
     for dotted, detail in _NOT_OFFERED.items():

@@ -90,6 +90,7 @@ def shoot(**metadata: Any) -> dict[str, Any]:
         "spec": {
             "seedName": "seed-1",
             "credentialsBindingName": "local",
+            "kubernetes": {"version": "1.37.1"},
             "provider": {"type": "local", "workers": [{"name": "pool"}]},
         },
     }

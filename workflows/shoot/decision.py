@@ -20,6 +20,7 @@ from api.flows import FailedTask, FlowOutcome, ShootView
 from api.maintenance_window import MaintenanceWindow
 from api.model import ApiModel
 from api.operations import OperationType
+from api.rotation import is_operation as is_rotation
 
 SYNC_JITTER = 0.1
 """Part of the period by which syncs of idle Shoots are spread, so that a restart does not wake all at once."""
@@ -56,7 +57,8 @@ class Effect(StrEnum):
 
     RECONCILE = "an operation now; no effect while Failed"
     RETRY = "an operation now, from where the failed one stopped; only while Failed"
-    OTHERS = "left to who maintains the Shoot, rotates its credentials or rolls its workers"
+    ROTATE = "an operation now, whatever came of the last one, that moves a rotation of credentials on"
+    OTHERS = "left to who maintains the Shoot or rolls its workers"
     UNKNOWN = "taken away, with an Event that names it"
 
 
@@ -70,7 +72,9 @@ def effect_of(operation: str) -> Effect:
         return Effect.RECONCILE
     if operation == OPERATION_RETRY:
         return Effect.RETRY
-    if operation in _ALONE or operation.startswith(("rotate-", f"{OPERATION_ROLLOUT_WORKERS}=")):
+    if is_rotation(operation):
+        return Effect.ROTATE
+    if operation in _ALONE or operation.startswith(f"{OPERATION_ROLLOUT_WORKERS}="):
         return Effect.OTHERS
     return Effect.UNKNOWN
 
@@ -185,16 +189,17 @@ def decide(view: ShootView, memory: Memory, now: datetime, random: Random) -> De
     if (put_off := _put_off(view, memory, operation, flow, seed)) is not None:
         return put_off
     resume = _same(view, memory, operation, flow) and bool(memory.outcome.failed or memory.outcome.canceled)
-    run = Run(operation, flow, tuple(each for each in view.operations if each in _STARTS), resume)
+    run = Run(operation, flow, tuple(filter(_starts, view.operations)), resume)
     return _due(view, memory, flow, now, random) or _seed_gate(view, seed) or run
 
 
-_STARTS = frozenset({OPERATION_RECONCILE, OPERATION_RETRY})
-"""Operations that start one of ours."""
+def _starts(operation: str) -> bool:
+    """Whether it starts one of our operations."""
+    return effect_of(operation) in (Effect.RECONCILE, Effect.RETRY, Effect.ROTATE)
 
 
 def _asked(view: ShootView, memory: Memory) -> frozenset[str]:
-    return (frozenset(view.operations) | frozenset(memory.requested)) & _STARTS
+    return frozenset(filter(_starts, (*view.operations, *memory.requested)))
 
 
 def _rejected(view: ShootView) -> Reject | None:
@@ -224,7 +229,7 @@ def _put_off(view: ShootView, memory: Memory, operation: OperationType, flow: Fl
         return Rest(f"operations on Seed {seed} are stopped by annotation", until=_STOP_LOOK, state=pending)
     failed = last is not None and last.state == "Failed" and not _is_newer(view) and _is_of(last.type, operation)
     known = memory.flow or (FlowKind.DELETE if flow is FlowKind.FORCE_DELETE else flow)
-    if failed and known is flow and OPERATION_RETRY not in _asked(view, memory):
+    if failed and known is flow and _asked(view, memory) <= {OPERATION_RECONCILE}:
         ineffective = tuple(each for each in view.operations if each == OPERATION_RECONCILE)
         return Rest("the last operation failed; it waits for a change or `retry`", consume=ineffective)
     if view.ignored:
@@ -347,8 +352,9 @@ def _counts_on(view: ShootView, memory: Memory, operation: OperationType, flow: 
 
 
 def _same(view: ShootView, memory: Memory, operation: OperationType, flow: FlowKind) -> bool:
-    """Whether an outcome may be gone on from: the same wish, by the same code."""
-    return _counts_on(view, memory, operation, flow) and memory.version == view.our_version
+    """Whether an outcome may be gone on from: the same wish, by the same code, with the same credentials."""
+    rotates = any(map(is_rotation, view.operations))
+    return _counts_on(view, memory, operation, flow) and memory.version == view.our_version and not rotates
 
 
 def _pause(view: ShootView, memory: Memory, now: datetime) -> Rest | None:

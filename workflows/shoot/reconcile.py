@@ -10,6 +10,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from api.flows import FlowInput, FlowOutcome
     from api.operations import OperationType
+    from api.rotation import Kind
     from workflows import options
     from workflows.flow import EVERYTHING, Flow
     from workflows.shoot.base import OperationWorkflow, cleanup_argument, shoot_flow
@@ -24,6 +25,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     ready_unneeded = asleep or (facts.skip_readiness and "skip-readiness")
     creating = request.task.operation is OperationType.CREATE
     machines_unneeded = workerless or asleep
+    new_ca = facts.phase(Kind.CERTIFICATE_AUTHORITIES).preparing
+    new_token_key = facts.phase(Kind.SERVICE_ACCOUNT_KEY).preparing
 
     # What the operation works towards, where it works, and with which keys.
     add("sync_cluster")
@@ -65,6 +68,12 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_gardener_access", after=["wait_resource_manager", "deploy_internal_dns"])
     add("init_shoot_client", after=["deploy_gardener_access"])
     add("deploy_kube_controller_manager", after=["wait_resource_manager", *base])
+    add("wait_kube_controller_manager", after=["deploy_kube_controller_manager"],
+        unless=not (new_ca or new_token_key) and "nobody waits for new credentials", **wait(minutes=3))  # fmt: skip
+    # Pods are to trust the new CA from their first request on, and machines bring new pods.
+    root_ca_unneeded = ready_unneeded or workerless or (not new_ca and "no new CA")
+    add("wait_root_ca_configmaps", after=["init_shoot_client", "wait_kube_controller_manager"],
+        unless=root_ca_unneeded, **wait(minutes=5))  # fmt: skip
     add("deploy_scheduler", after=["wait_resource_manager"], unless=workerless)
     # Only the infrastructure knows the machines' network, and the tunnel leads there.
     add("deploy_vpn_server", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
@@ -89,7 +98,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_node_agent_resources", after=["wait_os_configs", "wait_resource_manager"], unless=machines_unneeded)
     add("deploy_machine_controller_manager", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
     add("deploy_worker", unless=workerless, inputs=[facts.credentials],
-        after=["deploy_machine_controller_manager", "deploy_shoot_system", "deploy_node_agent_resources"])  # fmt: skip
+        after=["deploy_machine_controller_manager", "deploy_shoot_system", "deploy_node_agent_resources",
+               *([] if root_ca_unneeded else ["wait_root_ca_configmaps"])])  # fmt: skip
     add("wait_worker", after=["deploy_worker"], completes="deploy_worker", unless=workerless, **wait(minutes=10))
     add("wait_vpn_shoot", after=["deploy_vpn_shoot", "wait_worker"], unless=workerless or ready_unneeded,
         **wait(minutes=2))  # fmt: skip

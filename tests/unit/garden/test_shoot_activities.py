@@ -314,3 +314,46 @@ async def test_a_rejected_operation_is_taken_away_and_told_once() -> None:
     assert live["metadata"]["annotations"]["gardener.cloud/operation"] == "reconcile"
     assert "status" not in live or "lastOperation" not in live["status"]
     assert world.garden.events() == [("OperationRejected", "operation recnocile is unknown")]
+
+
+async def test_a_rotation_goes_from_operation_to_operation() -> None:
+    world = World(annotations={"gardener.cloud/operation": "rotate-ca-start"})
+    started = await world.start(OperationType.RECONCILE, consume=("rotate-ca-start",))
+
+    (rotation,) = started.facts.rotations
+    assert (rotation.kind, rotation.phase) == ("certificateAuthorities", "Preparing")
+    status = (await world.finish(started, "Succeeded"))["credentials"]["rotation"]["certificateAuthorities"]
+    assert status["phase"] == "Prepared"
+    assert status["lastInitiationTime"] == rotation.initiated
+
+    completing = await world.start(OperationType.RECONCILE, consume=("rotate-ca-complete",))
+    assert completing.facts.rotations[0].phase == "Completing"
+    status = (await world.finish(completing, "Succeeded"))["credentials"]["rotation"]["certificateAuthorities"]
+    assert status["phase"] == "Completed"
+    assert "lastInitiationFinishedTime" not in status
+    assert "gardener.cloud/operation" not in (await world.shoot())["metadata"]["annotations"]
+    events = [each["reason"] for each in await world.garden.list(resources.EVENT, "garden-local")]
+    assert {f"CertificateAuthorities{phase}" for phase in ("Preparing", "Prepared", "Completing", "Completed")} <= set(
+        events
+    )
+
+
+async def test_a_failed_reconcile_keeps_the_phase() -> None:
+    world = World()
+    started = await world.start(OperationType.RECONCILE, consume=("rotate-ca-start",))
+    status = await world.finish(started, "Error", failure())
+    assert status["credentials"]["rotation"]["certificateAuthorities"]["phase"] == "Preparing"
+    again = await world.start(OperationType.RECONCILE)
+    assert again.facts.rotations == started.facts.rotations
+
+
+async def test_an_end_that_is_recorded_twice_advances_a_rotation_once() -> None:
+    """From preparing to waiting for the pools, and not on to prepared, although no pool is left to wait for."""
+    world = World()
+    started = await world.start(OperationType.RECONCILE, consume=("rotate-ca-start-without-workers-rollout",))
+    live = await world.shoot()
+    del live["status"]["credentials"]["rotation"]["certificateAuthorities"]["pendingWorkersRollouts"]
+    world.garden.put(live)
+    await world.finish(started, "Succeeded")
+    status = await world.finish(started, "Succeeded")
+    assert status["credentials"]["rotation"]["certificateAuthorities"]["phase"] == "WaitingForWorkersRollout"

@@ -67,6 +67,22 @@ def test_an_operation_that_nobody_runs_any_more_is_run_again() -> None:
     assert decided(seen(last_operation=last(R, "Processing"))) == Run(R)
 
 
+def test_a_rotation_starts_whatever_came_of_the_last_operation() -> None:
+    for state in ("Succeeded", "Error", "Failed"):
+        step = decided(seen(last_operation=last(R, state), operations=("rotate-ca-start",)))
+        assert step == Run(R, consume=("rotate-ca-start",))
+
+
+def test_an_attempt_with_new_credentials_keeps_nothing_of_the_one_before() -> None:
+    failed = FlowOutcome(failed=(FailedTask(name="x", message="", at=NOW, attempt=1),))
+    memory = Memory(generation=3, operation=R, flow=FlowKind.RECONCILE, version="v1", attempts=1, outcome=failed)
+    view = seen(last_operation=last(R, "Failed"), operations=("rotate-ca-start",))
+    step = decided(view, memory)
+    assert isinstance(step, Run)
+    assert not step.resume
+    assert remember(memory, view, step).outcome == FlowOutcome()
+
+
 def test_a_resumed_attempt_needs_the_same_generation_type_and_version() -> None:
     failed = FlowOutcome(failed=(FailedTask(name="x", message="", at=NOW, attempt=1),))
     memory = Memory(generation=3, operation=R, flow=FlowKind.RECONCILE, version="v1", attempts=1, outcome=failed)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from api.flows import FlowInput, ShootFacts, Survey
 from api.operations import OperationType, ShootRef, ShootTask
+from api.rotation import ActiveRotation, Kind, Phase
 from workflows.flow import Flow, GraphError, title_of
 from workflows.options import garden_call
 from workflows.shoot.delete import delete_flow
@@ -87,6 +88,22 @@ def test_an_api_server_with_data_starts_only_after_its_etcd(facts: ShootFacts) -
     task = TASK.model_copy(update={"operation": OperationType.RECONCILE})
     again = reconcile_flow(FlowInput(task=task, facts=facts))
     assert again.comes_after("deploy_apiserver", "wait_etcds")
+
+
+@given(facts=FACTS)
+def test_machines_roll_only_after_all_pods_would_trust_the_new_ca(facts: ShootFacts) -> None:
+    rotation = ActiveRotation(
+        kind=Kind.CERTIFICATE_AUTHORITIES, phase=Phase.PREPARING, initiated="2026-11-21T10:00:00Z"
+    )
+    rotating = reconcile(facts.model_copy(update={"rotations": (rotation,)}))
+    rules = [
+        ("wait_apiserver", "deploy_kube_controller_manager"),
+        ("wait_kube_controller_manager", "wait_root_ca_configmaps"),
+        ("wait_root_ca_configmaps", "deploy_worker"),
+    ]
+    assert list(violations(rotating, *rules)) == []
+    assert rotating.skipped("wait_root_ca_configmaps") in ("", "workerless", "hibernated", "skip-readiness")
+    assert reconcile(facts).skipped("wait_root_ca_configmaps")
 
 
 @given(facts=FACTS, survey=SURVEYS)

@@ -1,0 +1,327 @@
+"""Rotation of a Shoot's credentials: what operations and reconciles do to ``status.credentials.rotation``.
+
+Pure functions of the status and the time, on the objects as the API has them. Source: spec/credentials.md 3.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from api.model import ApiModel
+
+Status = Mapping[str, Any]
+"""``Shoot.status.credentials.rotation``."""
+
+OLD_CREDENTIALS_UNUSED = "OldCredentialsUnused"
+"""Constraint of a Shoot while a rotation waits to be completed: whether nobody known needs the old credentials."""
+FORCED_COMPLETION = "credentials.gardener.cloud/forced-completion"
+"""Annotation of a Shoot: why old credentials go although somebody needs them."""
+ROLLOUT = "rotate-rollout-workers"
+AUTOMATIC_ENCRYPTION_MINOR = 34
+"""From this minor of Kubernetes 1 on the rotation of the etcd encryption key needs no second word."""
+
+
+class Kind(StrEnum):
+    """What is rotated, as the status calls it."""
+
+    CERTIFICATE_AUTHORITIES = "certificateAuthorities"
+    SERVICE_ACCOUNT_KEY = "serviceAccountKey"
+    ETCD_ENCRYPTION_KEY = "etcdEncryptionKey"
+    SSH_KEYPAIR = "sshKeypair"
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return _TITLES[self]
+
+
+class Phase(StrEnum):
+    """How far a rotation in two steps is."""
+
+    NONE = ""
+    PREPARING = "Preparing"
+    PREPARING_WITHOUT_WORKERS_ROLLOUT = "PreparingWithoutWorkersRollout"
+    WAITING_FOR_WORKERS_ROLLOUT = "WaitingForWorkersRollout"
+    PREPARED = "Prepared"
+    COMPLETING = "Completing"
+    COMPLETED = "Completed"
+
+    @property
+    def idle(self) -> bool:
+        """Whether a rotation may start."""
+        return self in (Phase.NONE, Phase.COMPLETED)
+
+    @property
+    def preparing(self) -> bool:
+        """Whether new credentials are being made and spread."""
+        return self in (Phase.PREPARING, Phase.PREPARING_WITHOUT_WORKERS_ROLLOUT)
+
+
+class Verb(StrEnum):
+    """What an operation does to one kind of credentials."""
+
+    START = "start"
+    START_WITHOUT_ROLLOUT = "start without rollout"
+    START_AUTOMATIC = "start, then complete"
+    COMPLETE = "complete"
+    ONCE = "rotate"
+
+    @property
+    def starts(self) -> bool:
+        return self is not Verb.COMPLETE
+
+
+_TITLES = {
+    Kind.CERTIFICATE_AUTHORITIES: "certificate authorities",
+    Kind.SERVICE_ACCOUNT_KEY: "service account key",
+    Kind.ETCD_ENCRYPTION_KEY: "etcd encryption key",
+    Kind.SSH_KEYPAIR: "SSH key pair",
+}
+ROLLING = (Kind.CERTIFICATE_AUTHORITIES, Kind.SERVICE_ACCOUNT_KEY)
+"""Kinds that machines have to be replaced for."""
+PHASED = (*ROLLING, Kind.ETCD_ENCRYPTION_KEY)
+
+CREDENTIALS_START = "rotate-credentials-start"
+CREDENTIALS_START_WITHOUT_ROLLOUT = "rotate-credentials-start-without-workers-rollout"
+CREDENTIALS_COMPLETE = "rotate-credentials-complete"
+COMBINED = (CREDENTIALS_START, CREDENTIALS_START_WITHOUT_ROLLOUT, CREDENTIALS_COMPLETE)
+
+Steps = tuple[tuple[Kind, Verb], ...]
+SINGLE: Mapping[str, tuple[Kind, Verb]] = {
+    "rotate-ca-start": (Kind.CERTIFICATE_AUTHORITIES, Verb.START),
+    "rotate-ca-start-without-workers-rollout": (Kind.CERTIFICATE_AUTHORITIES, Verb.START_WITHOUT_ROLLOUT),
+    "rotate-ca-complete": (Kind.CERTIFICATE_AUTHORITIES, Verb.COMPLETE),
+    "rotate-serviceaccount-key-start": (Kind.SERVICE_ACCOUNT_KEY, Verb.START),
+    "rotate-serviceaccount-key-start-without-workers-rollout": (
+        Kind.SERVICE_ACCOUNT_KEY,
+        Verb.START_WITHOUT_ROLLOUT,
+    ),
+    "rotate-serviceaccount-key-complete": (Kind.SERVICE_ACCOUNT_KEY, Verb.COMPLETE),
+    "rotate-etcd-encryption-key": (Kind.ETCD_ENCRYPTION_KEY, Verb.START_AUTOMATIC),
+    "rotate-etcd-encryption-key-start": (Kind.ETCD_ENCRYPTION_KEY, Verb.START),
+    "rotate-etcd-encryption-key-complete": (Kind.ETCD_ENCRYPTION_KEY, Verb.COMPLETE),
+    "rotate-ssh-keypair": (Kind.SSH_KEYPAIR, Verb.ONCE),
+}
+"""What an operation of one kind of credentials does."""
+
+
+class ActiveRotation(ApiModel):
+    """A rotation in two steps as a Shoot's status has it."""
+
+    kind: Kind
+    phase: Phase
+    initiated: str
+    """RFC 3339, in seconds."""
+    initiation_finished: str = ""
+    automatic: bool = False
+    """It is completed without another word."""
+    pending_pools: tuple[str, ...] = ()
+    """Worker pools whose machines are of before the start."""
+
+
+@dataclass(frozen=True)
+class RotationFacts:
+    """What of a Shoot, beside its rotations, they go by."""
+
+    pools: tuple[str, ...] = ()
+    ssh_access: bool = True
+    automatic_encryption: bool = True
+    """Its Kubernetes is one for which the etcd encryption key's rotation completes by itself."""
+    asleep: bool = False
+    manual_in_place_pending: bool = False
+
+    @classmethod
+    def of_shoot(cls, shoot: Mapping[str, Any]) -> "RotationFacts":
+        """Of a Shoot as the API has it."""
+        spec, status = shoot["spec"], shoot.get("status") or {}
+        provider = spec["provider"]
+        pools = tuple(pool["name"] for pool in provider.get("workers") or ())
+        access = ((provider.get("workersSettings") or {}).get("sshAccess") or {}).get("enabled", True)
+        minor = int(str(spec["kubernetes"]["version"]).split(".")[1])
+        pending = (status.get("inPlaceUpdates") or {}).get("pendingWorkerUpdates") or {}
+        return cls(
+            pools=pools,
+            ssh_access=bool(pools) and bool(access),
+            automatic_encryption=minor >= AUTOMATIC_ENCRYPTION_MINOR,
+            asleep=bool((spec.get("hibernation") or {}).get("enabled")),
+            manual_in_place_pending=bool(pending.get("manualInPlaceUpdate")),
+        )
+
+
+def status_of(shoot: Mapping[str, Any]) -> Status:
+    """``status.credentials.rotation`` of a Shoot as the API has it."""
+    found: Status = ((shoot.get("status") or {}).get("credentials") or {}).get("rotation") or {}
+    return found
+
+
+def phase_of(rotation: Status, kind: Kind) -> Phase:
+    """How far a kind's rotation is."""
+    return Phase((rotation.get(kind) or {}).get("phase") or "")
+
+
+def active(rotation: Status) -> tuple[ActiveRotation, ...]:
+    """The rotations that are under way."""
+    return tuple(
+        ActiveRotation(
+            kind=kind,
+            phase=phase,
+            initiated=rotation[kind]["lastInitiationTime"],
+            initiation_finished=rotation[kind].get("lastInitiationFinishedTime") or "",
+            automatic=bool(rotation[kind].get("autoCompleteAfterPrepared")),
+            pending_pools=tuple(each["name"] for each in rotation[kind].get("pendingWorkersRollouts") or ()),
+        )
+        for kind in PHASED
+        if not (phase := phase_of(rotation, kind)).idle
+    )
+
+
+def is_operation(operation: str) -> bool:
+    """Whether a value of the operation annotation is about rotations."""
+    return operation in SINGLE or operation in COMBINED or operation.startswith(f"{ROLLOUT}=")
+
+
+def pools_of(operation: str) -> tuple[str, ...]:
+    """Pools that ``rotate-rollout-workers=p1,p2`` names; empty for other operations."""
+    name, _, pools = operation.partition("=")
+    return tuple(pools.split(",")) if name == ROLLOUT else ()
+
+
+def steps_of(operation: str, facts: RotationFacts) -> Steps:
+    """What an operation does to which credentials."""
+    if operation in SINGLE:
+        return (SINGLE[operation],)
+    if operation == CREDENTIALS_COMPLETE:
+        kinds = ROLLING if facts.automatic_encryption else PHASED
+        return tuple((kind, Verb.COMPLETE) for kind in kinds)
+    if operation not in COMBINED:
+        return ()
+    verb = Verb.START if operation == CREDENTIALS_START else Verb.START_WITHOUT_ROLLOUT
+    encryption = Verb.START_AUTOMATIC if facts.automatic_encryption else Verb.START
+    return (
+        *((kind, verb) for kind in ROLLING),
+        (Kind.ETCD_ENCRYPTION_KEY, encryption),
+        *(((Kind.SSH_KEYPAIR, Verb.ONCE),) if facts.ssh_access else ()),
+    )
+
+
+def begin(rotation: Status, operations: Iterable[str], facts: RotationFacts, now: str) -> dict[str, Any]:
+    """The status at the start of an operation that answers these requests.
+
+    What is out of order is ignored: a request was in order when it was accepted, and may be read twice.
+    """
+    new: dict[str, Any] = {kind: dict(state) for kind, state in rotation.items() if state}
+    rolled: set[str] = set()
+    for operation in operations:
+        rolled.update(pools_of(operation))
+        for kind, verb in steps_of(operation, facts):
+            if kind is Kind.SSH_KEYPAIR:
+                if facts.ssh_access:
+                    new[kind] = {**new.get(kind, {}), "lastInitiationTime": now}
+            elif verb.starts and phase_of(new, kind).idle:
+                new[kind] = _started(new.get(kind, {}), verb, facts, now)
+            elif verb is Verb.COMPLETE and phase_of(new, kind) is Phase.PREPARED:
+                new[kind] = {**new[kind], "phase": Phase.COMPLETING, "lastCompletionTriggeredTime": now}
+    encryption = Kind.ETCD_ENCRYPTION_KEY
+    if phase_of(new, encryption) is Phase.PREPARED and (
+        facts.automatic_encryption or new[encryption].get("autoCompleteAfterPrepared")
+    ):
+        new[encryption] = {**new[encryption], "phase": Phase.COMPLETING, "lastCompletionTriggeredTime": now}
+    if not facts.ssh_access:
+        new.pop(Kind.SSH_KEYPAIR, None)
+    return _pruned(new, facts, rolled)
+
+
+def succeed(rotation: Status, facts: RotationFacts, now: str) -> dict[str, Any]:
+    """The status after a reconcile that succeeded."""
+    new = _pruned({kind: dict(state) for kind, state in rotation.items() if state}, facts, set())
+    for kind in PHASED:
+        phase, state = phase_of(new, kind), new.get(kind, {})
+        waiting = kind in ROLLING and facts.manual_in_place_pending
+        if phase is Phase.PREPARING and not waiting:
+            new[kind] = {**state, "phase": Phase.PREPARED, "lastInitiationFinishedTime": now}
+        elif phase is Phase.PREPARING_WITHOUT_WORKERS_ROLLOUT:
+            new[kind] = {**state, "phase": Phase.WAITING_FOR_WORKERS_ROLLOUT}
+        elif phase is Phase.WAITING_FOR_WORKERS_ROLLOUT and not (waiting or state.get("pendingWorkersRollouts")):
+            new[kind] = {**state, "phase": Phase.PREPARED, "lastInitiationFinishedTime": now}
+        elif phase is Phase.COMPLETING:
+            done = {**state, "phase": Phase.COMPLETED, "lastCompletionTime": now}
+            for name in ("lastInitiationFinishedTime", "lastCompletionTriggeredTime", "autoCompleteAfterPrepared"):
+                done.pop(name, None)
+            new[kind] = done
+    ssh = new.get(Kind.SSH_KEYPAIR)
+    if ssh and (ssh.get("lastCompletionTime") or "") < ssh["lastInitiationTime"]:
+        new[Kind.SSH_KEYPAIR] = {**ssh, "lastCompletionTime": now}
+    return new
+
+
+def needs_another_word(each: ActiveRotation, facts: RotationFacts) -> bool:
+    """Whether nothing happens until somebody asks for it; else the next reconcile brings the rotation on."""
+    if each.phase is Phase.PREPARED:
+        automatic = each.automatic or facts.automatic_encryption
+        return not (each.kind is Kind.ETCD_ENCRYPTION_KEY and automatic)
+    return each.phase is Phase.WAITING_FOR_WORKERS_ROLLOUT and bool(each.pending_pools)
+
+
+def patch_of(old: Status, new: Status) -> dict[str, Any]:
+    """Merge patch that makes ``new`` of ``old``; empty if they are the same."""
+    patch: dict[str, Any] = {}
+    for kind in {**old, **new}:
+        before, after = old.get(kind) or {}, new.get(kind)
+        if after is None:
+            patch[kind] = None
+        elif before != after:
+            patch[kind] = {**dict.fromkeys(before), **after}
+    return patch
+
+
+def normalized(operations: Sequence[str], facts: RotationFacts) -> list[str]:
+    """Operations without those that a combined one among them covers, and without what has no effect."""
+    covered = {
+        single
+        for combined in operations
+        if combined in COMBINED
+        for single, (kind, verb) in SINGLE.items()
+        if (kind, verb.starts) in {(each, does.starts) for each, does in steps_of(combined, facts)}
+        and (verb, combined) not in _TWINS
+    }
+    if not facts.ssh_access:
+        covered.add("rotate-ssh-keypair")
+    return [each for each in dict.fromkeys(operations) if each not in covered]
+
+
+_TWINS = (
+    (Verb.START_WITHOUT_ROLLOUT, CREDENTIALS_START),
+    (Verb.START, CREDENTIALS_START_WITHOUT_ROLLOUT),
+)
+"""Contradictions, which are refused rather than dropped."""
+
+
+def _started(before: Mapping[str, Any], verb: Verb, facts: RotationFacts, now: str) -> dict[str, Any]:
+    state: dict[str, Any] = {"phase": Phase.PREPARING, "lastInitiationTime": now}
+    if before.get("lastCompletionTime"):
+        state["lastCompletionTime"] = before["lastCompletionTime"]
+    if verb is Verb.START_WITHOUT_ROLLOUT:
+        state["phase"] = Phase.PREPARING_WITHOUT_WORKERS_ROLLOUT
+        last = before.get("lastInitiationTime")
+        state["pendingWorkersRollouts"] = [
+            {"name": pool, **({"lastInitiationTime": last} if last else {})} for pool in facts.pools
+        ]
+    if verb is Verb.START_AUTOMATIC:
+        state["autoCompleteAfterPrepared"] = True
+    return state
+
+
+def _pruned(new: dict[str, Any], facts: RotationFacts, rolled: set[str]) -> dict[str, Any]:
+    """Without pools that roll now, are gone, or have no machines because the cluster sleeps."""
+    for kind in ROLLING:
+        pending = (new.get(kind) or {}).get("pendingWorkersRollouts")
+        if pending is None:
+            continue
+        left = [each for each in pending if each["name"] in facts.pools and each["name"] not in rolled]
+        if facts.asleep:
+            left = []
+        new[kind] = {**new[kind], "pendingWorkersRollouts": left}
+        if not left:
+            del new[kind]["pendingWorkersRollouts"]
+    return new

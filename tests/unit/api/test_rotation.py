@@ -1,0 +1,448 @@
+"""The state machines of spec/credentials.md 3, row by row, and when each operation is refused."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from api.core.v1beta1.shoot import Shoot
+from api.names import node_agent_secret_name
+from api.rotation import Kind, Phase, RotationFacts, active, begin, needs_another_word, normalized, patch_of, succeed
+from api.validation.operations import check_operations
+from api.validation.rotation import hibernation_faults
+from tests.unit.api.shoots import SHOOT
+
+CA, KEY, ENCRYPTION, SSH = "certificateAuthorities", "serviceAccountKey", "etcdEncryptionKey", "sshKeypair"
+FACTS = RotationFacts(pools=("a", "b"))
+BEFORE, NOW, LATER = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z"
+PENDING = [{"name": "a", "lastInitiationTime": BEFORE}, {"name": "b", "lastInitiationTime": BEFORE}]
+
+
+def state(phase: str, **rest: Any) -> dict[str, Any]:
+    return {"phase": phase, "lastInitiationTime": BEFORE, **rest}
+
+
+# Rows of the state machine
+
+STARTS = [
+    pytest.param({}, "rotate-ca-start", {"phase": "Preparing", "lastInitiationTime": NOW}, id="first start"),
+    pytest.param(
+        state("Completed", lastCompletionTime=BEFORE),
+        "rotate-ca-start",
+        {"phase": "Preparing", "lastInitiationTime": NOW, "lastCompletionTime": BEFORE},
+        id="start again",
+    ),
+    pytest.param(
+        state("Completed"),
+        "rotate-ca-start-without-workers-rollout",
+        {
+            "phase": "PreparingWithoutWorkersRollout",
+            "lastInitiationTime": NOW,
+            "pendingWorkersRollouts": PENDING,
+        },
+        id="without rollout: pools keep the time before",
+    ),
+    pytest.param(
+        {},
+        "rotate-ca-start-without-workers-rollout",
+        {
+            "phase": "PreparingWithoutWorkersRollout",
+            "lastInitiationTime": NOW,
+            "pendingWorkersRollouts": [{"name": "a"}, {"name": "b"}],
+        },
+        id="without rollout for the first time",
+    ),
+    pytest.param(
+        state("WaitingForWorkersRollout", pendingWorkersRollouts=PENDING),
+        "rotate-rollout-workers=b",
+        state("WaitingForWorkersRollout", pendingWorkersRollouts=PENDING[:1]),
+        id="a pool is rolled",
+    ),
+    pytest.param(
+        state("WaitingForWorkersRollout", pendingWorkersRollouts=PENDING),
+        "rotate-rollout-workers=a,b",
+        state("WaitingForWorkersRollout"),
+        id="all pools are rolled",
+    ),
+    pytest.param(
+        state("WaitingForWorkersRollout", pendingWorkersRollouts=[{"name": "gone"}]),
+        "reconcile",
+        state("WaitingForWorkersRollout"),
+        id="a vanished pool leaves the list",
+    ),
+    pytest.param(
+        state("Prepared", lastInitiationFinishedTime=BEFORE),
+        "rotate-ca-complete",
+        state("Completing", lastInitiationFinishedTime=BEFORE, lastCompletionTriggeredTime=NOW),
+        id="complete",
+    ),
+    pytest.param(state("Preparing"), "rotate-ca-start", state("Preparing"), id="a start that is read twice"),
+    pytest.param(state("Preparing"), "rotate-ca-complete", state("Preparing"), id="complete out of order"),
+    pytest.param(state("Prepared"), "reconcile", state("Prepared"), id="a reconcile in between"),
+]
+
+
+@pytest.mark.parametrize(("before", "operation", "after"), STARTS)
+def test_what_the_start_of_an_operation_makes_of_a_rotation(before: Any, operation: str, after: Any) -> None:
+    assert begin({CA: before}, [operation], FACTS, NOW).get(CA) == after
+
+
+SUCCESSES = [
+    pytest.param(state("Preparing"), {}, state("Prepared", lastInitiationFinishedTime=NOW), id="prepared"),
+    pytest.param(
+        state("Preparing"),
+        {"manual_in_place_pending": True},
+        state("Preparing"),
+        id="a manual in-place update holds it",
+    ),
+    pytest.param(
+        state("PreparingWithoutWorkersRollout", pendingWorkersRollouts=PENDING),
+        {},
+        state("WaitingForWorkersRollout", pendingWorkersRollouts=PENDING),
+        id="waits for pools",
+    ),
+    pytest.param(
+        state("WaitingForWorkersRollout", pendingWorkersRollouts=PENDING),
+        {},
+        state("WaitingForWorkersRollout", pendingWorkersRollouts=PENDING),
+        id="still waits",
+    ),
+    pytest.param(
+        state("WaitingForWorkersRollout"), {}, state("Prepared", lastInitiationFinishedTime=NOW), id="all pools rolled"
+    ),
+    pytest.param(
+        state("WaitingForWorkersRollout", pendingWorkersRollouts=PENDING),
+        {"asleep": True},
+        state("Prepared", lastInitiationFinishedTime=NOW),
+        id="asleep: no machine is left to be rolled",
+    ),
+    pytest.param(state("Prepared"), {}, state("Prepared"), id="waits for the owner"),
+    pytest.param(
+        state("Completing", lastInitiationFinishedTime=BEFORE, lastCompletionTriggeredTime=BEFORE),
+        {},
+        state("Completed", lastCompletionTime=NOW),
+        id="completed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("before", "facts", "after"), SUCCESSES)
+def test_what_a_successful_reconcile_makes_of_a_rotation(before: Any, facts: Any, after: Any) -> None:
+    assert succeed({KEY: before}, RotationFacts(pools=("a", "b"), **facts), NOW)[KEY] == after
+
+
+def test_the_encryption_keys_rotation_goes_through_by_itself() -> None:
+    facts = RotationFacts(automatic_encryption=False)
+    status = begin({}, ["rotate-etcd-encryption-key"], facts, BEFORE)
+    assert status[ENCRYPTION]["autoCompleteAfterPrepared"] is True
+    status = succeed(status, facts, NOW)
+    (rotation,) = active(status)
+    assert (rotation.phase, needs_another_word(rotation, facts)) == (Phase.PREPARED, False)
+    status = begin(status, (), facts, NOW)
+    assert status[ENCRYPTION]["phase"] == "Completing"
+    assert succeed(status, facts, LATER)[ENCRYPTION] == {
+        "phase": "Completed",
+        "lastInitiationTime": BEFORE,
+        "lastCompletionTime": LATER,
+    }
+
+
+def test_before_1_34_the_encryption_key_waits_for_its_owner() -> None:
+    facts = RotationFacts(automatic_encryption=False)
+    status = succeed(begin({}, ["rotate-etcd-encryption-key-start"], facts, BEFORE), facts, NOW)
+    assert begin(status, (), facts, NOW)[ENCRYPTION]["phase"] == "Prepared"
+    (rotation,) = active(status)
+    assert needs_another_word(rotation, facts)
+    assert begin(status, ["rotate-etcd-encryption-key-complete"], facts, NOW)[ENCRYPTION]["phase"] == "Completing"
+
+
+def test_all_credentials_start_and_complete_at_once() -> None:
+    started = begin({}, ["rotate-credentials-start"], FACTS, BEFORE)
+    assert {kind: each.get("phase") for kind, each in started.items()} == {
+        CA: "Preparing",
+        KEY: "Preparing",
+        ENCRYPTION: "Preparing",
+        SSH: None,
+    }
+    prepared = succeed(started, FACTS, NOW)
+    assert prepared[SSH] == {"lastInitiationTime": BEFORE, "lastCompletionTime": NOW}
+    completing = begin(prepared, ["rotate-credentials-complete"], FACTS, NOW)
+    assert {completing[kind]["phase"] for kind in (CA, KEY, ENCRYPTION)} == {"Completing"}
+
+
+def test_switching_ssh_off_forgets_its_rotation() -> None:
+    off = RotationFacts(pools=("a",), ssh_access=False)
+    status = begin({SSH: {"lastInitiationTime": BEFORE}}, ["rotate-ssh-keypair"], off, NOW)
+    assert status == {}
+    assert patch_of({SSH: {"lastInitiationTime": BEFORE}}, status) == {SSH: None}
+
+
+def test_a_patch_takes_away_what_is_gone() -> None:
+    old = {CA: state("Completing", lastCompletionTriggeredTime=NOW), KEY: state("Prepared")}
+    new = succeed(old, FACTS, NOW)
+    assert patch_of(old, new) == {
+        CA: {"phase": "Completed", "lastInitiationTime": BEFORE, "lastCompletionTriggeredTime": None}
+        | {"lastCompletionTime": NOW}
+    }
+
+
+def test_a_pool_rolls_when_it_leaves_the_list() -> None:
+    pool = {"name": "a", "machine": {"type": "local"}}
+    shoot = {"spec": {"kubernetes": {"version": "1.37.1"}}, "status": {}}
+
+    def key(rotation: dict[str, Any]) -> str:
+        return node_agent_secret_name({**shoot, "status": {"credentials": {"rotation": rotation}}}, pool)
+
+    without = begin({}, ["rotate-ca-start-without-workers-rollout"], FACTS, NOW)
+    assert key(without) == key({})
+    rolled = begin(succeed(without, FACTS, NOW), ["rotate-rollout-workers=a"], FACTS, NOW)
+    assert key(rolled) == key(begin({}, ["rotate-ca-start"], FACTS, NOW)) != key({})
+
+
+# What is refused
+
+
+def shoot(
+    asked: str = "",
+    *,
+    maintenance: str = "",
+    rotation: Any = None,
+    last: tuple[str, str] = ("Reconcile", "Failed"),
+    version: str = "1.37.1",
+    metadata: Any = None,
+    **status: Any,
+) -> Shoot:
+    live = deepcopy(SHOOT)
+    live["spec"]["kubernetes"]["version"] = version
+    annotations = {"gardener.cloud/operation": asked, "maintenance.gardener.cloud/operation": maintenance}
+    live["metadata"] |= {"annotations": {k: v for k, v in annotations.items() if v}, **(metadata or {})}
+    live["status"] = {
+        "lastOperation": {"type": last[0], "state": last[1], "lastUpdateTime": BEFORE, "progress": 1}
+        | {"description": ""},
+        "credentials": {"rotation": rotation or {}},
+        **status,
+    }
+    return Shoot.of(live)
+
+
+def faults(shoot: Shoot) -> str:
+    return "; ".join(map(str, check_operations(shoot, None).found))
+
+
+OLD = {"rotate-etcd-encryption-key-start", "rotate-etcd-encryption-key-complete"}
+EVERY_START = [
+    "rotate-ca-start",
+    "rotate-ca-start-without-workers-rollout",
+    "rotate-serviceaccount-key-start",
+    "rotate-serviceaccount-key-start-without-workers-rollout",
+    "rotate-etcd-encryption-key",
+    "rotate-etcd-encryption-key-start",
+    "rotate-credentials-start",
+    "rotate-credentials-start-without-workers-rollout",
+    "rotate-ssh-keypair",
+]
+
+
+@pytest.mark.parametrize("operation", EVERY_START)
+def test_every_start_is_accepted_of_an_idle_shoot(operation: str) -> None:
+    version = "1.33.1" if operation in OLD else "1.37.1"
+    assert faults(shoot(operation, version=version)) == ""
+    assert faults(shoot(operation, version=version, last=("Create", "Succeeded"))) == ""
+
+
+@pytest.mark.parametrize("operation", EVERY_START)
+@pytest.mark.parametrize("last", [("Create", "Processing"), ("Migrate", "Succeeded"), ("Restore", "Error")])
+def test_no_start_before_the_shoot_is_there(operation: str, last: tuple[str, str]) -> None:
+    version = "1.33.1" if operation in OLD else "1.37.1"
+    assert "must have been created or restored" in faults(shoot(operation, last=last, version=version))
+
+
+@pytest.mark.parametrize("operation", EVERY_START)
+def test_no_rotation_of_a_shoot_that_is_going(operation: str) -> None:
+    going = shoot(operation, metadata={"deletionTimestamp": NOW})
+    assert "is being deleted" in faults(going)
+
+
+KINDS = [("ca", CA), ("serviceaccount-key", KEY)]
+REFUSED = [
+    *(
+        pytest.param(
+            f"rotate-{name}-start",
+            {"rotation": {kind: state(phase)}},
+            f"under way (phase {phase})",
+            id=f"{name} start in {phase}",
+        )
+        for name, kind in KINDS
+        for phase in (
+            "Preparing",
+            "PreparingWithoutWorkersRollout",
+            "WaitingForWorkersRollout",
+            "Prepared",
+            "Completing",
+        )
+    ),
+    *(
+        pytest.param(
+            f"rotate-{name}-complete",
+            {"rotation": {kind: state(phase)}},
+            "must be Prepared",
+            id=f"{name} complete in {phase}",
+        )
+        for name, kind in KINDS
+        for phase in ("Preparing", "WaitingForWorkersRollout", "Completing", "Completed")
+    ),
+    pytest.param("rotate-ca-complete", {}, "is not started, must be Prepared", id="complete of nothing"),
+    pytest.param(
+        "rotate-credentials-start",
+        {"rotation": {KEY: state("Prepared")}},
+        "service account key is under way",
+        id="combined start, one is under way",
+    ),
+    pytest.param(
+        "rotate-credentials-complete",
+        {"rotation": {CA: state("Prepared")}},
+        "service account key is not started",
+        id="combined complete, one is not prepared",
+    ),
+    pytest.param(
+        "rotate-credentials-complete",
+        {"version": "1.33.1", "rotation": {CA: state("Prepared"), KEY: state("Prepared")}},
+        "etcd encryption key is not started",
+        id="combined complete before 1.34",
+    ),
+    pytest.param(
+        "rotate-etcd-encryption-key",
+        {"rotation": {ENCRYPTION: state("Prepared")}},
+        "etcd encryption key is under way",
+        id="encryption key start",
+    ),
+    pytest.param("rotate-etcd-encryption-key-start", {}, "does both steps", id="encryption key start from 1.34 on"),
+    pytest.param(
+        "rotate-etcd-encryption-key-complete",
+        {"rotation": {ENCRYPTION: state("Prepared")}},
+        "does both steps",
+        id="encryption key complete from 1.34 on",
+    ),
+    pytest.param(
+        "rotate-etcd-encryption-key-complete",
+        {"version": "1.33.1", "rotation": {ENCRYPTION: state("Preparing")}},
+        "must be Prepared",
+        id="encryption key complete too early",
+    ),
+    pytest.param(
+        "rotate-ca-start",
+        {"inPlaceUpdates": {"pendingWorkerUpdates": {"autoInPlaceUpdate": ["a"]}}},
+        "in-place updates",
+        id="in-place updates pending",
+    ),
+    pytest.param("rotate-serviceaccount-key-start", {"hibernated": True}, "waking up", id="asleep: key"),
+    pytest.param("rotate-etcd-encryption-key", {"hibernated": True}, "waking up", id="asleep: encryption key"),
+    pytest.param("rotate-credentials-start", {"hibernated": True}, "waking up", id="asleep: all"),
+    pytest.param(
+        "rotate-rollout-workers=pool",
+        {"hibernated": True, "rotation": {CA: state("WaitingForWorkersRollout")}},
+        "waking up",
+        id="asleep: rollout",
+    ),
+    pytest.param(
+        "rotate-etcd-encryption-key",
+        {"credentials": {"encryptionAtRest": {"resources": ["configmaps"]}}},
+        "encrypted resources",
+        id="change of encrypted resources",
+    ),
+    pytest.param("rotate-rollout-workers=pool", {}, "no rotation is in phase", id="rollout of nothing"),
+    pytest.param(
+        "rotate-rollout-workers=",
+        {"rotation": {CA: state("WaitingForWorkersRollout")}},
+        "must name worker pools",
+        id="rollout without pools",
+    ),
+    pytest.param(
+        "rotate-rollout-workers=pool,pool",
+        {"rotation": {CA: state("WaitingForWorkersRollout")}},
+        "named twice",
+        id="rollout of a pool twice",
+    ),
+    pytest.param(
+        "rotate-rollout-workers=x",
+        {"rotation": {CA: state("WaitingForWorkersRollout")}},
+        "there is no worker pool x, only pool",
+        id="rollout of an unknown pool",
+    ),
+    pytest.param("rotate-ca-start;rotate-ca-start-without-workers-rollout", {}, "contradict", id="start and its twin"),
+    pytest.param(
+        "rotate-credentials-start;rotate-ca-start-without-workers-rollout",
+        {},
+        "contradict",
+        id="combined start and single twin",
+    ),
+    pytest.param(
+        "rotate-credentials-start;rotate-credentials-start-without-workers-rollout",
+        {},
+        "contradict",
+        id="combined start and its twin",
+    ),
+    pytest.param(
+        "rotate-etcd-encryption-key;rotate-etcd-encryption-key-start",
+        {"version": "1.33.1"},
+        "contradict",
+        id="encryption key both ways",
+    ),
+    pytest.param("rotate-ca-start", {"maintenance": "rotate-ca-start"}, "in both annotations", id="both annotations"),
+    pytest.param(
+        "rotate-ca-start",
+        {"maintenance": "rotate-credentials-start"},
+        "is part of",
+        id="a part in the other annotation",
+    ),
+    pytest.param("rotate-kubeconfig-credentials", {}, "supported values", id="unknown"),
+    pytest.param("rotate-observability-credentials", {}, "supported values", id="not there"),
+]
+
+
+@pytest.mark.parametrize(("operation", "around", "why"), REFUSED)
+def test_what_is_out_of_order_is_refused(operation: str, around: Any, why: str) -> None:
+    assert why in faults(shoot(operation, **around))
+
+
+@pytest.mark.parametrize("operation", ["rotate-ca-start", "rotate-ssh-keypair"])
+def test_what_needs_no_machines_is_allowed_asleep(operation: str) -> None:
+    assert faults(shoot(operation, hibernated=True)) == ""
+
+
+def test_two_rotations_at_once_are_allowed() -> None:
+    assert faults(shoot("rotate-ca-start;rotate-serviceaccount-key-start")) == ""
+    assert faults(shoot("rotate-serviceaccount-key-start", rotation={CA: state("Prepared")})) == ""
+
+
+def test_complete_is_refused_while_somebody_needs_the_old_ones() -> None:
+    seen = {"type": "OldCredentialsUnused", "status": "False", "reason": "InUse", "message": "node n-1 needs them"}
+    times = {"lastTransitionTime": NOW, "lastUpdateTime": NOW}
+    around = {"rotation": {CA: state("Prepared")}, "constraints": [seen | times]}
+    assert "node n-1 needs them" in faults(shoot("rotate-ca-complete", **around))
+    reason = {"credentials.gardener.cloud/forced-completion": "the node is burnt"}
+    forced = shoot("rotate-ca-complete", **around)
+    forced.metadata.annotations |= reason
+    assert faults(forced) == ""
+
+
+def test_a_combined_operation_covers_its_parts() -> None:
+    asked = ["rotate-ca-start", "rotate-credentials-start", "reconcile", "rotate-ca-start", "rotate-ssh-keypair"]
+    assert normalized(asked, FACTS) == ["rotate-credentials-start", "reconcile"]
+
+
+def test_ssh_rotation_without_ssh_is_dropped() -> None:
+    assert normalized(["rotate-ssh-keypair"], RotationFacts(ssh_access=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase"),
+    [(ENCRYPTION, "Preparing"), (ENCRYPTION, "Completing"), (KEY, "Preparing"), (KEY, "Completing")],
+)
+def test_nobody_is_put_to_sleep_in_the_middle(kind: str, phase: str) -> None:
+    assert hibernation_faults(shoot(rotation={kind: state(phase)}).to_wire())
+    assert hibernation_faults(shoot(rotation={CA: state(phase)}).to_wire()) == []
+
+
+def test_the_kinds_are_those_of_the_status() -> None:
+    assert {str(kind) for kind in Kind} == {CA, KEY, ENCRYPTION, SSH}

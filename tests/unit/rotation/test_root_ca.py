@@ -1,0 +1,52 @@
+"""Pods read the CA from a ConfigMap of their namespace; machines with new pods come only after it is new."""
+
+import asyncio
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.secrets.configs import CertificateAuthority
+from activities.shoot import rotation as module
+from tests.unit.rotation.conftest import TASK, World
+
+CONFIG_MAPS = "/api/v1/configmaps"
+
+
+async def bundle(world: World) -> tuple[str, str]:
+    secrets = await world.secrets()
+    await secrets.generate(CertificateAuthority("ca"))
+    found = secrets.get("ca")
+    return found.name, found.data["bundle.crt"].decode()
+
+
+def publish(world: World, namespace: str, ca: str) -> None:
+    world.shoot.put(CONFIG_MAPS, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": ca}}, namespace)
+
+
+async def test_it_waits_until_the_last_namespace_has_the_new_bundle_and_labels_all(world: World) -> None:
+    await bundle(world)
+    world.rotates("certificateAuthorities", "Preparing")
+    name, both = await bundle(world)
+    assert both.count("BEGIN CERTIFICATE") == 2
+    publish(world, "default", both)
+    publish(world, "late", "old")
+
+    waiting = asyncio.create_task(ActivityEnvironment().run(world.activities.wait_root_ca_configmaps, TASK))
+    done, _ = await asyncio.wait([waiting], timeout=0.3)
+    assert not done
+    publish(world, "late", both)
+    assert (await asyncio.wait_for(waiting, 10)).note == "2 namespaces"
+
+    for namespace in ("default", "late"):
+        live = world.shoot.find(CONFIG_MAPS, "kube-root-ca.crt", namespace)
+        assert live is not None
+        assert live["metadata"]["labels"] == {"credentials.gardener.cloud/ca-bundle-name": name}
+
+
+async def test_a_namespace_that_stays_behind_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ROOT_CA_SECONDS", 0.2)
+    await bundle(world)
+    publish(world, "forgotten", "old")
+    with pytest.raises(ApplicationError, match="namespaces forgotten; is its kube-controller-manager running"):
+        await ActivityEnvironment().run(world.activities.wait_root_ca_configmaps, TASK)
