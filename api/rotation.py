@@ -31,7 +31,7 @@ class Kind(StrEnum):
     SSH_KEYPAIR = "sshKeypair"
 
     @property
-    def title(self) -> str:
+    def words(self) -> str:
         """For people."""
         return _TITLES[self]
 

@@ -506,7 +506,7 @@ class ShootActivities:
         for kind in rotation.PHASED:
             phase = rotation.phase_of(after, kind)
             if phase is not rotation.phase_of(before, kind):
-                text = f"Rotation of the {kind.title} is {phase}"
+                text = f"Rotation of the {kind.words} is {phase}"
                 await self._event(task, attempt, "Normal", f"{kind[0].upper()}{kind[1:]}{phase}", text)
 
     async def _event(self, task: ShootTask, attempt: int, type_: str, reason: str, message: str) -> None:

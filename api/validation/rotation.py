@@ -77,7 +77,7 @@ def _faults(operation: str, shoot: Mapping[str, Any], rotation: Mapping[str, Any
     for kind in completes:
         phase = phase_of(rotation, kind)
         if phase is not Phase.PREPARED:
-            faults.append(f"the rotation of the {kind.title} is {phase or 'not started'}, must be {Phase.PREPARED}")
+            faults.append(f"the rotation of the {kind.words} is {phase or 'not started'}, must be {Phase.PREPARED}")
     if completes and not faults:
         faults += _users_of_old(shoot)
     return faults
@@ -95,7 +95,7 @@ def _start_faults(kinds: Sequence[Kind], shoot: Mapping[str, Any], rotation: Map
     for kind in kinds:
         phase = phase_of(rotation, kind) if kind in PHASED else Phase.NONE
         if not phase.idle:
-            faults.append(f"a rotation of the {kind.title} is under way (phase {phase}); complete it first")
+            faults.append(f"a rotation of the {kind.words} is under way (phase {phase}); complete it first")
     pending = ((shoot.get("status") or {}).get("inPlaceUpdates") or {}).get("pendingWorkerUpdates")
     if pending and set(kinds) & set(ROLLING):
         faults.append("in-place updates of worker pools are pending; wait until they are done")
