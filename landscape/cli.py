@@ -40,10 +40,17 @@ def landscape() -> None:
     metavar="VERSION",
     help="A further version for shoots, for example 1.36.3, to upgrade from. It may have to be compiled.",
 )
-def up(name: str, output: str, also_kubernetes: tuple[str, ...]) -> None:
+@click.option(
+    "--workers",
+    type=click.Choice(["all", "seeds", "none"]),
+    default="all",
+    show_default=True,
+    help="Which of our own processes to start, for those who run the others elsewhere, as pods of the charts.",
+)
+def up(name: str, output: str, also_kubernetes: tuple[str, ...], workers: lifecycle.Which) -> None:
     """Bring the landscape up, or what of it is not."""
     progress = Progress()
-    plan = _run(lifecycle.up(name, progress, also_kubernetes))
+    plan = _run(lifecycle.up(name, progress, also_kubernetes, workers))
     progress.say(f"landscape {name} is up")
     _print_status(plan, output, processes=False)
 

@@ -51,11 +51,15 @@ async def deploy_kinds(plan: Plan) -> None:
             await until(partial(_established, api, name), f"kind {name} in the garden", 60)
 
 
-async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> None:
-    """Apply the garden's objects, once admission answers. Seeds are not among them: their gardenlets register them."""
+async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any], *, webhooks: bool = True) -> None:
+    """Apply the garden's objects, once admission answers. Seeds are not among them: their gardenlets register them.
+
+    Without ``webhooks`` those that are there stay: who runs admission elsewhere points them to it.
+    """
     ca = b64encode(Credentials.of(plan.garden).ca.pem.encode()).decode()
     async with Api(plan.kubeconfig("garden")) as api:
-        await api.apply(*webhook_configurations(f"https://{plan.central_address}:9443", ca))
+        if webhooks:
+            await api.apply(*webhook_configurations(f"https://{plan.central_address}:9443", ca))
         await api.apply(cloud_profile(plan), project(), controller_registration(), *credentials(plan, cloud_kubeconfig))
         await api.apply(cloud_binding())
 

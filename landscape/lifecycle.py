@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from landscape import (
     binaries,
@@ -38,6 +38,9 @@ from landscape.progress import Progress
 from landscape.waiting import until
 
 _KERNEL_LIMITS = STATE_HOME / ".kernel-limits.json"
+Which = Literal["all", "seeds", "none"]
+"""Processes of our own to start: of the garden and the seeds, of the seeds alone, or none."""
+
 _ROLES: tuple[Role, ...] = ("seed", "cloud", "shoot")
 
 
@@ -53,7 +56,7 @@ def require(name: str) -> Plan:
     return plan
 
 
-async def up(name: str, progress: Progress, older_versions: Sequence[str] = ()) -> Plan:
+async def up(name: str, progress: Progress, older_versions: Sequence[str] = (), which_workers: Which = "all") -> Plan:
     """Bring up what isn't; safe to repeat, also after an ``up`` that was broken off.
 
     ``older_versions``: further versions of Kubernetes that shoots may have from now on.
@@ -72,15 +75,23 @@ async def up(name: str, progress: Progress, older_versions: Sequence[str] = ()) 
         kernel.raise_limits(_KERNEL_LIMITS)
         await network.up(plan)
         progress.say(f"network of landscape {name} at {plan.block}")
-        await _Up(plan, found, trees, progress).run()
+        await _Up(plan, found, trees, progress, which_workers).run()
     return plan
 
 
 class _Up:
     """One run of ``up``: everything that can go in parallel does."""
 
-    def __init__(self, plan: Plan, found: binaries.Binaries, trees: asyncio.Task[None], progress: Progress) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        found: binaries.Binaries,
+        trees: asyncio.Task[None],
+        progress: Progress,
+        which_workers: Which,
+    ) -> None:
         self._plan = plan
+        self._workers = which_workers
         self._binaries = found
         self._trees = trees
         self._making_images = asyncio.Lock()
@@ -131,10 +142,12 @@ class _Up:
         with self._progress.step("garden: kinds"):
             await garden.deploy_kinds(self._plan)
         await self._temporal_serves.wait()
-        await self._start_ours(workers.of_garden(self._plan))
+        ours = workers.of_garden(self._plan)
+        if started := self._workers == "all":
+            await self._start_ours(ours)
         with self._progress.step("garden: webhooks, cloud profile, project and credentials"):
             await self._cloud_serves.wait()
-            await garden.deploy(self._plan, await garden.cloud_account(self._plan))
+            await garden.deploy(self._plan, await garden.cloud_account(self._plan), webhooks=started)
         self._garden_serves.set()
 
     async def _start_ours(self, processes: Sequence[workers.Ours]) -> None:
@@ -170,7 +183,10 @@ class _Up:
             with self._progress.step(f"{cluster_plan.name}: DNS and storage"):
                 await seed.deploy(self._plan, cluster_plan, self._processes)
             await asyncio.gather(self._garden_serves.wait(), self._temporal_serves.wait())
-            await self._start_ours(workers.of_seed(self._plan, cluster_plan))
+            ours = workers.of_seed(self._plan, cluster_plan)
+            if self._workers == "none":
+                return
+            await self._start_ours(ours)
             with self._progress.step(f"{cluster_plan.name}: Seed ready"):
                 await until(lambda: garden.seed_ready(self._plan, cluster_plan.name), f"Seed {cluster_plan.name}", 180)
 

@@ -15,7 +15,7 @@ from temporalio.api.common.v1 import Payload, Payloads
 
 from api.model import ApiModel
 from workers.codec import CodecError, EncryptionCodec, read_key_file
-from workers.runtime import HealthConfig, load_config, run_until_signal
+from workers.runtime import Health, HealthConfig, load_config, run_until_signal
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ class CodecServerConfig(ApiModel):
     allowed_origins: tuple[str, ...] = ()
     """Origins of Temporal UIs, such as ``http://198.18.0.1:8233``."""
     health: HealthConfig | None = None
+    """Health and metrics on a port of their own; None: /healthz beside the codec alone."""
 
 
 def application(codec: EncryptionCodec, allowed_origins: tuple[str, ...]) -> web.Application:
@@ -90,8 +91,13 @@ async def run(config_path: str) -> None:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, config.address, config.port).start()
+    health = Health()
+    health.ready = True
+    health_runner = await health.serve(config.health) if config.health else None
     log.info("codec endpoint on http://%s:%d", config.address, config.port)
     try:
         await run_until_signal()
     finally:
         await runner.cleanup()
+        if health_runner is not None:
+            await health_runner.cleanup()

@@ -1,0 +1,189 @@
+"""The charts as Helm's own engine renders them: what they write is understood by those who read it."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import pytest
+import yaml
+
+from api import images
+from landscape import workers
+from landscape.plan import Plan
+from tests.unit.landscape.test_configuration import MODELS
+from workers.runtime import load_config
+
+CHARTS = Path(__file__).parents[2] / "charts"
+Object = dict[str, Any]
+
+
+def values_of(chart: str) -> Object:
+    """What has no default."""
+    plan = Plan("a", 1, "1.37.1")
+    seed = plan.seeds[0]
+    match chart:
+        case "gardenlet":
+            return {"seedConfig": workers.seed_config(plan, seed)}
+        case "provider-local":
+            return {"seedName": seed.name, "loadBalancerIp": seed.address}
+    return {}
+
+
+def rendered(name: str, values: Object | None = None) -> list[Object]:
+    with helm.Chart.load(CHARTS / name) as chart:
+        files = chart.render(values_of(name) | (values or {}), name="release", namespace="garden")
+    return [each for path, text in files.items() if path.endswith(".yaml") for each in yaml.safe_load_all(text) if each]
+
+
+def kinds(objects: list[Object], kind: str) -> dict[str, Object]:
+    return {each["metadata"]["name"]: each for each in objects if each["kind"] == kind}
+
+
+NAMES = sorted(path.parent.name for path in CHARTS.glob("*/values.yaml"))
+
+
+@pytest.fixture(params=NAMES)
+def chart(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_there_is_a_chart_for_every_process_of_garden_and_seed():
+    found = {
+        container["args"][1]
+        for name in NAMES
+        for each in kinds(rendered(name), "Deployment").values()
+        for container in each["spec"]["template"]["spec"]["containers"]
+    }
+    assert found == set(MODELS) - {"object-store"} | {"resource-manager"}
+
+
+def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):
+    models = MODELS | {
+        "resource-manager": "workers.resource_manager.config:ResourceManagerConfig",
+        "setup": "workers.setup:SetupConfig",
+    }
+    objects = rendered(chart)
+    for workload in [*kinds(objects, "Deployment").values(), *kinds(objects, "Job").values()]:
+        pod = workload["spec"]["template"]["spec"]
+        worker = pod["containers"][0]["args"][1]
+        [volume] = [each for each in pod["volumes"] if each["name"] == "config"]
+        file = tmp_path / f"{worker}.yaml"
+        file.write_text(kinds(objects, "ConfigMap")[volume["configMap"]["name"]]["data"]["config.yaml"])
+        module, model = models[worker].split(":")
+        config = load_config(getattr(importlib.import_module(module), model), file)
+        if worker in ("controller-manager", "gardenlet", "provider-local", "resource-manager", "scheduler"):
+            assert config.leader_election.leader_elect, f"two replicas of {worker} would both run its controllers"
+
+
+def test_pods_are_confined(chart):
+    """Non-root, read-only, no capabilities: a restricted namespace admits them."""
+    objects = rendered(chart)
+    for workload in [*kinds(objects, "Deployment").values(), *kinds(objects, "Job").values()]:
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["image"] == images.GARDENER
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
+            assert "memory" in container["resources"]["limits"]
+            assert not {mount["name"] for mount in container["volumeMounts"]} ^ {
+                each["name"] for each in pod["volumes"]
+            }
+
+
+def test_the_loss_of_a_replica_is_provided_for(chart):
+    objects = rendered(chart)
+    deployments = kinds(objects, "Deployment")
+    assert deployments
+    assert deployments.keys() == kinds(objects, "PodDisruptionBudget").keys() == kinds(objects, "NetworkPolicy").keys()
+    for name, deployment in deployments.items():
+        assert deployment["spec"]["replicas"] == 2
+        template = deployment["spec"]["template"]
+        select = deployment["spec"]["selector"]["matchLabels"]
+        assert select.items() <= template["metadata"]["labels"].items()
+        for kind in ("PodDisruptionBudget", "NetworkPolicy"):
+            spec = kinds(objects, kind)[name]["spec"]
+            assert (spec.get("selector") or spec["podSelector"])["matchLabels"] == select
+        [container] = template["spec"]["containers"]
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+
+
+def test_no_value_holds_a_secret(chart):
+    """Secrets are named, never rendered: a release keeps all its values."""
+    assert not kinds(rendered(chart), "Secret")
+
+
+def test_another_configuration_makes_new_pods(chart):
+    def checksums(values: Object) -> set[str]:
+        return {
+            each["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+            for each in kinds(rendered(chart, values), "Deployment").values()
+        }
+
+    part = "controllerManager" if chart == "gardener" else None
+    change: Object = {"config": {"somethingElse": 1}}
+    assert checksums({part: change} if part else change) != checksums({})
+
+
+def test_rules_for_prometheus_are_those_of_the_directory(chart):
+    [rule] = kinds(
+        rendered(chart, {"monitoring": {"enabled": True, "labels": {"prometheus": "x"}}}), "PrometheusRule"
+    ).values()
+    assert rule["metadata"]["labels"]["prometheus"] == "x"
+    written = [
+        group
+        for file in sorted((CHARTS / chart / "rules").glob("*.yaml"))
+        for group in yaml.safe_load(file.read_text())
+    ]
+    assert rule["spec"]["groups"] == written
+    assert all(group["rules"] for group in written)
+
+
+@pytest.mark.parametrize(
+    ("chart", "values", "said"),
+    [
+        ("gardenlet", {"seedConfig": {}}, "metadata"),
+        ("gardenlet", {"replicas": 0}, "replicas"),
+        ("gardener", {"temporal": {"address": "http://temporal"}}, "address"),
+        ("gardener", {"admission": {"url": "http://admission"}}, "url"),
+        ("gardener", {"controllerManager": {"replica": 3}}, "replica"),
+        ("provider-local", {"loadBalancerIp": ""}, "loadBalancerIp"),
+        ("resource-manager", {"resourceClass": ""}, "resourceClass"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(chart, values, said):
+    with pytest.raises(helm.HelmError) as refused:
+        rendered(chart, values)
+    assert said in str(refused.value)
+
+
+def test_a_chart_without_what_only_the_operator_knows_is_refused():
+    for name in ("gardenlet", "provider-local"):
+        with helm.Chart.load(CHARTS / name) as chart, pytest.raises(helm.HelmError, match="seed"):
+            chart.render({}, name="release", namespace="garden")
+
+
+def test_charts_lint(chart):
+    assert helm.lint(CHARTS / chart, values_of(chart))["errors"] == []
+
+
+def test_the_garden_in_another_cluster_is_reached_by_kubeconfig_alone():
+    objects = rendered("gardener", {"garden": {"kubeconfigSecret": "garden"}})
+    assert not kinds(objects, "ClusterRoleBinding")
+    for name in ("gardener-controller-manager", "gardener-scheduler", "gardener-admission"):
+        config = yaml.safe_load(kinds(objects, "ConfigMap")[name]["data"]["config.yaml"])
+        assert config["gardenClientConnection"] == {"kubeconfig": "/var/run/garden/kubeconfig"}
+        assert load_mounts(kinds(objects, "Deployment")[name])["garden"] == "/var/run/garden"
+
+
+def load_mounts(deployment: Object) -> dict[str, str]:
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    return {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
