@@ -233,6 +233,8 @@ class FinishOperation(ApiModel):
     """Succeeded, Error or Failed."""
     description: str
     failed: tuple[FailedTask, ...] = ()
+    hibernated: bool = False
+    """Whether the Shoot sleeps now, if the operation succeeded."""
 
 
 class Refusal(ApiModel):

@@ -14,6 +14,7 @@ from activities.seed.control_plane import ControlPlaneActivities
 from activities.seed.etcd import EtcdActivities
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.force_deletion import ForceDeletionActivities
+from activities.seed.hibernation import HibernationActivities
 from activities.seed.namespace import NamespaceActivities
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from activities.seed.secrets import SecretActivities
@@ -35,6 +36,7 @@ def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..
         ControlPlaneActivities(clusters, vpn_network=vpn_network),
         ShootSystemActivities(clusters, vpn_network=vpn_network),
         OperatingSystemConfigActivities(clusters),
+        HibernationActivities(clusters),
         CleanupActivities(clusters),
         RotationActivities(clusters),
         SurveyActivities(clusters),

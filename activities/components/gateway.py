@@ -41,6 +41,9 @@ PROXY_ROUTES_FILE = "routes-apiserver-proxy.json"
 
 _BLACKHOLE = "blackhole"
 
+EXPOSURE = "apiserver-exposure"
+"""ConfigMap in a control plane's namespace that tells its names to the gateway."""
+
 
 class Upstream(ApiModel):
     """A port of a Service in the namespace of the exposure."""

@@ -278,7 +278,7 @@ class ShootActivities:
             change["retryCycleStartTime"] = None
         if succeeded and task.operation is not OperationType.DELETE:
             change["seedName"] = task.seed
-            change["hibernated"] = bool((live["spec"].get("hibernation") or {}).get("enabled"))
+            change["hibernated"] = request.hibernated
             if (status.get("lastOperation") or {}).get("state") == "Processing":
                 before = rotation.status_of(live)
                 rotations = rotation.succeed(before, RotationFacts.of_shoot(live), _seconds(now))

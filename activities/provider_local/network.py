@@ -39,10 +39,10 @@ class FlannelActuator(Actuator):
                 ErrorCode.CONFIGURATION_PROBLEM,
                 f"{extension} asks for IP families {', '.join(families)}, only IPv4 is possible here",
             )
-        server = await self._api_server(extension)
-        await apply_managed_resource(
-            self._seed, extension.namespace, MANAGED_RESOURCE_NAME, manifests(extension.spec["podCIDR"], server)
-        )
+        if server := await self._api_server(extension):
+            await apply_managed_resource(
+                self._seed, extension.namespace, MANAGED_RESOURCE_NAME, manifests(extension.spec["podCIDR"], server)
+            )
         return {"ipFamilies": families}
 
     async def delete(self, extension: Extension) -> None:
@@ -69,20 +69,22 @@ class FlannelActuator(Actuator):
                 f" {_DELETION_SECONDS:.0f} s; look at its conditions",
             ) from None
 
-    async def _api_server(self, extension: Extension) -> str:
-        """Host name of the API server as nodes reach it.
+    async def _api_server(self, extension: Extension) -> str | None:
+        """Host name of the API server as nodes reach it; None while the Shoot sleeps and has no such name.
 
         By name, not by the cluster's Service: the way to that leads over kube-proxy, which would
         have to come first on every node.
         """
         name = f"{extension.shoot['metadata']['name']}-internal"
         record = await self._seed.find(DNS_RECORD, name, extension.namespace)
-        if record is None:
-            raise transient(
-                ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
-                f"DNSRecord {extension.namespace}/{name}, which names the API server, does not exist yet",
-            )
-        return str(record["spec"]["name"])
+        if record is not None:
+            return str(record["spec"]["name"])
+        if extension.hibernated:
+            return None
+        raise transient(
+            ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+            f"DNSRecord {extension.namespace}/{name}, which names the API server, does not exist yet",
+        )
 
 
 def manifests(pod_cidr: str, api_server: str) -> list[dict[str, Any]]:

@@ -92,6 +92,8 @@ class ProviderLocalActivities:
         if await secret_data(self._seed, worker) is None:
             raise missing_secret(worker)
         wanted = _wanted(worker)
+        if worker.hibernated:
+            await self._forgo_drains(task.namespace)
         for each in wanted:
             await self._deploy(worker, each)
         status = {
@@ -102,8 +104,13 @@ class ProviderLocalActivities:
 
     @activity.defn(name="provider_local.wait_machines")
     async def wait_machines(self, task: ExtensionTask) -> None:
-        """Wait until as many machines as wanted have joined, all of the wanted class."""
+        """Wait until as many machines as wanted have joined, all of the wanted class.
+
+        Not for those of a Shoot that sleeps already: it has none, and nobody who would say so.
+        """
         worker = await self._worker(task)
+        if worker.hibernated and not await self._has_machine_controllers(task.namespace):
+            return
         # What a deployment's controller knows may be older than what was written just now.
         generations = {
             each.name: (await self._seed.get(MACHINE_DEPLOYMENT, each.name, task.namespace))["metadata"]["generation"]
@@ -145,9 +152,7 @@ class ProviderLocalActivities:
         worker = await self._worker_in_deletion(task)
         if worker is not None and await secret_data(self._seed, worker) is not None:
             await self._refresh_credentials(worker)
-        for machine in await self._seed.list(MACHINE, task.namespace):
-            labels = {"metadata": {"labels": {FORCE_DELETION_LABEL: "True"}}}
-            await self._seed.patch(MACHINE, machine["metadata"]["name"], task.namespace, labels)
+        await self._forgo_drains(task.namespace)
         for deployment in await self._seed.list(MACHINE_DEPLOYMENT, task.namespace):
             name, uid = deployment["metadata"]["name"], deployment["metadata"]["uid"]
             await self._seed.delete(MACHINE_DEPLOYMENT, name, task.namespace, uid=uid)
@@ -220,6 +225,16 @@ class ProviderLocalActivities:
                 f" {worker.namespace}/{reference['name']}, which does not exist",
             )
         return str(data[reference["key"]])
+
+    async def _forgo_drains(self, namespace: str) -> None:
+        """No node will be left that pods could go to."""
+        for machine in await self._seed.list(MACHINE, namespace):
+            labels = {"metadata": {"labels": {FORCE_DELETION_LABEL: "True"}}}
+            await self._seed.patch(MACHINE, machine["metadata"]["name"], namespace, labels)
+
+    async def _has_machine_controllers(self, namespace: str) -> bool:
+        deployment = await self._seed.find(DEPLOYMENT, "machine-controller-manager", namespace)
+        return bool(deployment and deployment["spec"].get("replicas"))
 
     async def _has_autoscaler(self, namespace: str) -> bool:
         deployment = await self._seed.find(DEPLOYMENT, "cluster-autoscaler", namespace)

@@ -30,6 +30,7 @@ from activities.seed import first_token, rollout
 from activities.seed.facts import ApiNames, Networks, highly_available
 from activities.seed.first_token import FirstToken
 from activities.seed.gateway import gateway_address
+from activities.seed.hibernation import apiserver_replicas, is_asleep, wanted_asleep
 from api import resources
 from api.errors import ErrorCode
 from api.operations import ShootTask, TaskResult
@@ -44,7 +45,7 @@ _CONTROLLER_MANAGER_SECONDS = 3 * MINUTE
 _CLIENT_SECONDS = 2 * MINUTE
 _DELETION_SECONDS = 5 * MINUTE
 
-_EXPOSURE = "apiserver-exposure"
+_ASLEEP = TaskResult(note="asleep")
 
 
 class ControlPlaneActivities:
@@ -86,6 +87,8 @@ class ControlPlaneActivities:
     async def deploy_apiserver_sni(self, task: ShootTask) -> TaskResult:
         """Have the gateway lead the API server's names, and the VPN, to this control plane."""
         view = await self._clusters.cluster(task.technical_id)
+        if await is_asleep(self._clusters.seed, view, task):
+            return _ASLEEP
         names = ApiNames.of(view)
         exposure = gateway.ApiServerExposure(
             hosts=tuple(host for host in (names.external, names.internal) if host),
@@ -94,13 +97,15 @@ class ControlPlaneActivities:
             if view.workerless
             else gateway.Upstream(service=vpn_seed_server.NAME, port=vpn_seed_server.OPENVPN_PORT),
         )
-        await self._clusters.seed.apply(gateway.exposure(_EXPOSURE, task.technical_id, exposure), manager=MANAGER)
+        await self._clusters.seed.apply(
+            gateway.exposure(gateway.EXPOSURE, task.technical_id, exposure), manager=MANAGER
+        )
         return TaskResult(note=", ".join(exposure.hosts))
 
     @activity.defn
     async def delete_apiserver_sni(self, task: ShootTask) -> TaskResult:
         """Take the control plane off the gateway."""
-        await rollout.delete(self._clusters.seed, [(resources.CONFIG_MAP, _EXPOSURE)], task.technical_id)
+        await rollout.delete(self._clusters.seed, [(resources.CONFIG_MAP, gateway.EXPOSURE)], task.technical_id)
         return TaskResult()
 
     @activity.defn
@@ -129,7 +134,7 @@ class ControlPlaneActivities:
         server = apiserver.ApiServer(
             namespace=task.technical_id,
             version=view.kubernetes_version,
-            replicas=2 if highly_available(view) else 1,
+            replicas=await apiserver_replicas(self._clusters.seed, view, task, 2 if highly_available(view) else 1),
             advertise_address=service["spec"]["clusterIP"],
             external_hostname=names.external or names.internal,
             issuer=names.issuer,
@@ -167,18 +172,20 @@ class ControlPlaneActivities:
     async def deploy_resource_manager(self, task: ShootTask) -> TaskResult:
         """Apply the resource manager; if its token doesn't work in the shoot, get it one first."""
         view = await self._clusters.cluster(task.technical_id)
+        asleep = await is_asleep(self._clusters.seed, view, task)
         secrets = await self._secrets(task, view)
         manager = resource_manager.ResourceManager(
             namespace=task.technical_id,
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             workers=not view.workerless,
+            replicas=0 if asleep else 1,
         )
         objects = resource_manager.objects(manager)
         access = next(item for item in objects if item["metadata"]["name"] == first_token.ACCESS)
         live = await self._clusters.seed.apply(access, manager=MANAGER)
         token = FirstToken(self._clusters.seed, task.technical_id, secrets)
-        note = "its token works"
-        if not await token.works(live):
+        note = "asleep" if asleep else "its token works"
+        if not asleep and not await token.works(live):
             await token.obtain()
             note = "got its first token"
         await rollout.deploy(self._clusters.seed, objects)
@@ -208,7 +215,8 @@ class ControlPlaneActivities:
         wanted = scheduler.Scheduler(
             namespace=task.technical_id,
             version=view.kubernetes_version,
-            replicas=2 if highly_available(view) else 1,
+            # No node is left to schedule to.
+            replicas=0 if wanted_asleep(view, task) else 2 if highly_available(view) else 1,
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             client_ca_bundle=secrets.get("ca-client").name,
             server=server.name,
@@ -227,7 +235,7 @@ class ControlPlaneActivities:
         wanted = controller_manager.ControllerManager(
             namespace=task.technical_id,
             version=view.kubernetes_version,
-            replicas=2 if highly_available(view) else 1,
+            replicas=await self._replicas(task, view, 2 if highly_available(view) else 1),
             pod_cidrs=networks.pods,
             service_cidrs=networks.services,
             secrets=controller_manager.Secrets(
@@ -263,6 +271,7 @@ class ControlPlaneActivities:
         wanted = machine_controller_manager.MachineControllerManager(
             namespace=task.technical_id,
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
+            replicas=await self._replicas(task, view, 1),
         )
         await self._deploy_with_rights(
             task,
@@ -305,6 +314,7 @@ class ControlPlaneActivities:
             server=server.name,
             ca_bundle=secrets.get("ca-vpn").name,
             tls_auth=secrets.get("vpn-seed-server-tlsauth", Which.CURRENT).name,
+            replicas=await self._replicas(task, view, 1),
         )
         await rollout.deploy(self._clusters.seed, vpn_seed_server.objects(wanted))
         return TaskResult(secrets=secrets.generated)
@@ -336,10 +346,12 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def init_shoot_client(self, task: ShootTask) -> TaskResult:
-        """Wait until our token is there and the API server knows what we may do.
+        """Wait until our token is there and the API server knows what we may do; not while it is asleep.
 
         Raises TimeoutError after 2 minutes.
         """
+        if await is_asleep(self._clusters.seed, await self._clusters.cluster(task.technical_id), task):
+            return _ASLEEP
         state = "no token yet"
 
         async def answer() -> str:
@@ -365,6 +377,10 @@ class ControlPlaneActivities:
         return await SecretsManager.load(
             self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
         )
+
+    async def _replicas(self, task: ShootTask, view: ClusterView, awake: int) -> int:
+        """Of what lives on the API server."""
+        return 0 if await is_asleep(self._clusters.seed, view, task) else awake
 
     async def _wait(self, name: str, task: ShootTask, timeout: float) -> None:
         await rollout.wait_deployment(self._clusters.seed_caches, name, task.technical_id, timeout)

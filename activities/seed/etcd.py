@@ -15,6 +15,7 @@ from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.manager import SecretsManager, Which
 from activities.secrets.rotation import Rotation
+from activities.seed.hibernation import wanted_asleep
 from api import constants
 from api.errors import ErrorCode
 from api.names import backup_entry_name
@@ -101,7 +102,7 @@ class EtcdActivities:
         values = EtcdValues(
             role=role,
             namespace=task.technical_id,
-            replicas=0 if view.hibernated else 3 if available else 1,
+            replicas=await self._replicas(task, view, role, 3 if available else 1),
             ca_bundle=secrets.get(component.CA, Which.BUNDLE).name,
             server_certificate=server.name,
             client_certificate=client.name,
@@ -120,6 +121,13 @@ class EtcdActivities:
                 f"maintenance window of Shoot {task.shoot} begins at {window.get('begin')!r}, "
                 "must be like 220000+0100: correct spec.maintenance.timeWindow.begin",
             ) from None
+
+    async def _replicas(self, task: ShootTask, view: ClusterView, role: str, awake: int) -> int:
+        """As many as there are while the Shoot falls asleep or sleeps: etcd stops last, once nobody needs it."""
+        if not wanted_asleep(view, task):
+            return awake
+        live = await self._clusters.seed.find(ETCD, component.name_of(role), task.technical_id)
+        return int(live["spec"]["replicas"]) if live else 0
 
     async def _apply(self, task: ShootTask, wanted: dict[str, Any]) -> None:
         metadata = wanted["metadata"]

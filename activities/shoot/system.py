@@ -37,6 +37,7 @@ _DELETION_SECONDS = 10 * MINUTE
 _NAMESPACES = "shoot-core-namespaces"
 _VPN = "shoot-core-vpn-shoot"
 _KUBE_PROXY = "shoot-core-kube-proxy"
+_METRICS_SERVER = "shoot-core-metrics-server"
 
 
 class ShootSystemActivities:
@@ -136,7 +137,7 @@ class ShootSystemActivities:
             ca_bundle=secrets.get("ca-metrics-server").data["bundle.crt"],
             kubelet_ca_bundle=secrets.get("ca-kubelet").data["bundle.crt"],
         )
-        await self._hand_over(task, "shoot-core-metrics-server", metrics_server.objects(wanted))
+        await self._hand_over(task, _METRICS_SERVER, metrics_server.objects(wanted))
         return TaskResult(secrets=secrets.generated)
 
     @activity.defn
@@ -189,6 +190,12 @@ class ShootSystemActivities:
             )
         )
         return TaskResult(note=f"{len(found)} components")
+
+    @activity.defn
+    async def delete_metrics_server(self, task: ShootTask) -> TaskResult:
+        """Take its API out of the shoot: without nodes nobody serves it, and then no namespace ends."""
+        await self._take_back(task, _METRICS_SERVER)
+        return TaskResult()
 
     @activity.defn
     async def delete_managed_resources(self, task: ShootTask) -> TaskResult:

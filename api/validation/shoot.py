@@ -76,9 +76,14 @@ _NOT_WORKERLESS = (
     "maintenance.auto_rotation.credentials.ssh_keypair",
 )
 
+_SLEEPLESS_PHASES = {
+    "etcd_encryption_key": ("Preparing", "Completing"),
+    "service_account_key": ("Preparing", "PreparingWithoutWorkersRollout", "Completing"),
+}
+"""Phases of rotations that need a running API server. Source: spec/flows.md 1.3, spec/credentials.md."""
+
 # Better refused than silently not done.
 _NOT_OFFERED = {
-    "hibernation.enabled": "this version does not hibernate clusters",
     "control_plane.high_availability": "this version runs control planes without failure tolerance",
     "exposure_class_name": "this version exposes all control planes the same way",
 }
@@ -92,6 +97,7 @@ def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
         _check_name(shoot, project, faults)
     else:
         _check_changes(spec, old.spec, faults)
+        _check_may_sleep(spec, old, faults)
     if spec.cloud_profile is None:
         faults.required(SPEC / "cloudProfile", "must name the cloud profile to take versions and machines from")
     if spec.purpose == "infrastructure" and shoot.metadata.namespace != GARDEN_NAMESPACE:
@@ -157,6 +163,24 @@ def _check_changes(spec: ShootSpec, old: ShootSpec, faults: Faults) -> None:
     if tolerance and old.seed_name:
         path = SPEC / "controlPlane" / "highAvailability" / "failureTolerance" / "type"
         faults.fixed(path, tolerance, _value(spec, "control_plane.high_availability.failure_tolerance.type"))
+
+
+def _check_may_sleep(spec: ShootSpec, old: Shoot, faults: Faults) -> None:
+    """Whether a cluster that is awake may be put to sleep now: it must also be able to wake up."""
+    if not _value(spec, "hibernation.enabled") or _value(old.spec, "hibernation.enabled") or old.status is None:
+        return
+    path = SPEC / "hibernation" / "enabled"
+    possible = next((each for each in old.status.constraints or [] if each.type == "HibernationPossible"), None)
+    if possible is not None and possible.status != "True":
+        faults.forbidden(path, f"constraint HibernationPossible is {possible.status}: {possible.message}")
+    for name, forbidden in _SLEEPLESS_PHASES.items():
+        phase = _value(old.status, f"credentials.rotation.{name}.phase")
+        if phase in forbidden:
+            faults.forbidden(path, f"the rotation of the {name.replace('_', ' ')} is {phase}: wait until it is not")
+    rolled_out = _value(old.status, "credentials.encryption_at_rest")
+    wanted = _value(spec, "kubernetes.kube_api_server.encryption_config.resources")
+    if rolled_out is not None and {"secrets", *(rolled_out.resources or ())} != {"secrets", *(wanted or ())}:
+        faults.forbidden(path, "a change of the encrypted resources is rolling out: wait until it is done")
 
 
 def _check_primary_kept(dns: DNS | None, old: DNS, faults: Faults) -> None:

@@ -59,7 +59,8 @@ def _page(title: str, doc: str, flow: Flow, variants: dict[str, Flow]) -> str:
         "| --- | --- | --- |",
     ]
     for name in flow.names:
-        reasons = [reason for reason, variant in variants.items() if variant.skipped(name)]
+        usual = flow.skipped(name)
+        reasons = [usual] if usual else [reason for reason, variant in variants.items() if variant.skipped(name)]
         after = flow.after(name)
         shown = "everything" if len(after) > 12 else ", ".join(after) or "–"
         lines.append(f"| {name} | {shown} | {', '.join(reasons) or ''} |")

@@ -79,7 +79,7 @@ class CareController:
         technical_id = status.get("technicalID")
         if not technical_id or shoot["metadata"].get("deletionTimestamp"):
             return None
-        findings = await self._findings(shoot, technical_id)
+        findings = findings_asleep(shoot) or await self._findings(shoot, technical_id)
         conditions = merge_conditions(status.get("conditions") or [], findings, status, timestamp())
         if conditions != status.get("conditions"):
             patch: dict[str, Any] = {"status": {"conditions": conditions}}
@@ -169,6 +169,17 @@ class CareController:
         if len(nodes) < wanted:
             return Finding(type_, "False", "MissingNodes", f"{len(nodes)} of at least {wanted} nodes have joined")
         return Finding(type_, "True", "EveryNodeReady", "All nodes are ready.")
+
+
+def findings_asleep(shoot: Mapping[str, Any]) -> list[Finding] | None:
+    """Of a Shoot that sleeps, falls asleep or wakes up: what is missing then is missing on purpose."""
+    wanted = (shoot["spec"].get("hibernation") or {}).get("enabled")
+    if not (wanted or shoot["status"].get("hibernated")):
+        return None
+    types = ["APIServerAvailable", "ControlPlaneHealthy", "SystemComponentsHealthy"]
+    if shoot["spec"]["provider"].get("workers"):
+        types.append("EveryNodeReady")
+    return [Finding(each, "True", "ConditionNotChecked", "Shoot cluster has been hibernated.") for each in types]
 
 
 def merge_conditions(

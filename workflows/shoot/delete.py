@@ -61,6 +61,10 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("clean_kubernetes_resources", after=["clean_extended_apis", "wait_control_plane_extension"],
         unless=no_cluster, **wait(minutes=10))  # fmt: skip
 
+    # Of a cluster that slept nobody serves its API, and then no namespace ends.
+    add("delete_metrics_server", after=["clean_extended_apis"],
+        unless=no_cluster or workerless or (not facts.hibernated and "awake"))  # fmt: skip
+
     # Machines and the rest of what extensions made for them.
     add("delete_network", after=["clean_kubernetes_resources"], unless=workerless)
     add("wait_network_deleted", after=["delete_network"], completes="delete_network", unless=workerless,

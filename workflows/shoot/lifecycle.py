@@ -274,7 +274,14 @@ class ShootLifecycle:
             text = f"{task.operation} failed in {names}." if names else f"{task.operation} failed: {message}"
         await workflow.execute_activity_method(
             ShootActivities.finish_operation,
-            FinishOperation(task=task, attempt=self._memory.attempts, state=state, description=text, failed=failed),
+            FinishOperation(
+                task=task,
+                attempt=self._memory.attempts,
+                state=state,
+                description=text,
+                failed=failed,
+                hibernated=started.facts.hibernated,
+            ),
             **options.garden_call(f"{task.operation}: {state}"),
         )
         if outcome is None:

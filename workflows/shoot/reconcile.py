@@ -21,7 +21,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
     flow, facts = shoot_flow(request), request.facts
     add, wait = flow.add, options.wait
     workerless = facts.workerless and "workerless"
-    asleep = facts.hibernated and "hibernated"
+    asleep, awake = facts.hibernated and "hibernated", not facts.hibernated and "awake"
     ready_unneeded = asleep or (facts.skip_readiness and "skip-readiness")
     creating = request.task.operation is OperationType.CREATE
     machines_unneeded = workerless or asleep
@@ -107,6 +107,12 @@ def reconcile_flow(request: FlowInput) -> Flow:
         after=["wait_worker", "wait_vpn_shoot", "deploy_coredns", "deploy_kube_proxy", "deploy_metrics_server",
                "deploy_apiserver_proxy"], **wait(minutes=15))  # fmt: skip
     add("wait_os_configs_applied", after=["wait_tunnel"], unless=machines_unneeded, **wait(minutes=7))
+
+    # Asleep, nothing of it runs: not a machine, nor who looks after machines, nor the control plane. Its data stay.
+    add("scale_machine_controller_manager_to_zero", after=["wait_worker"], unless=workerless or awake)
+    add("hibernate_control_plane", after=EVERYTHING, unless=awake, **wait(minutes=10))
+    add("delete_external_dns", after=["hibernate_control_plane"], unless=awake, **wait(minutes=2))
+    add("delete_internal_dns", after=["hibernate_control_plane"], unless=awake, **wait(minutes=2))
 
     # What no task named is not needed any more; only after everything else (invariant 12).
     add("cleanup_secrets", after=EVERYTHING, argument=cleanup_argument(flow, request.task))

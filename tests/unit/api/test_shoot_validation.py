@@ -21,6 +21,10 @@ def faults_of(path: str = "", value: Any = None, old: Shoot | None = None) -> st
     return str(check_shoot(complete(path, value), old, "local"))
 
 
+def constraint(type_: str, status: str, message: str) -> dict[str, str]:
+    return {"type": type_, "status": status, "message": message}
+
+
 def test_the_example_is_fine():
     assert not check_shoot(complete(bound=True), None, "local")
     assert not check_references(complete(bound=True), None, world())
@@ -50,7 +54,6 @@ def test_the_example_is_fine():
         ("spec.kubernetes.clusterAutoscaler", {"expander": "dice"}, 'Unsupported value: "dice"'),
         ("spec.dns", {"domain": "Upper.test"}, "spec.dns.domain: Invalid value"),
         ("spec.dns", {"providers": [{"type": "a", "primary": True}, {"type": "b"}]}, "[1].credentialsRef: Required"),
-        ("spec.hibernation", {"enabled": True}, "this version does not hibernate clusters"),
         ("spec.hibernation", {"schedules": [{}]}, "a schedule needs a start or an end"),
         ("spec.hibernation", {"schedules": [{"start": "0 0 * *"}]}, "cron expression of five fields"),
         ("spec.maintenance", {"timeWindow": {"begin": "000000+0000", "end": "070000+0000"}}, "is 420 minutes"),
@@ -106,6 +109,41 @@ def test_what_is_fixed_stays_fixed(path, value, complaint):
     old = complete("spec.seedName", "seed-1", bound=True)
     new = Shoot.of(changed(old.to_wire(), path, value))
     assert complaint in str(check_shoot(new, old, "local"))
+
+
+@pytest.mark.parametrize(
+    ("status", "complaint"),
+    [
+        (
+            {"constraints": [constraint("HibernationPossible", "False", "webhook x fails for pods")]},
+            "spec.hibernation.enabled: Forbidden: constraint HibernationPossible is False: webhook x fails for pods",
+        ),
+        ({"constraints": [constraint("HibernationPossible", "Unknown", "?")]}, "HibernationPossible is Unknown"),
+        (
+            {"credentials": {"rotation": {"etcdEncryptionKey": {"phase": "Preparing"}}}},
+            "the rotation of the etcd encryption key is Preparing",
+        ),
+        (
+            {"credentials": {"rotation": {"serviceAccountKey": {"phase": "Completing"}}}},
+            "the rotation of the service account key is Completing",
+        ),
+        ({"credentials": {"encryptionAtRest": {"resources": ["configmaps"]}}}, "encrypted resources is rolling out"),
+    ],
+)
+def test_a_shoot_that_could_not_wake_up_is_not_put_to_sleep(status, complaint):
+    awake = Shoot.of({**complete("spec.seedName", "seed-1", bound=True).to_wire(), "status": status})
+    asleep = Shoot.of(changed(awake.to_wire(), "spec.hibernation", {"enabled": True}))
+    assert complaint in str(check_shoot(asleep, awake, "local"))
+    assert not check_shoot(awake, asleep, "local")
+    assert not check_shoot(asleep, asleep, "local")
+
+
+def test_a_healthy_shoot_may_be_put_to_sleep_and_be_made_asleep():
+    possible = {"constraints": [constraint("HibernationPossible", "True", "")]}
+    awake = Shoot.of({**complete("spec.seedName", "seed-1", bound=True).to_wire(), "status": possible})
+    asleep = Shoot.of(changed(awake.to_wire(), "spec.hibernation", {"enabled": True}))
+    assert not check_shoot(asleep, awake, "local")
+    assert not check_shoot(asleep, None, "local")
 
 
 @pytest.mark.parametrize(

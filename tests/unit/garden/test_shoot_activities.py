@@ -154,6 +154,14 @@ async def test_success_clears_errors() -> None:
     assert status["hibernated"] is False
 
 
+async def test_a_shoot_sleeps_as_the_operation_left_it_whatever_is_wanted_meanwhile() -> None:
+    world = World()
+    started = await world.start()
+    request = FinishOperation(task=started.task, attempt=1, state="Succeeded", description="text", hibernated=True)
+    await ActivityEnvironment().run(world.activities.finish_operation, request)
+    assert (await world.shoot())["status"]["hibernated"] is True
+
+
 async def test_the_end_of_an_operation_whose_shoot_is_gone_is_no_error() -> None:
     world = World()
     started = await world.start()

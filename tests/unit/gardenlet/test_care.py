@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.gardenlet.care import Finding, merge_conditions, status_label
+from workers.gardenlet.care import Finding, findings_asleep, merge_conditions, status_label
 
 NOW = "2026-11-21T10:00:00Z"
 OLD = "2026-11-21T09:00:00Z"
@@ -46,6 +46,21 @@ def test_conditions_of_others_are_kept() -> None:
     foreign = {"type": "ObservabilityComponentsHealthy", "status": "True"}
 
     assert foreign in merge_conditions([foreign], [UP], {}, NOW)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sleeping"), [(True, False), (True, True), (False, True)], ids=["falls asleep", "sleeps", "wakes up"]
+)
+def test_a_sleeping_shoot_is_not_sick(wanted: bool, sleeping: bool) -> None:
+    shoot = {"spec": {"hibernation": {"enabled": wanted}, "provider": {"workers": [{}]}}}
+    findings = findings_asleep({**shoot, "status": {"hibernated": sleeping}})
+
+    assert {(each.status, each.reason) for each in findings or ()} == {("True", "ConditionNotChecked")}
+    assert len(findings or ()) == 4
+
+
+def test_a_shoot_that_is_awake_is_checked() -> None:
+    assert findings_asleep({"spec": {"provider": {}}, "status": {}}) is None
 
 
 @pytest.mark.parametrize(

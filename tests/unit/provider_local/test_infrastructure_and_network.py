@@ -194,6 +194,18 @@ async def test_flannel_reaches_the_api_server_by_its_internal_name(seed: FakeClu
     assert "class" not in resource["spec"]
 
 
+async def test_a_sleeping_shoot_has_no_name_and_keeps_the_network_it_had(seed: FakeCluster) -> None:
+    shoot = CLUSTER["spec"]["shoot"]
+    asleep = {**shoot, "spec": {**shoot["spec"], "hibernation": {"enabled": True}}}
+    sleeping = Extension(NETWORK, network().object, {"spec": {**CLUSTER["spec"], "shoot": asleep}})
+    actuator = FlannelActuator(seed, Caches(seed))
+
+    assert await actuator.reconcile(sleeping) == {"ipFamilies": ["IPv4"]}
+    assert seed.of(MANAGED_RESOURCE) == []
+    with pytest.raises(ApplicationError, match="does not exist yet"):
+        await actuator.reconcile(network())
+
+
 async def test_other_ip_families_are_refused(seed: FakeCluster) -> None:
     with pytest.raises(ApplicationError, match="only IPv4") as refused:
         await FlannelActuator(seed, Caches(seed)).reconcile(network(ipFamilies=["IPv4", "IPv6"]))

@@ -20,6 +20,7 @@ from activities.kube.errors import Unauthorized
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.machines import DRAIN_BLOCKED
 from activities.provider_local.operations import ProviderLocalActivities
+from api.resources import CLUSTER as CLUSTER_RESOURCE
 from api.resources import (
     INFRASTRUCTURE,
     MACHINE,
@@ -73,6 +74,10 @@ class Provider:
         await self.seed.create(cluster)
         await self.seed.create(_secret("cloudprovider", kubeconfig=yaml.safe_dump(KUBECONFIG)))
         await self.seed.create(_secret("osc-result", cloud_config=SENTINEL))
+
+    async def fall_asleep(self) -> None:
+        shoot = {"spec": {"hibernation": {"enabled": True}}}
+        await self.seed.patch(CLUSTER_RESOURCE, CONTROL_PLANE, None, {"spec": {"shoot": shoot}})
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -154,6 +159,15 @@ def _secret(name: str, **data: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": encoded}
 
 
+def _manager(replicas: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "machine-controller-manager", "namespace": CONTROL_PLANE},
+        "spec": {"replicas": replicas},
+    }
+
+
 def pool(name: str, key: str = "key-1") -> dict[str, Any]:
     return {
         "name": name,
@@ -188,6 +202,33 @@ async def test_a_worker_is_done_when_its_machines_have_joined(provider: Provider
         "shoot--dev--one-a-z1",
         "shoot--dev--one-b-z1",
     ]
+
+
+async def test_a_sleeping_worker_has_no_machines_and_waits_for_nobody(provider: Provider) -> None:
+    """Asleep, no machine controller manager runs that would say how many machines there are."""
+    await provider.fall_asleep()
+    await provider.trigger(pool("a"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+
+    (deployment,) = provider.seed.of(MACHINE_DEPLOYMENT)
+    assert deployment["spec"]["replicas"] == 0
+
+
+async def test_machines_of_a_worker_that_falls_asleep_are_not_drained(provider: Provider) -> None:
+    await provider.fall_asleep()
+    await provider.seed.create(_manager(1))
+    machine = {"metadata": {"name": "m", "namespace": CONTROL_PLANE}, "spec": {"class": {"name": "c"}}}
+    await provider.seed.create({"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine", **machine})
+    await provider.trigger(pool("a"))
+    async with provider.running():
+        await provider.seed.until(lambda: provider.status.get("machineDeployments"))
+        assert provider.state == "Processing", "its machines are not gone yet"
+        await provider.roll_out()
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+
+    (left,) = provider.seed.of(MACHINE)
+    assert left["metadata"]["labels"]["force-deletion"] == "True"
 
 
 async def test_what_the_spec_no_longer_asks_for_goes_but_not_under_a_machine(provider: Provider) -> None:

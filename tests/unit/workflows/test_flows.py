@@ -83,6 +83,28 @@ def test_reconcile_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
     assert list(violations(flow, *rules)) == []
 
 
+@given(facts=FACTS.filter(lambda facts: facts.hibernated))
+def test_a_shoot_falls_asleep_from_its_machines_to_its_names(facts: ShootFacts) -> None:
+    flow = reconcile(facts)
+    rules = [
+        # 13: no node when the controller manager stops, and nothing works on what has stopped
+        ("wait_worker", "scale_machine_controller_manager_to_zero"),
+        ("scale_machine_controller_manager_to_zero", "hibernate_control_plane"),
+        *((name, "hibernate_control_plane") for name in flow.names if name.startswith(("deploy", "wait", "init"))),
+        ("hibernate_control_plane", "delete_external_dns"),
+        ("hibernate_control_plane", "delete_internal_dns"),
+    ]
+    assert list(violations(flow, *rules)) == []
+    waking = {"deploy_internal_dns", "deploy_external_dns", "wait_apiserver", "wait_etcds", "wait_tunnel"}
+    assert not waking & set(flow.activities)
+
+
+@given(facts=FACTS.filter(lambda facts: not facts.hibernated))
+def test_nothing_of_a_shoot_that_is_awake_is_put_to_sleep(facts: ShootFacts) -> None:
+    stopping = {"hibernate_control_plane", "scale_machine_controller_manager_to_zero", "delete_internal_dns"}
+    assert not stopping & set(reconcile(facts).activities)
+
+
 @given(facts=FACTS)
 def test_an_api_server_with_data_starts_only_after_its_etcd(facts: ShootFacts) -> None:
     task = TASK.model_copy(update={"operation": OperationType.RECONCILE})
@@ -186,7 +208,16 @@ def test_every_wait_that_looks_for_a_trigger_looks_for_that_of_its_deploy() -> N
                 assert graph._tasks[f"wait_{each}"].completes == f"deploy_{each}"
 
 
-@pytest.mark.parametrize("flow", [reconcile(ShootFacts()), delete(ShootFacts(), ALL_THERE)], ids=["create", "delete"])
+@pytest.mark.parametrize(
+    "flow",
+    [
+        reconcile(ShootFacts()),
+        reconcile(ShootFacts(hibernated=True)),
+        delete(ShootFacts(), ALL_THERE),
+        delete(ShootFacts(hibernated=True), ALL_THERE),
+    ],
+    ids=["create", "hibernate", "delete", "delete asleep"],
+)
 def test_every_activity_that_a_flow_names_is_offered_by_the_seeds_worker(flow: Flow) -> None:
     """Tasks are named by strings; this is what a compiler would check."""
     from typing import cast
