@@ -175,6 +175,12 @@ class ShootFacts(ApiModel):
     """The seed has a backup bucket."""
     skip_readiness: bool = False
     skip_cleanup: bool = False
+    extensions: dict[str, str] = Field(default_factory=dict)
+    """Phases (``api.registrations.Phase``) in which the Shoot has Extensions, and a version of what it wants there."""
+    extension_minutes: float = 3
+    """The longest that one of them may take."""
+    container_runtimes: bool = False
+    """A pool has one beside containerd."""
     credentials: str = ""
     """Version of the cloud credentials' Secret: new credentials make their copy, and what uses it, run again."""
     rotations: tuple[ActiveRotation, ...] = ()

@@ -17,6 +17,8 @@ from activities.seed.force_deletion import ForceDeletionActivities
 from activities.seed.hibernation import HibernationActivities
 from activities.seed.namespace import NamespaceActivities
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
+from activities.seed.references import ReferenceActivities
+from activities.seed.required_extensions import RequiredExtensionActivities
 from activities.seed.secrets import SecretActivities
 from activities.seed.survey import SurveyActivities
 from activities.shoot.cleanup import CleanupActivities
@@ -31,6 +33,8 @@ def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..
         SeedActivities(clusters),
         NamespaceActivities(clusters),
         ExtensionActivities(clusters),
+        ReferenceActivities(clusters),
+        RequiredExtensionActivities(clusters),
         SecretActivities(clusters),
         EtcdActivities(clusters),
         ControlPlaneActivities(clusters, vpn_network=vpn_network),

@@ -23,6 +23,17 @@ def namespaces() -> list[Manifest]:
     ]
 
 
+def cluster_identity(identity: str) -> Manifest:
+    """By which pods know their cluster; never another one's."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": base.metadata("cluster-identity", NAMESPACE),
+        "immutable": True,
+        "data": {"cluster-identity": identity, "origin": "shoot"},
+    }
+
+
 def owners() -> Manifest:
     """The right of operators and of the project's admins: anything."""
     groups = [base.group(f"gardener.cloud:{scope}:admins") for scope in ("system", "project")]

@@ -40,6 +40,7 @@ from api.flows import (
 from api.images import OWN_VERSION
 from api.names import technical_id
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
+from api.registrations import versions_by_phase, wanted_extensions
 from api.rotation import RotationFacts
 
 MANAGER = "gardener-controller-manager"
@@ -470,8 +471,14 @@ class ShootActivities:
     async def _facts(self, live: dict[str, Any], seed: str) -> ShootFacts:
         spec, annotations = live["spec"], live["metadata"].get("annotations") or {}
         seed_object = await self._garden.find(resources.SEED, seed) or {"spec": {}}
+        registrations = await self._garden.list(resources.CONTROLLER_REGISTRATION)
+        extensions = wanted_extensions(live, registrations)
+        pools = spec["provider"].get("workers") or ()
         return ShootFacts(
-            workerless=not spec["provider"].get("workers"),
+            extensions=versions_by_phase(extensions),
+            extension_minutes=max((each.timeout.total_seconds() / 60 for each in extensions), default=3),
+            container_runtimes=any((pool.get("cri") or {}).get("containerRuntimes") for pool in pools),
+            workerless=not pools,
             hibernated=bool((spec.get("hibernation") or {}).get("enabled")),
             backup=bool(seed_object["spec"].get("backup")),
             skip_readiness=constants.SHOOT_SKIP_READINESS in annotations,

@@ -4,7 +4,7 @@ What a kind's objects say differs, and stands in ``activities.seed.extensions``;
 does not. Source: spec/extensions.md 1.4, 3.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from activities.kube.clusters import Clusters
 from api import resources
 from api.names import backup_entry_name, dns_record_name, operating_system_config_names
 from api.operations import ShootTask, Wait
+from api.registrations import Phase, WantedExtension, deletion_phases, wanted_extensions
 from api.resources import Resource
 
 Names = Callable[[Clusters, ShootTask], Awaitable[list[str]]]
@@ -43,6 +44,8 @@ class Kind:
     """Names of the objects that the Shoot has now."""
     existing: Names | None = None
     """Names of those that are there, former ones too. None: no others than those that are wanted."""
+    waits: Callable[[Clusters, ShootTask], Awaitable[Mapping[str, Wait]]] | None = None
+    """Of single objects, by name, where they differ from ``wait``."""
     only_on_change: bool = False
     """An object that says what is wanted, and whose last operation succeeded, is left alone."""
     at_once: bool = False
@@ -76,6 +79,46 @@ def all_of(resource: Resource) -> Names:
     return names
 
 
+async def _registrations(clusters: Clusters) -> list[dict[str, Any]]:
+    return await clusters.garden.list(resources.CONTROLLER_REGISTRATION)
+
+
+async def extensions_of(clusters: Clusters, task: ShootTask, phase: Phase | None = None) -> list[WantedExtension]:
+    """The Extensions that the Shoot has now, of one phase of its reconciliation or of all."""
+    view = await clusters.cluster(task.technical_id)
+    return wanted_extensions(view.shoot, await _registrations(clusters), phase)
+
+
+def _extensions(task_name: str, phase: Phase | None) -> Kind:
+    """Deployed in their phase of the reconciliation, deleted in the one of the deletion."""
+
+    async def wanted(clusters: Clusters, task: ShootTask) -> list[str]:
+        return [each.type for each in await extensions_of(clusters, task, phase)]
+
+    async def existing(clusters: Clusters, task: ShootTask) -> list[str]:
+        phases = deletion_phases(await _registrations(clusters))
+        return [
+            each["metadata"]["name"]
+            for each in await clusters.seed.list(resources.EXTENSION, task.technical_id)
+            if phase in (None, phases.get(each["spec"]["type"], Phase.BEFORE_API_SERVER))
+        ]
+
+    async def waits(clusters: Clusters, task: ShootTask) -> dict[str, Wait]:
+        return {each.type: Wait(timeout=each.timeout) for each in await extensions_of(clusters, task, phase)}
+
+    return Kind(task_name, resources.EXTENSION, wanted=wanted, existing=existing, waits=waits)
+
+
+async def _wanted_container_runtimes(clusters: Clusters, task: ShootTask) -> list[str]:
+    view = await clusters.cluster(task.technical_id)
+    return [f"{type_}-{pool['name']}" for pool in view.pools for type_ in container_runtimes(pool)]
+
+
+def container_runtimes(pool: Mapping[str, Any]) -> list[str]:
+    """Types of the runtimes that a pool has beside containerd."""
+    return [each["type"] for each in (pool.get("cri") or {}).get("containerRuntimes") or ()]
+
+
 def names_of(objects: Iterable[dict[str, Any]]) -> list[str]:
     return [each["metadata"]["name"] for each in objects]
 
@@ -95,6 +138,16 @@ OPERATING_SYSTEM_CONFIG = Kind(
     wanted=_wanted_os_configs,
     existing=all_of(resources.OPERATING_SYSTEM_CONFIG),
 )
+CONTAINER_RUNTIME = Kind(
+    "container_runtimes",
+    resources.CONTAINER_RUNTIME,
+    wanted=_wanted_container_runtimes,
+    existing=all_of(resources.CONTAINER_RUNTIME),
+)
+EXTENSIONS = _extensions("extensions", None)
+EXTENSIONS_BEFORE_API_SERVER = _extensions("extensions_before_apiserver", Phase.BEFORE_API_SERVER)
+EXTENSIONS_AFTER_API_SERVER = _extensions("extensions_after_apiserver", Phase.AFTER_API_SERVER)
+EXTENSIONS_AFTER_WORKER = _extensions("extensions_after_worker", Phase.AFTER_WORKER)
 BACKUP_ENTRY = Kind("backup_entry", resources.BACKUP_ENTRY, _TEN_MINUTES, wanted=_named(backup_entry_name))
 
 
@@ -117,6 +170,11 @@ KINDS = (
     NETWORK,
     WORKER,
     OPERATING_SYSTEM_CONFIG,
+    CONTAINER_RUNTIME,
+    EXTENSIONS,
+    EXTENSIONS_BEFORE_API_SERVER,
+    EXTENSIONS_AFTER_API_SERVER,
+    EXTENSIONS_AFTER_WORKER,
     BACKUP_ENTRY,
     INTERNAL_DNS,
     EXTERNAL_DNS,

@@ -16,7 +16,7 @@ from activities.kube.errors import NotFound
 from api.constants import CONFIRMATION_DELETION, OPERATION, TIMESTAMP
 from api.errors import ErrorCode
 from api.operations import Wait
-from api.resources import Resource
+from api.resources import WORKER, Resource
 
 MANAGER = "gardenlet"
 
@@ -112,6 +112,31 @@ async def wait_extension_ready(
         return await heartbeating(cache.wait_for(name, namespace, ready, wait.timeout.total_seconds() - severe))
     except TimeoutError:
         raise _not_ready(resource, name, namespace, last_fault, started, cache.get(name, namespace)) from None
+
+
+async def wait_machine_deployments(caches: Caches, name: str, namespace: str, wait: Wait, trigger: str) -> None:
+    """Wait until a Worker names the MachineDeployments of what we last wrote.
+
+    Raises:
+        ApplicationError: as ``wait_extension_ready``.
+    """
+    started = datetime.now(UTC)
+
+    def written(live: dict[str, Any] | None) -> bool | None:
+        if live is None or live["metadata"].get("annotations", {}).get(TIMESTAMP) != trigger:
+            return None
+        if _seconds(live.get("status", {}).get("machineDeploymentsLastUpdateTime")) >= _seconds(trigger):
+            return True
+        _raise_if_permanent(live, trigger)
+        return _fault(live, trigger) is None or None
+
+    cache = caches.of(WORKER)
+    try:
+        await heartbeating(cache.wait_for(name, namespace, written, wait.timeout.total_seconds()))
+    except TimeoutError:
+        live = cache.get(name, namespace)
+        fault = "its machine deployments are not there" + (f": {text}" if live and (text := _error_text(live)) else "")
+        raise _not_ready(WORKER, name, namespace, fault, started, live) from None
 
 
 async def delete_extension(

@@ -18,11 +18,13 @@ from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject, apply_extension
 from activities.seed.gateway import gateway_address
 from api import resources
-from api.constants import TIMESTAMP
+from api.constants import TIMESTAMP, WORKER_POOL
 from api.names import backup_entry_name, internal_api_domain, node_agent_secret_name
-from api.operations import ShootTask, TaskResult
+from api.operations import ShootTask, TaskResult, Wait
+from api.registrations import Phase
 
 CLOUD_SECRET = "cloudprovider"
+_RUNTIME_BINARIES = "/var/bin/containerruntimes"
 
 Operation = Callable[[Kind, ShootTask], Awaitable[TaskResult]]
 
@@ -191,11 +193,68 @@ class ExtensionActivities:
         return await self._deploy(kinds.WORKER, task, spec)
 
     @activity.defn
+    async def wait_machine_deployments(self, task: ShootTask) -> TaskResult:
+        """Wait until the provider has said how machines are grouped; they are then on their way.
+
+        Raises:
+            ApplicationError: as ``wait_worker``, for what the provider reports meanwhile.
+        """
+        await extension.wait_machine_deployments(
+            self._clusters.seed_caches, task.shoot.name, task.technical_id, kinds.WORKER.wait, task.trigger
+        )
+        return TaskResult()
+
+    @activity.defn
     async def wait_worker(self, task: ShootTask) -> TaskResult:
         """Wait until all machines have joined."""
         (live,) = await self._extensions.ready(kinds.WORKER, task)
         deployments = live.get("status", {}).get("machineDeployments") or []
         return TaskResult(note=", ".join(each["name"] for each in deployments))
+
+    # Extension and ContainerRuntime
+
+    @activity.defn
+    async def deploy_extensions_before_apiserver(self, task: ShootTask) -> TaskResult:
+        """Order the Extensions that the API server needs."""
+        return await self._deploy_extensions(kinds.EXTENSIONS_BEFORE_API_SERVER, task, Phase.BEFORE_API_SERVER)
+
+    @activity.defn
+    async def deploy_extensions_after_apiserver(self, task: ShootTask) -> TaskResult:
+        """Order the Extensions that need the API server."""
+        return await self._deploy_extensions(kinds.EXTENSIONS_AFTER_API_SERVER, task, Phase.AFTER_API_SERVER)
+
+    @activity.defn
+    async def deploy_extensions_after_worker(self, task: ShootTask) -> TaskResult:
+        """Order the Extensions that need machines to be on their way."""
+        return await self._deploy_extensions(kinds.EXTENSIONS_AFTER_WORKER, task, Phase.AFTER_WORKER)
+
+    async def _deploy_extensions(self, kind: Kind, task: ShootTask, phase: Phase) -> TaskResult:
+        wanted = await kinds.extensions_of(self._clusters, task, phase)
+        objects = []
+        for each in wanted:
+            spec = {"type": each.type, **_optional(providerConfig=each.provider_config)}
+            objects.append(ExtensionObject(kind.resource, each.type, kind.place(task), spec))
+        await self._extensions.deploy(kind, task, objects)
+        return TaskResult(note=", ".join(each.type for each in wanted))
+
+    @activity.defn
+    async def deploy_container_runtimes(self, task: ShootTask) -> TaskResult:
+        """Order the container runtimes that pools have beside containerd."""
+        view = await self._clusters.cluster(task.technical_id)
+        objects = []
+        for pool in view.pools:
+            selector = {"matchLabels": {WORKER_POOL: pool["name"]}}
+            for runtime in (pool.get("cri") or {}).get("containerRuntimes") or ():
+                spec = {
+                    "type": runtime["type"],
+                    "binaryPath": _RUNTIME_BINARIES,
+                    "workerPool": {"name": pool["name"], "selector": selector},
+                    **_optional(providerConfig=runtime.get("providerConfig")),
+                }
+                name = f"{runtime['type']}-{pool['name']}"
+                objects.append(ExtensionObject(resources.CONTAINER_RUNTIME, name, task.technical_id, spec))
+        await self._extensions.deploy(kinds.CONTAINER_RUNTIME, task, objects)
+        return TaskResult(note=", ".join(each.name for each in objects))
 
     # What they have in common
 
@@ -295,11 +354,15 @@ class Extensions:
         """Names of the tasks that are the same for all kinds, and what they do."""
         if kind.at_once:
             return {f"delete_{kind.task}": self.delete_and_wait}
-        return {
+        made: dict[str, Operation] = {
             f"wait_{kind.task}": self.wait,
             f"delete_{kind.task}": self.delete,
             f"wait_{kind.task}_deleted": self.wait_deleted,
         }
+        if kind.existing:
+            made[f"delete_stale_{kind.task}"] = self.delete_stale
+            made[f"wait_stale_{kind.task}_deleted"] = self.wait_stale_deleted
+        return made
 
     async def deploy(self, kind: Kind, task: ShootTask, wanted: Iterable[ExtensionObject]) -> None:
         """Write the objects and ask their controllers to reconcile them."""
@@ -318,7 +381,10 @@ class Extensions:
     async def ready(self, kind: Kind, task: ShootTask) -> list[dict[str, Any]]:
         """As ``wait``; returns the objects."""
         names = await kind.wanted(self._clusters, task)
-        return list(await asyncio.gather(*(self._ready(kind, task, name) for name in names)))
+        waits = await kind.waits(self._clusters, task) if kind.waits else {}
+        return list(
+            await asyncio.gather(*(self._ready(kind, task, name, waits.get(name, kind.wait)) for name in names))
+        )
 
     async def delete(self, kind: Kind, task: ShootTask) -> TaskResult:
         """Delete all objects of this kind, former ones too."""
@@ -331,12 +397,23 @@ class Extensions:
         await self._gone(kind, task, await kind.there(self._clusters, task))
         return TaskResult()
 
+    async def delete_stale(self, kind: Kind, task: ShootTask) -> TaskResult:
+        """Delete the objects that the Shoot has no more use for."""
+        names = await kind.stale(self._clusters, task)
+        await self._delete(kind, task, names)
+        return TaskResult(note=", ".join(sorted(names)))
+
+    async def wait_stale_deleted(self, kind: Kind, task: ShootTask) -> TaskResult:
+        """Wait until they are gone."""
+        await self._gone(kind, task, await kind.stale(self._clusters, task))
+        return TaskResult()
+
     async def delete_and_wait(self, kind: Kind, task: ShootTask) -> TaskResult:
         """Both in one task."""
         await self.delete(kind, task)
         return await self.wait_deleted(kind, task)
 
-    async def _ready(self, kind: Kind, task: ShootTask, name: str) -> dict[str, Any]:
+    async def _ready(self, kind: Kind, task: ShootTask, name: str, wait: Wait) -> dict[str, Any]:
         trigger: str | None = task.trigger
         if kind.only_on_change:
             # Whoever wrote it last is waited for. Asked of the server: the cache may not have seen it yet, and
@@ -344,7 +421,7 @@ class Extensions:
             live = await self._clusters.seed.get(kind.resource, name, kind.place(task))
             trigger = (live["metadata"].get("annotations") or {}).get(TIMESTAMP)
         return await extension.wait_extension_ready(
-            self._clusters.seed_caches, kind.resource, name, kind.place(task), kind.wait, trigger=trigger
+            self._clusters.seed_caches, kind.resource, name, kind.place(task), wait, trigger=trigger
         )
 
     async def _delete(self, kind: Kind, task: ShootTask, names: Iterable[str]) -> None:

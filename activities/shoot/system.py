@@ -69,6 +69,17 @@ class ShootSystemActivities:
         return TaskResult()
 
     @activity.defn
+    async def deploy_cluster_identity(self, task: ShootTask) -> TaskResult:
+        """Tell pods of the shoot which cluster they are in.
+
+        The garden is asked: when the operation began, and the Cluster resource was written, it may not have known.
+        """
+        shoot = await self._clusters.garden.get(resources.SHOOT, task.shoot.name, task.shoot.namespace)
+        identity = shoot["status"]["clusterIdentity"]
+        await self._hand_over(task, "shoot-core-cluster-identity", [shoot_system.cluster_identity(identity)])
+        return TaskResult(note=identity)
+
+    @activity.defn
     async def deploy_kube_proxy(self, task: ShootTask) -> TaskResult:
         """Run kube-proxy on all nodes, or remove it if the Shoot switches it off.
 

@@ -27,11 +27,13 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
 
     # Bring the control plane up to date: the user may have mended credentials, or it may be asleep.
     add("sync_cluster", unless=no_namespace)
-    add("deploy_namespace", after=["sync_cluster"], unless=no_namespace)
+    add("wait_required_extensions", after=["sync_cluster"], unless=no_namespace, **wait(minutes=2))
+    add("deploy_namespace", after=["wait_required_extensions"], unless=no_namespace)
     add("ensure_cluster_identity", after=["deploy_namespace"], unless=no_namespace)
     add("deploy_cloud_secret", after=["deploy_namespace"], unless=no_namespace or workerless,
         inputs=[facts.credentials])  # fmt: skip
     add("init_secrets", after=["deploy_namespace"], unless=no_namespace)
+    add("deploy_references", after=["deploy_namespace"], unless=no_namespace)
     add("deploy_api_service", after=["ensure_cluster_identity", "init_secrets"], unless=no_cluster)
     add("wait_api_service", after=["deploy_api_service"], unless=no_cluster, **wait(minutes=10))
     add("update_advertised_addresses", after=["wait_api_service"], unless=no_cluster)
@@ -80,20 +82,32 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("delete_managed_resources", after=["clean_kubernetes_resources", "wait_worker_deleted"], unless=no_namespace)
     add("wait_managed_resources_deleted", after=["delete_managed_resources"], unless=no_namespace,
         **wait(minutes=10))  # fmt: skip
+    add("delete_container_runtimes", after=["clean_kubernetes_resources"], unless=workerless)
+    add("wait_container_runtimes_deleted", after=["delete_container_runtimes"], completes="delete_container_runtimes",
+        unless=workerless, **wait(minutes=3))  # fmt: skip
+    # Those that go before the API server, and those that nobody knows any more.
+    add("delete_extensions_before_apiserver", after=["wait_managed_resources_deleted", "wait_os_configs_deleted"])
+    add("wait_extensions_before_apiserver_deleted", after=["delete_extensions_before_apiserver"],
+        completes="delete_extensions_before_apiserver", **wait(minutes=facts.extension_minutes))  # fmt: skip
     add("delete_control_plane_extension", unless=workerless,
         after=["wait_managed_resources_deleted", "wait_os_configs_deleted", "delete_machine_controller_manager",
-               "wait_network_deleted"])  # fmt: skip
+               "wait_network_deleted", "wait_container_runtimes_deleted",
+               "wait_extensions_before_apiserver_deleted"])  # fmt: skip
     add("wait_control_plane_extension_deleted", after=["delete_control_plane_extension"],
         completes="delete_control_plane_extension", unless=workerless, **wait(minutes=3))  # fmt: skip
 
     # Extensions have their ManagedResources, too; without API server they could never be emptied.
     add("wait_shoot_managed_resources_deleted",
-        after=["wait_managed_resources_deleted", "wait_control_plane_extension_deleted"], unless=no_namespace,
+        after=["wait_managed_resources_deleted", "wait_extensions_before_apiserver_deleted",
+               "wait_control_plane_extension_deleted"], unless=no_namespace,
         **wait(minutes=10))  # fmt: skip
 
     # The control plane, from the API server down; its names only once nobody can use them.
     add("delete_apiserver", after=["wait_shoot_managed_resources_deleted"], unless=no_namespace)
     add("wait_apiserver_deleted", after=["delete_apiserver"], unless=no_namespace, **wait(minutes=5))
+    add("delete_extensions_after_apiserver", after=["wait_apiserver_deleted"])
+    add("wait_extensions_after_apiserver_deleted", after=["delete_extensions_after_apiserver"],
+        completes="delete_extensions_after_apiserver", **wait(minutes=facts.extension_minutes))  # fmt: skip
     add("delete_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace)
     add("delete_api_service", after=["delete_apiserver_sni"], unless=no_namespace)
     add("delete_resource_manager", after=["wait_apiserver_deleted"], unless=no_namespace)
@@ -101,14 +115,16 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("delete_infrastructure", after=["wait_control_plane_extension_deleted"], unless=workerless)
     add("wait_infrastructure_deleted", after=["delete_infrastructure"], completes="delete_infrastructure",
         unless=workerless, **wait(minutes=10))  # fmt: skip
-    last = ["delete_api_service", "delete_resource_manager", "delete_external_dns", "wait_infrastructure_deleted"]
+    last = ["delete_api_service", "delete_resource_manager", "delete_external_dns", "wait_infrastructure_deleted",
+            "wait_extensions_after_apiserver_deleted"]  # fmt: skip
+    add("delete_references", after=last, unless=no_namespace)
     add("delete_internal_dns", after=last, unless=no_namespace, **wait(minutes=2))
     add("delete_etcds", after=last, unless=no_namespace)
     add("wait_etcds_deleted", after=["delete_etcds"], unless=no_namespace, **wait(minutes=5))
     add("delete_backup_entry", after=["wait_etcds_deleted"])
     add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry",
         **wait(minutes=10))  # fmt: skip
-    add("delete_namespace", after=["delete_internal_dns", "wait_etcds_deleted"])
+    add("delete_namespace", after=["delete_internal_dns", "delete_references", "wait_etcds_deleted"])
     add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
     add("delete_cluster", after=EVERYTHING)
     return flow

@@ -10,6 +10,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from api.flows import FlowInput, FlowOutcome
     from api.operations import OperationType
+    from api.registrations import Phase
     from api.rotation import Kind
     from workflows import options
     from workflows.flow import EVERYTHING, Flow
@@ -27,24 +28,30 @@ def reconcile_flow(request: FlowInput) -> Flow:
     machines_unneeded = workerless or asleep
     new_ca = facts.phase(Kind.CERTIFICATE_AUTHORITIES).preparing
     new_token_key = facts.phase(Kind.SERVICE_ACCOUNT_KEY).preparing
+    before, after, after_worker = (
+        facts.extensions.get(phase) for phase in (Phase.BEFORE_API_SERVER, Phase.AFTER_API_SERVER, Phase.AFTER_WORKER)
+    )
+    no_extension = "no such extension"
 
     # What the operation works towards, where it works, and with which keys.
     add("sync_cluster")
-    add("deploy_namespace", after=["sync_cluster"])
+    add("wait_required_extensions", after=["sync_cluster"], **wait(minutes=2))
+    add("deploy_namespace", after=["wait_required_extensions"])
     add("ensure_cluster_identity", after=["deploy_namespace"])
     add("deploy_cloud_secret", after=["deploy_namespace"], unless=workerless, inputs=[facts.credentials])
     add("init_secrets", after=["deploy_namespace"])
+    add("deploy_references", after=["deploy_namespace"])
     base = ["init_secrets"] if workerless else ["init_secrets", "deploy_cloud_secret"]
 
     # Networks, addresses, names, and a place for backups.
-    add("deploy_infrastructure", after=base, unless=workerless, inputs=[facts.credentials])
+    add("deploy_infrastructure", after=[*base, "deploy_references"], unless=workerless, inputs=[facts.credentials])
     add("wait_infrastructure", after=["deploy_infrastructure"], completes="deploy_infrastructure",
         unless=workerless, inputs=[facts.credentials], **wait(minutes=10))  # fmt: skip
     add("deploy_api_service", after=["ensure_cluster_identity", "init_secrets"])
     add("wait_api_service", after=["deploy_api_service"], unless=asleep, **wait(minutes=10))
     add("update_advertised_addresses", after=["wait_api_service"])
-    add("deploy_internal_dns", after=["wait_api_service"], unless=asleep, **wait(minutes=2))
-    add("deploy_external_dns", after=["wait_api_service"], unless=asleep, **wait(minutes=2))
+    add("deploy_internal_dns", after=["wait_api_service", "deploy_references"], unless=asleep, **wait(minutes=2))
+    add("deploy_external_dns", after=["wait_api_service", "deploy_references"], unless=asleep, **wait(minutes=2))
     no_backup = not facts.backup and "the seed has no backup"
     add("deploy_backup_entry", after=["deploy_namespace"], unless=no_backup)
     add("wait_backup_entry", after=["deploy_backup_entry"], completes="deploy_backup_entry",
@@ -53,9 +60,15 @@ def reconcile_flow(request: FlowInput) -> Flow:
     # The control plane: etcd, then the API server, then all that lives on it.
     add("deploy_etcds", after=[*base, "wait_backup_entry"])
     add("wait_etcds", after=["deploy_etcds"], completes="deploy_etcds", unless=ready_unneeded, **wait(minutes=5))
+    add("deploy_extensions_before_apiserver", after=["wait_infrastructure", *base], inputs=[before or ""],
+        unless=asleep or (not before and no_extension))  # fmt: skip
+    add("wait_extensions_before_apiserver", after=["deploy_extensions_before_apiserver"], inputs=[before or ""],
+        completes="deploy_extensions_before_apiserver", unless=ready_unneeded or (not before and no_extension),
+        **wait(minutes=facts.extension_minutes))  # fmt: skip
     # A new API server waits 20 s for its etcd by itself, so its pod may start beside etcd's. Later on there is
     # data: it must be seen to be there first.
-    add("deploy_apiserver", after=["deploy_etcds" if creating else "wait_etcds", "wait_api_service"])
+    prerequisites = ["deploy_etcds" if creating else "wait_etcds", "wait_api_service"]
+    add("deploy_apiserver", after=[*prerequisites, *(["wait_extensions_before_apiserver"] if before else [])])
     add("wait_apiserver", after=["deploy_apiserver", "wait_etcds"], unless=ready_unneeded, **wait(minutes=5))
     # A route to a Service without endpoints harms nobody, so users need not wait for it afterwards.
     add("deploy_apiserver_sni", after=["deploy_api_service", "init_secrets"])
@@ -78,14 +91,35 @@ def reconcile_flow(request: FlowInput) -> Flow:
     # Only the infrastructure knows the machines' network, and the tunnel leads there.
     add("deploy_vpn_server", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
 
+    # Extensions that need the API server: others may change what is sent to nodes, so they come first.
+    add("deploy_extensions_after_apiserver", after=["deploy_references", "init_shoot_client"], inputs=[after or ""],
+        unless=not after and no_extension)  # fmt: skip
+    add("wait_extensions_after_apiserver", after=["deploy_extensions_after_apiserver"], inputs=[after or ""],
+        completes="deploy_extensions_after_apiserver",
+        unless=(facts.skip_readiness and "skip-readiness") or (not after and no_extension),
+        **wait(minutes=facts.extension_minutes))  # fmt: skip
+    extended = ["wait_extensions_after_apiserver"] if after else []
+    add("delete_stale_extensions", after=["init_shoot_client"])
+    add("wait_stale_extensions_deleted", after=["delete_stale_extensions"], completes="delete_stale_extensions",
+        unless=asleep, **wait(minutes=facts.extension_minutes))  # fmt: skip
+    no_runtime = workerless or (not facts.container_runtimes and "no container runtimes")
+    add("deploy_container_runtimes", after=["init_shoot_client"], unless=no_runtime)
+    add("wait_container_runtimes", after=["deploy_container_runtimes"], completes="deploy_container_runtimes",
+        unless=no_runtime, **wait(minutes=3))  # fmt: skip
+    add("delete_stale_container_runtimes", after=["init_shoot_client"], unless=workerless)
+    add("wait_stale_container_runtimes_deleted", after=["delete_stale_container_runtimes"],
+        completes="delete_stale_container_runtimes", unless=machines_unneeded, **wait(minutes=3))  # fmt: skip
+
     # What users and nodes find in the cluster.
     add("deploy_shoot_namespaces", after=["wait_resource_manager"])
     add("wait_shoot_namespaces", after=["deploy_shoot_namespaces"], unless=ready_unneeded, **wait(minutes=2))
-    add("deploy_os_configs", after=["wait_infrastructure", "wait_control_plane_extension"], unless=workerless)
+    add("deploy_os_configs", after=["wait_infrastructure", "wait_control_plane_extension", *extended],
+        unless=workerless)  # fmt: skip
     add("wait_os_configs", after=["deploy_os_configs"], completes="deploy_os_configs",
         unless=workerless, **wait(minutes=3))  # fmt: skip
-    add("deploy_shoot_system", after=["wait_resource_manager"], unless=asleep)
-    prepared = ["wait_control_plane_extension", "wait_shoot_namespaces", "deploy_scheduler"]
+    add("deploy_shoot_system", after=["wait_resource_manager", *extended], unless=asleep)
+    add("deploy_cluster_identity", after=["ensure_cluster_identity", "wait_shoot_namespaces"], unless=asleep)
+    prepared = ["wait_control_plane_extension", "wait_shoot_namespaces", "deploy_scheduler", *extended]
     add("deploy_network", after=["wait_infrastructure", "init_shoot_client", *prepared], unless=workerless)
     add("wait_network", after=["deploy_network"], completes="deploy_network", unless=workerless, **wait(minutes=3))
     add("deploy_kube_proxy", after=["init_shoot_client", *prepared], unless=machines_unneeded)
@@ -100,7 +134,20 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_worker", unless=workerless, inputs=[facts.credentials],
         after=["deploy_machine_controller_manager", "deploy_shoot_system", "deploy_node_agent_resources",
                *([] if root_ca_unneeded else ["wait_root_ca_configmaps"])])  # fmt: skip
-    add("wait_worker", after=["deploy_worker"], completes="deploy_worker", unless=workerless, **wait(minutes=10))
+    add("wait_machine_deployments", after=["deploy_worker"], completes="deploy_worker",
+        unless=workerless or ready_unneeded, **wait(minutes=10))  # fmt: skip
+    add("deploy_extensions_after_worker", after=["wait_machine_deployments", "deploy_references", "init_shoot_client"],
+        inputs=[after_worker or ""], unless=workerless or (not after_worker and no_extension))  # fmt: skip
+    add("wait_extensions_after_worker", after=["deploy_extensions_after_worker"], inputs=[after_worker or ""],
+        completes="deploy_extensions_after_worker",
+        unless=workerless or (facts.skip_readiness and "skip-readiness") or (not after_worker and no_extension),
+        **wait(minutes=facts.extension_minutes))  # fmt: skip
+    add("wait_worker", after=["deploy_worker", "wait_extensions_after_worker"], completes="deploy_worker",
+        unless=workerless, **wait(minutes=10))  # fmt: skip
+    # Machines of the pool's former configuration are gone only now.
+    add("delete_stale_os_configs", after=["wait_worker"], unless=workerless)
+    add("wait_stale_os_configs_deleted", after=["delete_stale_os_configs"], completes="delete_stale_os_configs",
+        unless=machines_unneeded, **wait(minutes=3))  # fmt: skip
     add("wait_vpn_shoot", after=["deploy_vpn_shoot", "wait_worker"], unless=workerless or ready_unneeded,
         **wait(minutes=2))  # fmt: skip
     add("wait_tunnel", unless=workerless or ready_unneeded,

@@ -372,3 +372,12 @@ async def test_the_api_server_outlives_what_extensions_have_in_the_shoot(world):
     world.seed.remove(resources, "extension-csi", NAMESPACE)
 
     await asyncio.wait_for(waiting, 20)
+
+
+async def test_pods_learn_which_cluster_they_are_in(world):
+    """It is computed while the operation runs: the Cluster resource does not know it yet."""
+    world.garden.change(SHOOTS, "a", "garden-dev", {"status": {"clusterIdentity": "shoot--dev--a-u-1-garden"}})
+    result = await world.system.deploy_cluster_identity(TASK)
+    assert result.note == "shoot--dev--a-u-1-garden"
+    path = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
+    assert world.seed.find(path, "shoot-core-cluster-identity", NAMESPACE)

@@ -41,14 +41,20 @@ async def seed() -> AsyncIterator[ApiServer]:
 
 
 @pytest.fixture
-async def clusters(seed: ApiServer) -> AsyncIterator[Any]:
-    async with seed.client() as client:
+async def garden() -> AsyncIterator[ApiServer]:
+    async with ApiServer().running() as server:
+        yield server
+
+
+@pytest.fixture
+async def clusters(seed: ApiServer, garden: ApiServer) -> AsyncIterator[Any]:
+    async with seed.client() as client, garden.client() as garden_client:
         caches = Caches(client)
 
         async def cluster(_: str) -> ClusterView:
             return ClusterView({"metadata": {"name": NAMESPACE}, "spec": {"shoot": SHOOT}})
 
-        yield SimpleNamespace(seed=client, seed_caches=caches, cluster=cluster)
+        yield SimpleNamespace(garden=garden_client, seed=client, seed_caches=caches, cluster=cluster)
         await caches.close()
 
 
@@ -109,3 +115,101 @@ def test_every_kind_has_its_tasks(clusters: Any) -> None:
     offered = {registry.activity_name(each) for each in registry._activities_of(ExtensionActivities(clusters))}
     for kind in kinds.KINDS:
         assert offered.issuperset(Extensions(clusters).operations(kind))
+
+
+# Extension objects by phase
+
+
+REGISTRATIONS = "/apis/core.gardener.cloud/v1beta1/controllerregistrations"
+EXTENSIONS = "/apis/extensions.gardener.cloud/v1alpha1/extensions"
+
+
+@pytest.fixture
+def extensible(clusters: Any, garden: ApiServer) -> ExtensionActivities:
+    """A Shoot that asks for three extensions, of which one is not registered any more."""
+    before, after = "BeforeKubeAPIServer", "AfterKubeAPIServer"
+    phases = {"early": (before, after), "late": (after, before), "last": ("AfterWorker", after)}
+    resources = [
+        {"kind": "Extension", "type": type_, "lifecycle": {"reconcile": reconcile, "delete": delete}}
+        for type_, (reconcile, delete) in phases.items()
+    ]
+    garden.put(REGISTRATIONS, {"metadata": {"name": "three"}, "spec": {"resources": resources}})
+    asked = [{"type": type_, "providerConfig": {"of": type_}} for type_ in phases]
+    pool = {"name": "a", "cri": {"containerRuntimes": [{"type": "gvisor"}]}}
+    shoot = {**SHOOT, "spec": {**SHOOT["spec"], "extensions": asked, "provider": {"workers": [pool]}}}
+
+    async def cluster(_: str) -> ClusterView:
+        return ClusterView({"metadata": {"name": NAMESPACE}, "spec": {"shoot": shoot}})
+
+    clusters.cluster = cluster
+    return ExtensionActivities(clusters)
+
+
+def there(seed: ApiServer, path: str = EXTENSIONS) -> set[str]:
+    return {name for each, _, name in seed.objects if each == path}
+
+
+async def run(activities: ExtensionActivities, name: str) -> Any:
+    return await asyncio.wait_for(getattr(activities, name)(TASK), 10)
+
+
+async def test_each_phase_deploys_and_waits_for_its_own(extensible: ExtensionActivities, seed: ApiServer) -> None:
+    for phase, type_ in (("before_apiserver", "early"), ("after_apiserver", "late"), ("after_worker", "last")):
+        before = there(seed)
+        await run(extensible, f"deploy_extensions_{phase}")
+        assert there(seed) - before == {type_}
+        made = seed.find(EXTENSIONS, type_, NAMESPACE)
+        assert made is not None
+        assert made["spec"] == {"type": type_, "providerConfig": {"of": type_}}
+        done(seed, EXTENSIONS, type_)
+        await run(extensible, f"wait_extensions_{phase}")
+
+
+async def test_an_extension_goes_in_the_phase_that_its_registration_names(
+    extensible: ExtensionActivities, seed: ApiServer
+) -> None:
+    """One that nobody knows any more goes while the API server still answers."""
+    for phase in ("before_apiserver", "after_apiserver", "after_worker"):
+        await run(extensible, f"deploy_extensions_{phase}")
+    seed.put(EXTENSIONS, {"metadata": {"name": "forgotten", "namespace": NAMESPACE}, "spec": {"type": "forgotten"}})
+    await run(extensible, "delete_extensions_before_apiserver")
+    await run(extensible, "wait_extensions_before_apiserver_deleted")
+    assert there(seed) == {"early", "last"}
+    await run(extensible, "delete_extensions_after_apiserver")
+    await run(extensible, "wait_extensions_after_apiserver_deleted")
+    assert there(seed) == set()
+
+
+async def test_what_left_the_spec_is_deleted_and_nothing_else(extensible: ExtensionActivities, seed: ApiServer) -> None:
+    await run(extensible, "deploy_extensions_after_apiserver")
+    seed.put(EXTENSIONS, {"metadata": {"name": "former", "namespace": NAMESPACE}, "spec": {"type": "former"}})
+    result = await run(extensible, "delete_stale_extensions")
+    await run(extensible, "wait_stale_extensions_deleted")
+    assert result.note == "former"
+    assert there(seed) == {"late"}
+
+
+async def test_container_runtimes_belong_to_pools(extensible: ExtensionActivities, seed: ApiServer) -> None:
+    path = "/apis/extensions.gardener.cloud/v1alpha1/containerruntimes"
+    seed.put(path, {"metadata": {"name": "gvisor-former", "namespace": NAMESPACE}, "spec": {"type": "gvisor"}})
+    await run(extensible, "deploy_container_runtimes")
+    made = seed.find(path, "gvisor-a", NAMESPACE)
+    assert made is not None
+    selector = {"matchLabels": {"worker.gardener.cloud/pool": "a"}}
+    assert made["spec"]["workerPool"] == {"name": "a", "selector": selector}
+    await run(extensible, "delete_stale_container_runtimes")
+    assert there(seed, path) == {"gvisor-a"}
+
+
+async def test_machines_are_on_their_way_when_the_provider_says_how_they_are_grouped(
+    extensible: ExtensionActivities, seed: ApiServer
+) -> None:
+    path = "/apis/extensions.gardener.cloud/v1alpha1/workers"
+    metadata = {"name": "demo", "namespace": NAMESPACE, "annotations": {"gardener.cloud/timestamp": TASK.trigger}}
+    former = {"machineDeploymentsLastUpdateTime": "2026-11-21T09:00:00Z"}
+    seed.put(path, {"kind": "Worker", "metadata": metadata, "status": former})
+    waiting = asyncio.create_task(run(extensible, "wait_machine_deployments"))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    seed.change(path, "demo", NAMESPACE, {"status": {"machineDeploymentsLastUpdateTime": "2026-11-21T10:00:00Z"}})
+    await waiting

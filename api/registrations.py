@@ -1,0 +1,140 @@
+"""What ControllerRegistrations say about a Shoot: which extensions it has, when they run, who must be there.
+
+Source: spec/extensions.md 1.8, spec/flows.md 1.5.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from api.core.v1beta1.controller_registration import (
+    ControllerRegistration,
+    ControllerResource,
+    ControllerResourceLifecycle,
+)
+from api.durations import parse_duration
+
+_TIMEOUT = timedelta(minutes=3)
+"""``reconcileTimeout`` where a registration names none."""
+
+
+class Phase(StrEnum):
+    """When an Extension is deployed, or deleted."""
+
+    BEFORE_API_SERVER = "BeforeKubeAPIServer"
+    AFTER_API_SERVER = "AfterKubeAPIServer"
+    AFTER_WORKER = "AfterWorker"
+
+
+@dataclass(frozen=True)
+class WantedExtension:
+    """One Extension object of a Shoot."""
+
+    type: str
+    provider_config: Any
+    phase: Phase
+    timeout: timedelta
+
+
+def wanted_extensions(
+    shoot: Mapping[str, Any], registrations: Iterable[Mapping[str, Any]], phase: Phase | None = None
+) -> list[WantedExtension]:
+    """Extensions that a Shoot asks for or gets by itself, of one phase of the reconciliation or of all.
+
+    ``autoEnable`` switches one on without an entry in ``spec.extensions``; an entry with ``disabled`` switches it off.
+    """
+    entries = {each["type"]: each for each in shoot["spec"].get("extensions") or ()}
+    workerless = not shoot["spec"]["provider"].get("workers")
+    wanted = []
+    for resource in _of_kind_extension(registrations):
+        entry = entries.get(resource.type)
+        on = "shoot" in (resource.auto_enable or ()) if entry is None else not entry.get("disabled")
+        if not on or (workerless and not resource.workerless_supported):
+            continue
+        if "shoot" not in (resource.cluster_compatibility or ("shoot",)):
+            continue
+        own_phase = Phase(_lifecycle(resource).reconcile)
+        if phase is None or own_phase is phase:
+            timeout = parse_duration(resource.reconcile_timeout) if resource.reconcile_timeout else _TIMEOUT
+            wanted.append(WantedExtension(resource.type, (entry or {}).get("providerConfig"), own_phase, timeout))
+    return sorted(wanted, key=lambda each: each.type)
+
+
+def deletion_phases(registrations: Iterable[Mapping[str, Any]]) -> dict[str, Phase]:
+    """Whether an Extension of each type goes before or after the API server; most need it to clean up."""
+    after = Phase.AFTER_API_SERVER
+    return {
+        each.type: after if _lifecycle(each).delete == after else Phase.BEFORE_API_SERVER
+        for each in _of_kind_extension(registrations)
+    }
+
+
+def versions_by_phase(wanted: Iterable[WantedExtension]) -> dict[str, str]:
+    """A digest of what is wanted in each phase that has something: with another one its tasks run again."""
+    found: dict[str, list[Any]] = {}
+    for each in wanted:
+        found.setdefault(each.phase, []).append([each.type, each.provider_config, each.timeout.total_seconds()])
+    return {
+        phase: hashlib.sha256(json.dumps(of_phase, sort_keys=True).encode()).hexdigest()[:12]
+        for phase, of_phase in found.items()
+    }
+
+
+def required_pairs(
+    shoot: Mapping[str, Any], seed: Mapping[str, Any], registrations: Iterable[Mapping[str, Any]]
+) -> set[tuple[str, str]]:
+    """Kinds and types of extension objects that the flows of a Shoot will order."""
+    spec = shoot["spec"]
+    pairs = {("Extension", each.type) for each in wanted_extensions(shoot, registrations)}
+    pairs |= {("Extension", each["type"]) for each in spec.get("extensions") or () if not each.get("disabled")}
+    internal = (seed["spec"].get("dns") or {}).get("internal")
+    if internal:
+        pairs.add(("DNSRecord", internal["type"]))
+    for provider in (spec.get("dns") or {}).get("providers") or ():
+        if provider.get("type") not in (None, "unmanaged"):
+            pairs.add(("DNSRecord", provider["type"]))
+    if backup := seed["spec"].get("backup"):
+        pairs.add(("BackupEntry", backup["provider"]))
+    pools = spec["provider"].get("workers") or ()
+    if not pools:
+        return pairs
+    pairs |= {(kind, spec["provider"]["type"]) for kind in ("ControlPlane", "Infrastructure", "Worker")}
+    if network := (spec.get("networking") or {}).get("type"):
+        pairs.add(("Network", network))
+    for pool in pools:
+        if image := (pool["machine"].get("image") or {}).get("name"):
+            pairs.add(("OperatingSystemConfig", image))
+        pairs |= {("ContainerRuntime", each["type"]) for each in (pool.get("cri") or {}).get("containerRuntimes") or ()}
+    return pairs
+
+
+def responsible(registrations: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """Name of the registration whose controller is primary for each kind and type."""
+    return {
+        (resource.kind, resource.type): registration.metadata.name
+        for registration in _living(registrations)
+        for resource in registration.spec.resources or ()
+        if resource.primary
+    }
+
+
+def _of_kind_extension(registrations: Iterable[Mapping[str, Any]]) -> list[ControllerResource]:
+    return [
+        resource
+        for registration in _living(registrations)
+        for resource in registration.spec.resources or ()
+        if resource.kind == "Extension" and resource.primary
+    ]
+
+
+def _living(registrations: Iterable[Mapping[str, Any]]) -> list[ControllerRegistration]:
+    found = [ControllerRegistration.of(dict(each)) for each in registrations]
+    return [each for each in found if each.metadata.deletion_timestamp is None]
+
+
+def _lifecycle(resource: ControllerResource) -> ControllerResourceLifecycle:
+    return resource.lifecycle or ControllerResourceLifecycle()
