@@ -31,6 +31,8 @@ from activities.seed.facts import ApiNames, Networks, highly_available
 from activities.seed.first_token import FirstToken
 from activities.seed.gateway import gateway_address
 from activities.seed.hibernation import apiserver_replicas, is_asleep, wanted_asleep
+from activities.seed.secrets import generate_encryption_configuration
+from activities.shoot.rotation import KEY_POPULATED
 from api import resources
 from api.errors import ErrorCode
 from api.operations import ShootTask, TaskResult
@@ -123,6 +125,25 @@ class ControlPlaneActivities:
         Raises:
             NotFound: the Service or a secret it builds on is not there: an error in the order of the flow.
         """
+        return await self._deploy_apiserver(task)
+
+    @activity.defn
+    async def encrypt_with_new_key(self, task: ShootTask) -> TaskResult:
+        """Once all replicas can read with the new encryption key, have them write with it.
+
+        A second run finds the mark that the first one left on the Deployment, and the configuration.
+        """
+        await self._wait(apiserver.NAME, task, _APISERVER_SECONDS)
+        mark = {"metadata": {"annotations": {KEY_POPULATED: "true"}}}
+        await self._clusters.seed.patch(resources.DEPLOYMENT, apiserver.NAME, task.technical_id, mark)
+        view = await self._clusters.cluster(task.technical_id)
+        secrets = await self._secrets(task, view)
+        await generate_encryption_configuration(self._clusters.seed, view, secrets)
+        deployed = await self._deploy_apiserver(task)
+        await self._wait(apiserver.NAME, task, _APISERVER_SECONDS)
+        return TaskResult(secrets=tuple(sorted({*secrets.generated, *deployed.secrets})))
+
+    async def _deploy_apiserver(self, task: ShootTask) -> TaskResult:
         view = await self._clusters.cluster(task.technical_id)
         secrets, service, policy = await asyncio.gather(
             self._secrets(task, view),

@@ -23,6 +23,7 @@ from activities.secrets.configs import (
 )
 from activities.secrets.manager import SecretsManager, Which
 from activities.secrets.rotation import Rotation
+from activities.shoot.rotation import KEY_POPULATED
 from api import constants
 from api.model import ApiModel
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
@@ -46,8 +47,6 @@ _AUTHORITIES_WITH_WORKERS = (KUBELET_CA, "ca-metrics-server", "ca-vpn")
 
 IN_CLUSTER_SERVER = "https://kube-apiserver"
 """The API server as pods of the control plane reach it."""
-KEY_POPULATED = "credentials.gardener.cloud/new-encryption-key-populated"
-"""Annotation of the Deployment kube-apiserver: all replicas know the new key."""
 
 
 class CleanupSecrets(ApiModel):
@@ -81,7 +80,7 @@ class SecretActivities:
             manager.generate(CertificateAuthority(CLIENT_CA, hashed_name=True)),
             manager.generate(ServiceAccountKey(SERVICE_ACCOUNT_KEY)),
             manager.generate(StaticToken(STATIC_TOKEN)),
-            self._encryption(task, cluster, manager),
+            generate_encryption_configuration(self._clusters.seed, cluster, manager),
         ]
         if not cluster.workerless:
             making.append(manager.generate(VPNTlsAuth(VPN_TLS_AUTH)))
@@ -107,20 +106,6 @@ class SecretActivities:
         return await SecretsManager.load(
             self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(cluster.shoot)
         )
-
-    async def _encryption(self, task: ShootTask, cluster: ClusterView, manager: SecretsManager) -> None:
-        config = _at(cluster.shoot, "spec", "kubernetes", "kubeAPIServer", "encryptionConfig")
-        provider = _at(config, "provider").get("type", "aescbc")
-        current = await manager.generate(EtcdEncryptionKey(ENCRYPTION_KEY, provider))
-        keys = [current.data]
-        if manager.has_old(ENCRYPTION_KEY):
-            old = manager.get(ENCRYPTION_KEY, Which.OLD)
-            server = await self._clusters.seed.find(DEPLOYMENT, "kube-apiserver", task.technical_id)
-            populated = KEY_POPULATED in ((server or {}).get("metadata", {}).get("annotations") or {})
-            # A key encrypts only after every replica can read with it. Source: spec/credentials.md 6.
-            keys = [current.data, old.data] if populated else [old.data, current.data]
-        resources = tuple(dict.fromkeys(["secrets", *(config.get("resources") or ())]))
-        await manager.generate(EncryptionConfiguration(ENCRYPTION_CONFIGURATION, tuple(keys), resources))
 
     async def _generic_kubeconfig(self, task: ShootTask, manager: SecretsManager) -> None:
         """The kubeconfig of all pods of the control plane, and its name where extensions look for it."""
@@ -179,6 +164,22 @@ class SecretActivities:
                 return
 
         await asyncio.gather(*map(put_back, items))
+
+
+async def generate_encryption_configuration(seed: KubeClient, cluster: ClusterView, manager: SecretsManager) -> None:
+    """The key, and the configuration that the API server reads: the first of its keys encrypts."""
+    config = _at(cluster.shoot, "spec", "kubernetes", "kubeAPIServer", "encryptionConfig")
+    provider = _at(config, "provider").get("type", "aescbc")
+    current = await manager.generate(EtcdEncryptionKey(ENCRYPTION_KEY, provider))
+    keys = [current.data]
+    if manager.has_old(ENCRYPTION_KEY):
+        old = manager.get(ENCRYPTION_KEY, Which.OLD)
+        server = await seed.find(DEPLOYMENT, "kube-apiserver", cluster.technical_id)
+        populated = KEY_POPULATED in ((server or {}).get("metadata", {}).get("annotations") or {})
+        # A key encrypts only after every replica can read with it. Source: spec/credentials.md 6.
+        keys = [current.data, old.data] if populated else [old.data, current.data]
+    resources = tuple(dict.fromkeys(["secrets", *(config.get("resources") or ())]))
+    await manager.generate(EncryptionConfiguration(ENCRYPTION_CONFIGURATION, tuple(keys), resources))
 
 
 async def _apply(garden: KubeClient, wanted: dict[str, Any]) -> None:

@@ -4,7 +4,9 @@ Names, labels and their order: spec/credentials.md 4 to 6.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from temporalio import activity
@@ -12,20 +14,38 @@ from temporalio.exceptions import ApplicationError
 
 from activities.heartbeat import heartbeating
 from activities.kube.cache import Cache
+from activities.kube.client import KubeClient
 from activities.kube.clusters import Clusters, ClusterView
-from activities.secrets.manager import SecretsManager
+from activities.kube.errors import AlreadyExists, NotFound
+from activities.secrets.manager import SecretsManager, Which
 from activities.secrets.rotation import Rotation
 from api import resources
 from api.operations import ShootTask, TaskResult
+from api.resources import Resource
+from api.rotation import Kind, status_of
 
 CA_BUNDLE_NAME = "credentials.gardener.cloud/ca-bundle-name"
 """Label of a namespace's root CA: the bundle of the control plane that it was seen to hold."""
 ROOT_CA = "kube-root-ca.crt"
+KEY_NAME = "credentials.gardener.cloud/key-name"
+"""Label of what was made or written anew with a key: the Secret that holds it."""
+RESOURCES_LABELED = "credentials.gardener.cloud/resources-labeled"
+ETCD_SNAPSHOTTED = "credentials.gardener.cloud/etcd-snapshotted"
+KEY_POPULATED = "credentials.gardener.cloud/new-encryption-key-populated"
+"""Annotations of the Deployment kube-apiserver: steps to a new encryption key that are done."""
+_RENEW_AT = "serviceaccount.resources.gardener.cloud/token-renew-timestamp"
+_TOKEN_SECRETS = "resources.gardener.cloud/purpose=token-requestor"
+_ACCOUNT_OF_TOKEN = "kubernetes.io/service-account.name"
+_TOKEN = "kubernetes.io/service-account-token"
+_API_SERVER = "kube-apiserver"
 
 MINUTE = 60.0
 _ROOT_CA_SECONDS = 4.5 * MINUTE
 """A little less than the task may take. Source: spec/flows.md 2."""
+_TOKEN_SECONDS = 0.5 * MINUTE
 _PARALLEL = 20
+_PER_SECOND = 100
+"""Writes at most: the shoot's API server has others to serve. Source: spec/credentials.md 5 and 6."""
 
 
 class RotationActivities:
@@ -82,13 +102,222 @@ class RotationActivities:
         patch = {"metadata": {"labels": {CA_BUNDLE_NAME: bundle}}}
         await shoot.patch(resources.CONFIG_MAP, ROOT_CA, metadata["namespace"], patch)
 
+    # The key that signs service accounts' tokens
+
+    @activity.defn
+    async def renew_access_tokens(self, task: ShootTask) -> TaskResult:
+        """Have all tokens of the control plane issued anew, once for each key; wait until they are.
+
+        Raises TimeoutError, naming those that are missing.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        key = (await self._secrets(task, view)).get("service-account-key", Which.CURRENT).name
+        seed, namespace = self._clusters.seed, task.technical_id
+        waiting: list[str] = []
+
+        async def renew(secret: dict[str, Any]) -> None:
+            if _annotations(secret).get(KEY_NAME) != key:
+                change = {"annotations": {_RENEW_AT: None, KEY_NAME: key}}
+                await seed.patch(resources.SECRET, secret["metadata"]["name"], namespace, {"metadata": change})
+
+        def renewed(_: object) -> bool:
+            waiting[:] = sorted(
+                item["metadata"]["name"] for item in cache.list(namespace) if _RENEW_AT not in _annotations(item)
+            )
+            return not waiting
+
+        found = await seed.list(resources.SECRET, namespace, labels=_TOKEN_SECRETS)
+        await _each(found, renew)
+        cache = Cache(seed, resources.SECRET, namespace, labels=_TOKEN_SECRETS)
+        cache.start()
+        try:
+            await cache.synced()
+            await heartbeating(cache.wait_until(renewed, _TOKEN_SECONDS), details=lambda: ", ".join(waiting))
+        except TimeoutError:
+            raise TimeoutError(
+                f"tokens in Secrets {', '.join(waiting)} of {namespace} are not renewed; "
+                "is its resource manager running?"
+            ) from None
+        finally:
+            await cache.close()
+        return TaskResult(note=f"{len(found)} tokens")
+
+    @activity.defn
+    async def create_sa_secrets(self, task: ShootTask) -> TaskResult:
+        """Give each account with token Secrets one more, signed with the new key, as its first.
+
+        A second run passes over accounts that carry the key's label.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        key = (await self._secrets(task, view)).get("service-account-key", Which.CURRENT)
+        suffix = hashlib.sha256(key.data["id_rsa.pub"]).hexdigest()[:6]
+        shoot = await self._clusters.shoot(task.technical_id)
+        found = await shoot.list(resources.SERVICE_ACCOUNT, labels=f"{KEY_NAME}!={key.name}")
+        accounts = [each for each in found if each.get("secrets")]
+
+        async def one(account: dict[str, Any]) -> None:
+            metadata = account["metadata"]
+            name = f"{metadata['name']}-token-{suffix}"
+            await _create_token_secret(shoot, metadata, name)
+            secrets = [{"name": name}, *(each for each in account["secrets"] if each["name"] != name)]
+            change = {"labels": {KEY_NAME: key.name}, "resourceVersion": metadata["resourceVersion"]}
+            await shoot.patch(
+                resources.SERVICE_ACCOUNT,
+                metadata["name"],
+                metadata["namespace"],
+                {"metadata": change, "secrets": secrets},
+            )
+
+        await heartbeating(_paced(accounts, one))
+        return TaskResult(note=f"{len(accounts)} accounts")
+
+    @activity.defn
+    async def delete_old_sa_secrets(self, task: ShootTask) -> TaskResult:
+        """Delete tokens of the old key from accounts that got one of the new key; others stay.
+
+        A second run finds the label gone from the accounts that are done.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        rotation = status_of(view.shoot).get(Kind.SERVICE_ACCOUNT_KEY) or {}
+        before = datetime.fromisoformat(rotation["lastInitiationFinishedTime"])
+        key = (await self._secrets(task, view)).get("service-account-key", Which.CURRENT)
+        suffix = hashlib.sha256(key.data["id_rsa.pub"]).hexdigest()[:6]
+        shoot = await self._clusters.shoot(task.technical_id)
+        accounts = await shoot.list(resources.SERVICE_ACCOUNT, labels=KEY_NAME)
+
+        async def one(account: dict[str, Any]) -> None:
+            metadata = account["metadata"]
+            kept = []
+            for each in account.get("secrets") or ():
+                secret = await shoot.find(resources.SECRET, each["name"], metadata["namespace"])
+                new = each["name"] == f"{metadata['name']}-token-{suffix}"
+                if secret is None:
+                    continue
+                if new or datetime.fromisoformat(secret["metadata"]["creationTimestamp"]) >= before:
+                    kept.append(each)
+                    continue
+                uid = secret["metadata"]["uid"]
+                await shoot.delete(resources.SECRET, each["name"], metadata["namespace"], uid=uid)
+            change = {"labels": {KEY_NAME: None}, "resourceVersion": metadata["resourceVersion"]}
+            await shoot.patch(
+                resources.SERVICE_ACCOUNT,
+                metadata["name"],
+                metadata["namespace"],
+                {"metadata": change, "secrets": kept},
+            )
+
+        await heartbeating(_paced(accounts, one))
+        return TaskResult(note=f"{len(accounts)} accounts")
+
+    # The key that encrypts what is stored
+
+    @activity.defn
+    async def rewrite_add_label(self, task: ShootTask) -> TaskResult:
+        """Write all encrypted objects anew, and so with the new key, by a label; then mark the API server.
+
+        A second run writes only what lacks the label, and nothing once the mark is there.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        if RESOURCES_LABELED in await self._marks(task):
+            return TaskResult(note="done before")
+        key = (await self._secrets(task, view)).get("kube-apiserver-etcd-encryption-key", Which.CURRENT).name
+        written = await self._rewrite(task, view, f"{KEY_NAME}!={key}", key)
+        await self._mark(task, {RESOURCES_LABELED: "true"})
+        return TaskResult(note=f"{written} objects")
+
+    @activity.defn
+    async def rewrite_remove_label(self, task: ShootTask) -> TaskResult:
+        """Take the label away again, and then the marks; a second run finds less of them."""
+        view = await self._clusters.cluster(task.technical_id)
+        key = (await self._secrets(task, view)).get("kube-apiserver-etcd-encryption-key", Which.CURRENT).name
+        written = await self._rewrite(task, view, f"{KEY_NAME}={key}", None)
+        await self._mark(task, dict.fromkeys((KEY_POPULATED, RESOURCES_LABELED, ETCD_SNAPSHOTTED)))
+        return TaskResult(note=f"{written} objects")
+
+    async def _rewrite(self, task: ShootTask, view: ClusterView, selector: str, label: str | None) -> int:
+        shoot = await self._clusters.shoot(task.technical_id)
+        config = (view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}).get("encryptionConfig") or {}
+        written = 0
+        for resource in await _resources_named(shoot, ("secrets", *(config.get("resources") or ()))):
+            found = await shoot.list(resource, labels=selector)
+
+            async def one(item: dict[str, Any], resource: Resource = resource) -> None:
+                metadata = item["metadata"]
+                patch = {"metadata": {"labels": {KEY_NAME: label}}}
+                try:
+                    await shoot.patch(resource, metadata["name"], metadata.get("namespace"), patch)
+                except NotFound:
+                    return  # deleted meanwhile, and with it what was encrypted
+
+            await heartbeating(_paced(found, one))
+            written += len(found)
+        return written
+
+    async def _marks(self, task: ShootTask) -> Mapping[str, str]:
+        return _annotations(await self._clusters.seed.get(resources.DEPLOYMENT, _API_SERVER, task.technical_id))
+
+    async def _mark(self, task: ShootTask, marks: Mapping[str, str | None]) -> None:
+        patch = {"metadata": {"annotations": dict(marks)}}
+        await self._clusters.seed.patch(resources.DEPLOYMENT, _API_SERVER, task.technical_id, patch)
+
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
         return await SecretsManager.load(
             self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
         )
 
 
-async def _each(items: list[dict[str, Any]], do: Callable[[dict[str, Any]], Any]) -> None:
+async def _create_token_secret(shoot: KubeClient, account: Mapping[str, Any], name: str) -> None:
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "namespace": account["namespace"],
+            "annotations": {_ACCOUNT_OF_TOKEN: account["name"]},
+        },
+        "type": _TOKEN,
+    }
+    try:
+        await shoot.create(secret)
+    except AlreadyExists:
+        return
+
+
+async def _resources_named(client: KubeClient, names: tuple[str, ...]) -> list[Resource]:
+    """Kinds by their plural names, ``configmaps`` or ``deployments.apps``, as the cluster serves them.
+
+    One that it does not serve has no objects.
+    """
+    groups = {group["name"]: group for group in (await client.request("GET", "/apis")).get("groups") or ()}
+    found = []
+    for name in dict.fromkeys(names):
+        plural, _, group = name.partition(".")
+        if group and group not in groups:
+            continue
+        version = groups[group]["preferredVersion"]["version"] if group else "v1"
+        path = f"/apis/{group}/{version}" if group else "/api/v1"
+        for entry in (await client.request("GET", path)).get("resources") or ():
+            if entry["name"] == plural:
+                found.append(Resource(group, version, entry["kind"], plural, bool(entry["namespaced"])))
+    return found
+
+
+def _annotations(item: Mapping[str, Any]) -> Mapping[str, str]:
+    found: Mapping[str, str] = item["metadata"].get("annotations") or {}
+    return found
+
+
+async def _paced(items: list[dict[str, Any]], do: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    """Do it to all of them, so many a second at most."""
+    clock = asyncio.get_running_loop().time
+    for start in range(0, len(items), _PER_SECOND):
+        begun = clock()
+        await _each(items[start : start + _PER_SECOND], do)
+        if start + _PER_SECOND < len(items):
+            await asyncio.sleep(max(0.0, begun + 1 - clock()))
+
+
+async def _each(items: list[dict[str, Any]], do: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
     limit = asyncio.Semaphore(_PARALLEL)
 
     async def one(item: dict[str, Any]) -> None:

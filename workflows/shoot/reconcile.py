@@ -12,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from api.operations import OperationType
     from api.registrations import Phase
     from api.rotation import Kind
+    from api.rotation import Phase as RotationPhase
     from workflows import options
     from workflows.flow import EVERYTHING, Flow
     from workflows.shoot.base import OperationWorkflow, cleanup_argument, shoot_flow
@@ -27,7 +28,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     creating = request.task.operation is OperationType.CREATE
     machines_unneeded = workerless or asleep
     new_ca = facts.phase(Kind.CERTIFICATE_AUTHORITIES).preparing
-    new_token_key = facts.phase(Kind.SERVICE_ACCOUNT_KEY).preparing
+    token_key = facts.phase(Kind.SERVICE_ACCOUNT_KEY)
+    encryption_key = facts.phase(Kind.ETCD_ENCRYPTION_KEY)
     before, after, after_worker = (
         facts.extensions.get(phase) for phase in (Phase.BEFORE_API_SERVER, Phase.AFTER_API_SERVER, Phase.AFTER_WORKER)
     )
@@ -81,12 +83,29 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_gardener_access", after=["wait_resource_manager", "deploy_internal_dns"])
     add("init_shoot_client", after=["deploy_gardener_access"])
     add("deploy_kube_controller_manager", after=["wait_resource_manager", *base])
-    add("wait_kube_controller_manager", after=["deploy_kube_controller_manager"],
-        unless=not (new_ca or new_token_key) and "nobody waits for new credentials", **wait(minutes=3))  # fmt: skip
+    nothing_new = not (new_ca or token_key.preparing) and "nobody waits for new credentials"
+    add("wait_kube_controller_manager", after=["deploy_kube_controller_manager"], unless=nothing_new,
+        **wait(minutes=3))  # fmt: skip
     # Pods are to trust the new CA from their first request on, and machines bring new pods.
     root_ca_unneeded = ready_unneeded or workerless or (not new_ca and "no new CA")
     add("wait_root_ca_configmaps", after=["init_shoot_client", "wait_kube_controller_manager"],
         unless=root_ca_unneeded, **wait(minutes=5))  # fmt: skip
+    no_new_token_key = not token_key.preparing and "no new service account key"
+    add("renew_access_tokens", after=["wait_resource_manager"], unless=asleep or no_new_token_key)
+    add("create_sa_secrets", after=["init_shoot_client", "wait_kube_controller_manager"],
+        unless=asleep or no_new_token_key, **wait(minutes=10))  # fmt: skip
+    add("delete_old_sa_secrets", after=["init_shoot_client", "deploy_kube_controller_manager"],
+        unless=token_key is not RotationPhase.COMPLETING and "no old service account key goes", **wait(minutes=10))  # fmt: skip
+    # Whatever is stored is written anew with a new key before the old one goes.
+    no_new_encryption = encryption_key is not RotationPhase.PREPARING and "no new encryption key"
+    old_encryption_kept = encryption_key is not RotationPhase.COMPLETING and "no old encryption key goes"
+    add("encrypt_with_new_key", after=["wait_apiserver"], unless=no_new_encryption, **wait(minutes=10))
+    add("rewrite_add_label", after=["encrypt_with_new_key", "init_shoot_client"], unless=no_new_encryption,
+        **wait(minutes=10))  # fmt: skip
+    add("snapshot_after_rewrite", after=["rewrite_add_label"], unless=no_new_encryption or no_backup,
+        **wait(minutes=10))  # fmt: skip
+    add("rewrite_remove_label", after=["wait_apiserver", "init_shoot_client"], unless=old_encryption_kept,
+        **wait(minutes=10))  # fmt: skip
     add("deploy_scheduler", after=["wait_resource_manager"], unless=workerless)
     # Only the infrastructure knows the machines' network, and the tunnel leads there.
     add("deploy_vpn_server", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
@@ -130,7 +149,9 @@ def reconcile_flow(request: FlowInput) -> Flow:
 
     # Machines, and the way back to them.
     add("deploy_node_agent_resources", after=["wait_os_configs", "wait_resource_manager"], unless=machines_unneeded)
-    add("deploy_machine_controller_manager", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
+    add("deploy_machine_controller_manager", unless=workerless,
+        after=["wait_infrastructure", "wait_resource_manager",
+               *([] if no_new_token_key else ["create_sa_secrets"])])  # fmt: skip
     add("deploy_worker", unless=workerless, inputs=[facts.credentials],
         after=["deploy_machine_controller_manager", "deploy_shoot_system", "deploy_node_agent_resources",
                *([] if root_ca_unneeded else ["wait_root_ca_configmaps"])])  # fmt: skip

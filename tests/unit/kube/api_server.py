@@ -358,6 +358,8 @@ def _selected(request: web.Request, obj: Object) -> bool:
         key, _, value = term.partition("=")
         if term.startswith("!"):
             fits = term[1:] not in labels
+        elif key.endswith("!"):
+            fits = labels.get(key[:-1]) != value
         else:
             fits = labels.get(key) == value if "=" in term else key in labels
         if not fits:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
 from activities.kube.clusters import ClusterView
 from activities.secrets.manager import SecretsManager
 from activities.secrets.rotation import Rotation
@@ -34,6 +35,8 @@ class World:
     pinned: dict[str, Any]
     """The Shoot as the flow's first task has pinned it."""
     activities: RotationActivities
+    client: KubeClient
+    """Of the seed."""
 
     def rotates(self, kind: str, phase: str, **rest: Any) -> None:
         state = {"phase": phase, "lastInitiationTime": STARTED, **rest}
@@ -41,9 +44,7 @@ class World:
 
     async def secrets(self) -> SecretsManager:
         """As the activities before have it."""
-        return await SecretsManager.load(
-            self.seed.client(), namespace=NAMESPACE, rotation=Rotation.of_shoot(self.pinned)
-        )
+        return await SecretsManager.load(self.client, namespace=NAMESPACE, rotation=Rotation.of_shoot(self.pinned))
 
 
 @pytest.fixture
@@ -68,5 +69,5 @@ async def world() -> AsyncIterator[World]:
             return shoot_client
 
         clusters = SimpleNamespace(seed=seed_client, seed_caches=caches, cluster=cluster, shoot=client)
-        yield World(seed, shoot, pinned, RotationActivities(clusters))  # type: ignore[arg-type]
+        yield World(seed, shoot, pinned, RotationActivities(clusters), seed_client)  # type: ignore[arg-type]
         await caches.close()

@@ -128,6 +128,40 @@ def test_machines_roll_only_after_all_pods_would_trust_the_new_ca(facts: ShootFa
     assert reconcile(facts).skipped("wait_root_ca_configmaps")
 
 
+def rotating(kind: Kind, phase: Phase) -> Flow:
+    rotation = ActiveRotation(kind=kind, phase=phase, initiated="2026-11-21T10:00:00Z")
+    return reconcile(ShootFacts(rotations=(rotation,)))
+
+
+def test_machines_roll_only_after_accounts_have_tokens_of_the_new_key() -> None:
+    preparing, completing = (rotating(Kind.SERVICE_ACCOUNT_KEY, each) for each in (Phase.PREPARING, Phase.COMPLETING))
+    rules = [
+        ("wait_kube_controller_manager", "create_sa_secrets"),
+        ("create_sa_secrets", "deploy_worker"),
+        ("wait_resource_manager", "renew_access_tokens"),
+    ]
+    assert list(violations(preparing, *rules)) == []
+    assert preparing.skipped("delete_old_sa_secrets")
+    assert completing.skipped("create_sa_secrets")
+    assert not completing.skipped("delete_old_sa_secrets")
+
+
+def test_an_encryption_key_goes_after_all_was_written_anew_and_backed_up() -> None:
+    preparing, completing = (rotating(Kind.ETCD_ENCRYPTION_KEY, each) for each in (Phase.PREPARING, Phase.COMPLETING))
+    rules = [
+        ("wait_apiserver", "encrypt_with_new_key"),
+        ("encrypt_with_new_key", "rewrite_add_label"),
+        ("rewrite_add_label", "snapshot_after_rewrite"),
+        ("snapshot_after_rewrite", "cleanup_secrets"),
+    ]
+    assert list(violations(preparing, *rules)) == []
+    assert not any(preparing.skipped(name) for rule in rules for name in rule)
+    assert preparing.skipped("rewrite_remove_label")
+    assert list(violations(completing, ("wait_apiserver", "rewrite_remove_label"))) == []
+    assert completing.skipped("rewrite_add_label")
+    assert not completing.skipped("rewrite_remove_label")
+
+
 @given(facts=FACTS, survey=SURVEYS)
 def test_delete_keeps_the_order_of_flows_md(facts: ShootFacts, survey: Survey) -> None:
     flow = delete(facts, survey)
