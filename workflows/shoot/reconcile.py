@@ -94,8 +94,9 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("renew_access_tokens", after=["wait_resource_manager"], unless=asleep or no_new_token_key)
     add("create_sa_secrets", after=["init_shoot_client", "wait_kube_controller_manager"],
         unless=asleep or no_new_token_key, **wait(minutes=10))  # fmt: skip
+    old_token_key_kept = token_key is not RotationPhase.COMPLETING and "no old service account key goes"
     add("delete_old_sa_secrets", after=["init_shoot_client", "deploy_kube_controller_manager"],
-        unless=token_key is not RotationPhase.COMPLETING and "no old service account key goes", **wait(minutes=10))  # fmt: skip
+        unless=old_token_key_kept, **wait(minutes=10))  # fmt: skip
     # Whatever is stored is written anew with a new key before the old one goes.
     no_new_encryption = encryption_key is not RotationPhase.PREPARING and "no new encryption key"
     old_encryption_kept = encryption_key is not RotationPhase.COMPLETING and "no old encryption key goes"
