@@ -203,7 +203,10 @@ async def _fetch(tool: Tool, progress: Progress) -> None:
     if tool.multicall and (tool.directory / tool.builds).exists():
         _link_components(tool, tool.directory)
         return
-    with tempfile.TemporaryDirectory(dir=BIN_CACHE, prefix=f".{tool.name}-") as scratch_name:
+    prefix = f".{tool.name}-{tool.version}-"
+    for left in BIN_CACHE.glob(f"{prefix}*"):
+        shutil.rmtree(left)  # of a build that was killed: nobody else builds this version now
+    with tempfile.TemporaryDirectory(dir=BIN_CACHE, prefix=prefix) as scratch_name:
         scratch = Path(scratch_name)
         finished = scratch / "bin"
         finished.mkdir()
