@@ -40,6 +40,13 @@ OPERATION_ROTATE_ROLLOUT_WORKERS = "rotate-rollout-workers"
 MAINTENANCE_OPERATION = "maintenance.gardener.cloud/operation"
 TIMESTAMP = "gardener.cloud/timestamp"
 
+# Repair of operations, by annotations of a Shoot; this project's own.
+REPAIR_PREFIX = "repair.shoot.gardener.cloud/"
+REPAIR_BY = f"{REPAIR_PREFIX}by"
+"""Who asked for what the others say; written by admission."""
+REPAIR_VERB = "repair"
+"""Verb of RBAC on shoots of core.gardener.cloud for those who may write them."""
+
 # Annotations.
 CONFIRMATION_DELETION = "confirmation.gardener.cloud/deletion"
 CONFIRMATION_FORCE_DELETION = "confirmation.gardener.cloud/force-deletion"

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from api.model import ApiModel
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
+from api.repair import Repair
 from api.rotation import ActiveRotation, Kind, Phase
 
 # A flow's outcome and progress.
@@ -63,6 +64,8 @@ class FlowOutcome(ApiModel):
     finished: tuple[FinishedTask, ...] = ()
     failed: tuple[FailedTask, ...] = ()
     canceled: bool = False
+    repairs: tuple[Repair, ...] = ()
+    """What people did to it, in order."""
 
 
 class Attempt(ApiModel):
@@ -75,6 +78,8 @@ class Attempt(ApiModel):
     """Until when transient errors are retried; None: for ever (UTC)."""
     kept: FlowOutcome = FlowOutcome()
     """How the attempt before ended."""
+    paused: Repair | None = None
+    """Who wants no task to start now."""
 
 
 class TaskProgress(ApiModel):
@@ -98,6 +103,7 @@ class FlowProgress(ApiModel):
     attempt: int = 1
     percent: int = 0
     ended: bool = False
+    paused: Repair | None = None
     tasks: tuple[TaskProgress, ...] = ()
     failed: tuple[FailedTask, ...] = ()
 
@@ -128,6 +134,10 @@ class ShootView(ApiModel):
     our_version: str = ""
     operations: tuple[str, ...] = ()
     """Values of the annotation ``gardener.cloud/operation``."""
+    repairs: tuple[Repair, ...] = ()
+    """What annotations ask for."""
+    asked_by: str = ""
+    """Who wrote the annotations that repair or retry."""
     ignored: bool = False
     uid: str = ""
     force_delete: bool = False
@@ -211,6 +221,8 @@ class StartOperation(ApiModel):
     attempt: int
     consume: tuple[str, ...] = ()
     """Values of the operation annotation that this operation answers."""
+    asked_by: str = ""
+    """Who wrote them, as far as it is known."""
 
 
 class StartedOperation(ApiModel):
@@ -256,16 +268,32 @@ class Refusal(ApiModel):
     """Reason of a warning Event with the description; empty for none."""
 
 
+class FlowId(ApiModel):
+    """One run of a flow."""
+
+    workflow_id: str
+    run_id: str
+
+
+class RecordRepair(ApiModel):
+    """Ask to tell in the Shoot's Events of an intervention, and to take its annotation away."""
+
+    shoot: ShootRef
+    repair: Repair
+    refused: str = ""
+    """Why it was not accepted."""
+
+
+class EditFlow(ApiModel):
+    """Ask a running flow to do something else with one of its tasks."""
+
+    flow: FlowId
+    repair: Repair
+
+
 class ReportProgress(ApiModel):
     """Ask to keep the Shoot's status in step with a running flow."""
 
     task: ShootTask
     seconds: float = Field(default=5, gt=0)
     """Between two writes. Source: ``progressReportPeriod``, spec/flows.md 1.4."""
-
-
-class FlowId(ApiModel):
-    """A running flow."""
-
-    workflow_id: str
-    run_id: str

@@ -14,6 +14,7 @@ Source: spec/flows.md 1.5.
 """
 
 import asyncio
+import difflib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +37,7 @@ with workflow.unsafe.imports_passed_through():
 
     from api.flows import Attempt, FailedTask, FinishedTask, FlowOutcome, FlowProgress, TaskProgress, TaskState
     from api.operations import TaskResult
+    from api.repair import Action, Repair
 
 FLOW_FAILED = "FlowFailed"
 """Type of the ApplicationError that a flow fails with; its only detail is a FlowOutcome."""
@@ -77,6 +79,7 @@ class _Task:
     digest: str
     queue: str
     options: workflow.ActivityConfig
+    only_if_whole: bool = False
     state: TaskState = TaskState.WAITING
     missing: int = 0
     """Predecessors that are not done."""
@@ -126,6 +129,11 @@ class Flow:
         self._deadline: asyncio.Task[None] | None = None
         self._stopping = False
         self._ended = False
+        self._repairs = list(self.attempt.kept.repairs)
+        self._paused = self.attempt.paused
+        self._paused_at: datetime | None = None
+        self._held: list[_Task] = []
+        """Tasks that could start, were the flow not paused."""
         self._layout: list[tuple[str, _Task]] = []
 
     # Declaring
@@ -140,6 +148,7 @@ class Flow:
         completes: str = "",
         argument: Callable[[], BaseModel] | None = None,
         inputs: Iterable[str] = (),
+        only_if_whole: bool = False,
         title: str = "",
         **options: Unpack[workflow.ActivityConfig],
     ) -> None:
@@ -154,6 +163,8 @@ class Flow:
             argument: makes the activity's input when the task starts, in place of the flow's subject.
             inputs: versions of what the activity reads besides its input; if they change, a finished task
                 runs again in the next attempt.
+            only_if_whole: skip it if another task's work was done by hand: it would take what that task did not
+                name for something that nobody needs.
             title: what it is called in summaries; made of the name if empty.
             options: of the activity; the flow's if none are given.
 
@@ -179,6 +190,7 @@ class Flow:
             digest=_short_hash(self._base_digest, activity or name, *inputs),
             queue=chosen.get("task_queue") or self._queue,
             options=chosen,
+            only_if_whole=only_if_whole,
         )
         self._tasks[name] = task
         for predecessor in predecessors:
@@ -195,7 +207,14 @@ class Flow:
 
     def skipped(self, name: str) -> str:
         """Why a task is skipped; empty if it is not."""
-        return self._tasks[name].unless
+        task = self._tasks[name]
+        if task.unless:
+            return task.unless
+        if (repair := self.by_hand(name)) is not None and repair.action is Action.SKIP:
+            return str(repair)
+        if task.only_if_whole and any(self.by_hand(each) for each in self._tasks):
+            return "tasks were done by hand"
+        return ""
 
     def title(self, name: str) -> str:
         """What a task is called in summaries."""
@@ -207,8 +226,38 @@ class Flow:
 
     def kept(self, name: str) -> FinishedTask | None:
         """What an earlier attempt left of a task whose inputs are the same; None if the task has to run."""
+        if (repair := self.by_hand(name)) is not None and repair.action is Action.PROVIDE:
+            result = repair.result or TaskResult()
+            digest, trigger = self._tasks[name].digest, self.attempt.trigger
+            return FinishedTask(name=name, digest=digest, result=result, attempt=repair.attempt, trigger=trigger)
+        if any(self._is_reset(name, repair) for repair in self._repairs if repair.attempt == self.attempt.number):
+            return None
         kept = self._kept.get(name)
         return kept if kept is not None and kept.digest == self._tasks[name].digest else None
+
+    def why_kept(self, name: str) -> str:
+        """For people; empty if the task has to run."""
+        if (kept := self.kept(name)) is None:
+            return ""
+        repair = self.by_hand(name)
+        return str(repair) if repair is not None else f"kept from attempt {kept.attempt}"
+
+    def by_hand(self, name: str) -> Repair | None:
+        """What a person did in place of a task, unless it was put back later."""
+        found = None
+        for repair in self._repairs:
+            if repair.action.by_hand and repair.task == name:
+                found = repair
+            elif self._is_reset(name, repair):
+                found = None
+        return found
+
+    def _is_reset(self, name: str, repair: Repair) -> bool:
+        """Whether a repair makes a task run again: it, what it waits for, and what comes after them."""
+        if repair.action not in (Action.RETRY, Action.RESET) or repair.task not in self._tasks:
+            return False
+        first = self._tasks[repair.task].completes or repair.task
+        return name == first or self.comes_after(name, first)
 
     def comes_after(self, later: str, earlier: str) -> bool:
         """Whether ``later`` can only start once ``earlier`` is done, directly or transitively."""
@@ -222,6 +271,62 @@ class Flow:
                     pending.append(predecessor)
         return False
 
+    # Repairing
+
+    def refusal(self, repair: Repair) -> str:
+        """Why a running flow does not do this; empty if it does."""
+        if fault := repair.fault:
+            return fault
+        if self._ended or self._stopping:
+            return f"{self.operation} has ended or is about to"
+        if unknown := self.unknown(repair.task):
+            return unknown
+        state = self._tasks[repair.task].state
+        return f"task {repair.task} of {self.operation} is done already ({state})" if state.done else ""
+
+    def unknown(self, name: str) -> str:
+        """That there is no such task, and which one may have been meant; empty if there is."""
+        if name in self._tasks:
+            return ""
+        near = difflib.get_close_matches(name, self._tasks, n=3)
+        return f"{self.operation} has no task {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+
+    def note(self, repair: Repair) -> None:
+        """Take in what people did, without doing anything now."""
+        self._repairs.append(repair)
+
+    def repair(self, repair: Repair) -> None:
+        """Skip a task, or provide its result, while the flow runs."""
+        self._repairs.append(repair.model_copy(update={"attempt": self.attempt.number}))
+        task = self._tasks[repair.task]
+        if task.state is TaskState.RUNNING:
+            self._running[task.name].cancel()
+        elif task.state is TaskState.FAILED:
+            self._failed = [each for each in self._failed if each.name != task.name]
+            if not self._failed and self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+            self._start(task)
+        self._show()
+
+    def pause(self, repair: Repair) -> None:
+        """Start no task until ``resume``; what runs goes on."""
+        self._repairs.append(repair)
+        self._paused, self._paused_at = repair, workflow.now()
+        self._show()
+
+    def resume(self, repair: Repair) -> None:
+        """Start what could have started meanwhile; the attempt's deadline moves by as much."""
+        self._repairs.append(repair)
+        if self.attempt.deadline is not None and self._paused_at is not None:
+            deadline = self.attempt.deadline + (workflow.now() - self._paused_at)
+            self.attempt = self.attempt.model_copy(update={"deadline": deadline})
+        self._paused = None
+        held, self._held = self._held, []
+        for task in held:
+            self._start(task)
+        self._show()
+
     # Running
 
     async def run(self) -> FlowOutcome:
@@ -233,6 +338,8 @@ class Flow:
         """
         self._layout = _layout(self._tasks.values())
         self._open = len(self._tasks)
+        if self._paused is not None:
+            self._paused_at = workflow.now()
         for task in self._tasks.values():
             task.missing = len(task.after)
         for task in [each for each in self._tasks.values() if not each.after]:
@@ -262,7 +369,12 @@ class Flow:
             for task in self._tasks.values()
             if task.state in (TaskState.FINISHED, TaskState.KEPT) and task.name not in undone
         )
-        return FlowOutcome(finished=finished, failed=tuple(self._failed), canceled=self._stopping and not self._failed)
+        return FlowOutcome(
+            finished=finished,
+            failed=tuple(self._failed),
+            canceled=self._stopping and not self._failed,
+            repairs=tuple(self._repairs),
+        )
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -276,6 +388,7 @@ class Flow:
             attempt=self.attempt.number,
             percent=self.percent,
             ended=self._ended,
+            paused=self._paused,
             tasks=tuple(
                 TaskProgress(
                     name=task.name,
@@ -302,12 +415,15 @@ class Flow:
     def _start(self, task: _Task) -> None:
         if self._stopping:
             return
-        if task.unless:
+        if reason := self.skipped(task.name):
+            task.note = reason
             self._done(task, TaskState.SKIPPED)
         elif (kept := self.kept(task.name)) is not None:
             task.result, task.attempt, task.trigger = kept.result, kept.attempt, kept.trigger
-            task.note = f"kept from attempt {kept.attempt}"
+            task.note = self.why_kept(task.name)
             self._done(task, TaskState.KEPT)
+        elif self._paused is not None:
+            self._held.append(task)
         else:
             task.state = TaskState.RUNNING
             task.started = workflow.now()
@@ -332,7 +448,9 @@ class Flow:
         del self._running[task.name]
         task.ended = workflow.now()
         task.unanswered_since = None
-        if failure is not None:
+        if self.by_hand(task.name) and (failure is not None or task.state is TaskState.CANCELED):
+            self._start(task)
+        elif failure is not None:
             self._failed.append(failure)
             task.state = TaskState.FAILED
             task.note = failure.message
@@ -388,7 +506,7 @@ class Flow:
                 self._start(successor)
 
     def _idle(self) -> bool:
-        return not self._running
+        return not self._running and not self._held
 
     def _failure(self, task: _Task, error: ActivityError) -> FailedTask:
         cause = error.cause or error
@@ -448,7 +566,11 @@ class Flow:
         workflow.set_current_details(self._details())
 
     def _details(self) -> str:
-        lines = [f"**{self.operation}**, attempt {self.attempt.number}: {self.percent} %", "```"]
+        lines = [f"**{self.operation}**, attempt {self.attempt.number}: {self.percent} %"]
+        lines += [f"- {repair}" for repair in self._repairs]
+        if self._paused is not None:
+            lines.append("\n**No task starts until it is resumed.**")
+        lines.append("```")
         for indent, task in self._layout:
             note = task.note or task.unless
             lines.append(f"{indent}{MARKS[task.state]} {task.name}" + (f" – {note}" if note else ""))

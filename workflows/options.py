@@ -32,6 +32,11 @@ def garden_call(summary: str) -> ActivityConfig:
     )
 
 
+def bounded(config: ActivityConfig, minutes: float) -> ActivityConfig:
+    """The same, given up after this time with all its attempts."""
+    return ActivityConfig(**config, schedule_to_close_timeout=timedelta(minutes=minutes))
+
+
 def seed_call(minutes: float = 2) -> ActivityConfig:
     """Requests to a seed's or shoot's API server, in one go.
 

@@ -14,20 +14,28 @@ from typing import Any
 from temporalio import activity
 from temporalio.api.enums.v1 import TimeoutType
 from temporalio.api.failure.v1 import Failure
-from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import (
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+)
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
-from api import constants, resources, rotation
+from api import constants, repair, resources, rotation
 from api.durations import parse_duration
 from api.flows import (
+    EditFlow,
     FinishOperation,
     FlowId,
+    FlowOutcome,
     FlowProgress,
     LastOperation,
+    RecordRepair,
     Refusal,
     ReportProgress,
     ShootFacts,
@@ -41,6 +49,7 @@ from api.images import OWN_VERSION
 from api.names import technical_id
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
 from api.registrations import versions_by_phase, wanted_extensions
+from api.repair import SOMEBODY, Action, Repair
 from api.rotation import RotationFacts
 
 MANAGER = "gardener-controller-manager"
@@ -100,6 +109,8 @@ class ShootActivities:
             gardener_version=(status.get("gardener") or {}).get("version", ""),
             our_version=OWN_VERSION,
             operations=_operations(annotations),
+            repairs=repair.asked(annotations),
+            asked_by=annotations.get(constants.REPAIR_BY, ""),
             ignored=self._may_hold_back(shoot) and _truthy(annotations.get(constants.SHOOT_IGNORE)),
             uid=shoot.uid,
             force_delete=_truthy(annotations.get(constants.CONFIRMATION_FORCE_DELETION)),
@@ -230,6 +241,9 @@ class ShootActivities:
             operation=request.operation,
             trigger=_precise(now),
         )
+        if constants.OPERATION_RETRY in request.consume:
+            retried = Repair(action=Action.RETRY, by=request.asked_by or SOMEBODY)
+            await self._event(task, request.attempt, "Normal", "RepairRetry", f"{retried}")
         await self._event(task, request.attempt, *_STARTED[deleting])
         await self._rotation_events(task, request.attempt, rotation.status_of(live), rotations)
         facts = await self._facts(live, seed)
@@ -332,6 +346,63 @@ class ShootActivities:
         await self._patch_status(
             request.shoot, {"lastOperation": operation}, version=live["metadata"]["resourceVersion"]
         )
+
+    # What people do to it
+
+    @activity.defn
+    async def record_repair(self, request: RecordRepair) -> None:
+        """Tell of an intervention in an Event, then take its annotation away; a second run finds both done."""
+        made = request.repair
+        if request.refused:
+            text = f"{made.action} {made.task}".strip() + f", asked for by {made.by}, is refused: {request.refused}"
+            event = ("Warning", "RepairRefused", text)
+        else:
+            event = ("Normal", f"Repair{made.action.name.title()}", f"{made}")
+        occasion = f"{made.action}/{made.task}/{made.by}/{made.at or ''}"
+        wish = made.model_copy(update={"at": None})
+        await self._tell(request.shoot, occasion, *event)
+        name = repair.annotation(made.action)
+        for _ in range(_CONFLICTS):
+            live = await self._find(request.shoot)
+            metadata = live["metadata"] if live else {}
+            annotations = metadata.get("annotations") or {}
+            if name not in annotations or wish not in repair.asked(annotations):
+                return
+            change = {"annotations": repair.without(annotations, name), "resourceVersion": metadata["resourceVersion"]}
+            try:
+                await self._garden.patch(
+                    resources.SHOOT, request.shoot.name, request.shoot.namespace, {"metadata": change}
+                )
+            except Conflict:
+                continue
+            except NotFound:
+                return
+            return
+        raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
+
+    @activity.defn
+    async def edit_flow(self, request: EditFlow) -> str:
+        """Have a running flow skip a task or take a result; why it refuses, or empty.
+
+        A second run finds the task done and gets that as a refusal: the flow tells the truth in both cases.
+        """
+        flow = activity.client().get_workflow_handle(request.flow.workflow_id, run_id=request.flow.run_id or None)
+        try:
+            await flow.execute_update("repair", request.repair)
+        except WorkflowUpdateFailedError as error:
+            return str(error.cause)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return "the operation has ended meanwhile: ask again"
+            raise
+        return ""
+
+    @activity.defn
+    async def read_outcome(self, flow: FlowId) -> FlowOutcome:
+        """The outcome of a flow that was canceled or terminated, by its query: Temporal keeps ended ones, too."""
+        handle = activity.client().get_workflow_handle(flow.workflow_id, run_id=flow.run_id or None)
+        outcome: FlowOutcome = await handle.query("outcome", result_type=FlowOutcome)
+        return outcome
 
     @activity.defn
     async def release_shoot(self, shoot: ShootRef) -> None:
@@ -668,7 +739,8 @@ def _without_operations(annotations: Mapping[str, str], consumed: tuple[str, ...
     left = [each for each in operations if each not in consumed]
     if len(left) == len(operations):
         return {}
-    return {constants.OPERATION: ";".join(left) or None}
+    author = repair.without(annotations) if constants.OPERATION_RETRY in consumed else {}
+    return {constants.OPERATION: ";".join(left) or None, **author}
 
 
 def _truthy(value: str | None) -> bool:

@@ -45,6 +45,7 @@ from api.core.v1beta1.shoot import (
 )
 from api.labels import is_true
 from api.meta import Toleration
+from api.repair import ANNOTATIONS
 from api.rotation import RotationFacts, normalized
 from api.versions import complete, complete_image, is_version
 
@@ -126,6 +127,7 @@ def _default_metadata(shoot: Shoot, old: Shoot | None, around: Surroundings) -> 
     elif constants.CREATED_BY in before:
         meta.annotate(constants.CREATED_BY, before[constants.CREATED_BY])
     _default_confirmation(shoot, before, around.user)
+    _default_author(shoot, before, around.user)
     if old is not None and _needs_retry(shoot, old):
         meta.annotate(constants.SHOOT_NEEDS_RETRY, "true")
     _default_operations(shoot)
@@ -154,6 +156,21 @@ def _default_confirmation(shoot: Shoot, before: dict[str, str], user: str) -> No
         annotations[key] = before.get(key, user) if confirmed_before else user
     if annotations != shoot.metadata.annotations:
         shoot.metadata.annotations = annotations
+
+
+def _default_author(shoot: Shoot, before: dict[str, str], user: str) -> None:
+    """Who asks for a repair or a retry is ours to say, too."""
+    annotations = {name: text for name, text in shoot.metadata.annotations.items() if name != constants.REPAIR_BY}
+    wishes = [_wishes(annotations), _wishes(before)]
+    if wishes[0]:
+        annotations[constants.REPAIR_BY] = before.get(constants.REPAIR_BY, user) if wishes[0] == wishes[1] else user
+    if annotations != shoot.metadata.annotations:
+        shoot.metadata.annotations = annotations
+
+
+def _wishes(annotations: dict[str, str]) -> dict[str, str]:
+    retry = {constants.OPERATION: constants.OPERATION_RETRY}
+    return {name: text for name, text in annotations.items() if name in ANNOTATIONS or retry.get(name) == text}
 
 
 def _needs_retry(shoot: Shoot, old: Shoot) -> bool:

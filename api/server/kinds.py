@@ -10,7 +10,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from api import resources
-from api.constants import CORE, FINALIZER, PROJECT_NAME, SECURITY, SEED_NAME_PREFIX, SEED_PROVIDER, SEED_REGION
+from api.constants import (
+    CORE,
+    FINALIZER,
+    PROJECT_NAME,
+    REPAIR_VERB,
+    SECURITY,
+    SEED_NAME_PREFIX,
+    SEED_PROVIDER,
+    SEED_REGION,
+)
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.project import Project
@@ -32,7 +41,13 @@ from api.validation.garden import (
     check_seed_change,
     check_seed_unused,
 )
-from api.validation.operations import check_deletion_confirmed, check_finalizer_kept, check_operations
+from api.validation.operations import (
+    check_deletion_confirmed,
+    check_finalizer_kept,
+    check_operations,
+    check_repairs,
+    new_repairs,
+)
 from api.validation.references import World, check_references, references
 from api.validation.shoot import check_shoot
 
@@ -67,6 +82,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
         return []
     shoot, old = review.models(Shoot)
     refuse_invalid(review, check_operations(shoot, old))
+    await _check_repairs(review, shoot, old, garden)
     if old is not None:
         refuse_forbidden(review, check_finalizer_kept(shoot, old))
     if not review.spec_changed:
@@ -78,6 +94,18 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     await _check_seed_choice(review, shoot, old, garden)
     refuse_forbidden(review, check_references(shoot, old, await _world(shoot, project, garden)))
     return []
+
+
+async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """Who intervenes in operations needs the right to do so: a verb of its own, that no other request uses."""
+    if not (names := new_repairs(shoot, old)):
+        return
+    if not await garden.allowed(review.user, REPAIR_VERB, resources.SHOOT, review.namespace, review.name):
+        raise Refusal.forbidden(
+            review,
+            f"metadata.annotations[{names[0]}]: user {review.user.name} may not {REPAIR_VERB} shoots; operators may",
+        )
+    refuse_invalid(review, check_repairs(shoot, names))
 
 
 async def _check_seed_choice(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:

@@ -7,6 +7,7 @@ from api.core.v1beta1.shoot import Shoot
 from api.errors import ErrorCode
 from api.labels import is_true
 from api.meta import KubeObject
+from api.repair import ANNOTATIONS, faults
 from api.rotation import COMBINED, ROLLOUT, SINGLE, is_operation
 from api.validation.field import Faults, Path
 from api.validation.rotation import rotation_faults
@@ -80,6 +81,21 @@ def _check_force_deletion(shoot: Shoot, old: Shoot | None, faults: Faults) -> No
     if not reported.intersection(_FORCE_DELETION_CODES):
         codes = ", ".join(_FORCE_DELETION_CODES)
         faults.forbidden(path, f"only after the deletion has failed with one of {codes}; wait for it or mend its error")
+
+
+def new_repairs(shoot: Shoot, old: Shoot | None) -> list[str]:
+    """Annotations that newly ask to repair an operation."""
+    now, before = shoot.metadata.annotations, old.metadata.annotations if old else {}
+    return [name for name in ANNOTATIONS if name in now and now[name] != before.get(name)]
+
+
+def check_repairs(shoot: Shoot, names: list[str]) -> Faults:
+    """Repairs that can be accepted in no state of the operation."""
+    found = Faults()
+    for name, fault in faults(shoot.metadata.annotations).items():
+        if name in names:
+            found.invalid(_ANNOTATIONS @ name, shoot.metadata.annotations[name], fault)
+    return found
 
 
 def check_deletion_confirmed(obj: KubeObject) -> Faults:

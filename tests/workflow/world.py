@@ -1,26 +1,33 @@
 """A garden with one Shoot and a seed, in memory: activities that do nothing but tell that they ran."""
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
+from activities.garden.shoots import ShootActivities
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
 from api.flows import (
     FinishOperation,
     FlowId,
     LastOperation,
+    RecordRepair,
     Refusal,
     ReportProgress,
     ShootFacts,
+    ShootRules,
     ShootView,
     StartedOperation,
     StartOperation,
@@ -28,7 +35,7 @@ from api.flows import (
 )
 from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult, seed_queue
 from workflows.shoot import WORKFLOWS
-from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle, lifecycle_id
+from workflows.shoot.lifecycle import LifecycleInput, LifecycleProgress, ShootLifecycle, lifecycle_id
 
 SHOOT = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
 SEED = "seed-1"
@@ -39,18 +46,22 @@ Behaviour = Callable[[], Awaitable[None]]
 class World:
     """Plays the garden's and the seed's activities. Everything that happens is written to ``log``."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, uid: str = SHOOT.uid) -> None:
         self.client = client
+        self.shoot = SHOOT.model_copy(update={"uid": uid})
         self.view: ShootView | None = ShootView(generation=1, spec_seed=SEED, our_version=VERSION)
         self.facts = ShootFacts(credentials="1")
         self.survey_result = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True)
         self.log: list[str] = []
-        self.tasks: list[ShootTask] = []
+        self.triggers: dict[str, list[str]] = defaultdict(list)
         self.finished: list[FinishOperation] = []
         self.refusals: list[Refusal] = []
         self.behaviours: dict[str, Behaviour] = {}
         self.trouble = asyncio.Event()
         self.runs: dict[str, int] = defaultdict(int)
+        self.repairs: list[RecordRepair] = []
+        self._real = ShootActivities(cast(KubeClient, None), cast(Caches, None), ShootRules())
+        """Of it, what needs Temporal alone."""
         self._stack = AsyncExitStack()
         self._seed_worker: Worker | None = None
 
@@ -69,6 +80,9 @@ class World:
                     self.release_shoot,
                     self.report_progress,
                     self.await_trouble,
+                    self.record_repair,
+                    self._real.edit_flow,
+                    self._real.read_outcome,
                 ],
             )
         )
@@ -80,7 +94,16 @@ class World:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._end_all()
         await self._stack.aclose()
+
+    async def _end_all(self) -> None:
+        """A server may have other tests after this one: none of its workflows may run in theirs."""
+        while left := [each async for each in self.client.list_workflows('ExecutionStatus = "Running"')]:
+            for each in left:
+                with contextlib.suppress(RPCError):  # it ended by itself
+                    await self.client.get_workflow_handle(each.id).terminate("end of test")
+            await asyncio.sleep(0.05)
 
     # What tests do
 
@@ -88,8 +111,8 @@ class World:
         """Like the watcher: signal with start."""
         return await self.client.start_workflow(
             ShootLifecycle.run,
-            LifecycleInput(shoot=SHOOT),
-            id=lifecycle_id(SHOOT),
+            LifecycleInput(shoot=self.shoot),
+            id=lifecycle_id(self.shoot),
             task_queue=GARDEN_QUEUE,
             start_signal="wake",
         )
@@ -129,10 +152,20 @@ class World:
     def mend(self, task: str) -> None:
         self.behaviours.pop(task, None)
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 -- what the activities play is no event
                 await asyncio.sleep(0.02)
+
+    async def resting(self, words: str) -> LifecycleProgress:
+        """The lifecycle's answer, once it rests for this reason."""
+        handle = self.client.get_workflow_handle(lifecycle_id(self.shoot))
+        async with asyncio.timeout(60):
+            while True:
+                progress = await handle.query("progress", result_type=LifecycleProgress)
+                if words in progress.resting:
+                    return progress
+                await asyncio.sleep(0.05)
 
     def ran(self, task: str) -> int:
         return self.log.count(task)
@@ -162,7 +195,7 @@ class World:
             last_operation=LastOperation(type=request.operation, state="Processing", updated=now),
         )
         task = ShootTask(
-            shoot=SHOOT,
+            shoot=self.shoot,
             technical_id="shoot--local--demo",
             seed=SEED,
             generation=self.view.generation,
@@ -184,6 +217,13 @@ class World:
         self.refusals.append(request)
         assert self.view is not None
         self.change(operations=tuple(each for each in self.view.operations if each not in request.consume))
+
+    @activity.defn
+    async def record_repair(self, request: RecordRepair) -> None:
+        self.repairs.append(request)
+        assert self.view is not None
+        wish = request.repair.model_copy(update={"at": None})
+        self.change(repairs=tuple(each for each in self.view.repairs if each != wish))
 
     @activity.defn
     async def release_shoot(self, shoot: ShootRef) -> None:
@@ -216,7 +256,8 @@ class World:
         self.runs[name] += 1
         self.log.append(name)
         if name != "cleanup_secrets":
-            self.tasks.append(activity.payload_converter().from_payload(args[0].payload, ShootTask))
+            task = activity.payload_converter().from_payload(args[0].payload, ShootTask)
+            self.triggers[name].append(task.trigger)
         if behaviour := self.behaviours.get(name):
             await behaviour()
         return TaskResult(secrets=(f"secret-of-{name}",))

@@ -3,28 +3,22 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from temporalio.client import Client, RPCError, WorkflowExecution
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.converter import DefaultFailureConverterWithEncodedAttributes
+from temporalio.client import Client, RPCError, WorkflowExecution, WorkflowHandle
 
 from api.flows import TaskState
-from workers.cli.connection import landscape_facts, namespaced_name
-from workers.cli.flow_view import FlowView, RemoteCodec, TaskView, read_flow, watch_flow
-from workers.codec import CodecError, data_converter
+from workers.cli.connection import namespaced_name
+from workers.cli.flow_view import FlowView, Intervention, TaskView, read_flow, watch_flow
+from workers.cli.temporal import Connection, connected, connection_of, run_async
 from workflows.shoot.lifecycle import LifecycleProgress
-
-T = TypeVar("T")
 
 _MARKS = {
     TaskState.WAITING: ("·", "dim"),
@@ -39,55 +33,9 @@ _MARKS = {
 _STATES = {"Running": "cyan", "Completed": "green", "Failed": "red"}
 
 
-@dataclass(frozen=True)
-class Connection:
-    """Where Temporal is, and how its payloads are read."""
-
-    address: str
-    namespace: str
-    codec_key: Path | None
-    codec_endpoint: str | None
-
-    async def connect(self) -> Client:
-        if self.codec_key is not None:
-            converter = data_converter(self.codec_key)
-        else:
-            converter = replace(
-                pydantic_data_converter,
-                payload_codec=RemoteCodec(self.codec_endpoint) if self.codec_endpoint else None,
-                failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
-            )
-        return await Client.connect(self.address, namespace=self.namespace, data_converter=converter)
-
-
-def _connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of every command that talks to Temporal."""
-    for option in (
-        click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True),
-        click.option("--codec-endpoint", help="Reads encrypted histories; default: the landscape's."),
-        click.option(
-            "--codec-key", type=click.Path(path_type=Path, dir_okay=False), help="Key file, in place of the endpoint."
-        ),
-        click.option("--temporal-namespace", default="default", show_default=True),
-        click.option("--temporal-address", help="HOST:PORT; default: the landscape's."),
-    ):
-        command = option(command)
-    return command
-
-
-def _connection(
-    temporal_address: str | None, temporal_namespace: str, codec_key: Path | None, codec_endpoint: str | None
-) -> Connection:
-    if temporal_address is None:
-        facts = landscape_facts()["temporal"]
-        temporal_address = facts["address"]
-        codec_endpoint = codec_endpoint or facts.get("codec")
-    return Connection(temporal_address, temporal_namespace, codec_key, codec_endpoint)
-
-
 @click.group()
 def flow() -> None:
-    """List, show and follow the operations of a Shoot.
+    """List, show, follow and repair the operations of a Shoot.
 
     Without connection options, those of the landscape are meant: GARDENER_LANDSCAPE, else `default`.
     """
@@ -95,10 +43,10 @@ def flow() -> None:
 
 @flow.command("list")
 @click.argument("shoot", callback=namespaced_name)
-@_connected
+@connected
 def list_flows(shoot: tuple[str, str], output: str, **connection: Any) -> None:
     """All operations of the Shoot NAMESPACE/NAME, the newest first."""
-    rows = _run(_list(_connection(**connection), "/".join(shoot)))
+    rows = run_async(_list(connection_of(**connection), "/".join(shoot)))
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
         return
@@ -124,10 +72,10 @@ def list_flows(shoot: tuple[str, str], output: str, **connection: Any) -> None:
 @flow.command("show")
 @click.argument("shoot", callback=namespaced_name)
 @click.option("--id", "workflow_id", help="Workflow id of another than the newest operation, from `flow list`.")
-@_connected
+@connected
 def show_flow(shoot: tuple[str, str], workflow_id: str | None, output: str, **connection: Any) -> None:
     """Tree of the tasks of one operation, with times, retries, errors and interruptions."""
-    view = _run(_show(_connection(**connection), "/".join(shoot), workflow_id))
+    view = run_async(_show(connection_of(**connection), "/".join(shoot), workflow_id))
     if output == "json":
         click.echo(json.dumps(_as_json(view), indent=2))
     else:
@@ -137,11 +85,11 @@ def show_flow(shoot: tuple[str, str], workflow_id: str | None, output: str, **co
 @flow.command("follow")
 @click.argument("shoot", callback=namespaced_name)
 @click.option("--id", "workflow_id", help="Workflow id of another than the newest operation, from `flow list`.")
-@_connected
+@connected
 def follow_flow(shoot: tuple[str, str], workflow_id: str | None, output: str, **connection: Any) -> None:
     """Like show, live until the operation ends; exits 1 if it fails. JSON: one line for each change."""
-    where = _connection(**connection)
-    state = _run(_follow(where, "/".join(shoot), workflow_id, output))
+    where = connection_of(**connection)
+    state = run_async(_follow(where, "/".join(shoot), workflow_id, output))
     raise SystemExit(0 if state == "Completed" else 1)
 
 
@@ -180,7 +128,7 @@ def _state_of(each: WorkflowExecution) -> str:
     return each.status.name.title().replace("_", "") if each.status else "Running"
 
 
-async def _chosen(client: Client, shoot: str, workflow_id: str | None) -> tuple[str, str]:
+async def chosen_operation(client: Client, shoot: str, workflow_id: str | None) -> tuple[str, str]:
     """Id and run id of the operation that is meant."""
     if workflow_id is not None:
         description = await client.get_workflow_handle(workflow_id).describe()
@@ -195,7 +143,28 @@ async def _chosen(client: Client, shoot: str, workflow_id: str | None) -> tuple[
 
 async def _show(where: Connection, shoot: str, workflow_id: str | None) -> FlowView:
     client = await where.connect()
-    return await read_flow(client, shoot, *await _chosen(client, shoot, workflow_id))
+    view = await read_flow(client, shoot, *await chosen_operation(client, shoot, workflow_id))
+    return view if workflow_id or view.state == "Running" else await _with_later(client, shoot, view)
+
+
+async def _with_later(client: Client, shoot: str, view: FlowView) -> FlowView:
+    """The view with what people have done since the operation ended: the next attempt starts with it."""
+    lifecycle = await running_lifecycle(client, shoot)
+    if lifecycle is None:
+        return view
+    memory = (await lifecycle.query("progress", result_type=LifecycleProgress)).memory
+    known = {(each.at, each.text) for each in view.interventions}
+    repairs = (*memory.outcome.repairs, *([memory.paused] if memory.paused else []))
+    later = [Intervention(at=each.at, text=f"{each}") for each in repairs if (each.at, f"{each}") not in known]
+    return view.model_copy(update={"interventions": (*view.interventions, *later)})
+
+
+async def running_lifecycle(client: Client, shoot: str) -> WorkflowHandle[Any, Any] | None:
+    """The workflow that decides about the Shoot; None if there is none."""
+    query = f'GardenerShoot = "{shoot}" AND WorkflowType = "ShootLifecycle" AND ExecutionStatus = "Running"'
+    async for each in client.list_workflows(query):
+        return client.get_workflow_handle(each.id)
+    return None
 
 
 async def _follow(where: Connection, shoot: str, workflow_id: str | None, output: str) -> str:
@@ -203,10 +172,10 @@ async def _follow(where: Connection, shoot: str, workflow_id: str | None, output
     state = "Running"
     if output == "json":
         await _first_operation(client, shoot, lambda text: None)
-        return await _follow_lines(watch_flow(client, shoot, *await _chosen(client, shoot, workflow_id)))
+        return await _follow_lines(watch_flow(client, shoot, *await chosen_operation(client, shoot, workflow_id)))
     with Live(console=_console(), refresh_per_second=4) as live:
         await _first_operation(client, shoot, lambda text: live.update(Text(text, "dim")))
-        async for view in watch_flow(client, shoot, *await _chosen(client, shoot, workflow_id)):
+        async for view in watch_flow(client, shoot, *await chosen_operation(client, shoot, workflow_id)):
             live.update(_render(view))
             state = view.state
     return state
@@ -235,16 +204,6 @@ async def _follow_lines(views: AsyncIterator[FlowView]) -> str:
     return state
 
 
-def _run(work: "Coroutine[Any, Any, T] | Awaitable[T]") -> T:
-    async def run() -> T:
-        return await work
-
-    try:
-        return asyncio.run(run())
-    except (CodecError, RPCError, RuntimeError, OSError) as error:
-        raise click.ClickException(f"asking Temporal: {error}") from None
-
-
 # Showing
 
 
@@ -265,10 +224,17 @@ def _render(view: FlowView) -> RenderableType:
     for task in view.tasks:
         table.add_row(*_task_row(task, view.started, now))
     parts: list[RenderableType] = [head, table]
+    if view.interventions:
+        parts.append(Text("interventions:", "bold"))
+        parts += [Text(f"  {_clock(each.at)}  {each.text}", "magenta") for each in view.interventions]
     if view.interruptions:
         parts.append(Text("interruptions:", "bold"))
         parts += [Text(f"  {each.at.astimezone():%H:%M:%S}  {each.text}", "yellow") for each in view.interruptions]
     return Group(*parts)
+
+
+def _clock(at: datetime | None) -> str:
+    return f"{at.astimezone():%H:%M:%S}" if at else "--:--:--"
 
 
 def _task_row(task: TaskView, start: datetime, now: datetime) -> tuple[RenderableType, ...]:
@@ -305,3 +271,13 @@ def _time(time: datetime) -> str:
 
 def _console() -> Console:
     return Console(highlight=False)
+
+
+def _add_repairs() -> None:
+    from workers.cli.flow_repair import COMMANDS  # it needs what stands above
+
+    for command in COMMANDS:
+        flow.add_command(command)
+
+
+_add_repairs()

@@ -19,8 +19,10 @@ from temporalio.exceptions import ApplicationError, TimeoutError, TimeoutType
 from api.flows import FlowInput, Survey, TaskState
 from api.model import ApiModel
 from api.operations import TaskResult
+from api.repair import Repair
 from workflows.flow import Flow
 from workflows.shoot.delete import DeleteShoot, delete_flow
+from workflows.shoot.force_delete import ForceDeleteShoot, force_delete_flow
 from workflows.shoot.reconcile import reconcile_flow
 
 SURVEY = "survey"
@@ -58,6 +60,13 @@ class Interruption(ApiModel):
     text: str
 
 
+class Intervention(ApiModel):
+    """Somebody did something to the operation."""
+
+    at: datetime | None
+    text: str
+
+
 class FlowView(ApiModel):
     shoot: str
     workflow_id: str
@@ -72,6 +81,7 @@ class FlowView(ApiModel):
     percent: int = 0
     tasks: tuple[TaskView, ...] = ()
     interruptions: tuple[Interruption, ...] = ()
+    interventions: tuple[Intervention, ...] = ()
 
 
 class _Run:
@@ -106,6 +116,8 @@ class FlowHistory:
         self._runs: dict[str, _Run] = {}
         self._by_event: dict[int, _Run] = {}
         self._interruptions: list[Interruption] = []
+        self._repairs: list[Repair] = []
+        """Made while it ran."""
         self._decider = ""
         """The worker that took the workflow's last step."""
 
@@ -137,8 +149,20 @@ class FlowHistory:
             failure = event.workflow_task_failed_event_attributes.failure
             error = await self._converter.decode_failure(failure)
             self._interruptions.append(Interruption(at=at, text=f"the workflow's code failed: {error}"))
+        elif kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED:
+            request = event.workflow_execution_update_accepted_event_attributes.accepted_request
+            await self._tell_repair(request.input.name, request.input.args.payloads)
+        elif kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+            signal = event.workflow_execution_signaled_event_attributes
+            await self._tell_repair(signal.signal_name, signal.input.payloads)
         elif kind in _ENDS:
             self._state, self.ended = _ENDS[kind], at
+
+    async def _tell_repair(self, name: str, payloads: Sequence[Payload]) -> None:
+        if name in _REPAIRS:
+            [repair] = await self._converter.decode(payloads, [Repair])
+            attempt = self._input.attempt.number if self._input else 1
+            self._repairs.append(repair.model_copy(update={"attempt": attempt}))
 
     def _tell_decider(self, identity: str, at: datetime) -> None:
         """A worker keeps a workflow as long as it lives; one that dies between two steps leaves no other trace."""
@@ -192,11 +216,20 @@ class FlowHistory:
 
     def graph(self) -> Flow | None:
         """The flow's graph; None as long as a deletion has not looked at what is there."""
+        graph = self._graph()
+        if graph is not None:
+            for repair in self._repairs:
+                graph.note(repair)
+        return graph
+
+    def _graph(self) -> Flow | None:
         if self._input is None:
             return None
         if self._kind == DeleteShoot.__name__:
             return delete_flow(self._input, self._survey) if self._survey else None
-        return reconcile_flow(self._input)
+        return (
+            force_delete_flow(self._input) if self._kind == ForceDeleteShoot.__name__ else reconcile_flow(self._input)
+        )
 
     async def view(self, pending: Sequence[Any] = ()) -> FlowView:
         """All that is known now; ``pending`` are the server's pending activities."""
@@ -220,7 +253,13 @@ class FlowHistory:
             percent=100 * sum(task.state.done for task in counted) // len(counted) if counted else 0,
             tasks=tasks,
             interruptions=tuple(self._interruptions),
+            interventions=tuple(
+                Intervention(at=each.at, text=f"{each}") for each in (*self._kept_repairs(), *self._repairs)
+            ),
         )
+
+    def _kept_repairs(self) -> tuple[Repair, ...]:
+        return self._input.attempt.kept.repairs if self._input else ()
 
     async def _tell_pending(self, run: _Run, item: Any) -> None:
         run.attempts, run.worker = item.attempt, item.last_worker_identity
@@ -240,12 +279,12 @@ class FlowHistory:
         for indent, name in graph.tree():
             run = self._runs.get(name)
             task = TaskView(name=name, title=graph.title(name), indent=indent, after=graph.after(name))
-            if run is not None:
+            by_hand = graph.by_hand(name)
+            if run is not None and (by_hand is None or run.state is TaskState.FINISHED):
                 task = self._task(run).model_copy(update={"title": task.title, "indent": indent, "after": task.after})
             elif reason := graph.skipped(name):
                 task = task.model_copy(update={"state": TaskState.SKIPPED, "note": reason})
-            elif kept := graph.kept(name):
-                note = f"kept from attempt {kept.attempt}"
+            elif note := graph.why_kept(name):
                 task = task.model_copy(update={"state": TaskState.KEPT, "note": note})
             states[name] = task.state
             views.append(task)
@@ -317,6 +356,8 @@ _ACTIVITY_EVENTS = frozenset(
         EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
     }
 )
+_REPAIRS = frozenset({"repair", "pause", "resume"})
+"""Updates and signals of an operation's workflow."""
 _ENDS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: "Completed",
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: "Failed",

@@ -9,7 +9,7 @@ import click
 
 _COMMANDS = {
     "demo": ("workers.cli.demo", "demo", "Bring up the landscape and a first cluster, and show them."),
-    "flow": ("workers.cli.flow", "flow", "List, show and follow the flows of a Shoot."),
+    "flow": ("workers.cli.flow", "flow", "List, show, explain and repair the flows of a Shoot."),
     "kubeconfig": ("workers.cli.kubeconfig", "kubeconfig", "Print a kubeconfig of a Shoot."),
     "landscape": ("landscape.cli", "landscape", "Run a real cloud on this machine."),
     "worker": ("workers.cli.worker", "worker", "Run one of our processes."),

@@ -7,8 +7,9 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from activities.garden.shoots import ShootActivities
     from activities.seed.secrets import CleanupSecrets
-    from api.flows import FlowInput, FlowProgress, ReportProgress
+    from api.flows import FlowInput, FlowOutcome, FlowProgress, ReportProgress
     from api.operations import ShootTask, seed_queue
+    from api.repair import Repair
     from workflows import options
     from workflows.flow import Flow
 
@@ -22,6 +23,38 @@ class OperationWorkflow:
     def progress(self) -> FlowProgress:
         """Every task, its state and times."""
         return self.graph.progress() if self.graph else FlowProgress()
+
+    @workflow.query
+    def outcome(self) -> FlowOutcome:
+        """What is finished and what has failed up to now; also of a flow that was canceled or terminated."""
+        return self.graph.outcome if self.graph else FlowOutcome()
+
+    @workflow.update
+    def repair(self, request: Repair) -> None:
+        """Skip a task, or provide its result, while the flow runs."""
+        if self.graph is not None:
+            self.graph.repair(request)
+
+    @repair.validator
+    def _check_repair(self, request: Repair) -> None:
+        if self.graph is None:
+            raise ValueError("the operation has no tasks yet: it looks at what is there")
+        if refusal := self.graph.refusal(request):
+            raise ValueError(refusal)
+
+    @workflow.signal
+    async def pause(self, request: Repair) -> None:
+        """Start no new task."""
+        await workflow.wait_condition(lambda: self.graph is not None)
+        if self.graph is not None:
+            self.graph.pause(request)
+
+    @workflow.signal
+    async def resume(self, request: Repair) -> None:
+        """Start tasks again."""
+        await workflow.wait_condition(lambda: self.graph is not None)
+        if self.graph is not None:
+            self.graph.resume(request)
 
     def report(self, task: ShootTask) -> None:
         """Keep the Shoot's status in step with this workflow while it runs.

@@ -16,10 +16,11 @@ from api.constants import (
     OPERATION_ROLLOUT_WORKERS,
 )
 from api.errors import ErrorCode
-from api.flows import FailedTask, FlowOutcome, ShootView
+from api.flows import FailedTask, FlowOutcome, ShootFacts, ShootView
 from api.maintenance_window import MaintenanceWindow
 from api.model import ApiModel
 from api.operations import OperationType
+from api.repair import Repair
 from api.rotation import is_operation as is_rotation
 
 SYNC_JITTER = 0.1
@@ -93,6 +94,10 @@ class Memory(ApiModel):
     ended: datetime | None = None
     requested: tuple[str, ...] = ()
     """Operations asked for by update that no attempt has answered."""
+    paused: Repair | None = None
+    """Who wants nothing to be done now."""
+    facts: ShootFacts = ShootFacts()
+    """Those of the last attempt: they decide which tasks there are."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +191,8 @@ def decide(view: ShootView, memory: Memory, now: datetime, random: Random) -> De
         return rejected
     operation = operation_type(view)
     flow = flow_kind(view, operation)
+    if memory.paused is not None:
+        return Rest(f"{memory.paused}; it goes on once somebody resumes it")
     if (put_off := _put_off(view, memory, operation, flow, seed)) is not None:
         return put_off
     resume = _same(view, memory, operation, flow) and bool(memory.outcome.failed or memory.outcome.canceled)
@@ -231,7 +238,8 @@ def _put_off(view: ShootView, memory: Memory, operation: OperationType, flow: Fl
     known = memory.flow or (FlowKind.DELETE if flow is FlowKind.FORCE_DELETE else flow)
     if failed and known is flow and _asked(view, memory) <= {OPERATION_RECONCILE}:
         ineffective = tuple(each for each in view.operations if each == OPERATION_RECONCILE)
-        return Rest("the last operation failed; it waits for a change or `retry`", consume=ineffective)
+        ended = "was canceled" if memory.outcome.canceled else "failed"
+        return Rest(f"the last operation {ended}; it waits for a change or `retry`", consume=ineffective)
     if view.ignored:
         return Rest("the Shoot is to be ignored", state=pending)
     if flow in NOT_OFFERED:

@@ -10,7 +10,13 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ChildWorkflowError, is_cancelled_exception
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ChildWorkflowError,
+    TerminatedError,
+    is_cancelled_exception,
+)
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
@@ -18,24 +24,28 @@ with workflow.unsafe.imports_passed_through():
     from api.constants import OPERATION_RECONCILE, OPERATION_RETRY
     from api.flows import (
         Attempt,
+        EditFlow,
         FinishOperation,
         FlowId,
         FlowInput,
         FlowOutcome,
+        RecordRepair,
         Refusal,
         ShootView,
         StartedOperation,
         StartOperation,
+        Survey,
     )
     from api.model import ApiModel
     from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask
+    from api.repair import SOMEBODY, Action, Repair
     from workflows import options, visibility
-    from workflows.flow import failed_outcome
+    from workflows.flow import Flow, failed_outcome
     from workflows.shoot import decision
     from workflows.shoot.decision import Decision, FlowKind, Memory, Reject, Release, Rest, Run
-    from workflows.shoot.delete import DeleteShoot
-    from workflows.shoot.force_delete import ForceDeleteShoot
-    from workflows.shoot.reconcile import ReconcileShoot
+    from workflows.shoot.delete import DeleteShoot, delete_flow
+    from workflows.shoot.force_delete import ForceDeleteShoot, force_delete_flow
+    from workflows.shoot.reconcile import ReconcileShoot, reconcile_flow
 
 _AFTER_REFUSAL = timedelta(minutes=1)
 """Pause after the garden refused a request for good."""
@@ -44,6 +54,12 @@ _FLOWS: dict[FlowKind, Callable[[Any, FlowInput], Awaitable[FlowOutcome]]] = {
     FlowKind.RECONCILE: ReconcileShoot.run,
     FlowKind.DELETE: DeleteShoot.run,
     FlowKind.FORCE_DELETE: ForceDeleteShoot.run,
+}
+_THERE = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True)
+_GRAPHS: dict[FlowKind, Callable[[FlowInput], Flow]] = {
+    FlowKind.RECONCILE: reconcile_flow,
+    FlowKind.DELETE: lambda request: delete_flow(request, _THERE),
+    FlowKind.FORCE_DELETE: force_delete_flow,
 }
 _SUCCESS = {
     OperationType.CREATE: "Shoot cluster has been successfully reconciled.",
@@ -106,6 +122,11 @@ class ShootLifecycle:
         self._woken = True
         self._progress = LifecycleProgress(memory=request.memory)
         self._random = workflow.random()
+        self._child: workflow.ChildWorkflowHandle[Any, FlowOutcome] | None = None
+        self._operating = False
+        self._overtaken = False
+        self._canceled: Repair | None = None
+        """Who ended the running operation, or put it back."""
 
     @workflow.run
     async def run(self, request: LifecycleInput) -> None:
@@ -119,12 +140,15 @@ class ShootLifecycle:
             view = await self._look()
             if view is None:
                 break
+            if await self._repair_as_asked(view):
+                continue
             step = decision.decide(view, self._memory, workflow.now(), self._random)
             try:
                 await self._take(step, view)
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
+                self._operating = False
                 # The garden refused what we wrote. Nobody but us is at fault, but a lifecycle must not die of it.
                 await self._sleep(f"{error.cause or error}", _AFTER_REFUSAL)
             if isinstance(step, Run) or workflow.info().is_continue_as_new_suggested():
@@ -156,8 +180,21 @@ class ShootLifecycle:
                 f"{self._progress.operation} of Shoot {self._shoot} is running (attempt {self._progress.attempt}); "
                 "wait for its end"
             )
-        if request.operation == OPERATION_RETRY and not self._memory.outcome.failed:
-            raise ValueError(f"nothing to retry: no operation of Shoot {self._shoot} has failed in this generation")
+        if request.operation == OPERATION_RETRY and (refusal := self._nothing_to_retry()):
+            raise ValueError(refusal)
+
+    @workflow.update
+    async def repair(self, request: Repair) -> OperationAnswer:
+        """Intervene; returns once it is accepted and told in the Shoot's Events, not when it has had its effect."""
+        if refusal := await self._repair(request):
+            raise ApplicationError(refusal, type="Refused", non_retryable=True)
+        self._woken = True
+        return OperationAnswer(text=f"{request.action} of Shoot {self._shoot} is accepted")
+
+    @repair.validator
+    def _check_repair(self, request: Repair) -> None:
+        if refusal := self._refusal(request):
+            raise ValueError(refusal)
 
     @workflow.query
     def progress(self) -> LifecycleProgress:
@@ -168,6 +205,7 @@ class ShootLifecycle:
         match step:
             case Run():
                 await self._operate(view, step)
+                self._operating = False
             case Release():
                 await workflow.execute_activity_method(
                     ShootActivities.release_shoot, self._shoot, **options.garden_call("Drop the finalizer")
@@ -187,9 +225,20 @@ class ShootLifecycle:
 
     async def _operate(self, view: ShootView, step: Run) -> None:
         memory = self._memory = decision.remember(self._memory, view, step)
+        self._operating, self._overtaken, self._canceled = True, False, None
+        if OPERATION_RETRY in step.consume:
+            retried = Repair(action=Action.RETRY, by=view.asked_by or SOMEBODY, at=workflow.now())
+            self._note(retried, memory.attempts)
+            memory = self._memory
         started: StartedOperation = await workflow.execute_activity_method(
             ShootActivities.start_operation,
-            StartOperation(shoot=self._shoot, operation=step.operation, attempt=memory.attempts, consume=step.consume),
+            StartOperation(
+                shoot=self._shoot,
+                operation=step.operation,
+                attempt=memory.attempts,
+                consume=step.consume,
+                asked_by=view.asked_by,
+            ),
             **options.garden_call(f"Start {step.operation}"),
         )
         task = started.task
@@ -198,12 +247,21 @@ class ShootLifecycle:
             memory = self._memory = memory.model_copy(
                 update={"generation": task.generation, "attempts": 1, "outcome": FlowOutcome()}
             )
+        self._remember(facts=started.facts)
         outcome, message = await self._run(task, started, step.flow)
-        self._memory = memory.model_copy(update={"outcome": outcome or FlowOutcome(), "ended": workflow.now()})
-        self._progress = LifecycleProgress()
-        if outcome is not None and outcome.canceled:
+        self._remember(outcome=outcome or FlowOutcome(), ended=workflow.now())
+        self._progress, self._child = LifecycleProgress(), None
+        if outcome is None or not outcome.canceled:
+            await self._finish(task, started, outcome, message)
+        elif self._overtaken:
             return
-        await self._finish(task, started, outcome, message)
+        elif self._canceled is not None and self._canceled.action is Action.RESET:
+            self._note(self._canceled)
+            self._remember(requested=(OPERATION_RETRY,))
+        else:
+            if self._canceled is not None:
+                self._note(self._canceled)
+            await self._finish(task, started, outcome, message)
 
     async def _run(self, task: ShootTask, started: StartedOperation, kind: FlowKind) -> tuple[FlowOutcome | None, str]:
         """The operation's outcome, None if it succeeded; and what its failure says."""
@@ -212,6 +270,7 @@ class ShootLifecycle:
             trigger=task.trigger,
             deadline=started.retry_cycle_start + decision.RETRY_DURATION,
             kept=self._memory.outcome,
+            paused=self._memory.paused,
         )
         child = await workflow.start_child_workflow(
             _FLOWS[kind],
@@ -228,15 +287,21 @@ class ShootLifecycle:
             attempt=attempt.number,
             child=FlowId(workflow_id=child.id, run_id=child.first_execution_run_id or ""),
         )
+        self._child = child
+        if self._memory.paused is not None and attempt.paused is None:
+            await child.signal("pause", self._memory.paused)
         self._show(f"{task.operation} is running: attempt {attempt.number} of generation {task.generation}")
         overtaking = asyncio.create_task(self._overtake(child, task, kind))
         try:
             await child
         except ChildWorkflowError as error:
-            if is_cancelled_exception(error):
+            if is_cancelled_exception(error) or isinstance(error.cause, TerminatedError):
                 if workflow.cancellation_reason() is not None:
                     raise
-                return FlowOutcome(canceled=True), "canceled"
+                if self._overtaken:
+                    return FlowOutcome(canceled=True), ""
+                ended = "terminated" if isinstance(error.cause, TerminatedError) else "canceled"
+                return await self._outcome_of(child.id), f"{self._canceled or ended}"
             outcome = failed_outcome(error.cause) if error.cause else None
             return outcome or FlowOutcome(), str(error.cause or error)
         finally:
@@ -251,6 +316,8 @@ class ShootLifecycle:
             await workflow.wait_condition(lambda: self._woken)
             self._woken = False
             view = await self._look()
+            if view is not None and await self._repair_as_asked(view):
+                continue
             if decision.overtakes(view, task.generation, kind):
                 break
         self._show(f"{task.operation} is running; what is newer waits for it to end or to meet an error")
@@ -261,6 +328,7 @@ class ShootLifecycle:
             self._progress.child,
             **options.follow("Wait for the operation to end or to meet an error"),
         )
+        self._overtaken = True
         child.cancel("a newer wish is there")
 
     async def _finish(
@@ -272,6 +340,11 @@ class ShootLifecycle:
             state = decision.state_after_failure(failed, started.retry_cycle_start, workflow.now())
             names = ", ".join(each.name for each in failed)
             text = f"{task.operation} failed in {names}." if names else f"{task.operation} failed: {message}"
+            if outcome.canceled:
+                state, text = (
+                    "Failed",
+                    f"{task.operation} was ended: {message}. What is finished is kept: retry goes on.",
+                )
         await workflow.execute_activity_method(
             ShootActivities.finish_operation,
             FinishOperation(
@@ -286,6 +359,124 @@ class ShootLifecycle:
         )
         if outcome is None:
             self._memory = self._memory.model_copy(update={"outcome": FlowOutcome()})
+
+    # Repairing
+
+    def _remember(self, **changes: Any) -> None:
+        self._memory = self._memory.model_copy(update=changes)
+
+    def _note(self, repair: Repair, attempt: int = 0) -> None:
+        """Have an attempt start with it; the next one if none is named."""
+        outcome = self._memory.outcome
+        repair = repair.model_copy(update={"attempt": attempt or self._memory.attempts + 1})
+        self._remember(outcome=outcome.model_copy(update={"repairs": (*outcome.repairs, repair)}))
+
+    async def _repair_as_asked(self, view: ShootView) -> bool:
+        """Do what annotations ask for; whether there was any."""
+        for repair in view.repairs:
+            if refusal := self._refusal(repair):
+                await self._record(repair.model_copy(update={"at": workflow.now()}), refusal)
+            else:
+                await self._repair(repair)
+        return bool(view.repairs)
+
+    async def _repair(self, repair: Repair) -> str:
+        """Do it and tell of it; why a running flow refuses it, or empty."""
+        made = repair.model_copy(update={"at": workflow.now()})
+        child, refusal = self._child, ""
+        match made.action:
+            case Action.RETRY:
+                if made.task:
+                    self._note(made)
+                self._remember(requested=(*self._memory.requested, OPERATION_RETRY))
+            case Action.SKIP | Action.PROVIDE if child is not None:
+                refusal = await workflow.execute_activity_method(
+                    ShootActivities.edit_flow,
+                    EditFlow(flow=FlowId(workflow_id=child.id, run_id=child.first_execution_run_id or ""), repair=made),
+                    **options.garden_call(f"{made.action} {made.task}"),
+                )
+            case Action.SKIP | Action.PROVIDE:
+                self._note(made)
+            case Action.RESET | Action.CANCEL if child is not None:
+                await self._record(made, "")  # first: who reads annotations ends with the child
+                self._canceled = made
+                child.cancel(f"{made}")
+                return ""
+            case Action.RESET:
+                self._note(made)
+                self._remember(requested=(*self._memory.requested, OPERATION_RETRY))
+            case Action.PAUSE:
+                self._remember(paused=made)
+                if child is not None:
+                    await child.signal("pause", made)
+            case Action.RESUME:
+                self._remember(paused=None)
+                if child is not None:
+                    await child.signal("resume", made)
+        await self._record(made, refusal)
+        return refusal
+
+    async def _record(self, repair: Repair, refused: str) -> None:
+        await workflow.execute_activity_method(
+            ShootActivities.record_repair,
+            RecordRepair(shoot=self._shoot, repair=repair, refused=refused),
+            **options.garden_call(f"Tell of {repair.action}"),
+        )
+
+    def _refusal(self, repair: Repair) -> str:
+        """Why this cannot be done now; empty if it can."""
+        if fault := repair.fault:
+            return fault
+        running, paused = self._child is not None, self._memory.paused
+        if self._operating and not running:
+            return f"an operation of Shoot {self._shoot} is about to start or to end: ask again in a moment"
+        match repair.action:
+            case Action.PAUSE:
+                return f"Shoot {self._shoot} is paused already: {paused}" if paused else ""
+            case Action.RESUME:
+                return "" if paused else f"Shoot {self._shoot} is not paused"
+            case Action.CANCEL:
+                return "" if running else f"no operation of Shoot {self._shoot} runs"
+        if repair.task and (unknown := self._graph().unknown(repair.task)):
+            return unknown
+        if running:
+            if repair.action is not Action.RETRY:
+                return ""
+            return (
+                f"{self._progress.operation} of Shoot {self._shoot} is running; `reset` puts it back to before a task"
+            )
+        if refusal := self._nothing_to_retry():
+            return refusal
+        finished = {each.name for each in self._memory.outcome.finished}
+        if repair.action.by_hand and repair.task in finished:
+            return f"task {repair.task} is finished already; `reset` makes it run again"
+        return ""
+
+    def _nothing_to_retry(self) -> str:
+        outcome = self._memory.outcome
+        if outcome.failed or outcome.canceled:
+            return ""
+        return f"nothing to retry: no operation of Shoot {self._shoot} has failed or was canceled in this generation"
+
+    def _graph(self) -> Flow:
+        """The graph of the running operation, or of the last one, for its tasks' names."""
+        operation, kind = self._memory.operation or OperationType.RECONCILE, self._memory.flow or FlowKind.RECONCILE
+        task = ShootTask(shoot=self._shoot, technical_id="", seed="", generation=0, operation=operation)
+        return _GRAPHS[kind](FlowInput(task=task, facts=self._memory.facts))
+
+    async def _outcome_of(self, workflow_id: str) -> FlowOutcome:
+        """That of an operation which somebody ended; empty if nobody can tell in time."""
+        try:
+            outcome: FlowOutcome = await workflow.execute_activity_method(
+                ShootActivities.read_outcome,
+                FlowId(workflow_id=workflow_id, run_id=""),
+                **options.bounded(options.garden_call("Read the outcome"), minutes=2),
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            outcome = FlowOutcome()
+        return outcome.model_copy(update={"canceled": True})
 
     # Looking and resting
 

@@ -184,7 +184,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("delete_internal_dns", after=["hibernate_control_plane"], unless=awake, **wait(minutes=2))
 
     # What no task named is not needed any more; only after everything else (invariant 12).
-    add("cleanup_secrets", after=EVERYTHING, argument=cleanup_argument(flow, request.task))
+    add("cleanup_secrets", after=EVERYTHING, argument=cleanup_argument(flow, request.task), only_if_whole=True)
     return flow
 
 

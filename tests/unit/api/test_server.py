@@ -256,3 +256,36 @@ def test_whole_numbers_are_written_without_a_fraction():
     [change] = patch({}, {"spec": {"rates": [-1.0, 0.5], "nested": {"limit": 2.0}}})
 
     assert json.dumps(change["value"]) == '{"rates": [-1, 0.5], "nested": {"limit": 2}}'
+
+
+async def test_repairing_an_operation_needs_a_right_of_its_own(client, garden):
+    """Who skips a task decides that the cluster is well without it; owners cannot know that."""
+    stored = complete(bound=True).to_wire()
+    wanted = complete(bound=True).to_wire()
+    wanted["metadata"]["annotations"]["repair.shoot.gardener.cloud/skip"] = "wait_worker:it is broken"
+    assert (await ask(client, "/validate", "UPDATE", wanted, stored))["allowed"]
+    garden.denied.add(("repair", "shoots"))
+    response = await ask(client, "/validate", "UPDATE", wanted, stored)
+    assert response["status"]["code"] == 403
+    assert "user alice may not repair shoots; operators may" in response["status"]["message"]
+    assert (await ask(client, "/validate", "UPDATE", wanted, wanted))["allowed"], "it is there already"
+    assert (await ask(client, "/validate", "UPDATE", stored, wanted))["allowed"], "taking it away repairs nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("skip", "wait_worker", "must be like TASK:REASON"),
+        ("skip", "wait_worker:", "skip needs a reason"),
+        ("reset", ":because", "reset needs the name of a task"),
+        ("cancel", "", "cancel needs a reason"),
+        ("provide", "wait_worker:ok", 'must be like {"task"'),
+    ],
+)
+async def test_repairs_that_say_too_little_are_refused(client, name, text, fault):
+    stored, wanted = complete(bound=True).to_wire(), complete(bound=True).to_wire()
+    wanted["metadata"]["annotations"][f"repair.shoot.gardener.cloud/{name}"] = text
+    response = await ask(client, "/validate", "UPDATE", wanted, stored)
+    assert response["status"]["code"] == 422
+    assert f"metadata.annotations[repair.shoot.gardener.cloud/{name}]" in response["status"]["message"]
+    assert fault in response["status"]["message"]

@@ -1,5 +1,6 @@
 """What a Shoot's owner may leave out."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -190,3 +191,28 @@ def test_a_confined_change_of_a_failed_shoot_asks_maintenance_to_retry_it(confin
     edited.spec.kubernetes.version = "1.36.3"
     default_shoot(edited, stored, around())
     assert ("maintenance.shoot.gardener.cloud/needs-retry-operation" in edited.metadata.annotations) is wanted
+
+
+def test_who_asks_for_a_repair_is_ours_to_say():
+    skip, by = "repair.shoot.gardener.cloud/skip", "repair.shoot.gardener.cloud/by"
+    stored = complete()
+    asked = Shoot.of(stored.to_wire())
+    asked.metadata.annotations |= {skip: "wait_worker:broken", by: "mallory"}
+    default_shoot(asked, stored, around())
+    assert asked.metadata.annotations[by] == "alice"
+    touched = Shoot.of(asked.to_wire())
+    touched.metadata.annotations |= {"mine": "1"}
+    default_shoot(touched, asked, replace(around(), user="bob"))
+    assert touched.metadata.annotations[by] == "alice", "bob has asked for nothing"
+    done = Shoot.of(stored.to_wire())
+    done.metadata.annotations |= {by: "alice"}
+    default_shoot(done, asked, around())
+    assert by not in done.metadata.annotations
+
+
+def test_who_retries_is_said_too():
+    stored = complete()
+    retried = Shoot.of(stored.to_wire())
+    retried.metadata.annotations["gardener.cloud/operation"] = "retry"
+    default_shoot(retried, stored, around())
+    assert retried.metadata.annotations["repair.shoot.gardener.cloud/by"] == "alice"

@@ -13,7 +13,16 @@ from activities.garden.shoots import ShootActivities, _lost_its_worker, _stands_
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from api import resources
-from api.flows import FailedTask, FinishOperation, FlowProgress, Refusal, ShootRules, StartedOperation, StartOperation
+from api.flows import (
+    FailedTask,
+    FinishOperation,
+    FlowProgress,
+    RecordRepair,
+    Refusal,
+    ShootRules,
+    StartedOperation,
+    StartOperation,
+)
 from api.operations import OperationType, ShootRef
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 
@@ -365,3 +374,35 @@ async def test_an_end_that_is_recorded_twice_advances_a_rotation_once() -> None:
     await world.finish(started, "Succeeded")
     status = await world.finish(started, "Succeeded")
     assert status["credentials"]["rotation"]["certificateAuthorities"]["phase"] == "WaitingForWorkersRollout"
+
+
+async def test_an_intervention_is_told_once_and_its_annotation_taken_away() -> None:
+    name, by = "repair.shoot.gardener.cloud/skip", "repair.shoot.gardener.cloud/by"
+    world = World(annotations={name: "wait_worker:broken", by: "olga", "mine": "kept"})
+    view = await world.activities.look_at_shoot(REF)
+    assert view is not None
+    [wish] = view.repairs
+    made = wish.model_copy(update={"at": datetime(2026, 1, 1, tzinfo=UTC)})
+    for _ in range(2):
+        await ActivityEnvironment().run(world.activities.record_repair, RecordRepair(shoot=REF, repair=made))
+
+    assert (await world.shoot())["metadata"]["annotations"] == {"mine": "kept"}
+    assert world.garden.events() == [("RepairSkip", "olga skipped wait_worker: broken")]
+
+
+async def test_a_refused_intervention_is_told_with_the_reason() -> None:
+    world = World(annotations={"repair.shoot.gardener.cloud/cancel": "night"})
+    view = await world.activities.look_at_shoot(REF)
+    assert view is not None
+    request = RecordRepair(shoot=REF, repair=view.repairs[0], refused="no operation runs")
+    await ActivityEnvironment().run(world.activities.record_repair, request)
+
+    assert world.garden.events() == [("RepairRefused", "cancel, asked for by somebody, is refused: no operation runs")]
+    assert not (await world.shoot())["metadata"]["annotations"]
+
+
+async def test_who_retried_is_told_and_taken_away_with_the_annotation() -> None:
+    world = World(annotations={"gardener.cloud/operation": "retry", "repair.shoot.gardener.cloud/by": "olga"})
+    await world.start(consume=("retry",), asked_by="olga")
+    assert ("RepairRetry", "olga retried") in world.garden.events()
+    assert not (await world.shoot())["metadata"]["annotations"]

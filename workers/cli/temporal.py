@@ -1,0 +1,74 @@
+"""How commands of the CLI talk to Temporal: their options, the connection, and what a failure says."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from temporalio.client import Client, RPCError
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DefaultFailureConverterWithEncodedAttributes
+
+from workers.cli.connection import landscape_facts
+from workers.cli.flow_view import RemoteCodec
+from workers.codec import CodecError, data_converter
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where Temporal is, and how its payloads are read."""
+
+    address: str
+    namespace: str
+    codec_key: Path | None
+    codec_endpoint: str | None
+
+    async def connect(self) -> Client:
+        if self.codec_key is not None:
+            converter = data_converter(self.codec_key)
+        else:
+            converter = replace(
+                pydantic_data_converter,
+                payload_codec=RemoteCodec(self.codec_endpoint) if self.codec_endpoint else None,
+                failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
+            )
+        return await Client.connect(self.address, namespace=self.namespace, data_converter=converter)
+
+
+def connected(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of every command that talks to Temporal."""
+    for option in (
+        click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True),
+        click.option("--codec-endpoint", help="Reads encrypted histories; default: the landscape's."),
+        click.option(
+            "--codec-key", type=click.Path(path_type=Path, dir_okay=False), help="Key file, in place of the endpoint."
+        ),
+        click.option("--temporal-namespace", default="default", show_default=True),
+        click.option("--temporal-address", help="HOST:PORT; default: the landscape's."),
+    ):
+        command = option(command)
+    return command
+
+
+def connection_of(
+    temporal_address: str | None, temporal_namespace: str, codec_key: Path | None, codec_endpoint: str | None
+) -> Connection:
+    if temporal_address is None:
+        facts = landscape_facts()["temporal"]
+        temporal_address = facts["address"]
+        codec_endpoint = codec_endpoint or facts.get("codec")
+    return Connection(temporal_address, temporal_namespace, codec_key, codec_endpoint)
+
+
+def run_async(work: "Coroutine[Any, Any, T] | Awaitable[T]") -> T:
+    async def run() -> T:
+        return await work
+
+    try:
+        return asyncio.run(run())
+    except (CodecError, RPCError, RuntimeError, OSError) as error:
+        raise click.ClickException(f"asking Temporal: {error}") from None
