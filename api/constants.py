@@ -39,6 +39,8 @@ OPERATION_ROLLOUT_WORKERS = "rollout-workers"
 OPERATION_ROTATE_ROLLOUT_WORKERS = "rotate-rollout-workers"
 MAINTENANCE_OPERATION = "maintenance.gardener.cloud/operation"
 TIMESTAMP = "gardener.cloud/timestamp"
+CERTIFICATE_ISSUERS = "credentials.gardener.cloud/certificate-issuers"
+"""Annotation of a Node: by whom its certificates are issued, as its node agent finds them on the machine."""
 
 # Repair of operations, by annotations of a Shoot; this project's own.
 REPAIR_PREFIX = "repair.shoot.gardener.cloud/"

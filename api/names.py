@@ -38,6 +38,11 @@ def backup_entry_name(task: ShootTask) -> str:
     return f"{task.technical_id}--{task.shoot.uid}"
 
 
+def issued_kubeconfigs(shoot: str) -> str:
+    """ConfigMap in the project's namespace: who got a kubeconfig of a Shoot, and until when it is valid."""
+    return f"{shoot}.issued-kubeconfigs"
+
+
 def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
     """Key of a pool's node configuration: a new key means new machines.
 

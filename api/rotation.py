@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pydantic import Field
+
 from api.model import ApiModel
+from api.operations import ShootRef
 
 Status = Mapping[str, Any]
 """``Shoot.status.credentials.rotation``."""
 
-OLD_CREDENTIALS_UNUSED = "OldCredentialsUnused"
-"""Constraint of a Shoot while a rotation waits to be completed: whether nobody known needs the old credentials."""
 FORCED_COMPLETION = "credentials.gardener.cloud/forced-completion"
 """Annotation of a Shoot: why old credentials go although somebody needs them."""
 ROLLOUT = "rotate-rollout-workers"
@@ -53,6 +54,11 @@ class Phase(StrEnum):
         return self in (Phase.NONE, Phase.COMPLETED)
 
     @property
+    def in_progress(self) -> bool:
+        """Whether a reconcile runs, or is repeated until it succeeds."""
+        return self.preparing or self is Phase.COMPLETING
+
+    @property
     def preparing(self) -> bool:
         """Whether new credentials are being made and spread."""
         return self in (Phase.PREPARING, Phase.PREPARING_WITHOUT_WORKERS_ROLLOUT)
@@ -72,6 +78,11 @@ class Verb(StrEnum):
         return self is not Verb.COMPLETE
 
 
+COMPLETION = {
+    Kind.CERTIFICATE_AUTHORITIES: "rotate-ca-complete",
+    Kind.SERVICE_ACCOUNT_KEY: "rotate-serviceaccount-key-complete",
+    Kind.ETCD_ENCRYPTION_KEY: "rotate-etcd-encryption-key-complete",
+}
 _TITLES = {
     Kind.CERTIFICATE_AUTHORITIES: "certificate authorities",
     Kind.SERVICE_ACCOUNT_KEY: "service account key",
@@ -120,6 +131,91 @@ class ActiveRotation(ApiModel):
     """Worker pools whose machines are of before the start."""
 
 
+class RotationInput(ApiModel):
+    """One rotation of one Shoot's credentials, from its start to its end."""
+
+    shoot: ShootRef
+    kind: Kind
+    initiated: str
+    """RFC 3339, in seconds: names the rotation among those of its kind."""
+    seen: Phase = Phase.NONE
+    """The phase that an earlier run of the workflow saw last."""
+
+
+class RotationView(ApiModel):
+    """What a rotation's workflow sees of its Shoot."""
+
+    seed: str = ""
+    technical_id: str = ""
+    rotation: ActiveRotation | None = None
+    """None: it is over, another one has begun, or the Shoot is gone."""
+    owners_turn: bool = True
+    """Nothing happens until somebody asks for it."""
+
+
+class User(ApiModel):
+    """Somebody who needs the old credentials."""
+
+    who: str
+    """Kind and name: ``node machine-1``."""
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.who} {self.why}"
+
+
+class Survey(ApiModel):
+    """Who still needs the old credentials, as far as can be known."""
+
+    users: tuple[User, ...] = ()
+
+    def __str__(self) -> str:
+        shown = "; ".join(map(str, self.users[:_SHOWN]))
+        more = len(self.users) - _SHOWN
+        return f"{shown}; and {more} more" if more > 0 else shown
+
+
+class SurveyRequest(ApiModel):
+    """Ask who still needs the old credentials."""
+
+    shoot: ShootRef
+    technical_id: str
+    seed: str
+    kind: Kind
+
+
+class SurveyReport(ApiModel):
+    """Ask to write into the Shoot what a survey found."""
+
+    shoot: ShootRef
+    kind: Kind
+    survey: Survey
+
+
+class RotationStep(ApiModel):
+    """Ask for the next operation of a rotation."""
+
+    shoot: ShootRef
+    kind: Kind
+    phase: Phase
+    """In which it is in order; in another one it was done before."""
+    operation: str
+    forced: str = ""
+    """Why old credentials go although somebody needs them, and who says so."""
+
+
+class CompleteRotation(ApiModel):
+    """Somebody's second word."""
+
+    by: str = ""
+    force: bool = False
+    reason: str = Field(default="", max_length=500)
+
+
+_SHOWN = 10
+
+
 @dataclass(frozen=True)
 class RotationFacts:
     """What of a Shoot, beside its rotations, they go by."""
@@ -149,6 +245,11 @@ class RotationFacts:
         )
 
 
+def constraint_of(kind: Kind) -> str:
+    """Constraint of a Shoot while a rotation waits to be completed: whether nobody known needs what is old."""
+    return f"Old{kind[0].upper()}{kind[1:]}Unused"
+
+
 def status_of(shoot: Mapping[str, Any]) -> Status:
     """``status.credentials.rotation`` of a Shoot as the API has it."""
     found: Status = ((shoot.get("status") or {}).get("credentials") or {}).get("rotation") or {}
@@ -162,17 +263,22 @@ def phase_of(rotation: Status, kind: Kind) -> Phase:
 
 def active(rotation: Status) -> tuple[ActiveRotation, ...]:
     """The rotations that are under way."""
-    return tuple(
-        ActiveRotation(
-            kind=kind,
-            phase=phase,
-            initiated=rotation[kind]["lastInitiationTime"],
-            initiation_finished=rotation[kind].get("lastInitiationFinishedTime") or "",
-            automatic=bool(rotation[kind].get("autoCompleteAfterPrepared")),
-            pending_pools=tuple(each["name"] for each in rotation[kind].get("pendingWorkersRollouts") or ()),
-        )
-        for kind in PHASED
-        if not (phase := phase_of(rotation, kind)).idle
+    found = [_phased(rotation, kind) for kind in PHASED if not phase_of(rotation, kind).idle]
+    ssh = rotation.get(Kind.SSH_KEYPAIR)
+    if ssh and (ssh.get("lastCompletionTime") or "") < ssh["lastInitiationTime"]:
+        found.append(ActiveRotation(kind=Kind.SSH_KEYPAIR, phase=Phase.PREPARING, initiated=ssh["lastInitiationTime"]))
+    return tuple(found)
+
+
+def _phased(rotation: Status, kind: Kind) -> ActiveRotation:
+    state = rotation[kind]
+    return ActiveRotation(
+        kind=kind,
+        phase=phase_of(rotation, kind),
+        initiated=state["lastInitiationTime"],
+        initiation_finished=state.get("lastInitiationFinishedTime") or "",
+        automatic=bool(state.get("autoCompleteAfterPrepared")),
+        pending_pools=tuple(each["name"] for each in state.get("pendingWorkersRollouts") or ()),
     )
 
 
@@ -253,6 +359,18 @@ def succeed(rotation: Status, facts: RotationFacts, now: str) -> dict[str, Any]:
     if ssh and (ssh.get("lastCompletionTime") or "") < ssh["lastInitiationTime"]:
         new[Kind.SSH_KEYPAIR] = {**ssh, "lastCompletionTime": now}
     return new
+
+
+def view_of(shoot: Mapping[str, Any], kind: Kind, initiated: str) -> RotationView:
+    """A rotation as its Shoot shows it."""
+    status, facts = shoot.get("status") or {}, RotationFacts.of_shoot(shoot)
+    found = next((each for each in active(status_of(shoot)) if each.kind is kind and each.initiated == initiated), None)
+    return RotationView(
+        seed=status.get("seedName") or "",
+        technical_id=status.get("technicalID") or "",
+        rotation=found,
+        owners_turn=found is None or found.phase.in_progress or needs_another_word(found, facts),
+    )
 
 
 def needs_another_word(each: ActiveRotation, facts: RotationFacts) -> bool:

@@ -27,6 +27,7 @@ from workers.runtime import (
     load_config,
     run_until_signal,
 )
+from workers.watchers.rotations import RotationWatcher
 from workers.watchers.shoots import ShootWatcher
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
@@ -85,6 +86,7 @@ async def run(config_path: str) -> None:
                 config.leader_election,
                 "gardener-controller-manager",
                 ShootWatcher(caches, temporal).run(),
+                RotationWatcher(caches, temporal).run(),
                 run_project_controller(garden, caches),
                 run_reference_controllers(garden, caches),
             ),

@@ -5,6 +5,7 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.garden.rotation import GardenRotationActivities
 from activities.garden.shoots import ShootActivities
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
@@ -50,7 +51,7 @@ def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..
 
 def garden_activities(garden: KubeClient, caches: Caches, rules: ShootRules) -> list[Callable[..., Any]]:
     """Activities of queue ``garden``."""
-    return _activities_of(ShootActivities(garden, caches, rules))
+    return _activities_of(ShootActivities(garden, caches, rules), GardenRotationActivities(garden, caches))
 
 
 def _activities_of(*owners: object) -> list[Callable[..., Any]]:

@@ -62,6 +62,17 @@ def survey(queue: str) -> ActivityConfig:
     )
 
 
+def look(queue: str, summary: str) -> ActivityConfig:
+    """A look at a seed and its shoot beside their operations; it waits for the seed as long as it takes."""
+    return ActivityConfig(
+        task_queue=queue,
+        summary=summary,
+        start_to_close_timeout=timedelta(minutes=2),
+        heartbeat_timeout=HEARTBEAT,
+        retry_policy=RETRY,
+    )
+
+
 def wait(minutes: float) -> ActivityConfig:
     """Waiting for an object of a seed or shoot on the worker's cache; minutes by spec/flows.md 2 and 3.
 

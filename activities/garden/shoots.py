@@ -148,9 +148,13 @@ class ShootActivities:
 
     @activity.defn
     async def await_earlier_operations(self, shoot: ShootRef) -> None:
-        """Return once no operation of this Shoot runs that an earlier, terminated lifecycle has left."""
+        """Return once no operation of this Shoot runs that an earlier, terminated lifecycle has left.
+
+        Rotations of credentials are none: they outlive many.
+        """
+        lifecycle = f"shoot/{shoot.namespace}/{shoot.name}/{shoot.uid}"
         query = (
-            f'WorkflowId STARTS_WITH "shoot/{shoot.namespace}/{shoot.name}/{shoot.uid}/" '
+            f'WorkflowId STARTS_WITH "{lifecycle}/" AND WorkflowId NOT STARTS_WITH "{lifecycle}/rotate-" '
             'AND ExecutionStatus = "Running"'
         )
         while True:
@@ -184,8 +188,11 @@ class ShootActivities:
         finalizers = list(metadata.get("finalizers") or ())
         if constants.FINALIZER not in finalizers and "deletionTimestamp" not in metadata:
             change["finalizers"] = [*finalizers, constants.FINALIZER]
-        if annotation := _without_operations(metadata.get("annotations") or {}, request.consume):
-            change["annotations"] = annotation
+        annotations = metadata.get("annotations") or {}
+        if annotation := _without_operations(annotations, request.consume):
+            # The reason of a completion is of this one alone.
+            forced = {rotation.FORCED_COMPLETION: None} if rotation.FORCED_COMPLETION in annotations else {}
+            change["annotations"] = {**annotation, **forced}
         if not change:
             return live
         change["resourceVersion"] = metadata["resourceVersion"]
@@ -231,6 +238,7 @@ class ShootActivities:
             "lastErrors": errors or None,
             **({} if deleting else {"seedName": seed}),
             **_rotation_change(live, rotations),
+            **_constraint_change(status, rotations),
         }
         await self._patch_status(request.shoot, change, version=metadata["resourceVersion"])
         task = ShootTask(
@@ -726,6 +734,18 @@ def _rotation_change(live: Mapping[str, Any], rotations: Mapping[str, Any]) -> d
     """Part of a status patch; empty if no rotation goes on."""
     patch = rotation.patch_of(rotation.status_of(live), rotations)
     return {"credentials": {"rotation": patch}} if patch else {}
+
+
+def _constraint_change(status: Mapping[str, Any], rotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what was said of users of old credentials that nobody waits for any more."""
+    over = {
+        rotation.constraint_of(kind)
+        for kind in rotation.PHASED
+        if rotation.phase_of(rotations, kind) is not rotation.Phase.PREPARED
+    }
+    known = status.get("constraints") or []
+    left = [each for each in known if each["type"] not in over]
+    return {"constraints": left} if len(left) < len(known) else {}
 
 
 def _operations(annotations: Mapping[str, str]) -> tuple[str, ...]:

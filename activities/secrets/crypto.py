@@ -1,5 +1,7 @@
 """Keys and certificates as PEM. Nothing here knows Kubernetes."""
 
+import base64
+import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,6 +73,14 @@ def private_pem(key: PrivateKey) -> bytes:
 def public_pem(key: PrivateKey) -> bytes:
     """SubjectPublicKeyInfo PEM (``PUBLIC KEY``)."""
     return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def key_id(public: bytes) -> str:
+    """What Kubernetes calls a key in the headers of tokens: base64url of the SHA-256 of its DER."""
+    der = serialization.load_pem_public_key(public).public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return base64.urlsafe_b64encode(hashlib.sha256(der).digest()).decode().rstrip("=")
 
 
 def public_ssh(key: PrivateKey) -> bytes:

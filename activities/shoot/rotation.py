@@ -6,7 +6,7 @@ Names, labels and their order: spec/credentials.md 4 to 6.
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
@@ -17,12 +17,15 @@ from activities.kube.cache import Cache
 from activities.kube.client import KubeClient
 from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import AlreadyExists, NotFound
+from activities.secrets import crypto
 from activities.secrets.manager import SecretsManager, Which
 from activities.secrets.rotation import Rotation
+from activities.shoot import survey
 from api import resources
+from api.names import issued_kubeconfigs
 from api.operations import ShootTask, TaskResult
 from api.resources import Resource
-from api.rotation import Kind, status_of
+from api.rotation import Kind, Survey, SurveyRequest, User, status_of
 
 CA_BUNDLE_NAME = "credentials.gardener.cloud/ca-bundle-name"
 """Label of a namespace's root CA: the bundle of the control plane that it was seen to hold."""
@@ -101,6 +104,65 @@ class RotationActivities:
         shoot = await self._clusters.shoot(task.technical_id)
         patch = {"metadata": {"labels": {CA_BUNDLE_NAME: bundle}}}
         await shoot.patch(resources.CONFIG_MAP, ROOT_CA, metadata["namespace"], patch)
+
+    # Who needs what is old
+
+    @activity.defn
+    async def find_users_of_old_credentials(self, request: SurveyRequest) -> Survey:
+        """Nodes, tokens, namespaces, extensions and kubeconfigs that the completion of a rotation would cut off."""
+        view = await self._clusters.cluster(request.technical_id)
+        secrets = await SecretsManager.load(
+            self._clusters.seed, namespace=request.technical_id, rotation=Rotation.of_shoot(view.shoot)
+        )
+        shoot = await self._clusters.shoot(request.technical_id)
+        match request.kind:
+            case Kind.CERTIFICATE_AUTHORITIES:
+                found = await self._users_of_old_authorities(request, view, secrets, shoot)
+            case Kind.SERVICE_ACCOUNT_KEY:
+                found = await self._users_of_old_token_key(request, secrets, shoot)
+            case _:
+                found = []
+        return Survey(users=tuple(found))
+
+    async def _users_of_old_authorities(
+        self, request: SurveyRequest, view: ClusterView, secrets: SecretsManager, shoot: KubeClient
+    ) -> list[User]:
+        seed, namespace = self._clusters.seed, request.technical_id
+        bundle = secrets.get("ca").data["bundle.crt"].decode()
+        issuers = {"client": secrets.get("ca-client", Which.CURRENT).name}
+        if not view.workerless:
+            issuers["serving"] = secrets.get("ca-kubelet", Which.CURRENT).name
+        nodes, published, accesses, extensions, issued = await asyncio.gather(
+            shoot.list(resources.NODE),
+            shoot.list(resources.CONFIG_MAP, fields=f"metadata.name={ROOT_CA}"),
+            seed.list(resources.SECRET, namespace, labels=_TOKEN_SECRETS),
+            _extensions(seed, namespace),
+            self._clusters.garden.find(
+                resources.CONFIG_MAP, issued_kubeconfigs(request.shoot.name), request.shoot.namespace
+            ),
+        )
+        now = datetime.now(UTC)
+        return [
+            *survey.nodes(nodes, issuers),
+            *survey.namespaces(published, bundle),
+            *survey.kubeconfigs_of_ours(accesses, bundle),
+            *survey.extensions(extensions, status_of(view.shoot)[Kind.CERTIFICATE_AUTHORITIES]["lastInitiationTime"]),
+            *survey.issued_kubeconfigs((issued or {}).get("data") or {}, issuers["client"], now),
+        ]
+
+    async def _users_of_old_token_key(
+        self, request: SurveyRequest, secrets: SecretsManager, shoot: KubeClient
+    ) -> list[User]:
+        key = secrets.get("service-account-key", Which.CURRENT)
+        ours, theirs, accounts = await asyncio.gather(
+            self._clusters.seed.list(resources.SECRET, request.technical_id, labels=_TOKEN_SECRETS),
+            shoot.list(resources.SECRET, fields=f"type={_TOKEN}"),
+            shoot.list(resources.SERVICE_ACCOUNT, labels=f"{KEY_NAME}={key.name}"),
+        )
+        return [
+            *survey.tokens_of_ours(ours, key.name),
+            *survey.static_tokens(theirs, accounts, crypto.key_id(key.data["id_rsa.pub"])),
+        ]
 
     # The key that signs service accounts' tokens
 
@@ -264,6 +326,18 @@ class RotationActivities:
         return await SecretsManager.load(
             self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
         )
+
+
+async def _extensions(seed: KubeClient, namespace: str) -> list[dict[str, Any]]:
+    kinds = (
+        resources.CONTROL_PLANE,
+        resources.INFRASTRUCTURE,
+        resources.NETWORK,
+        resources.WORKER,
+        resources.EXTENSION,
+    )
+    found = await asyncio.gather(*(seed.list(kind, namespace) for kind in kinds))
+    return [item for items in found for item in items]
 
 
 async def _create_token_secret(shoot: KubeClient, account: Mapping[str, Any], name: str) -> None:

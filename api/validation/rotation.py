@@ -8,7 +8,6 @@ from api.rotation import (
     CREDENTIALS_START,
     CREDENTIALS_START_WITHOUT_ROLLOUT,
     FORCED_COMPLETION,
-    OLD_CREDENTIALS_UNUSED,
     PHASED,
     ROLLING,
     SINGLE,
@@ -16,6 +15,7 @@ from api.rotation import (
     Phase,
     RotationFacts,
     Verb,
+    constraint_of,
     is_operation,
     phase_of,
     pools_of,
@@ -79,7 +79,7 @@ def _faults(operation: str, shoot: Mapping[str, Any], rotation: Mapping[str, Any
         if phase is not Phase.PREPARED:
             faults.append(f"the rotation of the {kind.words} is {phase or 'not started'}, must be {Phase.PREPARED}")
     if completes and not faults:
-        faults += _users_of_old(shoot)
+        faults += _users_of_old(shoot, completes)
     return faults
 
 
@@ -117,17 +117,17 @@ def _rollout_faults(pools: Sequence[str], rotation: Mapping[str, Any], facts: Ro
     return faults
 
 
-def _users_of_old(shoot: Mapping[str, Any]) -> list[str]:
+def _users_of_old(shoot: Mapping[str, Any], kinds: Sequence[Kind]) -> list[str]:
     """What the last survey found; it may be passed over with a reason."""
     if (shoot["metadata"].get("annotations") or {}).get(FORCED_COMPLETION, "").strip():
         return []
-    for each in (shoot.get("status") or {}).get("constraints") or ():
-        if each["type"] == OLD_CREDENTIALS_UNUSED and each["status"] == "False":
-            return [
-                f"{each['message']}; look with `gardener credentials status`, "
-                f"or say in annotation {FORCED_COMPLETION} why they may be left behind"
-            ]
-    return []
+    types = set(map(constraint_of, kinds))
+    return [
+        f"{each['message']}; look with `gardener credentials status`, "
+        f"or say in annotation {FORCED_COMPLETION} why they may be left behind"
+        for each in (shoot.get("status") or {}).get("constraints") or ()
+        if each["type"] in types and each["status"] == "False"
+    ]
 
 
 def _combinations(asked: Sequence[str], elsewhere: Sequence[str], facts: RotationFacts) -> list[str]:

@@ -2,8 +2,11 @@
 
 import asyncio
 import base64
+import contextlib
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 import yaml
@@ -14,8 +17,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError, NotFound
+from activities.kube.errors import AlreadyExists, ApiError, NotFound
 from api import resources
+from api.names import issued_kubeconfigs
 from workers.cli.connection import (
     SYSTEM_RESOLVER,
     Reach,
@@ -80,8 +84,48 @@ async def admin_kubeconfig(
     certificate, key = client_certificate(
         base64.b64decode(signer["data"]["ca.crt"]), base64.b64decode(signer["data"]["ca.key"]), expiration
     )
+    await record_kubeconfig(garden, live, certificate)
     reached = [(each["name"], reach(each["url"])) for each in shown]
     return kubeconfig_of(f"{namespace}--{name}", reached, bundle["data"]["ca.crt"], certificate, key), reached[0][1].how
+
+
+async def record_kubeconfig(garden: KubeClient, shoot: Mapping[str, Any], certificate: bytes) -> None:
+    """Note who got a kubeconfig, by whom it is issued and until when it is valid; forget those that have expired.
+
+    A rotation of the authorities is not completed while somebody would be cut off by it.
+    """
+    issued = x509.load_pem_x509_certificate(certificate)
+    metadata = shoot["metadata"]
+    name, namespace = issued_kubeconfigs(metadata["name"]), metadata["namespace"]
+    now = datetime.now(UTC)
+    known = ((await garden.find(resources.CONFIG_MAP, name, namespace)) or {}).get("data")
+    entry = {
+        "user": _common_name(issued.subject),
+        "issuer": _common_name(issued.issuer),
+        "expires": issued.not_valid_after_utc.isoformat(),
+    }
+    data: dict[str, str | None] = {f"{issued.serial_number:040x}": json.dumps(entry, sort_keys=True)}
+    for serial, text in (known or {}).items():
+        if datetime.fromisoformat(json.loads(text)["expires"]) < now:
+            data[serial] = None
+    if known is None:
+        owner = {"apiVersion": resources.SHOOT.api_version, "kind": "Shoot", "name": metadata["name"]}
+        config_map = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "ownerReferences": [{**owner, "uid": metadata["uid"], "blockOwnerDeletion": False}],
+            },
+        }
+        with contextlib.suppress(AlreadyExists):
+            await garden.create(config_map)
+    await garden.patch(resources.CONFIG_MAP, name, namespace, {"data": data})
+
+
+def _common_name(name: x509.Name) -> str:
+    return str(name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 
 def kubeconfig_of(

@@ -8,6 +8,7 @@ import traceback
 import click
 
 _COMMANDS = {
+    "credentials": ("workers.cli.credentials", "credentials", "Rotate the credentials of a Shoot."),
     "demo": ("workers.cli.demo", "demo", "Bring up the landscape and a first cluster, and show them."),
     "flow": ("workers.cli.flow", "flow", "List, show, explain and repair the flows of a Shoot."),
     "kubeconfig": ("workers.cli.kubeconfig", "kubeconfig", "Print a kubeconfig of a Shoot."),

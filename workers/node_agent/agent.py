@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import json
 import logging
 import random
 import re
@@ -19,6 +20,7 @@ from api import constants
 from api.resources import LEASE, NODE, SECRET
 from workers.node_agent.apply import OWN_UNIT, Applier
 from workers.node_agent.config import NodeAgentConfig
+from workers.node_agent.identity import issuer_of
 from workers.node_agent.init import Credentials
 from workers.node_agent.system import CommandFailed, System
 
@@ -32,6 +34,11 @@ DELAY = "node-agent.gardener.cloud/reconciliation-delay"
 
 _SECRET_KEY = "osc.yaml"
 _KUBELET_BOOTSTRAP = "/var/lib/kubelet/kubeconfig-bootstrap"
+_CERTIFICATES = {
+    "kubelet-client": "/var/lib/kubelet/pki/kubelet-client-current.pem",
+    "kubelet-serving": "/var/lib/kubelet/pki/kubelet-server-current.pem",
+    "node-agent": "/var/lib/gardener-node-agent/credentials/client.crt",
+}
 _AGAIN_SECONDS = 5.0
 _LEASE_SECONDS = 10.0
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
@@ -114,6 +121,7 @@ class NodeAgent:
         self._forget_bootstrap()
         if applied != checksum:
             await self._tell_node(checksum)
+        await self._tell_issuers(node)
         return period
 
     def _still_delayed(self, node: Object | None, checksum: str) -> float:
@@ -138,6 +146,14 @@ class NodeAgent:
             }
         }
         await self._client.patch(NODE, self._node_name, None, patch)
+
+    async def _tell_issuers(self, node: Object) -> None:
+        """Show by whom this machine's certificates are issued: a rotation waits until none is old."""
+        found = {name: issuer for name, path in _CERTIFICATES.items() if (issuer := issuer_of(self._system.path(path)))}
+        told = json.dumps(found, sort_keys=True)
+        if _annotations(node).get(constants.CERTIFICATE_ISSUERS) != told:
+            patch = {"metadata": {"annotations": {constants.CERTIFICATE_ISSUERS: told}}}
+            await self._client.patch(NODE, self._node_name, None, patch)
 
     async def _restart_units(self, node: Object) -> None:
         """Restart what an operator asked for by annotation, once."""

@@ -96,6 +96,19 @@ class Identity:
         return renew_at(begin, end)
 
 
+def issuer_of(path: Path) -> str:
+    """Common name of who issued the certificate in a PEM file; empty if there is none (yet)."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return ""
+    names = certificate.issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""
+
+
 def renew_at(begin: datetime, end: datetime) -> datetime:
     """When 80 % of the validity are over."""
     return begin + (end - begin) * _RENEW_AT

@@ -4,6 +4,7 @@ from workflows.shoot.delete import DeleteShoot
 from workflows.shoot.force_delete import ForceDeleteShoot
 from workflows.shoot.lifecycle import ShootLifecycle
 from workflows.shoot.reconcile import ReconcileShoot
+from workflows.shoot.rotate import ROTATIONS
 
-WORKFLOWS: list[type] = [ShootLifecycle, ReconcileShoot, DeleteShoot, ForceDeleteShoot]
+WORKFLOWS: list[type] = [ShootLifecycle, ReconcileShoot, DeleteShoot, ForceDeleteShoot, *ROTATIONS.values()]
 """To be registered by a worker of queue ``garden``."""

@@ -416,7 +416,12 @@ def test_two_rotations_at_once_are_allowed() -> None:
 
 
 def test_complete_is_refused_while_somebody_needs_the_old_ones() -> None:
-    seen = {"type": "OldCredentialsUnused", "status": "False", "reason": "InUse", "message": "node n-1 needs them"}
+    seen = {
+        "type": "OldCertificateAuthoritiesUnused",
+        "status": "False",
+        "reason": "InUse",
+        "message": "node n-1 needs them",
+    }
     times = {"lastTransitionTime": NOW, "lastUpdateTime": NOW}
     around = {"rotation": {CA: state("Prepared")}, "constraints": [seen | times]}
     assert "node n-1 needs them" in faults(shoot("rotate-ca-complete", **around))

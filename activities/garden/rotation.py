@@ -1,0 +1,174 @@
+"""What a rotation's workflow sees of its Shoot, and says to it."""
+
+import asyncio
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.heartbeat import heartbeating
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from api import constants, resources
+from api.operations import ShootRef
+from api.rotation import (
+    FORCED_COMPLETION,
+    RotationInput,
+    RotationStep,
+    RotationView,
+    SurveyReport,
+    constraint_of,
+    phase_of,
+    status_of,
+    view_of,
+)
+
+_LOOK_AGAIN = 30 * 60.0
+"""Seconds after which a rotation that stands still is shown again: so often is it asked who needs the old ones."""
+_CONFLICTS = 5
+_MESSAGE_LIMIT = 1000
+_REFUSED = frozenset({400, 403, 422})
+MANAGER = "gardener-controller-manager"
+
+
+class GardenRotationActivities:
+    """One instance per controller-manager."""
+
+    def __init__(self, garden: KubeClient, caches: Caches) -> None:
+        self._garden = garden
+        self._caches = caches
+
+    @activity.defn
+    async def await_rotation(self, request: RotationInput) -> RotationView:
+        """The rotation once it is in another phase than was seen last, or after half an hour."""
+        cache = self._caches.of(resources.SHOOT)
+        shoot = request.shoot
+
+        def changed(live: dict[str, Any] | None) -> RotationView | None:
+            view = self._view(live, request)
+            phase = view.rotation.phase if view.rotation else None
+            return view if phase != request.seen else None
+
+        try:
+            return await heartbeating(cache.wait_for(shoot.name, shoot.namespace, changed, _LOOK_AGAIN))
+        except TimeoutError:
+            return self._view(cache.get(shoot.name, shoot.namespace), request)
+
+    def _view(self, live: dict[str, Any] | None, request: RotationInput) -> RotationView:
+        if live is None or live["metadata"]["uid"] != request.shoot.uid or "deletionTimestamp" in live["metadata"]:
+            return RotationView()
+        return view_of(live, request.kind, request.initiated)
+
+    @activity.defn
+    async def report_survey(self, request: SurveyReport) -> None:
+        """Write a constraint of the Shoot; a second run writes the same, or nothing."""
+        users = request.survey.users
+        found = {
+            "type": constraint_of(request.kind),
+            "status": "False" if users else "True",
+            "reason": "InUse" if users else "NotInUse",
+            "message": str(request.survey)[:_MESSAGE_LIMIT] or "nobody known needs the old ones",
+        }
+        for _ in range(_CONFLICTS):
+            live = await self._find(request.shoot)
+            if live is None:
+                return
+            known = (live.get("status") or {}).get("constraints") or []
+            old: dict[str, Any] = next((each for each in known if each["type"] == found["type"]), {})
+            if all(old.get(key) == value for key, value in found.items()):
+                return
+            now = _now()
+            same = old.get("status") == found["status"]
+            times = {"lastTransitionTime": old["lastTransitionTime"] if same else now, "lastUpdateTime": now}
+            left = [each for each in known if each["type"] != found["type"]]
+            patch = {
+                "metadata": {"resourceVersion": live["metadata"]["resourceVersion"]},
+                "status": {"constraints": [*left, found | times]},
+            }
+            try:
+                await self._garden.patch(
+                    resources.SHOOT, request.shoot.name, request.shoot.namespace, patch, subresource="status"
+                )
+            except Conflict:
+                continue
+            except NotFound:
+                pass
+            return
+        raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
+
+    @activity.defn
+    async def request_rotation_step(self, request: RotationStep) -> None:
+        """Ask for an operation by annotation, beside others; a second run finds it there, or done.
+
+        Raises:
+            ApplicationError: ``OperationRefused`` (final) with what the garden says against it.
+        """
+        for _ in range(_CONFLICTS):
+            live = await self._find(request.shoot)
+            if live is None or phase_of(status_of(live), request.kind) is not request.phase:
+                return
+            annotations = live["metadata"].get("annotations") or {}
+            asked = [each for each in annotations.get(constants.OPERATION, "").split(";") if each]
+            if request.operation in asked:
+                return
+            change = {constants.OPERATION: ";".join([*asked, request.operation])}
+            if request.forced:
+                change[FORCED_COMPLETION] = request.forced
+            metadata = {"annotations": change, "resourceVersion": live["metadata"]["resourceVersion"]}
+            try:
+                await self._garden.patch(
+                    resources.SHOOT, request.shoot.name, request.shoot.namespace, {"metadata": metadata}
+                )
+            except Conflict:
+                await asyncio.sleep(0)
+                continue
+            except ApiError as error:
+                if error.status not in _REFUSED:
+                    raise
+                raise ApplicationError(str(error), type="OperationRefused", non_retryable=True) from None
+            if request.forced:
+                await self._record(request)
+            return
+        raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
+
+    async def _record(self, request: RotationStep) -> None:
+        """An Event for those who are left behind, and who they can ask."""
+        shoot = request.shoot
+        identity = f"{shoot.uid}/{request.operation}/{request.forced}"
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"{shoot.name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}",
+                "namespace": shoot.namespace,
+            },
+            "involvedObject": {
+                "apiVersion": resources.SHOOT.api_version,
+                "kind": resources.SHOOT.kind,
+                "name": shoot.name,
+                "namespace": shoot.namespace,
+                "uid": shoot.uid,
+            },
+            "type": "Warning",
+            "reason": "OldCredentialsLeftBehind",
+            "message": f"The old {request.kind.words} go although somebody needs them: {request.forced}",
+            "source": {"component": MANAGER},
+            "firstTimestamp": _now(),
+            "lastTimestamp": _now(),
+            "count": 1,
+        }
+        try:
+            await self._garden.create(event)
+        except AlreadyExists:
+            return
+
+    async def _find(self, shoot: ShootRef) -> dict[str, Any] | None:
+        live = await self._garden.find(resources.SHOOT, shoot.name, shoot.namespace)
+        return live if live is not None and live["metadata"]["uid"] == shoot.uid else None
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

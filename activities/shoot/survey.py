@@ -1,0 +1,137 @@
+"""Who needs old credentials, by what clusters say of themselves: pure functions, one for each kind of user.
+
+Source of the list: spec/credentials.md 4, column t1.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import yaml
+
+from api import constants
+from api.rotation import User
+
+_KEY_NAME = "credentials.gardener.cloud/key-name"
+
+Object = Mapping[str, Any]
+_PURPOSES = {
+    "kubelet-client": ("client", "certificate by which its kubelet is known to the API server"),
+    "node-agent": ("client", "certificate by which its node agent is known to the API server"),
+    "kubelet-serving": ("serving", "certificate that its kubelet shows to the API server"),
+}
+
+
+def nodes(found: Iterable[Object], issuers: Mapping[str, str]) -> Iterator[User]:
+    """Nodes with a certificate of another authority than the current one of its kind."""
+    for node in found:
+        metadata = node["metadata"]
+        if metadata.get("deletionTimestamp"):
+            continue
+        who = f"node {metadata['name']}"
+        told = json.loads(_annotations(node).get(constants.CERTIFICATE_ISSUERS) or "{}")
+        if not told:
+            yield User(
+                who=who, why="does not tell its certificates", remedy="look at gardener-node-agent.service on it"
+            )
+            continue
+        old = [text for name, (kind, text) in _PURPOSES.items() if told.get(name) not in (None, issuers.get(kind))]
+        if old:
+            yield User(
+                who=who,
+                why=f"has an old {' and an old '.join(old)}",
+                remedy="delete its Machine, or have its worker pool rolled",
+            )
+
+
+def namespaces(config_maps: Iterable[Object], bundle: str) -> Iterator[User]:
+    """Namespaces whose pods are not told of the new authority."""
+    for each in config_maps:
+        if (each.get("data") or {}).get("ca.crt") != bundle and "deletionTimestamp" not in each["metadata"]:
+            yield User(
+                who=f"namespace {each['metadata']['namespace']}",
+                why="publishes another CA to its pods",
+                remedy=f"delete its ConfigMap {each['metadata']['name']}, it is made anew",
+            )
+
+
+def kubeconfigs_of_ours(secrets: Iterable[Object], bundle: str) -> Iterator[User]:
+    """Our own ways into the shoot that would not trust its API server."""
+    for secret in secrets:
+        encoded = (secret.get("data") or {}).get("kubeconfig")
+        if not encoded:
+            continue
+        for cluster in (yaml.safe_load(base64.b64decode(encoded)) or {}).get("clusters") or ():
+            trusted = base64.b64decode(cluster["cluster"].get("certificate-authority-data") or "").decode()
+            if trusted != bundle:
+                name = secret["metadata"]["name"]
+                yield User(who=f"access {name}", why="trusts another CA", remedy="reconcile the Shoot")
+                break
+
+
+def extensions(found: Iterable[Object], since: str) -> Iterator[User]:
+    """Objects of extensions that nobody has reconciled since the start."""
+    begun = datetime.fromisoformat(since)
+    for each in found:
+        metadata = each["metadata"]
+        asked = _annotations(each).get(constants.TIMESTAMP)
+        last = (each.get("status") or {}).get("lastOperation") or {}
+        if asked and datetime.fromisoformat(asked) >= begun and last.get("state") == "Succeeded":
+            continue
+        yield User(
+            who=f"{each['kind']} {metadata['name']}",
+            why="was not reconciled since the start",
+            remedy="reconcile the Shoot, and look at its extension",
+        )
+
+
+def issued_kubeconfigs(recorded: Mapping[str, str], issuer: str, now: datetime) -> Iterator[User]:
+    """Kubeconfigs that we gave out, whose certificates the API server will not know any more."""
+    for serial, text in sorted(recorded.items()):
+        told = json.loads(text)
+        if told["issuer"] != issuer and datetime.fromisoformat(told["expires"]) > now:
+            yield User(
+                who=f"kubeconfig {serial[:8]} of {told['user']}",
+                why=f"is valid until {told['expires']}",
+                remedy="have them take a new one, or wait until it has expired",
+            )
+
+
+def tokens_of_ours(secrets: Iterable[Object], key: str) -> Iterator[User]:
+    """Tokens of the control plane that were not issued anew."""
+    for secret in secrets:
+        if _annotations(secret).get(_KEY_NAME) != key:
+            name = secret["metadata"]["name"]
+            yield User(who=f"access {name}", why="has a token of the old key", remedy="reconcile the Shoot")
+
+
+def static_tokens(secrets: Iterable[Object], accounts: Iterable[Object], key_id: str) -> Iterator[User]:
+    """Token Secrets of the old key that nobody replaces: those that are in no account's list."""
+    replaced = {
+        (each["metadata"]["namespace"], listed["name"]) for each in accounts for listed in each.get("secrets") or ()
+    }
+    for secret in secrets:
+        metadata = secret["metadata"]
+        token = base64.b64decode((secret.get("data") or {}).get("token") or "").decode()
+        if not token or (metadata["namespace"], metadata["name"]) in replaced:
+            continue
+        if _key_of(token) != key_id:
+            yield User(
+                who=f"Secret {metadata['namespace']}/{metadata['name']}",
+                why="holds a token of the old key",
+                remedy="delete it, and make another one if somebody needs it",
+            )
+
+
+def _key_of(token: str) -> str:
+    """The key's id in the header of a token; it is not verified, only told apart."""
+    header = token.split(".")[0]
+    padded = header + "=" * (-len(header) % 4)
+    return str(json.loads(base64.urlsafe_b64decode(padded)).get("kid", ""))
+
+
+def _annotations(item: Object) -> Mapping[str, str]:
+    found: Mapping[str, str] = item["metadata"].get("annotations") or {}
+    return found

@@ -1,0 +1,200 @@
+"""``gardener credentials status|rotate|roll|complete NAMESPACE/NAME``: rotations of a Shoot's credentials."""
+
+import asyncio
+import getpass
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+from temporalio.client import Client, RPCError, WorkflowUpdateFailedError
+
+from activities.kube.client import KubeClient
+from activities.kube.errors import ApiError, NotFound
+from api import constants, resources
+from api.operations import ShootRef
+from api.rotation import (
+    COMPLETION,
+    ActiveRotation,
+    CompleteRotation,
+    Kind,
+    Phase,
+    RotationInput,
+    Survey,
+    active,
+    status_of,
+)
+from workers.cli.connection import find_garden_kubeconfig, namespaced_name
+from workers.cli.temporal import connected, connection_of
+from workflows.shoot.rotate import RotateCertificateAuthorities, rotation_id
+
+T = TypeVar("T")
+
+_KINDS = {
+    "ca": Kind.CERTIFICATE_AUTHORITIES,
+    "serviceaccount-key": Kind.SERVICE_ACCOUNT_KEY,
+    "etcd-encryption-key": Kind.ETCD_ENCRYPTION_KEY,
+    "ssh-keypair": Kind.SSH_KEYPAIR,
+}
+_ONE_STEP = ("etcd-encryption-key", "ssh-keypair")
+_NEXT = {
+    Phase.PREPARED: "have your clients take the new ones, then: gardener credentials complete {shoot} {what}",
+    Phase.WAITING_FOR_WORKERS_ROLLOUT: "roll the worker pools: gardener credentials roll {shoot} {pools}",
+}
+
+
+@click.group()
+def credentials() -> None:
+    """Rotate the credentials of a Shoot, and see how far that is."""
+
+
+@credentials.command()
+@click.argument("shoot", callback=namespaced_name)
+@click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
+@connected
+def status(shoot: tuple[str, str], garden_kubeconfig: str | None, output: str, **connection: Any) -> None:
+    """Rotations of the Shoot NAMESPACE/NAME, and who still needs the old credentials."""
+
+    async def look(garden: KubeClient, temporal: Client) -> list[dict[str, Any]]:
+        live = await garden.get(resources.SHOOT, shoot[1], shoot[0])
+        found = {each.kind: each for each in active(status_of(live))}
+        return [await _row(temporal, live, kind, found.get(kind)) for kind in Kind]
+
+    rows = _with_both(look, garden_kubeconfig, connection)
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        click.echo(f"{row['what']:<20} {row['phase'] or 'never rotated':<31} {row['started'] or ''}")
+        for user in row["users"]:
+            click.echo(f"  {user['who']} {user['why']}: {user['remedy']}")
+        if row["next"]:
+            click.echo(f"  next: {row['next']}")
+
+
+@credentials.command()
+@click.argument("shoot", callback=namespaced_name)
+@click.argument("what", type=click.Choice([*_KINDS, "all"]))
+@click.option("--without-workers-rollout", is_flag=True, help="Roll the worker pools later, by `roll`.")
+@click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
+def rotate(shoot: tuple[str, str], what: str, without_workers_rollout: bool, garden_kubeconfig: str | None) -> None:
+    """Start a rotation of WHAT, for the Shoot NAMESPACE/NAME."""
+    if what in _ONE_STEP:
+        if without_workers_rollout:
+            raise click.UsageError(f"the rotation of {what} rolls no workers")
+        operation = f"rotate-{what}"
+    else:
+        operation = f"rotate-{'credentials' if what == 'all' else what}-start"
+        operation += "-without-workers-rollout" if without_workers_rollout else ""
+    _annotate(shoot, operation, garden_kubeconfig)
+
+
+@credentials.command()
+@click.argument("shoot", callback=namespaced_name)
+@click.argument("pools", nargs=-1, required=True)
+@click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
+def roll(shoot: tuple[str, str], pools: tuple[str, ...], garden_kubeconfig: str | None) -> None:
+    """Replace the machines of worker POOLS that a rotation waits for."""
+    _annotate(shoot, f"{constants.OPERATION_ROTATE_ROLLOUT_WORKERS}={','.join(pools)}", garden_kubeconfig)
+
+
+@credentials.command()
+@click.argument("shoot", callback=namespaced_name)
+@click.argument("what", type=click.Choice([name for name, kind in _KINDS.items() if kind in COMPLETION]))
+@click.option("--force", is_flag=True, help="Although somebody needs the old ones; needs --reason.")
+@click.option("--reason", default="", help="Why they may be left behind; recorded.")
+@click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
+@connected
+def complete(
+    shoot: tuple[str, str],
+    what: str,
+    force: bool,
+    reason: str,
+    garden_kubeconfig: str | None,
+    output: str,
+    **connection: Any,
+) -> None:
+    """Drop the old WHAT of the Shoot NAMESPACE/NAME, unless somebody known still needs them."""
+    kind = _KINDS[what]
+
+    async def drop(garden: KubeClient, temporal: Client) -> str:
+        live = await garden.get(resources.SHOOT, shoot[1], shoot[0])
+        rotation = next((each for each in active(status_of(live)) if each.kind is kind), None)
+        if rotation is None:
+            raise click.ClickException(f"no rotation of the {kind.words} of Shoot {'/'.join(shoot)} is under way")
+        handle = temporal.get_workflow_handle_for(RotateCertificateAuthorities.run, _workflow_of(live, rotation))
+        request = CompleteRotation(by=getpass.getuser(), force=force, reason=reason)
+        return await handle.execute_update(RotateCertificateAuthorities.complete, request)
+
+    text = _with_both(drop, garden_kubeconfig, connection)
+    click.echo(json.dumps({"text": text}) if output == "json" else text)
+
+
+def _annotate(shoot: tuple[str, str], operation: str, garden_kubeconfig: str | None) -> None:
+    async def ask() -> None:
+        async with KubeClient.from_kubeconfig(find_garden_kubeconfig(garden_kubeconfig)) as garden:
+            live = await garden.get(resources.SHOOT, shoot[1], shoot[0])
+            metadata = live["metadata"]
+            asked = (metadata.get("annotations") or {}).get(constants.OPERATION, "")
+            operations = [*filter(None, asked.split(";")), operation]
+            change = {
+                "annotations": {constants.OPERATION: ";".join(dict.fromkeys(operations))},
+                "resourceVersion": metadata["resourceVersion"],
+            }
+            await garden.patch(resources.SHOOT, shoot[1], shoot[0], {"metadata": change})
+
+    _run(ask())
+    click.echo(f"{operation} of Shoot {'/'.join(shoot)} is accepted")
+
+
+async def _row(temporal: Client, live: dict[str, Any], kind: Kind, rotation: ActiveRotation | None) -> dict[str, Any]:
+    what = next(name for name, each in _KINDS.items() if each is kind)
+    state = status_of(live).get(kind) or {}
+    shoot = f"{live['metadata']['namespace']}/{live['metadata']['name']}"
+    phase = rotation.phase if rotation else Phase(state.get("phase") or ("Completed" if state else ""))
+    users: list[dict[str, str]] = []
+    if rotation is not None and phase is Phase.PREPARED:
+        handle = temporal.get_workflow_handle_for(RotateCertificateAuthorities.run, _workflow_of(live, rotation))
+        survey: Survey = await handle.execute_update(RotateCertificateAuthorities.look)
+        users = [each.model_dump() for each in survey.users]
+    pools = rotation.pending_pools if rotation else ()
+    following = _NEXT.get(phase, "").format(shoot=shoot, what=what, pools=" ".join(pools))
+    return {
+        "what": what,
+        "phase": str(phase),
+        "started": state.get("lastInitiationTime"),
+        "completed": state.get("lastCompletionTime"),
+        "pendingPools": list(pools),
+        "users": users,
+        "next": following,
+    }
+
+
+def _workflow_of(live: dict[str, Any], rotation: ActiveRotation) -> str:
+    metadata = live["metadata"]
+    shoot = ShootRef(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
+    return rotation_id(RotationInput(shoot=shoot, kind=rotation.kind, initiated=rotation.initiated))
+
+
+def _with_both(
+    do: Callable[[KubeClient, Client], Coroutine[Any, Any, T]],
+    garden_kubeconfig: str | None,
+    connection: dict[str, Any],
+) -> T:
+    async def connect() -> T:
+        temporal = await connection_of(**connection).connect()
+        async with KubeClient.from_kubeconfig(find_garden_kubeconfig(garden_kubeconfig)) as garden:
+            return await do(garden, temporal)
+
+    return _run(connect())
+
+
+def _run(command: Coroutine[Any, Any, T]) -> T:
+    try:
+        return asyncio.run(command)
+    except WorkflowUpdateFailedError as error:
+        raise click.ClickException(str(error.cause or error)) from None
+    except NotFound as error:
+        raise click.ClickException(f"{error}; does the Shoot exist?") from None
+    except (ApiError, RPCError) as error:
+        raise click.ClickException(str(error)) from None
