@@ -269,6 +269,8 @@ def _flags(server: ApiServer) -> list[str]:
         "requestheader-group-headers": "X-Remote-Group",
         "requestheader-username-headers": "X-Remote-User",
         "secure-port": str(PORT),
+        # Until the seed's nodes have learned that the pod is going, they still send it new connections.
+        "shutdown-delay-duration": "5s",
         # Without it the server waits for its watches to end, which they do not: until it is killed.
         "shutdown-watch-termination-grace-period": "1s",
         "service-account-key-file": f"{_SECRETS}/service-account-key-bundle/bundle.key",

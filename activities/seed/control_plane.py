@@ -45,6 +45,7 @@ _APISERVER_SECONDS = 5 * MINUTE
 _RESOURCE_MANAGER_SECONDS = 5 * MINUTE
 _CONTROLLER_MANAGER_SECONDS = 3 * MINUTE
 _CLIENT_SECONDS = 2 * MINUTE
+_VPN_SECONDS = 3 * MINUTE
 _DELETION_SECONDS = 5 * MINUTE
 
 _ASLEEP = TaskResult(note="asleep")
@@ -339,6 +340,12 @@ class ControlPlaneActivities:
         )
         await rollout.deploy(self._clusters.seed, vpn_seed_server.objects(wanted))
         return TaskResult(secrets=secrets.generated)
+
+    @activity.defn
+    async def wait_vpn_server(self, task: ShootTask) -> TaskResult:
+        """Wait until it runs as it was deployed last."""
+        await self._wait(vpn_seed_server.NAME, task, _VPN_SECONDS)
+        return TaskResult()
 
     # Our own access
 

@@ -48,7 +48,6 @@ class RotationWatcher:
         if shoot is None or "deletionTimestamp" in shoot["metadata"]:
             return
         ref = ShootRef(namespace=key.namespace or "", name=key.name, uid=shoot["metadata"]["uid"])
-        seed = (shoot.get("status") or {}).get("seedName") or ""
         for each in active(status_of(shoot)):
             request = RotationInput(shoot=ref, kind=each.kind, initiated=each.initiated)
             workflow = ROTATIONS[each.kind]
@@ -59,7 +58,7 @@ class RotationWatcher:
                     id=rotation_id(request),
                     task_queue=GARDEN_QUEUE,
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                    search_attributes=visibility.of_operation(ref, seed, workflow.__name__),
+                    search_attributes=visibility.of_shoot(ref),
                     static_summary=f"Rotation of the {each.kind.words} of Shoot {ref}, begun {each.initiated}",
                 )
             except RPCError as error:

@@ -27,7 +27,9 @@ def reconcile_flow(request: FlowInput) -> Flow:
     ready_unneeded = asleep or (facts.skip_readiness and "skip-readiness")
     creating = request.task.operation is OperationType.CREATE
     machines_unneeded = workerless or asleep
-    new_ca = facts.phase(Kind.CERTIFICATE_AUTHORITIES).preparing
+    authorities = facts.phase(Kind.CERTIFICATE_AUTHORITIES)
+    new_ca = authorities.preparing
+    tunnel_first = authorities.in_progress and not machines_unneeded
     token_key = facts.phase(Kind.SERVICE_ACCOUNT_KEY)
     encryption_key = facts.phase(Kind.ETCD_ENCRYPTION_KEY)
     before, after, after_worker = (
@@ -70,6 +72,12 @@ def reconcile_flow(request: FlowInput) -> Flow:
     # A new API server waits 20 s for its etcd by itself, so its pod may start beside etcd's. Later on there is
     # data: it must be seen to be there first.
     prerequisites = ["deploy_etcds" if creating else "wait_etcds", "wait_api_service"]
+    if tunnel_first:
+        # The seed's end of the tunnel trusts a new CA before the API server shows a certificate by it, and shows one
+        # by it before the API server gives up the old CA.
+        add("deploy_vpn_server", after=["wait_infrastructure"])
+        add("wait_vpn_server", after=["deploy_vpn_server"], **wait(minutes=3))
+        prerequisites.append("wait_vpn_server")
     add("deploy_apiserver", after=[*prerequisites, *(["wait_extensions_before_apiserver"] if before else [])])
     add("wait_apiserver", after=["deploy_apiserver", "wait_etcds"], unless=ready_unneeded, **wait(minutes=5))
     # A route to a Service without endpoints harms nobody, so users need not wait for it afterwards.
@@ -108,8 +116,9 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("rewrite_remove_label", after=["wait_apiserver", "init_shoot_client"], unless=old_encryption_kept,
         **wait(minutes=10))  # fmt: skip
     add("deploy_scheduler", after=["wait_resource_manager"], unless=workerless)
-    # Only the infrastructure knows the machines' network, and the tunnel leads there.
-    add("deploy_vpn_server", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
+    if not tunnel_first:
+        # Only the infrastructure knows the machines' network, and the tunnel leads there.
+        add("deploy_vpn_server", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
 
     # Extensions that need the API server: others may change what is sent to nodes, so they come first.
     add("deploy_extensions_after_apiserver", after=["deploy_references", "init_shoot_client"], inputs=[after or ""],

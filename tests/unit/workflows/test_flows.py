@@ -128,6 +128,12 @@ def test_machines_roll_only_after_all_pods_would_trust_the_new_ca(facts: ShootFa
     assert reconcile(facts).skipped("wait_root_ca_configmaps")
 
 
+@pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.COMPLETING])
+def test_the_tunnel_knows_another_ca_before_the_api_server_goes_by_it(phase: Phase) -> None:
+    rules = [("wait_vpn_server", "deploy_apiserver"), ("deploy_vpn_server", "deploy_vpn_shoot")]
+    assert list(violations(rotating(Kind.CERTIFICATE_AUTHORITIES, phase), *rules)) == []
+
+
 def rotating(kind: Kind, phase: Phase) -> Flow:
     rotation = ActiveRotation(kind=kind, phase=phase, initiated="2026-11-21T10:00:00Z")
     return reconcile(ShootFacts(rotations=(rotation,)))
