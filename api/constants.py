@@ -41,6 +41,8 @@ MAINTENANCE_OPERATION = "maintenance.gardener.cloud/operation"
 TIMESTAMP = "gardener.cloud/timestamp"
 CERTIFICATE_ISSUERS = "credentials.gardener.cloud/certificate-issuers"
 """Annotation of a Node: by whom its certificates are issued, as its node agent finds them on the machine."""
+INPUTS_DIGEST = "gardener.cloud/inputs-digest"
+"""Ours, on extension objects and etcds: of all that their controllers were last asked to act on."""
 
 # Repair of operations, by annotations of a Shoot; this project's own.
 REPAIR_PREFIX = "repair.shoot.gardener.cloud/"
@@ -52,6 +54,8 @@ REPAIR_VERB = "repair"
 # Annotations.
 CONFIRMATION_DELETION = "confirmation.gardener.cloud/deletion"
 CONFIRMATION_FORCE_DELETION = "confirmation.gardener.cloud/force-deletion"
+CHANGED_BY = "gardener.cloud/changed-by"
+"""Ours: who wrote the present specification, or asked for an operation last; recorded by admission."""
 DELETION_CONFIRMED_BY = "deletion.gardener.cloud/confirmed-by"
 CREATED_BY = "gardener.cloud/created-by"
 SHOOT_TASKS = "shoot.gardener.cloud/tasks"
@@ -73,6 +77,11 @@ GENERIC_TOKEN_KUBECONFIG_NAME = "generic-token-kubeconfig.secret.gardener.cloud/
 NAMESPACE_PROJECT = "namespace.gardener.cloud/project"
 NAMESPACE_KEEP = "namespace.gardener.cloud/keep-after-project-deletion"
 NAMESPACE_CREATED = "namespace.gardener.cloud/created-by-project-controller"
+
+SCALED_DOWN = "dependency-watchdog.gardener.cloud/meltdown-protection-active"
+"""On a Deployment that the dependency watchdog has stopped."""
+REPLICAS_BEFORE = "dependency-watchdog.gardener.cloud/replicas"
+"""How many replicas it is to have again."""
 
 # Values of SHOOT_TASKS.
 TASK_DEPLOY_INFRASTRUCTURE = "deployInfrastructure"

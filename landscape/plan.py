@@ -120,6 +120,10 @@ class Plan:
     def logs(self) -> Path:
         return self.directory / "logs"
 
+    def audit_log(self, cluster: str) -> Path:
+        """Of the cluster's API server: one JSON line for each write."""
+        return self.logs / f"{cluster}-audit.log"
+
     @property
     def configs(self) -> Path:
         return self.directory / "config"

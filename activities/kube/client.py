@@ -22,6 +22,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 from activities.kube.errors import ApiError, Conflict, Gone, NotFound, Unauthorized, Unreachable, error_from_status
 from activities.kube.kubeconfig import Endpoint, endpoint_of, in_cluster_endpoint, parse_kubeconfig
+from activities.kube.unchanged import unchanged
 from api.resources import Resource, UnknownKind, resource_of
 
 Object = dict[str, Any]
@@ -57,6 +58,31 @@ _REREAD_FILES = 5.0
 """Seconds between looks at a kubeconfig or token file that may have rotated."""
 _PATIENCE = 3
 """How often a request is sent again because the server asks for it (429)."""
+
+
+@dataclass
+class Request:
+    """One request, as those see it who measure and trace."""
+
+    method: str
+    server: str
+    path: str
+    """Without its query."""
+    status: int = 0
+    """Of the answer; 0 while there is none."""
+
+    @property
+    def resource(self) -> str:
+        """Plural of what is asked for, with its subresource; empty for what is no resource."""
+        parts = self.path.strip("/").split("/")
+        rest = parts[2:] if parts[0] == "api" else parts[3:] if parts[0] == "apis" else []
+        if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("finalize", "status"):
+            rest = rest[2:]
+        return "/".join([rest[0], *rest[2:3]]) if rest else ""
+
+
+observe: Callable[[Request], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+"""Around each request of this process. Set once, at its start."""
 
 
 @dataclass(frozen=True)
@@ -232,8 +258,32 @@ class KubeClient:
         name = str(obj["metadata"]["name"])
         return _object(await self._call("PUT", res, self._namespace(res, obj), name, subresource, body=obj))
 
-    async def apply(self, obj: Mapping[str, Any], *, manager: str, subresource: str = "", force: bool = True) -> Object:
-        """Server-side apply: own exactly the fields given here. Raises Conflict only without force."""
+    async def apply(
+        self,
+        obj: Mapping[str, Any],
+        *,
+        manager: str,
+        subresource: str = "",
+        force: bool = True,
+        live: Object | None = None,
+    ) -> Object:
+        """Server-side apply: own exactly the fields given here. Raises Conflict only without force.
+
+        Looks first, and sends nothing where nothing would change. ``live``: the object as the caller has just
+        read it. See ``apply_blindly`` for what changes each time.
+        """
+        if force and not subresource:
+            if live is None:
+                res = await self._resource(obj)
+                live = await self.find(res, str(obj["metadata"]["name"]), self._namespace(res, obj))
+            if live is not None and unchanged(live, obj, manager):
+                return live
+        return await self.apply_blindly(obj, manager=manager, subresource=subresource, force=force)
+
+    async def apply_blindly(
+        self, obj: Mapping[str, Any], *, manager: str, subresource: str = "", force: bool = True
+    ) -> Object:
+        """Like ``apply``, without a look: for what differs anyway, such as a lease."""
         res = await self._resource(obj)
         metadata = {
             key: value for key, value in obj["metadata"].items() if key not in ("managedFields", "resourceVersion")
@@ -500,16 +550,19 @@ class KubeClient:
             headers["Authorization"] = f"Bearer {token}"
         url = self._endpoint.server + path + (f"?{urlencode(query, quote_via=quote)}" if query else "")
         transport = self._transport
-        for retry in (True, False):
-            try:
-                with _unreachable(doing):
-                    response = await transport.send(method, url, headers, body, timeout)
-                break
-            except ConnectionLost:
-                # A kept-alive connection may have died with a restarted server before we wrote to
-                # it. POST may have reached the server, everything else is the same done twice.
-                if not retry or method == "POST":
-                    raise
+        request = Request(method, self._endpoint.server, path)
+        with observe(request):
+            for retry in (True, False):
+                try:
+                    with _unreachable(doing):
+                        response = await transport.send(method, url, headers, body, timeout)
+                    break
+                except ConnectionLost:
+                    # A kept-alive connection may have died with a restarted server before we wrote to
+                    # it. POST may have reached the server, everything else is the same done twice.
+                    if not retry or method == "POST":
+                        raise
+            request.status = response.status
         if response.status < 300:
             return response
         with _unreachable(doing):

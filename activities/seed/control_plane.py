@@ -31,6 +31,7 @@ from activities.seed.facts import ApiNames, Networks, highly_available
 from activities.seed.first_token import FirstToken
 from activities.seed.gateway import gateway_address
 from activities.seed.hibernation import apiserver_replicas, is_asleep, wanted_asleep
+from activities.seed.namespace import write_shoot_status
 from activities.seed.secrets import generate_encryption_configuration
 from activities.shoot.rotation import KEY_POPULATED
 from api import resources
@@ -79,11 +80,8 @@ class ControlPlaneActivities:
         found = {"external": names.external, "internal": names.internal}
         addresses = [{"name": name, "url": f"https://{host}"} for name, host in found.items() if host]
         addresses.append({"name": "service-account-issuer", "url": names.issuer})
-        # The uid makes it fail on another Shoot of this name.
-        patch = {"metadata": {"uid": task.shoot.uid}, "status": {"advertisedAddresses": addresses}}
-        await self._clusters.garden.patch(
-            resources.SHOOT, task.shoot.name, task.shoot.namespace, patch, subresource="status"
-        )
+        if (view.shoot.get("status") or {}).get("advertisedAddresses") != addresses:
+            await write_shoot_status(self._clusters, task, {"advertisedAddresses": addresses})
         return TaskResult(note=addresses[0]["url"])
 
     @activity.defn

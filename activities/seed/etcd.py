@@ -1,6 +1,8 @@
 """The etcds of a control plane: ordered as ``Etcd`` resources, awaited, deleted."""
 
 import asyncio
+import hashlib
+import json
 import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -19,10 +21,12 @@ from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.manager import SecretsManager, Which
 from activities.secrets.rotation import Rotation
+from activities.seed.extension_objects import asked_at
 from activities.seed.hibernation import wanted_asleep
 from activities.shoot.rotation import ETCD_SNAPSHOTTED
 from api import constants
 from api.errors import ErrorCode
+from api.images import OWN_VERSION
 from api.names import backup_entry_name
 from api.operations import ShootTask, TaskResult
 from api.resources import BACKUP_ENTRY, DEPLOYMENT, ETCD, SERVICE
@@ -47,7 +51,7 @@ class EtcdActivities:
         """Order etcd-main and etcd-events, with their certificates.
 
         A second run of the same operation finds the timestamp that the first one wrote with the spec,
-        and asks for no second rollout.
+        and asks for no second rollout; neither does an operation that orders what is there and well.
 
         Raises:
             ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the Shoot's maintenance window makes no sense.
@@ -184,23 +188,30 @@ class EtcdActivities:
 
     async def _apply(self, task: ShootTask, wanted: dict[str, Any]) -> None:
         metadata = wanted["metadata"]
+        digest = hashlib.sha256(json.dumps([OWN_VERSION, wanted], sort_keys=True).encode()).hexdigest()[:16]
         live = await self._clusters.seed.find(ETCD, metadata["name"], metadata["namespace"])
-        if live is not None and _annotations(live).get(constants.TIMESTAMP) == task.trigger:
-            return
+        if live is not None:
+            asked = _annotations(live).get(constants.TIMESTAMP, "")
+            same = _annotations(live).get(constants.INPUTS_DIGEST) == digest
+            if asked == task.trigger or (same and asked and _fault(live, asked) is None):
+                return
         metadata["annotations"] |= {
             constants.OPERATION: constants.OPERATION_RECONCILE,
             constants.TIMESTAMP: task.trigger,
+            constants.INPUTS_DIGEST: digest,
         }
-        await self._clusters.seed.apply(wanted, manager=MANAGER)
+        await self._clusters.seed.apply_blindly(wanted, manager=MANAGER)
 
     async def _wait_ready(self, task: ShootTask, role: str) -> None:
         name = component.name_of(role)
         cache = self._clusters.seed_caches.of(ETCD)
         fault = "it does not exist"
+        # Of this operation, or of the one that ordered the same before.
+        trigger = await asked_at(self._clusters.seed, ETCD, name, task.technical_id)
 
         def ready(live: dict[str, Any] | None) -> bool:
             nonlocal fault
-            fault = _fault(live, task.trigger) or ""
+            fault = _fault(live, trigger) or ""
             return not fault
 
         try:
@@ -238,7 +249,7 @@ class EtcdActivities:
             ) from None
 
 
-def _fault(live: Mapping[str, Any] | None, trigger: str) -> str | None:
+def _fault(live: Mapping[str, Any] | None, trigger: str | None) -> str | None:
     """Why the etcd is not what this operation ordered, or None if it is. Source: spec/extensions.md 5."""
     if live is None:
         return "it does not exist"

@@ -6,6 +6,7 @@ The last three are the same for all kinds and are made from the rows of ``activi
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -16,9 +17,11 @@ from activities.seed import extension_kinds as kinds
 from activities.seed import extension_objects as extension
 from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject, apply_extension
+from activities.seed.facts import inputs_digest
 from activities.seed.gateway import gateway_address
+from activities.seed.namespace import write_shoot_status
 from api import resources
-from api.constants import TIMESTAMP, WORKER_POOL
+from api.constants import WORKER_POOL
 from api.names import backup_entry_name, internal_api_domain, node_agent_secret_name
 from api.operations import ShootTask, TaskResult, Wait
 from api.registrations import Phase
@@ -73,12 +76,8 @@ class ExtensionActivities:
             "services": reported.get("services") or _optional_list(networking.get("services")),
             **_optional(egressCIDRs=live["status"].get("egressCIDRs")),
         }
-        patch = {"status": {"networking": status}}
         if view.shoot.get("status", {}).get("networking") != status:
-            await self._clusters.garden.patch(
-                resources.SHOOT, task.shoot.name, task.shoot.namespace, patch, subresource="status"
-            )
-            await self._clusters.seed.patch(resources.CLUSTER, task.technical_id, None, {"spec": {"shoot": patch}})
+            await write_shoot_status(self._clusters, task, {"networking": status})
         return TaskResult(note=f"nodes {', '.join(status['nodes'])}")
 
     # DNSRecord
@@ -365,13 +364,24 @@ class Extensions:
         return made
 
     async def deploy(self, kind: Kind, task: ShootTask, wanted: Iterable[ExtensionObject]) -> None:
-        """Write the objects and ask their controllers to reconcile them."""
+        """Write the objects and ask their controllers to reconcile them, where something for them has changed."""
+        inputs = "" if kind.only_on_change else await self._inputs(task)
         await asyncio.gather(
             *(
-                apply_extension(self._clusters.seed, each, task.trigger, only_on_change=kind.only_on_change)
+                apply_extension(
+                    self._clusters.seed,
+                    dataclasses.replace(each, inputs=inputs),
+                    task.trigger,
+                    only_on_change=kind.only_on_change,
+                )
                 for each in wanted
             )
         )
+
+    async def _inputs(self, task: ShootTask) -> str:
+        credentials = await self._clusters.seed.find(resources.SECRET, CLOUD_SECRET, task.technical_id)
+        version = str(credentials["metadata"]["resourceVersion"]) if credentials else ""
+        return inputs_digest(await self._clusters.cluster(task.technical_id), version)
 
     async def wait(self, kind: Kind, task: ShootTask) -> TaskResult:
         """Wait until the objects that the Shoot has of this kind are ready."""
@@ -414,12 +424,8 @@ class Extensions:
         return await self.wait_deleted(kind, task)
 
     async def _ready(self, kind: Kind, task: ShootTask, name: str, wait: Wait) -> dict[str, Any]:
-        trigger: str | None = task.trigger
-        if kind.only_on_change:
-            # Whoever wrote it last is waited for. Asked of the server: the cache may not have seen it yet, and
-            # would show the error of the operation before.
-            live = await self._clusters.seed.get(kind.resource, name, kind.place(task))
-            trigger = (live["metadata"].get("annotations") or {}).get(TIMESTAMP)
+        # Whichever operation wrote it last is waited for.
+        trigger = await extension.asked_at(self._clusters.seed, kind.resource, name, kind.place(task))
         return await extension.wait_extension_ready(
             self._clusters.seed_caches, kind.resource, name, kind.place(task), wait, trigger=trigger
         )

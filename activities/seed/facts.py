@@ -1,7 +1,20 @@
 """What activities read out of a pinned Shoot: names, networks, and how many of each."""
 
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from activities.kube.clusters import ClusterView
+from api import constants
+from api.images import OWN_VERSION
 from api.names import internal_api_domain
+
+_FLEETING_ANNOTATIONS = frozenset(
+    {constants.OPERATION, constants.MAINTENANCE_OPERATION, "kubectl.kubernetes.io/last-applied-configuration"}
+)
+_FLEETING_LABELS = frozenset({constants.SHOOT_STATUS})
+_SETTLED_STATUS = ("credentials", "networking", "clusterIdentity", "advertisedAddresses", "technicalID", "uid")
 
 
 class ApiNames:
@@ -48,3 +61,47 @@ class Networks:
 def highly_available(view: ClusterView) -> bool:
     """Whether the owner wants a control plane that survives the loss of a node or zone."""
     return bool((view.shoot["spec"].get("controlPlane") or {}).get("highAvailability"))
+
+
+def settled(shoot: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a Shoot tells how its cluster should be, without what each operation and each check writes."""
+    metadata, status = shoot["metadata"], shoot.get("status") or {}
+    last = status.get("lastOperation") or {}
+    return {
+        "name": metadata.get("name"),
+        "uid": metadata.get("uid"),
+        "generation": metadata.get("generation"),
+        "deletion": metadata.get("deletionTimestamp"),
+        "annotations": _without(metadata.get("annotations"), _FLEETING_ANNOTATIONS),
+        "labels": _without(metadata.get("labels"), _FLEETING_LABELS),
+        "spec": shoot.get("spec"),
+        "status": {key: status[key] for key in _SETTLED_STATUS if key in status},
+        # Extensions leave a Shoot alone that was given up, and treat one that moves differently.
+        "given up": last.get("state") == "Failed",
+        "moving": last.get("type") if last.get("type") in ("Migrate", "Restore") else None,
+    }
+
+
+def inputs_digest(view: ClusterView, *others: str) -> str:
+    """Of everything in the pinned state that an extension's controller may look at beside its own object.
+
+    An object that was reconciled with the same inputs needs no reconciliation; another version of this code
+    asks for one in any case. ``others``: versions of what is not pinned, such as credentials.
+    """
+    shoot = settled(view.shoot)
+    profile, seed = (view.cluster["spec"].get(part) or {} for part in ("cloudProfile", "seed"))
+    seen = [
+        OWN_VERSION,
+        shoot["spec"],
+        _without(shoot["annotations"], frozenset({constants.SHOOT_TASKS})),
+        shoot["labels"],
+        shoot["status"].get("credentials"),
+        profile.get("spec"),
+        seed.get("spec"),
+        others,
+    ]
+    return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _without(mapping: Mapping[str, str] | None, names: frozenset[str]) -> dict[str, str]:
+    return {key: value for key, value in (mapping or {}).items() if key not in names}

@@ -11,6 +11,7 @@ from activities.kube import namespaces
 from activities.kube.clusters import Clusters
 from activities.kube.errors import NotFound
 from activities.seed.extension_objects import MANAGER
+from activities.seed.facts import settled
 from api import resources
 from api.errors import ErrorCode
 from api.names import project_and_shoot
@@ -69,7 +70,8 @@ class NamespaceActivities:
     async def sync_cluster(self, task: ShootTask) -> TaskResult:
         """Pin what this operation works towards: Shoot, CloudProfile and Seed in the ``Cluster`` resource.
 
-        A second run pins the same or a newer state; the objects are replaced whole.
+        A second run pins the same or a newer state; the objects are replaced whole. What is pinned stays where
+        only bookkeeping differs: progress, conditions, versions.
 
         Raises:
             ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the cloud profile does not exist.
@@ -88,18 +90,23 @@ class NamespaceActivities:
                 "create it, or name another one in spec.cloudProfile",
             ) from None
         seed = await self._clusters.garden.get(resources.SEED, task.seed)
+        note = TaskResult(note=f"generation {shoot['metadata']['generation']}")
+        spec = {
+            "shoot": _bare(shoot, "Shoot"),
+            "cloudProfile": _bare(cloud_profile, "CloudProfile"),
+            "seed": _bare(seed, "Seed"),
+        }
+        pinned = await self._clusters.seed.find(resources.CLUSTER, task.technical_id)
+        if pinned is not None and _settled(pinned["spec"]) == _settled(spec):
+            return note
         wanted = {
             "apiVersion": resources.CLUSTER.api_version,
             "kind": "Cluster",
             "metadata": {"name": task.technical_id},
-            "spec": {
-                "shoot": _bare(shoot, "Shoot"),
-                "cloudProfile": _bare(cloud_profile, "CloudProfile"),
-                "seed": _bare(seed, "Seed"),
-            },
+            "spec": spec,
         }
-        await self._clusters.seed.apply(wanted, manager=MANAGER)
-        return TaskResult(note=f"generation {shoot['metadata']['generation']}")
+        await self._clusters.seed.apply_blindly(wanted, manager=MANAGER)
+        return note
 
     @activity.defn
     async def deploy_cloud_secret(self, task: ShootTask) -> TaskResult:
@@ -142,13 +149,7 @@ class NamespaceActivities:
             garden = await self._clusters.garden.find(resources.CONFIG_MAP, "cluster-identity", "kube-system")
             garden_identity = garden["data"]["cluster-identity"] if garden else "garden"
             identity = f"{task.technical_id}-{task.shoot.uid}-{garden_identity}"
-            await self._clusters.garden.patch(
-                resources.SHOOT,
-                task.shoot.name,
-                task.shoot.namespace,
-                {"status": {"clusterIdentity": identity}},
-                subresource="status",
-            )
+            await write_shoot_status(self._clusters, task, {"clusterIdentity": identity})
         return TaskResult(note=identity)
 
     @activity.defn
@@ -217,6 +218,24 @@ class NamespaceActivities:
         return await self._clusters.garden.get(
             resources.SECRET, reference["name"], reference.get("namespace") or namespace
         )
+
+
+async def write_shoot_status(clusters: Clusters, task: ShootTask, status: dict[str, Any]) -> None:
+    """Write fields of the Shoot's status, and the same into the pinned state that extensions look at."""
+    # The uid makes it fail on another Shoot of this name.
+    patch = {"metadata": {"uid": task.shoot.uid}, "status": status}
+    await clusters.garden.patch(resources.SHOOT, task.shoot.name, task.shoot.namespace, patch, subresource="status")
+    await clusters.seed.patch(resources.CLUSTER, task.technical_id, None, {"spec": {"shoot": {"status": status}}})
+
+
+def _settled(spec: dict[str, Any]) -> list[Any]:
+    """What of a pinned state a later operation would have to change."""
+
+    def described(part: dict[str, Any]) -> list[Any]:
+        metadata = part["metadata"]
+        return [metadata.get("name"), metadata.get("annotations"), metadata.get("labels"), part.get("spec")]
+
+    return [settled(spec["shoot"]), described(spec["cloudProfile"]), described(spec["seed"])]
 
 
 def _bare(live: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class SecretActivities:
         if _ssh_access(cluster):
             making.append(manager.generate(SSHKeyPair(SSH_KEYPAIR)))
         await asyncio.gather(*making)
-        await self._generic_kubeconfig(task, manager)
+        await self._generic_kubeconfig(task, cluster, manager)
         await self._publish(task, cluster, manager)
         return TaskResult(secrets=manager.generated, note=f"{len(manager.generated)} secrets")
 
@@ -107,7 +107,7 @@ class SecretActivities:
             self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(cluster.shoot)
         )
 
-    async def _generic_kubeconfig(self, task: ShootTask, manager: SecretsManager) -> None:
+    async def _generic_kubeconfig(self, task: ShootTask, cluster: ClusterView, manager: SecretsManager) -> None:
         """The kubeconfig of all pods of the control plane, and its name where extensions look for it."""
         made = await manager.generate(
             GenericTokenKubeconfig(
@@ -115,6 +115,9 @@ class SecretActivities:
             )
         )
         annotations = {constants.GENERIC_TOKEN_KUBECONFIG_NAME: made.name}
+        known = cluster.cluster["metadata"].get("annotations") or {}
+        if known.get(constants.GENERIC_TOKEN_KUBECONFIG_NAME) == made.name:
+            return
         await self._clusters.seed.patch(CLUSTER, task.technical_id, None, {"metadata": {"annotations": annotations}})
 
     async def _publish(self, task: ShootTask, cluster: ClusterView, manager: SecretsManager) -> None:
@@ -140,7 +143,7 @@ class SecretActivities:
         await asyncio.gather(*(_apply(garden, copy) for copy in copies))
         if not _ssh_access(cluster):
             names = [f"{task.shoot.name}.{suffix}" for suffix in (SSH_KEYPAIR, f"{SSH_KEYPAIR}.old")]
-            await asyncio.gather(*(garden.delete(SECRET, name, task.shoot.namespace) for name in names))
+            await asyncio.gather(*(_drop(garden, name, task.shoot.namespace) for name in names))
 
     async def _restore(self, task: ShootTask) -> None:
         """Put back the Secrets of the ShootState; what exists stays as it is."""
@@ -184,6 +187,11 @@ async def generate_encryption_configuration(seed: KubeClient, cluster: ClusterVi
 
 async def _apply(garden: KubeClient, wanted: dict[str, Any]) -> None:
     await garden.apply(wanted, manager=MANAGER)
+
+
+async def _drop(garden: KubeClient, name: str, namespace: str) -> None:
+    if await garden.find(SECRET, name, namespace) is not None:
+        await garden.delete(SECRET, name, namespace)
 
 
 def _garden_object(shoot: ShootRef, api_version: str, kind: str, suffix: str, *, role: str = "") -> dict[str, Any]:

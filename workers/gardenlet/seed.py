@@ -139,12 +139,12 @@ class SeedController:
             },
         }
         try:
-            await self._clusters.garden.apply(lease, manager=MANAGER)
+            await self._clusters.garden.apply_blindly(lease, manager=MANAGER)
         except NotFound:
             await self._clusters.garden.apply(
                 {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}}, manager=MANAGER
             )
-            await self._clusters.garden.apply(lease, manager=MANAGER)
+            await self._clusters.garden.apply_blindly(lease, manager=MANAGER)
 
 
 def _condition(type_: str, fulfilled: bool, reason: str, message: str, now: str) -> dict[str, Any]:

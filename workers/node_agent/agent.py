@@ -83,7 +83,7 @@ class NodeAgent:
             node = self._node.get(self._node_name)
             if node is not None:
                 try:
-                    await self._client.apply(self._lease(node), manager=MANAGER)
+                    await self._client.apply_blindly(self._lease(node), manager=MANAGER)
                 except ApiError as error:
                     log.warning("renewing the lease: %s", error)
             await asyncio.sleep(_LEASE_SECONDS)

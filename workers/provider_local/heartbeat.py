@@ -26,7 +26,7 @@ async def run_heartbeat(seed: KubeClient, namespace: str) -> None:
             "spec": {"holderIdentity": MANAGER, "leaseDurationSeconds": _PERIOD_SECONDS, "renewTime": renewed},
         }
         try:
-            await seed.apply(lease, manager=MANAGER)
+            await seed.apply_blindly(lease, manager=MANAGER)
         except ApiError as error:
             _log.warning("heartbeat not written: %s", error)
         await asyncio.sleep(_PERIOD_SECONDS)

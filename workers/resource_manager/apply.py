@@ -47,12 +47,14 @@ class Applier:
         if truthy_annotation(obj, names.IGNORE):
             return await self._create_only(obj, resource)
         wanted = obj
-        if needs_live(obj):
-            live = await self._target.find(resource, name, namespace)
-            if live is not None:
-                wanted = adapt(obj, live, autoscaled=await self._autoscaled(obj))
+        live = await self._target.find(resource, name, namespace)
+        if live is not None and needs_live(obj):
+            wanted = adapt(obj, live, autoscaled=await self._autoscaled(obj))
         try:
-            written = await self._target.apply(wanted, manager=MANAGER)
+            if live is None:
+                written = await self._target.apply_blindly(wanted, manager=MANAGER)
+            else:
+                written = await self._target.apply(wanted, manager=MANAGER, live=live)
         except Invalid as error:
             await self._delete_what_cannot_be_updated(obj, resource, error)
             raise

@@ -224,7 +224,8 @@ class ApiServer:
             if not apply:
                 return refuse(404, "NotFound", f'"{place[2]}" not found')
             self._applied[place, request.query["fieldManager"]] = body
-            return web.json_response(self._store(place, copy.deepcopy(body)), status=201)
+            made = _owning(copy.deepcopy(body), body, request.query["fieldManager"])
+            return web.json_response(self._store(place, made), status=201)
         if request.method == "GET":
             return web.json_response(live)
         if request.method == "DELETE":
@@ -243,7 +244,7 @@ class ApiServer:
             key = (place, request.query["fieldManager"])
             new = _without(copy.deepcopy(live), self._applied.get(key, {}), body)
             self._applied[key] = body
-            new = merge(new, body)
+            new = _owning(merge(new, body), body, request.query["fieldManager"])
         else:
             body.get("metadata", {}).pop("resourceVersion", None)
             new = merge(copy.deepcopy(live), body)
@@ -270,6 +271,8 @@ class ApiServer:
     def _store(self, place: Place, obj: Object) -> Object:
         before = self.objects.get(place)
         metadata = obj["metadata"]
+        if before is not None and metadata.get("managedFields"):
+            metadata["managedFields"] = [_disowned(entry, before, obj) for entry in metadata["managedFields"]]
         if before is None:
             self._version += 1
             metadata.setdefault("uid", f"uid-{self._version}")
@@ -332,6 +335,41 @@ def _without(live: Any, applied: Any, wanted: Any) -> Any:
             else:
                 live[key] = _without(live[key], applied[key], wanted[key])
     return live
+
+
+def _owning(obj: Object, body: Object, manager: str) -> Object:
+    """With the fields of ``body`` as the manager's in ``metadata.managedFields``; lists are leaves."""
+    unowned = ("name", "namespace", "uid", "resourceVersion")
+    fields = {key: value for key, value in body.items() if key not in ("apiVersion", "kind")}
+    fields["metadata"] = {key: value for key, value in body["metadata"].items() if key not in unowned}
+    if not fields["metadata"]:
+        del fields["metadata"]
+    entry = {"manager": manager, "operation": "Apply", "apiVersion": body["apiVersion"], "fieldsV1": _tree(fields)}
+    others = [each for each in obj["metadata"].get("managedFields") or () if each["manager"] != manager]
+    obj["metadata"]["managedFields"] = [*others, entry]
+    return obj
+
+
+def _tree(value: Any) -> Object:
+    return {f"f:{key}": _tree(below) for key, below in value.items()} if isinstance(value, dict) else {}
+
+
+def _disowned(entry: Object, before: Object, after: Object) -> Object:
+    """Without the fields that have another value now than their manager gave them."""
+
+    def keep(fields: Object, old: Any, new: Any) -> Object:
+        kept = {}
+        for key, below in fields.items():
+            had, has = (each.get(key[2:]) if isinstance(each, dict) else None for each in (old, new))
+            if below:
+                kept[key] = keep(below, had, has)
+            elif had == has:
+                kept[key] = {}
+        return kept
+
+    if entry not in (before["metadata"].get("managedFields") or ()):
+        return entry  # applied just now
+    return {**entry, "fieldsV1": keep(entry["fieldsV1"], before, after)}
 
 
 def _content(obj: Object) -> Object:

@@ -86,7 +86,8 @@ async def test_an_object_that_was_read_can_be_applied(api, client):
 
     applied = await client.apply(read, manager="us")
 
-    assert "managedFields" not in applied["metadata"]
+    assert {} not in applied["metadata"]["managedFields"]
+    assert applied["data"] == {"a": "1", "b": "2"}
 
 
 async def test_deleting_twice_says_that_it_was_gone(client):

@@ -59,6 +59,8 @@ class MemoryCluster:
         self._written()
         return copy.deepcopy(obj)
 
+    apply_blindly = apply
+
     async def patch(self, res: Resource, name: str, namespace: str | None, patch: dict[str, Any]) -> dict[str, Any]:
         found = self.objects[res.kind, namespace, name]
         _merge(found, patch)

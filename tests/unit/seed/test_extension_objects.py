@@ -11,6 +11,7 @@ from activities.seed.extension_objects import ExtensionObject
 from api import resources
 from api.operations import Wait
 
+OPERATION = "gardener.cloud/operation"
 TRIGGER = "2026-11-21T10:00:00.123456Z"
 PENDING = {"gardener.cloud/timestamp": TRIGGER, "gardener.cloud/operation": "reconcile"}
 READY: dict[str, Any] = {
@@ -60,7 +61,7 @@ class Seed:
     async def find(self, *_: object) -> dict[str, Any] | None:
         return self.live
 
-    async def apply(self, obj: dict[str, Any], manager: str) -> dict[str, Any]:
+    async def apply_blindly(self, obj: dict[str, Any], manager: str) -> dict[str, Any]:
         self.calls.append(("apply", obj))
         return obj
 
@@ -182,6 +183,35 @@ async def test_an_unchanged_infrastructure_is_left_alone_by_a_later_operation() 
     other = ExtensionObject(resources.INFRASTRUCTURE, "demo", "shoot--local--demo", {"type": "other"})
     await extension.apply_extension(seed, other, "2026-11-21T11:00:00Z", only_on_change=True)  # type: ignore[arg-type]
     assert [verb for verb, _ in seed.calls] == ["apply"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "inputs", "status", "asked"),
+    [
+        ({"type": "local"}, "a", {}, False),
+        ({"type": "local"}, "b", {}, True),
+        ({"type": "other"}, "a", {}, True),
+        ({"type": "local"}, "", {}, True),
+        ({"type": "local"}, "a", {"lastError": {"description": "broken"}}, True),
+        ({"type": "local"}, "a", {"lastOperation": {"state": "Processing"}}, True),
+    ],
+)
+async def test_an_object_is_asked_for_again_only_when_something_it_depends_on_differs(
+    spec: dict[str, Any], inputs: str, status: dict[str, Any], asked: bool
+) -> None:
+    """A reconciliation without a change writes nothing."""
+    first, later = Seed(), "2026-11-21T11:00:00Z"
+    place = resources.WORKER, "demo", "shoot--local--demo"
+    await extension.apply_extension(first, ExtensionObject(*place, {"type": "local"}, inputs="a"), TRIGGER)  # type: ignore[arg-type]
+    written = first.calls[0][1]
+    annotations = {key: value for key, value in written["metadata"]["annotations"].items() if key != OPERATION}
+    live = changed(metadata__annotations=annotations)
+    live["status"] |= status
+
+    second = Seed(live)
+    await extension.apply_extension(second, ExtensionObject(*place, spec, inputs=inputs), later)  # type: ignore[arg-type]
+
+    assert bool(second.calls) is asked
 
 
 async def test_spec_and_trigger_are_written_in_one_request() -> None:

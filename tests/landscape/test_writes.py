@@ -1,0 +1,93 @@
+"""What a reconciliation of a Shoot writes, counted from the audit logs of the API servers it could write to."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.landscape.shoots import Shoot
+
+OURS = "gardener-on-temporal"
+"""How our clients call themselves; nobody else's writes are counted."""
+RECONCILIATION = 120
+SETTLE = 60
+"""Seconds for care to have said how the cluster is after an operation."""
+
+
+@dataclass(frozen=True)
+class Write:
+    cluster: str
+    verb: str
+    kind: str
+    name: str
+    user: str
+
+    def __str__(self) -> str:
+        return f"{self.cluster}: {self.verb} {self.kind} {self.name} by {self.user}"
+
+
+def test_a_second_reconciliation_without_a_change_writes_nothing_but_how_it_went(shoot: Shoot) -> None:
+    """Thousands of Shoots are reconciled every hour: what nothing changes in must not load any API server.
+
+    Left, and not to be saved: the operation in the Shoot's status, and the Event that it was asked for and done.
+    """
+    reconcile(shoot)
+    begin = datetime.now(UTC)
+    reconcile(shoot)
+    settled(shoot)
+
+    written = [str(each) for each in writes(shoot, begin) if not about_the_operation(each, shoot)]
+    assert written == []
+
+
+def reconcile(shoot: Shoot) -> None:
+    """Ask for it, and wait for its end."""
+    shoot.garden("annotate", "shoot", shoot.name, "gardener.cloud/operation=reconcile")
+    deadline = time.monotonic() + RECONCILIATION
+    while not _reconciled(live := shoot.get()):
+        assert time.monotonic() < deadline, live["status"]["lastOperation"]
+        time.sleep(1)
+
+
+def _reconciled(shoot: dict[str, Any]) -> bool:
+    answered = "gardener.cloud/operation" not in shoot["metadata"]["annotations"]
+    return answered and shoot["status"]["lastOperation"]["state"] == "Succeeded"
+
+
+def settled(shoot: Shoot) -> None:
+    """Return when all conditions are True again."""
+    deadline = time.monotonic() + SETTLE
+    while bad := [each for each in shoot.get()["status"]["conditions"] if each["status"] != "True"]:
+        assert time.monotonic() < deadline, bad
+        time.sleep(1)
+
+
+def about_the_operation(write: Write, shoot: Shoot) -> bool:
+    """The Shoot itself: its status, and its annotation that asked for the operation."""
+    return (write.cluster, write.name) == ("garden", shoot.name) and write.kind.split("/")[0] == "shoots"
+
+
+def writes(shoot: Shoot, since: datetime) -> Iterator[Write]:
+    """By our processes, to anything; what others do all the time, and leases, are not logged."""
+    for cluster in ("garden", "cloud", "seed-1", "seed-2"):
+        log = shoot.landscape.directory / f"logs/{cluster}-audit.log"
+        yield from _ours(cluster, log.read_text().splitlines(), since)
+    seconds = int((datetime.now(UTC) - since).total_seconds()) + 1
+    logged = shoot.control_plane("logs", "deployment/kube-apiserver", f"--since={seconds}s")
+    yield from _ours("shoot", [line for line in logged.splitlines() if '"kind":"Event"' in line], since)
+
+
+def _ours(cluster: str, lines: list[str], since: datetime) -> Iterator[Write]:
+    for line in lines:
+        event: dict[str, Any] = json.loads(line)
+        what = event.get("objectRef") or {}
+        if event["verb"] in ("get", "list", "watch") or what.get("resource") in ("leases", "events"):
+            continue
+        if not event.get("userAgent", "").startswith(OURS):
+            continue
+        if datetime.fromisoformat(event["requestReceivedTimestamp"]) < since:
+            continue
+        kind = "/".join(filter(None, (what.get("resource"), what.get("subresource"))))
+        yield Write(cluster, event["verb"], kind, what.get("name", ""), event["user"]["username"])
