@@ -27,6 +27,7 @@ from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from api import constants, repair, resources, rotation
+from api.conditions import CONDITIONS, WEBHOOK_CONSTRAINTS, after_success
 from api.durations import parse_duration
 from api.flows import (
     EditFlow,
@@ -302,6 +303,9 @@ class ShootActivities:
         if succeeded and task.operation is not OperationType.DELETE:
             change["seedName"] = task.seed
             change["hibernated"] = request.hibernated
+            for field, types in (("conditions", CONDITIONS), ("constraints", WEBHOOK_CONSTRAINTS)):
+                if known := status.get(field):
+                    change[field] = after_success(known, types, now)
             if (status.get("lastOperation") or {}).get("state") == "Processing":
                 before = rotation.status_of(live)
                 rotations = rotation.succeed(before, RotationFacts.of_shoot(live), _seconds(now))

@@ -12,7 +12,7 @@ from activities.heartbeat import heartbeating
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.managed_resources import secrets_checksum, unfinished
-from api import resources
+from api import constants, resources
 from api.resources import Resource
 
 MANAGER = "gardenlet"
@@ -50,6 +50,10 @@ async def deploy(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> No
     deployment = next(item for item in objects if item["kind"] == "Deployment")
     name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
     before = await client.find(resources.DEPLOYMENT, name, namespace)
+    if before is not None and (before["metadata"].get("annotations") or {}).get(constants.SCALED_DOWN):
+        # The watchdog has stopped it and will start it again; until then it stays as it is.
+        deployment = {**deployment, "spec": {**deployment["spec"], "replicas": before["spec"].get("replicas", 0)}}
+        objects = [deployment if item["kind"] == "Deployment" else item for item in objects]
     await apply(client, objects)
     if before is None or _references(before) == _references(deployment):
         return

@@ -1,0 +1,176 @@
+"""From what a check found to what the Shoot's status says. Source: spec/flows.md 9 and 10."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from api import constants
+
+NOT_CHECKED = "ConditionNotChecked"
+CHECK_ERROR = "ConditionCheckError"
+_PARDONED = "Progressing"
+_RANK: Mapping[str, int] = {"True": 0, "Progressing": 1, "Unknown": 2, "False": 3}
+_LABELS = ("healthy", "progressing", "unknown", "unhealthy")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check saw."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    codes: tuple[str, ...] = ()
+
+    @property
+    def bad(self) -> bool:
+        return self.status == "False"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """The last operation, as far as conditions depend on it."""
+
+    type: str = ""
+    state: str = ""
+    updated: datetime | None = None
+    errors: bool = False
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any]) -> "Operation":
+        last = status.get("lastOperation") or {}
+        updated = last.get("lastUpdateTime")
+        return cls(
+            type=last.get("type", ""),
+            state=last.get("state", ""),
+            updated=datetime.fromisoformat(updated) if updated else None,
+            errors=bool(status.get("lastErrors")),
+        )
+
+    @property
+    def pardons(self) -> bool:
+        """Whether what is not well yet is only on its way."""
+        unfinished = self.type in ("Create", "Delete", "Restore") and self.state != "Succeeded"
+        return not self.type or unfinished or (self.state == "Processing" and not self.errors)
+
+    def succeeded_within(self, span: timedelta, now: datetime) -> bool:
+        return self.state == "Succeeded" and self.updated is not None and now - self.updated <= span
+
+
+def next_status(
+    known: Mapping[str, Any] | None,
+    finding: Finding,
+    operation: Operation,
+    threshold: timedelta | None,
+    now: datetime,
+) -> str:
+    """The status of a condition after a check.
+
+    What fails is Progressing at first, where its type has a threshold, and False only once that is over since the
+    transition and since the last success of an operation. Another reason, or a success just now, gives what is
+    False the same time again.
+    """
+    if not finding.bad:
+        return finding.status
+    if operation.pardons:
+        return _PARDONED
+    before = (known or {}).get("status")
+    if threshold is None or before not in ("True", "Progressing", "False"):
+        return "False"
+    if before == "True" or operation.succeeded_within(threshold, now):
+        return "Progressing"
+    if before == "False":
+        return "Progressing" if (known or {}).get("reason") != finding.reason else "False"
+    since = datetime.fromisoformat((known or {}).get("lastTransitionTime") or now.isoformat())
+    return "Progressing" if now - since <= threshold else "False"
+
+
+def merge(
+    known: Iterable[Mapping[str, Any]],
+    findings: Iterable[Finding],
+    operation: Operation,
+    thresholds: Mapping[str, timedelta],
+    now: datetime,
+) -> list[dict[str, Any]]:
+    """Conditions with what was found; an unchanged one keeps its times, one that nobody looked at stays as it is."""
+    merged = {each["type"]: dict(each) for each in known}
+    moment = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    for finding in findings:
+        old = merged.get(finding.type)
+        status = next_status(old, finding, operation, thresholds.get(finding.type), now)
+        new: dict[str, Any] = {
+            "type": finding.type,
+            "status": status,
+            "reason": finding.reason,
+            "message": finding.message,
+            **({"codes": list(finding.codes)} if finding.codes else {}),
+        }
+        if old is not None and _said(old) == new:
+            continue
+        stays = old is not None and old.get("status") == status
+        transition = old.get("lastTransitionTime", moment) if stays and old is not None else moment
+        merged[finding.type] = {**new, "lastTransitionTime": transition, "lastUpdateTime": moment}
+    return list(merged.values())
+
+
+def _said(condition: Mapping[str, Any]) -> dict[str, Any]:
+    times = ("lastTransitionTime", "lastUpdateTime")
+    return {key: value for key, value in condition.items() if key not in times and value != []}
+
+
+def combine(finding: Finding, others: Iterable[Finding]) -> Finding:
+    """One's own finding and those of extensions about the same: the worst speaks, our own first."""
+    same = [each for each in others if each.type == finding.type]
+    return max([finding, *same], key=lambda each: (_RANK.get(each.status, 2), each is finding))
+
+
+def not_checked(types: Iterable[str]) -> list[Finding]:
+    """What is said of a hibernated cluster."""
+    return [Finding(each, "True", NOT_CHECKED, "Shoot cluster has been hibernated.") for each in types]
+
+
+def after_success(conditions: Iterable[Mapping[str, Any]], types: Iterable[str], now: datetime) -> list[dict[str, Any]]:
+    """Conditions after an operation succeeded: what is not False is to be looked at anew. Source: spec/flows.md 1.4."""
+    moment = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    asked = set(types)
+    return [
+        {**each, "status": "Progressing", "lastTransitionTime": moment, "lastUpdateTime": moment}
+        if each["type"] in asked and each["status"] not in ("False", "Progressing")
+        else dict(each)
+        for each in conditions
+    ]
+
+
+def status_label(status: Mapping[str, Any]) -> str:
+    """``shoot.gardener.cloud/status``: the worst of conditions and operation. Source: spec/flows.md 9."""
+    operation = status.get("lastOperation") or {}
+    failing = bool(status.get("lastErrors"))
+    if not operation:
+        return "healthy"
+    if operation.get("type") == "Delete" or (
+        operation.get("type") == "Create" and operation.get("state") != "Succeeded"
+    ):
+        return "unhealthy" if failing else "healthy"
+    if operation.get("state") in ("Error", "Failed", "Pending", "Aborted") or failing:
+        return "unhealthy"
+    worst: Callable[[Mapping[str, Any]], int] = lambda each: _RANK.get(each.get("status", ""), 2)  # noqa: E731
+    return _LABELS[max(map(worst, status.get("conditions") or []), default=0)]
+
+
+CONDITIONS = (
+    constants.CONDITION_API_SERVER_AVAILABLE,
+    constants.CONDITION_CONTROL_PLANE_HEALTHY,
+    constants.CONDITION_OBSERVABILITY_HEALTHY,
+    constants.CONDITION_EVERY_NODE_READY,
+    constants.CONDITION_SYSTEM_COMPONENTS_HEALTHY,
+)
+"""In the order in which a Shoot's status shows them."""
+
+WEBHOOK_CONSTRAINTS = ("HibernationPossible", "MaintenancePreconditionsSatisfied")
+
+
+def wanted(*, workers: bool) -> tuple[str, ...]:
+    """Types that a Shoot has."""
+    return tuple(each for each in CONDITIONS if workers or each != constants.CONDITION_EVERY_NODE_READY)

@@ -1,0 +1,249 @@
+"""What objects tell about a cluster: one row per reason of spec/flows.md 10."""
+
+import copy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from workers.gardenlet.care import checks
+from workers.gardenlet.care.checks import ControlPlane, Nodes
+
+NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+NAMESPACE = "shoot--local--demo"
+
+
+def condition(type_: str, status: str, **more: str) -> dict[str, str]:
+    return {"type": type_, "status": status, "reason": "R", "message": "M", **more}
+
+
+def deployment(name: str, available: str = "True", role: str = "", **annotations: str) -> dict[str, Any]:
+    labels = {"gardener.cloud/role": role} if role else {}
+    return {
+        "metadata": {"name": name, "generation": 1, "labels": labels, "annotations": annotations},
+        "spec": {"replicas": 1},
+        "status": {"observedGeneration": 1, "conditions": [condition("Available", available)]},
+    }
+
+
+def etcd(name: str, ready: bool = True) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"ready": ready}}
+
+
+def managed(name: str, class_: str = "", label: str = "", **conditions: str) -> dict[str, Any]:
+    states = {"ResourcesApplied": "True", "ResourcesHealthy": "True", "ResourcesProgressing": "False"} | conditions
+    since = (NOW - timedelta(hours=2)).isoformat()
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "generation": 1,
+            "labels": {"care.gardener.cloud/condition-type": label} if label else {},
+        },
+        "spec": {"class": class_} if class_ else {},
+        "status": {
+            "observedGeneration": 1,
+            "conditions": [condition(each, status, lastTransitionTime=since) for each, status in states.items()],
+        },
+    }
+
+
+DEPLOYMENTS = [
+    deployment(name)
+    for name in (
+        "gardener-resource-manager",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "machine-controller-manager",
+    )
+]
+ETCDS = [etcd("etcd-main"), etcd("etcd-events")]
+
+
+def plane(
+    deployments: list[dict[str, Any]] | None = None,
+    etcds: list[dict[str, Any]] | None = None,
+    resources: list[dict[str, Any]] | None = None,
+    workers: bool = True,
+) -> ControlPlane:
+    return ControlPlane(NAMESPACE, workers, deployments or DEPLOYMENTS, etcds or ETCDS, resources or [])
+
+
+def with_deployment(changed: dict[str, Any]) -> list[dict[str, Any]]:
+    name = changed["metadata"]["name"]
+    return [*(each for each in DEPLOYMENTS if each["metadata"]["name"] != name), changed]
+
+
+STOPPED = {"dependency-watchdog.gardener.cloud/meltdown-protection-active": "true"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "reason"),
+    [
+        (plane(), "True", "ControlPlaneRunning"),
+        (plane(DEPLOYMENTS[:4]), "False", "DeploymentMissing"),
+        (plane(DEPLOYMENTS[:3], workers=False), "True", "ControlPlaneRunning"),
+        (plane(with_deployment(deployment("kube-scheduler", "False"))), "False", "DeploymentUnhealthy"),
+        (plane([*DEPLOYMENTS, deployment("vpa", "False", "controlplane")]), "False", "DeploymentUnhealthy"),
+        (plane([*DEPLOYMENTS, deployment("foreign", "False")]), "True", "ControlPlaneRunning"),
+        (plane(with_deployment(deployment("kube-controller-manager", **STOPPED))), "False", "ControllersScaledDown"),
+        (plane(etcds=ETCDS[:1]), "False", "EtcdMissing"),
+        (plane(etcds=[ETCDS[0], etcd("etcd-events", ready=False)]), "False", "EtcdUnhealthy"),
+        (plane(resources=[managed("a", "seed", ResourcesHealthy="False")]), "False", "R"),
+        (plane(resources=[managed("a", "seed", ResourcesProgressing="True")]), "False", "ProgressingRolloutStuck"),
+        (plane(resources=[managed("a", "", ResourcesHealthy="False")]), "True", "ControlPlaneRunning"),
+        (plane(resources=[managed("a", "", "ControlPlaneHealthy", ResourcesApplied="False")]), "False", "R"),
+    ],
+)
+def test_control_plane(seen: ControlPlane, status: str, reason: str) -> None:
+    finding = checks.control_plane(seen, HOUR, NOW)
+
+    assert (finding.type, finding.status, finding.reason) == ("ControlPlaneHealthy", status, reason), finding.message
+
+
+def test_what_was_not_looked_at_yet_is_not_healthy() -> None:
+    outdated, unreported = managed("a"), managed("b")
+    outdated["metadata"]["generation"] = 2
+    unreported["status"]["conditions"] = []
+
+    reasons = [
+        checks.system_components(plane(resources=[each]), None, HOUR, NOW).reason for each in (outdated, unreported)
+    ]
+
+    assert reasons == ["OutdatedStatus", "ManagedResourceMissingCondition"]
+
+
+def test_a_broken_tunnel_makes_the_system_sick() -> None:
+    tunnel = checks.Finding("SystemComponentsHealthy", "False", "TunnelConnectionBroken", "timeout")
+
+    assert checks.system_components(plane(), tunnel, HOUR, NOW) == tunnel
+    assert checks.system_components(plane(), None, HOUR, NOW).reason == "SystemComponentsRunning"
+
+
+@pytest.mark.parametrize(("purpose", "status"), [("production", "False"), ("testing", "True")])
+def test_observability_counts_where_it_is_wanted(purpose: str, status: str) -> None:
+    seen = plane([*DEPLOYMENTS, deployment("plutono", "False", "monitoring")])
+
+    assert checks.observability(seen, purpose, HOUR, NOW).status == status
+
+
+# Nodes
+
+POOL = {"name": "a", "minimum": 1}
+NODE: dict[str, Any] = {
+    "metadata": {
+        "name": "n1",
+        "labels": {"worker.gardener.cloud/pool": "a"},
+        "annotations": {"checksum/cloud-config-data": "abc"},
+    },
+    "status": {"conditions": [condition("Ready", "True")], "nodeInfo": {"kubeletVersion": "v1.37.1"}},
+}
+
+
+def lease(name: str, ago: float = 5) -> dict[str, Any]:
+    renewed = (NOW - timedelta(seconds=ago)).isoformat()
+    return {"metadata": {"name": name}, "spec": {"leaseDurationSeconds": 40, "renewTime": renewed}}
+
+
+AGENT = lease("gardener-node-agent-n1")
+
+
+def node(**changes: Any) -> dict[str, Any]:
+    """NODE with some leaves replaced; ``status__nodeInfo={}``."""
+    changed = copy.deepcopy(NODE)
+    for path, value in changes.items():
+        *parents, leaf = path.split("__")
+        place = changed
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[leaf] = value
+    return changed
+
+
+def nodes(*found: dict[str, Any], pools: list[dict[str, Any]] | None = None, **more: Any) -> Nodes:
+    seen = {"agent_leases": [AGENT], "checksums": {"a": "abc"}} | more
+    return Nodes(pools or [POOL], "1.37.1", found, **seen)
+
+
+def wanted(replicas: int) -> list[dict[str, Any]]:
+    return [{"spec": {"replicas": replicas}}]
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "reason"),
+    [
+        (nodes(NODE), "True", "EveryNodeReady"),
+        (nodes(NODE, machine_deployments=wanted(1), leases=[lease("n1")]), "True", "EveryNodeReady"),
+        (nodes(node(status__conditions=[condition("Ready", "False")])), "False", "NodeUnhealthy"),
+        (nodes(node(status__conditions=[])), "False", "NodeUnhealthy"),
+        (
+            nodes(node(status__conditions=[condition("Ready", "True"), condition("DiskPressure", "True")])),
+            "False",
+            "NodeUnhealthy",
+        ),
+        (
+            nodes(node(status__conditions=[condition("Ready", "True"), condition("SystemdUnitsReady", "False")])),
+            "False",
+            "NodeUnhealthy",
+        ),
+        (nodes(node(status__nodeInfo={"kubeletVersion": "v1.36.3"})), "False", "KubeletVersionMismatch"),
+        (
+            nodes(
+                node(status__nodeInfo={"kubeletVersion": "v1.36.3"}),
+                pools=[{**POOL, "kubernetes": {"version": "1.36.3"}}],
+            ),
+            "True",
+            "EveryNodeReady",
+        ),
+        (
+            nodes(node(status__nodeInfo={"kubeletVersion": "v1.36.3"}, spec__unschedulable=True)),
+            "True",
+            "EveryNodeReady",
+        ),
+        (nodes(pools=[POOL]), "False", "MissingNodes"),
+        (nodes(NODE, pools=[POOL, {"name": "b", "minimum": 1}]), "False", "MissingNodes"),
+        (nodes(node(metadata__annotations={})), "False", "OperatingSystemConfigOutdated"),
+        (nodes(NODE, agent_leases=[]), "False", "NodeAgentUnhealthy"),
+        (nodes(NODE, agent_leases=[lease("gardener-node-agent-n1", ago=60)]), "False", "NodeAgentUnhealthy"),
+        (nodes(NODE, leases=[lease("n1", ago=60)]), "False", "NodeUnhealthy"),
+        (nodes(NODE, machine_deployments=wanted(2)), "False", "NodesScalingUp"),
+        (nodes(NODE, machine_deployments=wanted(0)), "False", "NodesScalingDown"),
+    ],
+)
+def test_nodes(seen: Nodes, status: str, reason: str) -> None:
+    finding = checks.nodes(seen, NOW)
+
+    assert (finding.type, finding.status, finding.reason) == ("EveryNodeReady", status, reason), finding.message
+
+
+# Extensions
+
+WORKER = {
+    "kind": "Worker",
+    "metadata": {"name": "demo", "namespace": NAMESPACE},
+    "spec": {"type": "local"},
+    "status": {
+        "conditions": [
+            {"type": "EveryNodeReady", "status": "False", "reason": "Theirs", "message": "m", "codes": ["ERR_X"]},
+            {"type": "SystemComponentsHealthy", "status": "True"},
+            {"type": "Foreign", "status": "False"},
+        ]
+    },
+}
+TYPES = ("EveryNodeReady", "SystemComponentsHealthy")
+
+
+def test_extensions_are_heard_where_they_speak_of_our_conditions() -> None:
+    (found,) = checks.extension_findings([WORKER], TYPES, {("Worker", "local"): timedelta(seconds=30)}, 5 * HOUR / 60)
+
+    assert (found.type, found.status, found.reason, found.codes) == ("EveryNodeReady", "False", "Theirs", ("ERR_X",))
+
+
+def test_an_extension_that_has_died_is_not_believed() -> None:
+    """Its last word was that all is well."""
+    found = checks.extension_findings([WORKER], TYPES, {("Worker", "local"): timedelta(minutes=6)}, 5 * HOUR / 60)
+
+    assert {(each.status, each.reason) for each in found} == {("Unknown", "WorkerOutdatedHealthCheckReport")}
+    assert len(found) == 2

@@ -1,0 +1,275 @@
+"""What the objects of a control plane and of its cluster tell about them: one Finding per condition.
+
+Source: spec/flows.md 10.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from api import constants
+from api.conditions import Finding
+from workers.resource_manager import health
+
+Object = Mapping[str, Any]
+
+_ALWAYS = ("gardener-resource-manager", "kube-apiserver", "kube-controller-manager")
+_WITH_WORKERS = ("kube-scheduler", "machine-controller-manager")
+_ETCDS = ("etcd-main", "etcd-events")
+_OBSERVING = ("monitoring", "logging")
+_NODE_FAULTS = ("DiskPressure", "MemoryPressure", "PIDPressure", "NetworkUnavailable")
+_EXPIRED_NODES = 0.2
+"""Part of the nodes whose lease may have expired before the nodes as a whole count as sick."""
+_DEFAULT_LEASE_SECONDS = 40
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """What the seed has of one shoot."""
+
+    namespace: str
+    workers: bool
+    deployments: Sequence[Object]
+    etcds: Sequence[Object]
+    managed_resources: Sequence[Object]
+    stateful_sets: Sequence[Object] = ()
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What the shoot has of nodes, and the seed of the machines behind them."""
+
+    pools: Sequence[Object]
+    version: str
+    nodes: Sequence[Object]
+    leases: Sequence[Object] = ()
+    """Of namespace kube-node-lease."""
+    agent_leases: Sequence[Object] = ()
+    """Of the node agents, in kube-system."""
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    """By pool: of the operating system config that its nodes are to have."""
+    machine_deployments: Sequence[Object] = ()
+    checksum_annotation: str = "checksum/cloud-config-data"
+
+
+def _named(objects: Iterable[Object]) -> dict[str, Object]:
+    return {each["metadata"]["name"]: each for each in objects}
+
+
+def control_plane(seen: ControlPlane, progressing_for: timedelta, now: datetime) -> Finding:
+    """ControlPlaneHealthy."""
+    type_ = constants.CONDITION_CONTROL_PLANE_HEALTHY
+    deployments, etcds = _named(seen.deployments), _named(seen.etcds)
+    for name in _ALWAYS + (_WITH_WORKERS if seen.workers else ()):
+        if name not in deployments:
+            return Finding(type_, "False", "DeploymentMissing", f"Deployment {seen.namespace}/{name} does not exist")
+    if stopped := sorted(name for name, each in deployments.items() if _annotation(each, constants.SCALED_DOWN)):
+        message = f"stopped because the nodes cannot reach their API server: {', '.join(stopped)}"
+        return Finding(type_, "False", "ControllersScaledDown", message)
+    for name, deployment in sorted(deployments.items()):
+        ours = name in _ALWAYS + _WITH_WORKERS or _label(deployment, constants.ROLE) == "controlplane"
+        if ours and (fault := health.unhealthy(_kind(deployment, "apps/v1", "Deployment"))):
+            return Finding(type_, "False", "DeploymentUnhealthy", f"Deployment {seen.namespace}/{name}: {fault}")
+    for name in _ETCDS:
+        if name not in etcds:
+            return Finding(type_, "False", "EtcdMissing", f"Etcd {seen.namespace}/{name} does not exist")
+        if fault := _etcd_fault(etcds[name]):
+            return Finding(type_, "False", "EtcdUnhealthy", f"Etcd {seen.namespace}/{name} {fault}")
+    well = Finding(type_, "True", "ControlPlaneRunning", "All control plane components are healthy.")
+    return managed_resources(seen.managed_resources, type_, progressing_for, now) or well
+
+
+def observability(seen: ControlPlane, purpose: str, progressing_for: timedelta, now: datetime) -> Finding:
+    """ObservabilityComponentsHealthy."""
+    type_ = constants.CONDITION_OBSERVABILITY_HEALTHY
+    well = Finding(type_, "True", "ObservabilityComponentsRunning", "All observability components are healthy.")
+    if purpose == "testing":
+        return well
+    for kind, objects in (("Deployment", seen.deployments), ("StatefulSet", seen.stateful_sets)):
+        for each in objects:
+            if _label(each, constants.ROLE) not in _OBSERVING:
+                continue
+            if fault := health.unhealthy(_kind(each, "apps/v1", kind)):
+                name = f"{seen.namespace}/{each['metadata']['name']}"
+                return Finding(type_, "False", f"{kind}Unhealthy", f"{kind} {name}: {fault}")
+    return managed_resources(seen.managed_resources, type_, progressing_for, now) or well
+
+
+def system_components(seen: ControlPlane, tunnel: Finding | None, progressing_for: timedelta, now: datetime) -> Finding:
+    """SystemComponentsHealthy; ``tunnel`` is what the probe of the tunnel found wrong."""
+    type_ = constants.CONDITION_SYSTEM_COMPONENTS_HEALTHY
+    fault = managed_resources(seen.managed_resources, type_, progressing_for, now)
+    well = Finding(type_, "True", "SystemComponentsRunning", "All system components are healthy.")
+    return fault or tunnel or well
+
+
+def managed_resources(
+    objects: Iterable[Object], type_: str, progressing_for: timedelta, now: datetime
+) -> Finding | None:
+    """The first that counts for this condition and is not observed, applied and healthy, or has long been rolling."""
+    for each in sorted(objects, key=lambda one: one["metadata"]["name"]):
+        default = (
+            constants.CONDITION_CONTROL_PLANE_HEALTHY
+            if each["spec"].get("class")
+            else constants.CONDITION_SYSTEM_COMPONENTS_HEALTHY
+        )
+        if (_label(each, constants.CARE_CONDITION_TYPE) or default) != type_:
+            continue
+        if fault := _managed_resource_fault(each, progressing_for, now):
+            reason, message = fault
+            metadata = each["metadata"]
+            return Finding(
+                type_, "False", reason, f"ManagedResource {metadata['namespace']}/{metadata['name']}: {message}"
+            )
+    return None
+
+
+def _managed_resource_fault(each: Object, progressing_for: timedelta, now: datetime) -> tuple[str, str] | None:
+    status = each.get("status") or {}
+    if (status.get("observedGeneration") or 0) < (each["metadata"].get("generation") or 0):
+        return "OutdatedStatus", "its newest version was not looked at yet"
+    conditions = {one["type"]: one for one in status.get("conditions") or []}
+    for wanted in ("ResourcesApplied", "ResourcesHealthy"):
+        found = conditions.get(wanted)
+        if found is None:
+            return "ManagedResourceMissingCondition", f"condition {wanted} was not reported yet"
+        if found["status"] != "True":
+            return found.get("reason") or "Unhealthy", found.get("message") or f"{wanted} is {found['status']}"
+    rolling = conditions.get("ResourcesProgressing")
+    if rolling is not None and rolling["status"] == "True":
+        since = _time(rolling.get("lastTransitionTime"))
+        if since is not None and now - since > progressing_for:
+            return "ProgressingRolloutStuck", f"rolling since {since:%Y-%m-%d %H:%M} UTC: {rolling.get('message', '')}"
+    return None
+
+
+def nodes(seen: Nodes, now: datetime) -> Finding:
+    """EveryNodeReady."""
+    type_ = constants.CONDITION_EVERY_NODE_READY
+
+    def bad(reason: str, message: str) -> Finding:
+        return Finding(type_, "False", reason, message)
+
+    agents = {each["metadata"]["name"].removeprefix("gardener-node-agent-"): each for each in seen.agent_leases}
+    for node in seen.nodes:
+        if fault := _node_fault(node, seen, agents, now):
+            reason, message = fault
+            return bad(reason, f"node {node['metadata']['name']} {message}")
+    for pool in seen.pools:
+        has = sum(_label(node, constants.WORKER_POOL) == pool["name"] for node in seen.nodes)
+        if has < pool["minimum"]:
+            return bad("MissingNodes", f"pool {pool['name']}: {has} of at least {pool['minimum']} nodes have joined")
+    expired = sum(lease_expired(each, now) for each in seen.leases)
+    if expired and expired >= _EXPIRED_NODES * len(seen.nodes):
+        return bad("NodeUnhealthy", f"leases of {expired} of {len(seen.nodes)} nodes have expired")
+    return _counted(seen) or Finding(type_, "True", "EveryNodeReady", "All nodes are ready.")
+
+
+def _node_fault(node: Object, seen: Nodes, agents: Mapping[str, Object], now: datetime) -> tuple[str, str] | None:
+    status = node.get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or []}
+    ready = conditions.get("Ready")
+    if ready is None or ready["status"] != "True":
+        return "NodeUnhealthy", f"is not ready: {ready['message'] if ready else 'it reports nothing'}"
+    for each in _NODE_FAULTS:
+        if conditions.get(each, {}).get("status") == "True":
+            return "NodeUnhealthy", f"reports {each}: {conditions[each].get('message', '')}"
+    if conditions.get("SystemdUnitsReady", {}).get("status") == "False":
+        return "NodeUnhealthy", f"has units that do not run: {conditions['SystemdUnitsReady'].get('message', '')}"
+    pool = next((each for each in seen.pools if each["name"] == _label(node, constants.WORKER_POOL)), None)
+    if pool is None or node["metadata"].get("deletionTimestamp") or (node.get("spec") or {}).get("unschedulable"):
+        return None  # it is leaving
+    wanted = (pool.get("kubernetes") or {}).get("version") or seen.version
+    runs = (status.get("nodeInfo") or {}).get("kubeletVersion", "")
+    if runs.removeprefix("v").split("+")[0] != wanted:
+        return "KubeletVersionMismatch", f"runs kubelet {runs}, wanted is v{wanted}"
+    checksum = seen.checksums.get(pool["name"])
+    if checksum and _annotation(node, seen.checksum_annotation) != checksum:
+        return "OperatingSystemConfigOutdated", "has not applied the newest operating system config of its pool"
+    agent = agents.get(node["metadata"]["name"])
+    if agent is None:
+        return "NodeAgentUnhealthy", "has no lease of a node agent"
+    if lease_expired(agent, now):
+        return "NodeAgentUnhealthy", "has a node agent that does not renew its lease"
+    return None
+
+
+def _counted(seen: Nodes) -> Finding | None:
+    """Whether there are as many nodes as machines are wanted."""
+    if not seen.machine_deployments:
+        return None
+    type_ = constants.CONDITION_EVERY_NODE_READY
+    wanted = sum(int((each.get("spec") or {}).get("replicas") or 0) for each in seen.machine_deployments)
+    has = len(seen.nodes)
+    if has < wanted:
+        return Finding(type_, "False", "NodesScalingUp", f"{has} of {wanted} wanted nodes have joined")
+    if has > wanted:
+        return Finding(
+            type_, "False", "NodesScalingDown", f"{has - wanted} nodes more than the {wanted} wanted are there"
+        )
+    return None
+
+
+def lease_expired(lease: Object, now: datetime) -> bool:
+    """Whether its holder has not renewed it in time."""
+    spec = lease.get("spec") or {}
+    renewed = _time(spec.get("renewTime"))
+    seconds = spec.get("leaseDurationSeconds") or _DEFAULT_LEASE_SECONDS
+    return renewed is None or now - renewed > timedelta(seconds=seconds)
+
+
+def extension_findings(
+    objects: Iterable[Object], types: Iterable[str], stale: Mapping[tuple[str, str], timedelta], limit: timedelta
+) -> list[Finding]:
+    """What extensions say of the Shoot, in conditions of our types on their objects.
+
+    ``stale``: by kind and type of object, how long ago its extension was last heard of; unknown ones are believed.
+    """
+    asked, found = set(types), []
+    for each in objects:
+        kind, name = each.get("kind", ""), each["metadata"]["name"]
+        silent = stale.get((kind, (each.get("spec") or {}).get("type", "")))
+        for condition in (each.get("status") or {}).get("conditions") or ():
+            if condition["type"] not in asked:
+                continue
+            what = f"{kind} {each['metadata'].get('namespace', '')}/{name}"
+            if silent is not None and silent > limit:
+                text = f"{what}: its extension was last heard of {int(silent.total_seconds())} s ago"
+                found.append(Finding(condition["type"], "Unknown", f"{kind}OutdatedHealthCheckReport", text))
+            elif condition["status"] != "True":
+                status = "Unknown" if condition["status"] == "Unknown" else condition["status"]
+                reason = condition.get("reason") or f"{kind}Unhealthy"
+                text = f"{what}: {condition.get('message', '')}"
+                codes = tuple(condition.get("codes") or ())
+                found.append(Finding(condition["type"], status, reason, text, codes))
+    return found
+
+
+def _etcd_fault(etcd: Object) -> str | None:
+    status = etcd.get("status") or {}
+    if errors := status.get("lastErrors"):
+        return "; ".join(each.get("description", "") for each in errors)
+    if not status.get("ready"):
+        messages = [each.get("message") for each in status.get("conditions") or () if each["type"] == "Ready"]
+        return str((messages and messages[0]) or "is not ready")
+    return None
+
+
+def _kind(obj: Object, api_version: str, kind: str) -> dict[str, Any]:
+    return {**obj, "apiVersion": api_version, "kind": kind}
+
+
+def _label(obj: Object, name: str) -> str:
+    return str((obj["metadata"].get("labels") or {}).get(name, ""))
+
+
+def _annotation(obj: Object, name: str) -> str:
+    return str((obj["metadata"].get("annotations") or {}).get(name, ""))
+
+
+def _time(text: str | None) -> datetime | None:
+    if not text:
+        return None
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,97 @@
+"""What a Shoot's owner should know though all is well today. Source: spec/flows.md 10.
+
+Those that an owner has to act on are shown while they are False, and go when they are True; only
+``webhooks.constraints`` stay.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from api.conditions import WEBHOOK_CONSTRAINTS, Finding
+
+Object = Mapping[str, Any]
+
+CA_VALIDITY = timedelta(days=365)
+KEPT = WEBHOOK_CONSTRAINTS
+"""Constraints that are shown though they are True."""
+
+
+def certificate_authorities(secrets: Iterable[Object], now: datetime) -> Finding:
+    """CACertificateValiditiesAcceptable, of the Secrets that the secrets manager keeps for the shoot."""
+    type_ = "CACertificateValiditiesAcceptable"
+    ending = {}
+    for each in secrets:
+        labels = each["metadata"].get("labels") or {}
+        name, until = labels.get("name", ""), labels.get("valid-until-time")
+        if labels.get("managed-by") != "secrets-manager" or not until or not name.startswith("ca"):
+            continue
+        end = datetime.fromtimestamp(int(until), UTC)
+        if end - now < CA_VALIDITY:
+            ending[name] = end
+    if not ending:
+        return Finding(type_, "True", "NoExpiringCACertificates", "All CA certificates are valid for at least a year.")
+    listed = ", ".join(f"{name} on {end:%Y-%m-%d}" for name, end in sorted(ending.items()))
+    return Finding(type_, "False", "ExpiringCACertificates", f"these end soon: {listed}; rotate the CA certificates")
+
+
+def crds(definitions: Iterable[Object]) -> Finding:
+    """CRDsWithProblematicConversionWebhooks: objects of an old version cannot be read without the webhook."""
+    type_ = "CRDsWithProblematicConversionWebhooks"
+    found = sorted(
+        each["metadata"]["name"]
+        for each in definitions
+        if (each["spec"].get("conversion") or {}).get("strategy") == "Webhook"
+        and len((each.get("status") or {}).get("storedVersions") or ()) > 1
+    )
+    if not found:
+        return Finding(type_, "True", "NoProblematicCRDs", "No CRD stores several versions behind a webhook.")
+    text = f"these have several stored versions and a conversion webhook: {', '.join(found)}; migrate their objects"
+    return Finding(type_, "False", "CRDsWithProblematicConversionWebhooks", text)
+
+
+def in_place_updates(status: Object) -> Finding:
+    """ManualInPlaceWorkersUpdated."""
+    type_ = "ManualInPlaceWorkersUpdated"
+    pending = (status.get("inPlaceUpdates") or {}).get("pendingWorkerUpdates") or {}
+    pools = sorted(pending.get("manualInPlaceUpdate") or ())
+    if not pools:
+        return Finding(type_, "True", "WorkerPoolsUpdated", "No pool waits for its owner to update its nodes in place.")
+    return Finding(
+        type_, "False", "WorkerPoolsPendingUpdate", f"nodes of these pools are to be updated: {', '.join(pools)}"
+    )
+
+
+def ignored_managed_resources(objects: Iterable[Object]) -> Finding:
+    """HasIgnoredManagedResources."""
+    type_ = "HasIgnoredManagedResources"
+    found = sorted(
+        each["metadata"]["name"]
+        for each in objects
+        if (each["metadata"].get("annotations") or {}).get("resources.gardener.cloud/ignore") == "true"
+    )
+    if not found:
+        return Finding(type_, "True", "NoIgnoredManagedResources", "No ManagedResource is ignored.")
+    return Finding(
+        type_, "False", "IgnoredManagedResources", f"these are not kept as they should be: {', '.join(found)}"
+    )
+
+
+def preserved_machines(machines: Iterable[Object]) -> Finding:
+    """PreservedFailedMachinesAbsent."""
+    type_ = "PreservedFailedMachinesAbsent"
+    found = []
+    for each in machines:
+        current = (each.get("status") or {}).get("currentStatus") or {}
+        if current.get("phase") == "Failed" and current.get("preserveExpiryTime"):
+            found.append(each["metadata"]["name"])
+    if not found:
+        return Finding(type_, "True", "NoPreservedFailedMachines", "No failed machine is preserved.")
+    return Finding(
+        type_, "False", "PreservedFailedMachines", f"these are kept though they failed: {', '.join(sorted(found))}"
+    )
+
+
+def shown(constraints: Iterable[Object]) -> list[dict[str, Any]]:
+    """Without those that are True and need nobody's attention."""
+    return [dict(each) for each in constraints if each["status"] != "True" or each["type"] in KEPT]

@@ -1,0 +1,360 @@
+"""Look at each shoot of the seed, and write what was seen."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from activities.components.operating_system_config import CHECKSUM_APPLIED, CHECKSUM_OF_SECRET
+from activities.kube.cache import Key, key_of
+from activities.kube.client import KubeClient, Object, WatchEvent
+from activities.kube.clusters import Clusters
+from activities.kube.controller import Controller, Requeue
+from activities.kube.errors import ApiError, NotFound
+from api import constants, resources
+from api.conditions import (
+    CHECK_ERROR,
+    CONDITIONS,
+    Finding,
+    Operation,
+    combine,
+    merge,
+    not_checked,
+    status_label,
+    wanted,
+)
+from api.names import node_agent_secret_name
+from workers.gardenlet.care import checks, constraints, garbage, webhooks
+from workers.gardenlet.config import ShootCareConfig
+
+log = logging.getLogger(__name__)
+
+_CHECK_SECONDS = 10.0
+_NOT_SOONER_SECONDS = 2.0
+"""Between two checks of a shoot, however much happens in its control plane."""
+_HEARTBEATS_SECONDS = 15.0
+_HEARTBEAT = "gardener-extension-heartbeat"
+_EXTENSIONS = (
+    resources.CONTROL_PLANE,
+    resources.WORKER,
+    resources.NETWORK,
+    resources.INFRASTRUCTURE,
+    resources.EXTENSION,
+    resources.CONTAINER_RUNTIME,
+)
+_WATCHED = (resources.DEPLOYMENT, resources.ETCD, resources.MANAGED_RESOURCE, *_EXTENSIONS)
+
+
+class CareController:
+    """Checks each Shoot every ``sync_period``, and when its operation or its control plane changes."""
+
+    def __init__(self, clusters: Clusters, config: ShootCareConfig) -> None:
+        self._clusters = clusters
+        self._config = config
+        self._thresholds = {each.type: each.duration for each in config.condition_thresholds}
+        self._shoots = clusters.garden_caches.of(resources.SHOOT)
+        self._operations: dict[Key, object] = {}
+        self._checked: dict[Key, float] = {}
+        self._heartbeats: tuple[float, dict[tuple[str, str], timedelta]] = (float("-inf"), {})
+        self._controller = Controller("care", self._check, workers=5)
+        self._controller.watch(self._shoots, when=self._new_operation)
+        for kind in _WATCHED:
+            self._controller.watch(clusters.seed_caches.of(kind), keys=self._shoots_in_namespace)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._controller.run()
+
+    def _new_operation(self, event: WatchEvent) -> bool:
+        """A new state of the operation is a reason to look; a change of conditions, our own, is not."""
+        key, status = key_of(event.object), event.object.get("status", {})
+        if event.type == "DELETED":
+            self._operations.pop(key, None)
+            self._checked.pop(key, None)
+            return False
+        operation = status.get("lastOperation") or {}
+        seen = (operation.get("type"), operation.get("state"), status.get("seedName"))
+        if self._operations.get(key) == seen:
+            return False
+        self._operations[key] = seen
+        return True
+
+    def _shoots_in_namespace(self, event: WatchEvent) -> list[Key]:
+        namespace = event.object["metadata"].get("namespace")
+        return [key_of(each) for each in self._shoots.list() if each.get("status", {}).get("technicalID") == namespace]
+
+    async def _check(self, key: Key) -> Requeue | None:
+        namespace, name = key
+        shoot = self._shoots.get(name, namespace)
+        if shoot is None or shoot.get("status", {}).get("seedName") != self._clusters.seed_name:
+            return None
+        technical_id = shoot["status"].get("technicalID")
+        if not technical_id or _gone(shoot):
+            return None
+        pause = self._checked.get(key, float("-inf")) + _NOT_SOONER_SECONDS - time.monotonic()
+        if pause > 0:
+            return Requeue(pause)
+        self._checked[key] = time.monotonic()
+        client = await self._client(technical_id)
+        findings, constraints_ = await self._look(shoot, technical_id, client)
+        # What was found may be older than what was written meanwhile; what is written is the newest we know.
+        await self._write(self._shoots.get(name, namespace) or shoot, findings, constraints_)
+        if client is not None and not _hibernated(shoot):
+            await self._put_right(shoot, client)
+        return Requeue(self._config.sync_period.total_seconds())
+
+    # Writing
+
+    async def _write(self, shoot: Object, findings: Sequence[Finding], constraints_: Sequence[Finding]) -> None:
+        status, now = shoot.get("status") or {}, datetime.now(UTC)
+        namespace, name = shoot["metadata"]["namespace"], shoot["metadata"]["name"]
+        operation = Operation.of(status)
+        types = {each.type for each in findings}
+        known = [
+            each for each in status.get("conditions") or [] if each["type"] in types or each["type"] not in CONDITIONS
+        ]
+        merged = {
+            "conditions": merge(known, findings, operation, self._thresholds, now),
+            "constraints": constraints.shown(
+                merge(status.get("constraints") or [], constraints_, operation, self._thresholds, now)
+            ),
+        }
+        change = {field: value for field, value in merged.items() if value != (status.get(field) or [])}
+        try:
+            if change:
+                patch: dict[str, Any] = {"metadata": {"uid": shoot["metadata"]["uid"]}, "status": change}
+                await self._clusters.garden.patch(resources.SHOOT, name, namespace, patch, subresource="status")
+            label = status_label({**status, **merged})
+            if (shoot["metadata"].get("labels") or {}).get(constants.SHOOT_STATUS) != label:
+                labels = {"metadata": {"uid": shoot["metadata"]["uid"], "labels": {constants.SHOOT_STATUS: label}}}
+                await self._clusters.garden.patch(resources.SHOOT, name, namespace, labels)
+        except NotFound:
+            log.debug("Shoot %s/%s is gone", namespace, name)
+
+    # Looking
+
+    async def _client(self, technical_id: str) -> KubeClient | None:
+        try:
+            return await self._clusters.shoot(technical_id)
+        except ApiError:
+            return None
+
+    async def _look(
+        self, shoot: Object, technical_id: str, client: KubeClient | None
+    ) -> tuple[list[Finding], list[Finding]]:
+        workers = bool(shoot["spec"]["provider"].get("workers"))
+        types = wanted(workers=workers)
+        if _hibernated(shoot):
+            return not_checked(types), not_checked(constraints.KEPT)
+        seen = self._control_plane(technical_id, workers)
+        now, rolling = datetime.now(UTC), self._config.managed_resource_progressing_threshold
+        shoot_side = self._nodes(shoot, seen, client) if workers else _nothing()
+        server, of_nodes, tunnel = await asyncio.gather(self._server(client), shoot_side, self._tunnel(client, workers))
+        own = [
+            server,
+            checks.control_plane(seen, rolling, now),
+            checks.observability(seen, shoot["spec"].get("purpose", ""), rolling, now),
+            *([of_nodes] if of_nodes is not None else []),
+            checks.system_components(seen, tunnel, rolling, now),
+        ]
+        objects = [each for kind in _EXTENSIONS for each in self._clusters.seed_caches.of(kind).list(technical_id)]
+        limit = self._config.stale_extension_health_checks_threshold
+        reported = checks.extension_findings(objects, types, await self._silences(), limit)
+        return [combine(each, reported) for each in own], await self._constraints(shoot, technical_id, client)
+
+    def _control_plane(self, technical_id: str, workers: bool) -> checks.ControlPlane:
+        caches = self._clusters.seed_caches
+        return checks.ControlPlane(
+            namespace=technical_id,
+            workers=workers,
+            deployments=caches.of(resources.DEPLOYMENT).list(technical_id),
+            etcds=caches.of(resources.ETCD).list(technical_id),
+            managed_resources=caches.of(resources.MANAGED_RESOURCE).list(technical_id),
+            stateful_sets=caches.of(resources.STATEFUL_SET).list(technical_id),
+        )
+
+    async def _server(self, client: KubeClient | None) -> Finding:
+        type_ = constants.CONDITION_API_SERVER_AVAILABLE
+        if client is None:
+            return Finding(type_, "False", "APIServerDown", "there is no access to the API server yet")
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                await client.request("GET", "/healthz")
+        except TimeoutError:
+            text = f"no answer to /healthz within {_CHECK_SECONDS:.0f} s"
+            return Finding(type_, "False", "HealthzRequestFailed", text)
+        except ApiError as error:
+            reason = "HealthzRequestFailed" if error.status else "APIServerDown"
+            return Finding(type_, "False", reason, str(error))
+        return Finding(type_, "True", "HealthzRequestSucceeded", "API server /healthz endpoint responded with 200.")
+
+    async def _nodes(self, shoot: Object, seen: checks.ControlPlane, client: KubeClient | None) -> Finding:
+        type_ = constants.CONDITION_EVERY_NODE_READY
+        unknown = Finding(type_, "Unknown", CHECK_ERROR, "the nodes cannot be listed")
+        if client is None:
+            return unknown
+        osc = "gardener.cloud/role=operating-system-config"
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                nodes, leases, agents, secrets = await asyncio.gather(
+                    client.list(resources.NODE),
+                    client.list(resources.LEASE, "kube-node-lease"),
+                    client.list(resources.LEASE, "kube-system"),
+                    client.list(resources.SECRET, "kube-system", labels=osc),
+                )
+        except (ApiError, TimeoutError):
+            return unknown
+        machines = self._clusters.seed_caches.of(resources.MACHINE_DEPLOYMENT).list(seen.namespace)
+        return checks.nodes(
+            checks.Nodes(
+                pools=shoot["spec"]["provider"]["workers"],
+                version=shoot["spec"]["kubernetes"]["version"],
+                nodes=nodes,
+                leases=leases,
+                agent_leases=[each for each in agents if each["metadata"]["name"].startswith("gardener-node-agent-")],
+                checksums=_checksums(shoot, secrets),
+                machine_deployments=machines,
+                checksum_annotation=CHECKSUM_APPLIED,
+            ),
+            datetime.now(UTC),
+        )
+
+    async def _tunnel(self, client: KubeClient | None, workers: bool) -> Finding | None:
+        """What is wrong with the way from the API server to the nodes."""
+        type_ = constants.CONDITION_SYSTEM_COMPONENTS_HEALTHY
+        if not workers:
+            return None
+        if client is None:
+            return Finding(type_, "Unknown", CHECK_ERROR, "the cluster cannot be asked")
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                pods = await client.list(resources.POD, "kube-system", labels="app=vpn-shoot")
+                running = [each for each in pods if (each.get("status") or {}).get("phase") == "Running"]
+                if not running:
+                    return Finding(type_, "False", "NoTunnelDeployed", "no pod of vpn-shoot is running")
+                node = running[0]["spec"]["nodeName"]
+                await client.request("GET", f"/api/v1/nodes/{node}:10250/proxy/healthz")
+        except TimeoutError:
+            text = f"no answer through the tunnel within {_CHECK_SECONDS:.0f} s"
+            return Finding(type_, "False", "TunnelConnectionBroken", text)
+        except ApiError as error:
+            if not error.status:
+                return Finding(type_, "Unknown", CHECK_ERROR, str(error))
+            return Finding(type_, "False", "TunnelConnectionBroken", str(error))
+        return None
+
+    async def _silences(self) -> dict[tuple[str, str], timedelta]:
+        """By kind and type of extension object: how long ago its extension's heartbeat was."""
+        read, known = self._heartbeats
+        if time.monotonic() - read < _HEARTBEATS_SECONDS:
+            return known
+        leases = await self._clusters.seed.list(resources.LEASE, fields=f"metadata.name={_HEARTBEAT}")
+        beats = {each["metadata"]["namespace"]: each for each in leases}
+        found: dict[tuple[str, str], timedelta] = {}
+        for registration in await self._clusters.garden.list(resources.CONTROLLER_REGISTRATION):
+            # Where nothing is installed by us, the extension runs beside us.
+            name = registration["metadata"]["name"]
+            lease = beats.get(f"extension-{name}") or beats.get(constants.GARDEN_NAMESPACE)
+            renewed = ((lease or {}).get("spec") or {}).get("renewTime")
+            if not renewed:
+                continue
+            silence = datetime.now(UTC) - datetime.fromisoformat(renewed)
+            for each in registration["spec"].get("resources") or ():
+                found[each["kind"], each["type"]] = silence
+        self._heartbeats = (time.monotonic(), found)
+        return found
+
+    # Constraints
+
+    async def _constraints(self, shoot: Object, technical_id: str, client: KubeClient | None) -> list[Finding]:
+        caches, now = self._clusters.seed_caches, datetime.now(UTC)
+        secrets = await self._clusters.seed.list(resources.SECRET, technical_id, labels="managed-by=secrets-manager")
+        found = [
+            constraints.certificate_authorities(secrets, now),
+            constraints.in_place_updates(shoot["status"]),
+            constraints.ignored_managed_resources(caches.of(resources.MANAGED_RESOURCE).list(technical_id)),
+            constraints.preserved_machines(caches.of(resources.MACHINE).list(technical_id)),
+        ]
+        try:
+            if client is None:
+                raise TimeoutError
+            async with asyncio.timeout(_CHECK_SECONDS):
+                configurations = await _webhook_configurations(client)
+                definitions = await client.list(resources.CUSTOM_RESOURCE_DEFINITION)
+        except (ApiError, TimeoutError):
+            text = "the cluster cannot be asked"
+            return [*found, *(Finding(each, "Unknown", CHECK_ERROR, text) for each in constraints.KEPT)]
+        return [*found, *webhooks.constraints(configurations), constraints.crds(definitions)]
+
+    # Putting right
+
+    async def _put_right(self, shoot: Object, client: KubeClient) -> None:
+        """Remove what nobody else does, and, where the operator wants it, make webhooks harmless.
+
+        What does not succeed is only logged: it is tried again with the next check.
+        """
+        deleting = "deletionTimestamp" in shoot["metadata"]
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                await self._collect_garbage(client, None if deleting else "kube-system")
+                if self._config.webhook_remediator_enabled and not deleting:
+                    await _remedy(client)
+        except (ApiError, TimeoutError) as error:
+            log.info("putting right what is wrong in %s: %s", shoot["status"]["technicalID"], error)
+
+    @staticmethod
+    async def _collect_garbage(client: KubeClient, namespace: str | None) -> None:
+        for pod, force in garbage.removals(await client.list(resources.POD, namespace), datetime.now(UTC)):
+            metadata = pod["metadata"]
+            log.info("removing pod %s/%s: nobody else does", metadata["namespace"], metadata["name"])
+            await client.delete(
+                resources.POD,
+                metadata["name"],
+                metadata["namespace"],
+                uid=metadata["uid"],
+                grace_seconds=0 if force else None,
+            )
+
+
+async def _remedy(client: KubeClient) -> None:
+    for each in await _webhook_configurations(client):
+        if patch := webhooks.remedy(each):
+            kind = resources.resource_of(each["apiVersion"], each["kind"])
+            log.warning("making webhooks of %s %s harmless", each["kind"], each["metadata"]["name"])
+            await client.patch(kind, each["metadata"]["name"], None, patch)
+
+
+async def _webhook_configurations(client: KubeClient) -> list[Object]:
+    mutating, validating = await asyncio.gather(
+        client.list(resources.MUTATING_WEBHOOK_CONFIGURATION), client.list(resources.VALIDATING_WEBHOOK_CONFIGURATION)
+    )
+    return [*mutating, *validating]
+
+
+async def _nothing() -> None:
+    return None
+
+
+def _checksums(shoot: Object, secrets: Sequence[Object]) -> dict[str, str]:
+    """By pool: of the configuration that its nodes are to have."""
+    named = {each["metadata"]["name"]: each for each in secrets}
+    found = {}
+    for pool in shoot["spec"]["provider"]["workers"]:
+        secret = named.get(node_agent_secret_name(shoot, pool))
+        if secret is not None:
+            found[pool["name"]] = (secret["metadata"].get("annotations") or {}).get(CHECKSUM_OF_SECRET, "")
+    return found
+
+
+def _hibernated(shoot: Mapping[str, Any]) -> bool:
+    """It sleeps, falls asleep or wakes up: what is missing then is missing on purpose."""
+    asked = bool((shoot["spec"].get("hibernation") or {}).get("enabled"))
+    return asked or bool((shoot.get("status") or {}).get("hibernated"))
+
+
+def _gone(shoot: Mapping[str, Any]) -> bool:
+    """Nothing of its cluster is there any more."""
+    last = (shoot.get("status") or {}).get("lastOperation") or {}
+    return last.get("type") == "Delete" and last.get("state") == "Succeeded"

@@ -1,0 +1,42 @@
+"""Pods of a shoot that nobody removes: their controllers have made others. Source: spec/flows.md 10."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+Object = Mapping[str, Any]
+
+STUCK = timedelta(minutes=5)
+"""How long a pod may take to end before it is taken off the API."""
+_REASONS = ("Evicted", "NodeAffinity", "NodeLost", "Preempting", "Terminated", "NodeShutdown")
+
+
+class Removal(NamedTuple):
+    pod: Object
+    force: bool
+
+
+def removals(pods: Iterable[Object], now: datetime) -> list[Removal]:
+    """Which pods to delete, and which of them without waiting for their node."""
+    found = []
+    for pod in pods:
+        deleted = pod["metadata"].get("deletionTimestamp")
+        if deleted:
+            if now - datetime.fromisoformat(deleted) > STUCK:
+                found.append(Removal(pod, True))
+        elif _left_over(pod):
+            found.append(Removal(pod, False))
+    return found
+
+
+def _left_over(pod: Object) -> bool:
+    status = pod.get("status") or {}
+    reason, phase = status.get("reason") or "", status.get("phase")
+    if reason in _REASONS or reason.startswith("OutOf"):
+        return True
+    disrupted = any(
+        each["type"] == "DisruptionTarget" and each["status"] == "True" for each in status.get("conditions") or ()
+    )
+    owners = pod["metadata"].get("ownerReferences") or ()
+    replicated = any(each["kind"] == "ReplicaSet" for each in owners)
+    return phase in ("Failed", "Succeeded") and (replicated or (disrupted and phase == "Failed"))

@@ -1,0 +1,163 @@
+"""Stop controllers that would replace healthy machines because their nodes cannot report.
+
+When nodes cannot reach their API server, they look dead to the controllers beside it, which can reach it: pods would
+be evicted, machines replaced, the cluster scaled. So these controllers are stopped while most node leases have
+expired although the API server answers, and started again once nodes report. Source: spec/flows.md 2 and 10;
+Gardener's dependency-watchdog.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from activities.kube.client import Object
+from activities.kube.clusters import Clusters
+from activities.kube.errors import ApiError
+from api import constants, resources
+from workers.gardenlet.care.checks import lease_expired
+from workers.gardenlet.config import WatchdogConfig
+
+log = logging.getLogger(__name__)
+
+STOPPED = ("kube-controller-manager", "machine-controller-manager", "cluster-autoscaler")
+"""In the order in which they are started again; stopped the other way round."""
+_PROBE_SECONDS = 8.0
+_PARALLEL = 20
+
+
+class Verdict(Enum):
+    """What one probe tells."""
+
+    REPORTING = "the nodes report"
+    SILENT = "the nodes do not report"
+    UNKNOWN = "nothing can be told"
+
+
+def judge(nodes: Sequence[Object], leases: Sequence[Object], limit: float, now: datetime) -> Verdict:
+    """From the leases of nodes that exist. Without nodes, nothing can be told."""
+    names = {each["metadata"]["name"] for each in nodes}
+    held = [each for each in leases if each["metadata"]["name"] in names]
+    if not held:
+        return Verdict.UNKNOWN
+    expired = sum(lease_expired(each, now) for each in held)
+    return Verdict.SILENT if expired >= limit * len(held) else Verdict.REPORTING
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A change of one Deployment."""
+
+    name: str
+    patch: Mapping[str, Any]
+
+
+def stop(deployments: Mapping[str, Object]) -> list[Scale]:
+    """What to stop, of what runs; how many replicas there were is kept in an annotation."""
+    scales = []
+    for name in reversed(STOPPED):
+        deployment = deployments.get(name)
+        replicas = (deployment or {}).get("spec", {}).get("replicas", 1)
+        if deployment is None or not replicas or _stopped(deployment):
+            continue
+        annotations = {constants.SCALED_DOWN: "true", constants.REPLICAS_BEFORE: str(replicas)}
+        scales.append(Scale(name, _patch(deployment, annotations, 0)))
+    return scales
+
+
+def start(deployments: Mapping[str, Object]) -> list[Scale]:
+    """What to start again, of what we stopped."""
+    scales = []
+    for name in STOPPED:
+        deployment = deployments.get(name)
+        if deployment is None or not _stopped(deployment):
+            continue
+        before = (deployment["metadata"].get("annotations") or {}).get(constants.REPLICAS_BEFORE, "")
+        annotations = {constants.SCALED_DOWN: None, constants.REPLICAS_BEFORE: None}
+        scales.append(Scale(name, _patch(deployment, annotations, int(before) if before.isdigit() else 1)))
+    return scales
+
+
+def _stopped(deployment: Object) -> bool:
+    return bool((deployment["metadata"].get("annotations") or {}).get(constants.SCALED_DOWN))
+
+
+def _patch(deployment: Object, annotations: Mapping[str, str | None], replicas: int) -> dict[str, Any]:
+    version = deployment["metadata"]["resourceVersion"]
+    return {"metadata": {"resourceVersion": version, "annotations": dict(annotations)}, "spec": {"replicas": replicas}}
+
+
+class Watchdog:
+    """Probes each shoot with nodes, by the way that control planes have, and reads what the nodes have written."""
+
+    def __init__(self, clusters: Clusters, config: WatchdogConfig) -> None:
+        self._clusters = clusters
+        self._config = config
+        self._shoots = clusters.garden_caches.of(resources.SHOOT)
+        self._deployments = clusters.seed_caches.of(resources.DEPLOYMENT)
+        self._streak: dict[str, tuple[Verdict, int]] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if not self._config.enabled:
+            await asyncio.Event().wait()
+        slots = asyncio.Semaphore(_PARALLEL)
+        while True:
+            watched = [each for each in self._shoots.list() if self._is_watched(each)]
+            names = {each["status"]["technicalID"] for each in watched}
+            self._streak = {name: streak for name, streak in self._streak.items() if name in names}
+            await asyncio.gather(*(self._probe(each, slots) for each in watched))
+            await asyncio.sleep(self._config.probe_interval.total_seconds())  # leases expire by the clock
+
+    def _is_watched(self, shoot: Object) -> bool:
+        """Awake, with nodes, and not going: there controllers are stopped in an order of their own."""
+        status = shoot.get("status") or {}
+        return (
+            status.get("seedName") == self._clusters.seed_name
+            and bool(status.get("technicalID"))
+            and "deletionTimestamp" not in shoot["metadata"]
+            and bool(shoot["spec"]["provider"].get("workers"))
+            and not (shoot["spec"].get("hibernation") or {}).get("enabled")
+            and not status.get("hibernated")
+        )
+
+    async def _probe(self, shoot: Object, slots: asyncio.Semaphore) -> None:
+        namespace = shoot["status"]["technicalID"]
+        async with slots:
+            try:
+                verdict = await self._ask(namespace)
+                known, count = self._streak.get(namespace, (Verdict.UNKNOWN, 0))
+                count = count + 1 if verdict is known else 1
+                self._streak[namespace] = verdict, count
+                if count >= self._config.failures:
+                    await self._act(namespace, verdict)
+            except ApiError as error:
+                log.warning("watching over the nodes of %s: %s", namespace, error)
+
+    async def _ask(self, namespace: str) -> Verdict:
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                client = await self._clusters.shoot(namespace)
+                nodes, leases = await asyncio.gather(
+                    client.list(resources.NODE), client.list(resources.LEASE, "kube-node-lease")
+                )
+        except (ApiError, TimeoutError):
+            # The API server itself is down: then its controllers can do no harm either.
+            return Verdict.UNKNOWN
+        return judge(nodes, leases, self._config.expired_leases, datetime.now(UTC))
+
+    async def _act(self, namespace: str, verdict: Verdict) -> None:
+        deployments = {each["metadata"]["name"]: each for each in self._deployments.list(namespace)}
+        scales = []
+        if verdict is Verdict.SILENT:
+            scales = stop(deployments)
+        elif verdict is Verdict.REPORTING:
+            scales = start(deployments)
+        for scale in scales:
+            log.warning(
+                "%s: %s; %s gets %d replicas", namespace, verdict.value, scale.name, scale.patch["spec"]["replicas"]
+            )
+            await self._clusters.seed.patch(resources.DEPLOYMENT, scale.name, namespace, scale.patch)

@@ -1,0 +1,206 @@
+"""Webhooks of a shoot's owner that can lock the cluster out of itself, and their remedy.
+
+While a webhook's server is down, and it always is when a cluster wakes up, whatever the webhook must be asked for is
+refused. So it must not be asked for what the cluster needs to start. Source: spec/flows.md 10.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from api import constants
+from api.conditions import WEBHOOK_CONSTRAINTS, Finding
+
+Object = Mapping[str, Any]
+
+LONGEST_TIMEOUT = 15
+LONGEST_TIMEOUT_OF_LEASES = 3
+"""Seconds; leases are renewed every few."""
+EXCLUDE = "remediation.webhook.shoot.gardener.cloud/exclude"
+REMEDIED = "gardener.cloud/warning"
+"""Annotation on a configuration that we changed: tells its owner why."""
+_WARNING = "DO NOT EDIT: Gardener has changed webhooks that could have kept this cluster from working."
+_KUBE_SYSTEM = {
+    "kubernetes.io/metadata.name": "kube-system",
+    "gardener.cloud/purpose": "kube-system",
+    constants.SHOOT_NO_CLEANUP: "true",
+}
+_NODE_LEASES = {"kubernetes.io/metadata.name": "kube-node-lease"}
+_SYSTEM_OBJECTS: tuple[Mapping[str, str], ...] = (
+    {},
+    {
+        constants.MANAGED_RESOURCE_ORIGIN: constants.ORIGIN_GARDENER,
+        "resources.gardener.cloud/managed-by": constants.ORIGIN_GARDENER,
+        constants.SHOOT_NO_CLEANUP: "true",
+        constants.ROLE: "system-component",
+    },
+)
+"""Labels that objects of system components may have."""
+
+
+@dataclass(frozen=True)
+class Critical:
+    """Resources that a cluster cannot start without."""
+
+    group: str
+    resources: tuple[str, ...]
+    namespaces: tuple[Mapping[str, str], ...] = ()
+    """Labels of the namespaces that count; none for what is of the cluster."""
+
+
+_IN_SYSTEM = (_KUBE_SYSTEM,)
+CRITICAL = (
+    Critical(
+        "",
+        ("pods", "pods/status", "configmaps", "endpoints", "secrets", "serviceaccounts", "services", "services/status"),
+        _IN_SYSTEM,
+    ),
+    Critical("", ("nodes", "nodes/status", "namespaces", "namespaces/status", "namespaces/finalize")),
+    Critical(
+        "apps",
+        (
+            "controllerrevisions",
+            "daemonsets",
+            "daemonsets/status",
+            "deployments",
+            "deployments/scale",
+            "replicasets",
+            "replicasets/scale",
+        ),
+        _IN_SYSTEM,
+    ),
+    Critical("coordination.k8s.io", ("leases",), (_KUBE_SYSTEM, _NODE_LEASES)),
+    Critical("networking.k8s.io", ("networkpolicies",), _IN_SYSTEM),
+    Critical("discovery.k8s.io", ("endpointslices",), _IN_SYSTEM),
+    Critical("rbac.authorization.k8s.io", ("clusterroles", "clusterrolebindings")),
+    Critical("rbac.authorization.k8s.io", ("roles", "rolebindings"), _IN_SYSTEM),
+    Critical("apiextensions.k8s.io", ("customresourcedefinitions", "customresourcedefinitions/status")),
+    Critical("apiregistration.k8s.io", ("apiservices", "apiservices/status")),
+    Critical(
+        "certificates.k8s.io",
+        ("certificatesigningrequests", "certificatesigningrequests/status", "certificatesigningrequests/approval"),
+    ),
+    Critical("scheduling.k8s.io", ("priorityclasses",)),
+)
+"""Written when a cluster starts: by its controllers, its nodes, and our resource manager."""
+
+
+def fault(webhook: Object) -> str | None:
+    """Why one webhook can lock the cluster out; None if it cannot."""
+    touched = list(_touched(webhook))
+    if not touched:
+        return None
+    policy = webhook.get("failurePolicy") or "Fail"
+    timeout = webhook.get("timeoutSeconds")
+    what = "/".join(filter(None, (touched[0][0].group, touched[0][1])))
+    if policy == "Fail":
+        return f"it is asked for {what}, and with failurePolicy Fail"
+    longest = _longest(touched)
+    if timeout is None or timeout > longest:
+        shown = "no timeoutSeconds" if timeout is None else f"timeoutSeconds {timeout}"
+        return f"it is asked for {what}, and with {shown}; {longest} is allowed"
+    return None
+
+
+def _longest(touched: Iterable[tuple[Critical, str]]) -> int:
+    leases = any(critical.group == "coordination.k8s.io" for critical, _ in touched)
+    return LONGEST_TIMEOUT_OF_LEASES if leases else LONGEST_TIMEOUT
+
+
+def _touched(webhook: Object) -> Iterator[tuple[Critical, str]]:
+    """Critical resources that a webhook is asked for."""
+    for critical in CRITICAL:
+        if critical.namespaces and not any(
+            selects(webhook.get("namespaceSelector"), each) for each in critical.namespaces
+        ):
+            continue
+        if not any(selects(webhook.get("objectSelector"), each) for each in _SYSTEM_OBJECTS):
+            continue
+        for resource in critical.resources:
+            if any(_covers(rule, critical, resource) for rule in webhook.get("rules") or ()):
+                yield critical, resource
+
+
+def _covers(rule: Object, critical: Critical, resource: str) -> bool:
+    if not {"CREATE", "UPDATE", "*"} & set(rule.get("operations") or ()):
+        return False
+    if not {critical.group, "*"} & set(rule.get("apiGroups") or ()):
+        return False
+    if rule.get("scope") == ("Cluster" if critical.namespaces else "Namespaced"):
+        return False
+    plural, _, sub = resource.partition("/")
+    named = {resource, f"*/{sub}" if sub else "*", f"{plural}/*", "*/*"}
+    return bool(named & set(rule.get("resources") or ()))
+
+
+def selects(selector: Object | None, labels: Mapping[str, str]) -> bool:
+    """Whether a Kubernetes label selector takes what has these labels; an empty one takes all."""
+    if not selector:
+        return True
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_expression(each, labels) for each in selector.get("matchExpressions") or ())
+
+
+def _expression(expression: Object, labels: Mapping[str, str]) -> bool:
+    key, values = expression["key"], expression.get("values") or ()
+    match expression["operator"]:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case _:
+            return key not in labels
+
+
+def theirs(configurations: Iterable[Object]) -> list[Object]:
+    """Configurations that are not our own: ours know what they do."""
+    return [
+        each
+        for each in configurations
+        if (each["metadata"].get("labels") or {}).get("resources.gardener.cloud/managed-by") != "gardener"
+    ]
+
+
+def constraints(configurations: Sequence[Object]) -> list[Finding]:
+    """HibernationPossible and MaintenancePreconditionsSatisfied, of all webhook configurations of the shoot."""
+    types = WEBHOOK_CONSTRAINTS
+    for each in sorted(theirs(configurations), key=lambda one: one["metadata"]["name"]):
+        name = f"{each['kind']} {each['metadata']['name']}"
+        if (each["metadata"].get("annotations") or {}).get(REMEDIED) == _WARNING:
+            text = f"{name} was changed by Gardener for the cluster's sake: mend it, then remove annotation {REMEDIED}"
+            return [
+                Finding(type_, "False", "RemediatedWebhooks", text, ("ERR_PROBLEMATIC_WEBHOOK",)) for type_ in types
+            ]
+        for webhook in each.get("webhooks") or ():
+            if why := fault(webhook):
+                text = f"webhook {webhook['name']} of {name} can keep the cluster from working: {why}"
+                return [
+                    Finding(type_, "False", "ProblematicWebhooks", text, ("ERR_PROBLEMATIC_WEBHOOK",))
+                    for type_ in types
+                ]
+    text = "No webhook can keep the cluster from working."
+    return [Finding(type_, "True", "NoProblematicWebhooks", text) for type_ in types]
+
+
+def remedy(configuration: Object) -> list[dict[str, Any]] | None:
+    """A JSON patch that makes a configuration harmless; None if it is, or if its owner asks us to keep off."""
+    metadata = configuration["metadata"]
+    if (metadata.get("labels") or {}).get(EXCLUDE) == "true" or not theirs([configuration]):
+        return None
+    patch: list[dict[str, Any]] = []
+    for index, webhook in enumerate(configuration.get("webhooks") or ()):
+        if fault(webhook) is None:
+            continue
+        if (webhook.get("failurePolicy") or "Fail") == "Fail":
+            patch.append({"op": "add", "path": f"/webhooks/{index}/failurePolicy", "value": "Ignore"})
+        longest, timeout = _longest(_touched(webhook)), webhook.get("timeoutSeconds")
+        if timeout is None or timeout > longest:
+            patch.append({"op": "add", "path": f"/webhooks/{index}/timeoutSeconds", "value": longest})
+    if not patch:
+        return None
+    annotations = {**(metadata.get("annotations") or {}), REMEDIED: _WARNING}
+    test = {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
+    return [test, {"op": "add", "path": "/metadata/annotations", "value": annotations}, *patch]
