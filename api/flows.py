@@ -253,6 +253,8 @@ class FinishOperation(ApiModel):
     failed: tuple[FailedTask, ...] = ()
     hibernated: bool = False
     """Whether the Shoot sleeps now, if the operation succeeded."""
+    workflow_id: str = ""
+    """Of the attempt; empty in histories of before."""
 
 
 class Refusal(ApiModel):

@@ -2,7 +2,9 @@
 
 import logging
 from datetime import timedelta
+from pathlib import Path
 
+from prometheus_client import REGISTRY
 from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -12,10 +14,12 @@ from api.flows import ShootRules
 from api.model import ApiModel
 from api.operations import GARDEN_QUEUE
 from workers import registry
+from workers.audit import AuditLog
 from workers.codec import data_converter
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
 from workers.leader import LeaderElectionConfig, run_as_leader
+from workers.metrics.garden import GardenCollector
 from workers.project import run_project_controller
 from workers.references import run_reference_controllers
 from workers.runtime import (
@@ -28,6 +32,8 @@ from workers.runtime import (
     run_until_signal,
 )
 from workers.watchers.rotations import RotationWatcher
+from workers.telemetry import observe_requests
+from workers.tracing import TracingConfig
 from workers.watchers.shoots import ShootWatcher
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
@@ -44,6 +50,9 @@ class ControllerManagerConfig(ApiModel):
     health: HealthConfig = HealthConfig()
     leader_election: LeaderElectionConfig = LeaderElectionConfig()
     shoots: ShootRules = ShootRules()
+    tracing: TracingConfig | None = None
+    audit_log: Path | None = None
+    """File that gets one JSON line for each operation that has ended; without it, none is written."""
     max_cached_workflows: int = 500
     max_concurrent_activities: int = 5000
     """One activity accompanies each running operation; were they to fill all slots, none could ever end."""
@@ -52,6 +61,7 @@ class ControllerManagerConfig(ApiModel):
 async def run(config_path: str) -> None:
     """Run until SIGTERM."""
     config = load_config(ControllerManagerConfig, config_path)
+    tracing = observe_requests("controller-manager", config.tracing)
     garden = kube_client(config.garden_client_connection)
     caches = Caches(garden)
     temporal = await Client.connect(
@@ -59,12 +69,13 @@ async def run(config_path: str) -> None:
         namespace=config.temporal.namespace,
         data_converter=data_converter(config.temporal.codec_key_file),
     )
+    audit = [AuditLog(config.audit_log, garden)] if config.audit_log else []
     worker = Worker(
         temporal,
         task_queue=GARDEN_QUEUE,
         workflows=[*WORKFLOWS, ReconcileSeed],
         activities=registry.garden_activities(garden, caches, config.shoots),
-        interceptors=[Heartbeats(), ActivityInterceptor()],
+        interceptors=[Heartbeats(), ActivityInterceptor(tracing), *audit],
         max_heartbeat_throttle_interval=THROTTLE,
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
@@ -74,6 +85,7 @@ async def run(config_path: str) -> None:
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=_STICKY_SECONDS),
         graceful_shutdown_timeout=timedelta(seconds=10),
     )
+    REGISTRY.register(GardenCollector(caches))
     health = Health()
     runner = await health.serve(config.health)
     health.ready = True
@@ -85,8 +97,8 @@ async def run(config_path: str) -> None:
                 garden,
                 config.leader_election,
                 "gardener-controller-manager",
-                ShootWatcher(caches, temporal).run(),
                 RotationWatcher(caches, temporal).run(),
+                ShootWatcher(caches, temporal, tracing).run(),
                 run_project_controller(garden, caches),
                 run_reference_controllers(garden, caches),
             ),
@@ -95,3 +107,5 @@ async def run(config_path: str) -> None:
         await runner.cleanup()
         await caches.close()
         await garden.close()
+        if tracing is not None:
+            tracing.close()

@@ -2,9 +2,9 @@
 
 import logging
 import time
+from contextlib import nullcontext
 from typing import Any
 
-from prometheus_client import Counter, Histogram
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, is_cancelled_exception
 from temporalio.worker import (
@@ -15,28 +15,30 @@ from temporalio.worker import (
 
 from activities.errors import api_failure
 from activities.kube.errors import ApiError
+from api.flows import FinishOperation
 from api.operations import ShootTask
+from workers.metrics import flows
 from workers.runtime import log_context
+from workers.tracing import Tracing
 
 log = logging.getLogger("activities")
-
-TASK_SECONDS = Histogram(
-    "gardener_flow_task_duration_seconds",
-    "Duration of one attempt of a flow's task.",
-    ["task", "result"],
-    buckets=(0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300),
-)
-TASK_ERRORS = Counter("gardener_flow_task_errors_total", "Failed attempts of a flow's tasks.", ["task", "type"])
 
 
 class ActivityInterceptor(Interceptor):
     """Install with ``Worker(interceptors=[ActivityInterceptor()])``."""
 
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self._tracing = tracing
+
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Inbound(next)
+        return _Inbound(next, self._tracing)
 
 
 class _Inbound(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, tracing: Tracing | None) -> None:
+        super().__init__(next)
+        self._tracing = tracing
+
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         info = activity.info()
         fields = {"task": info.activity_type, "workflow": info.workflow_id or "", "attempt": str(info.attempt)}
@@ -44,24 +46,30 @@ class _Inbound(ActivityInboundInterceptor):
         if isinstance(subject, ShootTask):
             fields["shoot"] = str(subject.shoot)
         log_context.set(fields)
+        flows.taken(info)
         started = time.monotonic()
-        result = "succeeded"
+        result, fault = "succeeded", ""
         try:
-            return await super().execute_activity(input)
+            with self._tracing.task(info, subject) if self._tracing else nullcontext():
+                answer = await super().execute_activity(input)
         except BaseException as error:
             result = "cancelled" if is_cancelled_exception(error) else "failed"
             failure = _failure(error)
             if result == "failed":
-                TASK_ERRORS.labels(info.activity_type, failure_type(failure)).inc()
+                fault = failure_type(failure)
                 log.warning("%s failed: %s", info.activity_type, failure)
             if failure is not error:
                 # "from None": the text of every chained cause would be kept in the history.
                 raise failure from None
             raise
         finally:
-            TASK_SECONDS.labels(info.activity_type, result).observe(time.monotonic() - started)
-            if result == "succeeded":
-                log.info("%s done in %.3f s", info.activity_type, time.monotonic() - started)
+            flows.ended(info.activity_type, result, time.monotonic() - started, fault)
+        log.info("%s done in %.3f s", info.activity_type, time.monotonic() - started)
+        if isinstance(subject, FinishOperation):
+            flows.operation_ended(subject)
+            if self._tracing:
+                self._tracing.operation_ended(subject)
+        return answer
 
 
 def _failure(error: BaseException) -> BaseException:

@@ -126,6 +126,10 @@ def _default_metadata(shoot: Shoot, old: Shoot | None, around: Surroundings) -> 
         meta.annotate(constants.CREATED_BY, around.user)
     elif constants.CREATED_BY in before:
         meta.annotate(constants.CREATED_BY, before[constants.CREATED_BY])
+    if old is None or shoot.spec != old.spec or _asks(meta.annotations) != _asks(before):
+        meta.annotate(constants.CHANGED_BY, around.user)
+    elif constants.CHANGED_BY in before:
+        meta.annotate(constants.CHANGED_BY, before[constants.CHANGED_BY])
     _default_confirmation(shoot, before, around.user)
     _default_author(shoot, before, around.user)
     if old is not None and _needs_retry(shoot, old):
@@ -144,6 +148,11 @@ def _default_metadata(shoot: Shoot, old: Shoot | None, around: Surroundings) -> 
     }
     if kept | wanted != meta.labels:
         meta.labels = kept | wanted
+
+
+def _asks(annotations: dict[str, str]) -> str:
+    """The operation that is asked for; that one is answered is no wish."""
+    return annotations.get(constants.OPERATION) or ""
 
 
 def _default_confirmation(shoot: Shoot, before: dict[str, str], user: str) -> None:

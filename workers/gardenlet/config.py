@@ -3,10 +3,13 @@
 from datetime import timedelta
 from typing import Any
 
+from pydantic import Field
+
 from activities.secrets.crypto import KeyAlgorithm
 from api.model import ApiModel
 from workers.leader import LeaderElectionConfig
 from workers.runtime import ClientConnection, HealthConfig, TemporalConnection
+from workers.tracing import TracingConfig
 
 
 class SeedConfig(ApiModel):
@@ -16,9 +19,41 @@ class SeedConfig(ApiModel):
     spec: dict[str, Any]
 
 
+class ConditionThreshold(ApiModel):
+    """How long a condition stays Progressing before it becomes False."""
+
+    type: str
+    duration: timedelta
+
+
 class ShootCareConfig(ApiModel):
     sync_period: timedelta = timedelta(minutes=1)
     """Conditions are looked at this often, and at once when something they depend on changes."""
+    condition_thresholds: tuple[ConditionThreshold, ...] = (
+        ConditionThreshold(type="APIServerAvailable", duration=timedelta(minutes=1)),
+        ConditionThreshold(type="ControlPlaneHealthy", duration=timedelta(minutes=1)),
+        ConditionThreshold(type="ObservabilityComponentsHealthy", duration=timedelta(minutes=1)),
+        ConditionThreshold(type="SystemComponentsHealthy", duration=timedelta(minutes=1)),
+        ConditionThreshold(type="EveryNodeReady", duration=timedelta(minutes=5)),
+    )
+    """A type without one becomes False at once. Source: spec/flows.md 10."""
+    stale_extension_health_checks_threshold: timedelta = timedelta(minutes=5)
+    """What an extension says is not believed once its heartbeat is older."""
+    managed_resource_progressing_threshold: timedelta = timedelta(hours=1)
+    """A rollout that takes longer counts as stuck."""
+    webhook_remediator_enabled: bool = False
+    """Change webhooks of owners that can keep their clusters from working."""
+
+
+class WatchdogConfig(ApiModel):
+    """Of the dependency watchdog."""
+
+    enabled: bool = True
+    probe_interval: timedelta = timedelta(seconds=10)
+    expired_leases: float = Field(default=0.6, gt=0, le=1)
+    """From this part of expired node leases on, controllers of the shoot are stopped."""
+    failures: int = Field(default=3, ge=1)
+    """So many probes in a row have to tell the same."""
 
 
 class VpnConfig(ApiModel):
@@ -41,6 +76,8 @@ class GardenletConfig(ApiModel):
     health: HealthConfig = HealthConfig()
     leader_election: LeaderElectionConfig = LeaderElectionConfig()
     shoot_care: ShootCareConfig = ShootCareConfig()
+    watchdog: WatchdogConfig = WatchdogConfig()
+    tracing: TracingConfig | None = None
     vpn: VpnConfig = VpnConfig()
     secrets: SecretsConfig = SecretsConfig()
     max_concurrent_activities: int = 200

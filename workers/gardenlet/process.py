@@ -12,13 +12,14 @@ from api.operations import seed_queue
 from workers import registry
 from workers.codec import data_converter
 from workers.etcd.controller import EtcdController
-from workers.gardenlet.care import CareController
+from workers.gardenlet.care import CareController, Watchdog
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.seed import SeedController
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
 from workers.leader import run_as_leader
 from workers.runtime import Health, load_config, run_until_signal
+from workers.telemetry import observe_requests
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 async def run(config_path: str) -> None:
     """Run until SIGTERM; activities in flight get 10 s to end, another gardenlet goes on with the rest."""
     config = load_config(GardenletConfig, config_path)
+    tracing = observe_requests("gardenlet", config.tracing)
     SecretsManager.key_algorithm = config.secrets.key_algorithm
     seed_name = config.seed_config.metadata["name"]
     clusters = Clusters.connect(
@@ -40,7 +42,7 @@ async def run(config_path: str) -> None:
         temporal,
         task_queue=seed_queue(seed_name),
         activities=registry.seed_activities(clusters, vpn_network=config.vpn.network),
-        interceptors=[Heartbeats(), ActivityInterceptor()],
+        interceptors=[Heartbeats(), ActivityInterceptor(tracing)],
         max_heartbeat_throttle_interval=THROTTLE,
         max_concurrent_activities=config.max_concurrent_activities,
         graceful_shutdown_timeout=timedelta(seconds=10),
@@ -58,9 +60,12 @@ async def run(config_path: str) -> None:
                 "gardenlet",
                 SeedController(clusters, temporal, config.seed_config, config.identity).run(),
                 EtcdController(clusters.seed, clusters.seed_caches).run(),
-                CareController(clusters, config.shoot_care.sync_period).run(),
+                CareController(clusters, config.shoot_care).run(),
+                Watchdog(clusters, config.watchdog).run(),
             ),
         )
     finally:
         await runner.cleanup()
         await clusters.close()
+        if tracing is not None:
+            tracing.close()

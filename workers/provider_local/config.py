@@ -7,6 +7,7 @@ from pydantic import Field
 from api.model import ApiModel
 from workers.leader import LeaderElectionConfig
 from workers.runtime import HealthConfig, TemporalConnection
+from workers.tracing import TracingConfig
 
 
 class ProviderLocalConfig(ApiModel):
@@ -20,6 +21,7 @@ class ProviderLocalConfig(ApiModel):
     load_balancer_ip: str
     """Address that Services of type LoadBalancer in the seed get: the seed node's."""
     heartbeat_namespace: str = "garden"
+    tracing: TracingConfig | None = None
     """Where the Lease ``gardener-extension-heartbeat`` is renewed."""
     health: HealthConfig = Field(default=HealthConfig())
     leader_election: LeaderElectionConfig = Field(default=LeaderElectionConfig())

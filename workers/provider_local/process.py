@@ -26,6 +26,7 @@ from workers.provider_local.heartbeat import run_heartbeat
 from workers.provider_local.load_balancer import LoadBalancerController
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
 from workers.runtime import Health, load_config, run_until_signal
+from workers.telemetry import observe_requests
 from workflows.provider_local import WORKFLOWS
 from workflows.provider_local.options import queue
 
@@ -38,6 +39,7 @@ _STICKY_SECONDS = 0.5
 async def run(config_path: str) -> None:
     """Run until SIGTERM; whoever starts it again finds the workflows where they are."""
     config = load_config(ProviderLocalConfig, config_path)
+    tracing = observe_requests("provider-local", config.tracing)
     kubeconfig = config.seed_kubeconfig
     seed = KubeClient.from_kubeconfig(kubeconfig) if kubeconfig else KubeClient.in_cluster()
     caches, clouds = Caches(seed), Clouds()
@@ -53,7 +55,7 @@ async def run(config_path: str) -> None:
         task_queue=queue(config.seed_name),
         workflows=WORKFLOWS,
         activities=steps.all(),
-        interceptors=[ActivityInterceptor()],
+        interceptors=[ActivityInterceptor(tracing)],
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
         ),
@@ -92,3 +94,5 @@ async def run(config_path: str) -> None:
         await caches.close()
         await clouds.close()
         await seed.close()
+        if tracing is not None:
+            tracing.close()

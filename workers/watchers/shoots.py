@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from prometheus_client import Counter, Histogram
@@ -16,6 +17,7 @@ from activities.kube.controller import Controller
 from api import resources
 from api.operations import GARDEN_QUEUE, ShootRef
 from workers.runtime import log_context
+from workers.tracing import Tracing, change_of
 from workflows import visibility
 from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle, lifecycle_id
 
@@ -37,9 +39,10 @@ class ShootWatcher:
     change of status, is not passed on.
     """
 
-    def __init__(self, garden: Caches, temporal: Client) -> None:
+    def __init__(self, garden: Caches, temporal: Client, tracing: Tracing | None = None) -> None:
         self._shoots = garden.of(resources.SHOOT)
         self._temporal = temporal
+        self._tracing = tracing
         self._seen: dict[str, object] = {}
         self._arrived: dict[Key, float] = {}
         self._controller = Controller("shoots", self._signal, workers=8)
@@ -85,7 +88,11 @@ class ShootWatcher:
             log.warning("signalling the workflow of Shoot %s: %s; trying again", ref, error.status.name)
             raise
         SIGNALS.inc()
-        SIGNAL_SECONDS.observe(time.monotonic() - arrived)
+        waited = time.monotonic() - arrived
+        SIGNAL_SECONDS.observe(waited)
+        if self._tracing and (change := change_of(shoot)):
+            since = datetime.now(UTC) - timedelta(seconds=waited)
+            self._tracing.changed(ref, shoot["metadata"]["generation"], since, **change)
 
 
 def _concern(shoot: Mapping[str, Any]) -> object:

@@ -252,7 +252,7 @@ class ShootLifecycle:
         self._remember(outcome=outcome or FlowOutcome(), ended=workflow.now())
         self._progress, self._child = LifecycleProgress(), None
         if outcome is None or not outcome.canceled:
-            await self._finish(task, started, outcome, message)
+            await self._finish(task, started, step.flow, outcome, message)
         elif self._overtaken:
             return
         elif self._canceled is not None and self._canceled.action is Action.RESET:
@@ -261,7 +261,7 @@ class ShootLifecycle:
         else:
             if self._canceled is not None:
                 self._note(self._canceled)
-            await self._finish(task, started, outcome, message)
+            await self._finish(task, started, step.flow, outcome, message)
 
     async def _run(self, task: ShootTask, started: StartedOperation, kind: FlowKind) -> tuple[FlowOutcome | None, str]:
         """The operation's outcome, None if it succeeded; and what its failure says."""
@@ -332,7 +332,7 @@ class ShootLifecycle:
         child.cancel("a newer wish is there")
 
     async def _finish(
-        self, task: ShootTask, started: StartedOperation, outcome: FlowOutcome | None, message: str
+        self, task: ShootTask, started: StartedOperation, kind: FlowKind, outcome: FlowOutcome | None, message: str
     ) -> None:
         failed = outcome.failed if outcome else ()
         state, text = "Succeeded", _SUCCESS[task.operation]
@@ -354,6 +354,7 @@ class ShootLifecycle:
                 description=text,
                 failed=failed,
                 hibernated=started.facts.hibernated,
+                workflow_id=operation_id(self._shoot, kind, task.generation, self._memory.attempts),
             ),
             **options.garden_call(f"{task.operation}: {state}"),
         )
