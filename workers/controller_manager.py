@@ -31,9 +31,9 @@ from workers.runtime import (
     load_config,
     run_until_signal,
 )
-from workers.watchers.rotations import RotationWatcher
 from workers.telemetry import observe_requests
 from workers.tracing import TracingConfig
+from workers.watchers.rotations import RotationWatcher
 from workers.watchers.shoots import ShootWatcher
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
