@@ -33,6 +33,7 @@ from workers.runtime import (
 )
 from workers.telemetry import observe_requests
 from workers.tracing import TracingConfig
+from workers.versioning import CONTROLLER_MANAGER, deployment_config
 from workers.watchers.rotations import RotationWatcher
 from workers.watchers.shoots import ShootWatcher
 from workflows.seed import ReconcileSeed
@@ -53,6 +54,8 @@ class ControllerManagerConfig(ApiModel):
     tracing: TracingConfig | None = None
     audit_log: Path | None = None
     """File that gets one JSON line for each operation that has ended; without it, none is written."""
+    controllers: bool = True
+    """Off: an earlier version that stays until its flows have ended, beside the current one."""
     max_cached_workflows: int = 500
     max_concurrent_activities: int = 5000
     """One activity accompanies each running operation; were they to fill all slots, none could ever end."""
@@ -82,6 +85,7 @@ async def run(config_path: str) -> None:
         ),
         max_cached_workflows=config.max_cached_workflows,
         max_concurrent_activities=config.max_concurrent_activities,
+        deployment_config=deployment_config(config.temporal.versioning, CONTROLLER_MANAGER),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=_STICKY_SECONDS),
         graceful_shutdown_timeout=timedelta(seconds=10),
     )
@@ -91,18 +95,16 @@ async def run(config_path: str) -> None:
     health.ready = True
     log.info("serving queue %s", GARDEN_QUEUE)
     try:
-        await run_until_signal(
-            worker.run(),
-            run_as_leader(
-                garden,
-                config.leader_election,
-                "gardener-controller-manager",
+        parts = [worker.run()]
+        if config.controllers:
+            controllers = [
                 RotationWatcher(caches, temporal).run(),
                 ShootWatcher(caches, temporal, tracing).run(),
                 run_project_controller(garden, caches),
                 run_reference_controllers(garden, caches),
-            ),
-        )
+            ]
+            parts.append(run_as_leader(garden, config.leader_election, "gardener-controller-manager", *controllers))
+        await run_until_signal(*parts)
     finally:
         await runner.cleanup()
         await caches.close()

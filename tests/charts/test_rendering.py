@@ -61,6 +61,7 @@ def test_there_is_a_chart_for_every_process_of_garden_and_seed():
 def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):
     models = MODELS | {
         "resource-manager": "workers.resource_manager.config:ResourceManagerConfig",
+        "promote": "workers.promote:PromoteConfig",
         "setup": "workers.setup:SetupConfig",
     }
     objects = rendered(chart)
@@ -155,6 +156,7 @@ def test_rules_for_prometheus_are_those_of_the_directory(chart):
         ("gardener", {"temporal": {"address": "http://temporal"}}, "address"),
         ("gardener", {"admission": {"url": "http://admission"}}, "url"),
         ("gardener", {"controllerManager": {"replica": 3}}, "replica"),
+        ("gardener", {"versioning": {"previous": ["v 1"]}}, "previous"),
         ("provider-local", {"loadBalancerIp": ""}, "loadBalancerIp"),
         ("resource-manager", {"resourceClass": ""}, "resourceClass"),
     ],
@@ -187,3 +189,28 @@ def test_the_garden_in_another_cluster_is_reached_by_kubeconfig_alone():
 def load_mounts(deployment: Object) -> dict[str, str]:
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     return {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_an_earlier_version_stays_beside_the_current_one_until_its_flows_have_ended():
+    """It works on flows alone: two versions of a controller would undo each other's work."""
+    objects = rendered("gardener", {"versioning": {"enabled": True, "previous": ["v0.0.9"]}})
+    found = {}
+    for name, deployment in kinds(objects, "Deployment").items():
+        if name.startswith("gardener-controller-manager"):
+            config = yaml.safe_load(kinds(objects, "ConfigMap")[name]["data"]["config.yaml"])
+            [container] = deployment["spec"]["template"]["spec"]["containers"]
+            versioning = config["temporal"]["versioning"]
+            found[name] = (container["image"].rsplit(":")[-1], versioning["buildId"], config["controllers"])
+    assert found == {
+        "gardener-controller-manager": (images.OWN_VERSION, images.OWN_VERSION, True),
+        "gardener-controller-manager-v0-0-9": ("v0.0.9", "v0.0.9", False),
+    }
+    promoted = yaml.safe_load(kinds(objects, "ConfigMap")["gardener-promote"]["data"]["config.yaml"])
+    assert promoted["buildId"] == images.OWN_VERSION
+
+
+def test_without_versioning_nothing_is_promoted():
+    objects = rendered("gardener", {"versioning": {"enabled": False, "previous": []}})
+    assert "gardener-promote" not in kinds(objects, "Job")
+    config = yaml.safe_load(kinds(objects, "ConfigMap")["gardener-controller-manager"]["data"]["config.yaml"])
+    assert config["temporal"]["versioning"]["enabled"] is False

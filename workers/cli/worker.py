@@ -16,6 +16,7 @@ _PROCESSES = {
     "machine-controller-manager": ("workers.machine_controller_manager", "Machines of one shoot."),
     "node-agent": ("workers.node_agent", "Applies the operating system config on a node."),
     "object-store": ("workers.object_store", "Backup buckets of the landscape."),
+    "promote": ("workers.promote", "Makes a build of the workers the current one, and ends."),
     "provider-local": ("workers.provider_local", "The infrastructure provider of the landscape."),
     "resource-manager": ("workers.resource_manager", "Keeps a shoot's system resources applied."),
     "scheduler": ("workers.scheduler", "Chooses the seed of new Shoots."),

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.common import VersioningBehavior
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
@@ -111,7 +112,7 @@ def operation_id(shoot: ShootRef, flow: FlowKind, generation: int, attempt: int)
     return f"{lifecycle_id(shoot)}/{flow}/{generation}-{attempt}"
 
 
-@workflow.defn
+@workflow.defn(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)  # lives for months, changes behind workflow.patched
 class ShootLifecycle:
     """One per Shoot, as long as it lives. Workflow id: ``shoot/<namespace>/<name>/<uid>``."""
 

@@ -9,6 +9,7 @@ completion that nobody known is left behind.
 from typing import Any
 
 from temporalio import workflow
+from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
@@ -153,7 +154,7 @@ class _Rotation:
         workflow.set_current_details("\n".join(lines))
 
 
-@workflow.defn
+@workflow.defn(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class RotateCertificateAuthorities(_Rotation):
     """New certificate authorities, and certificates by them."""
 
@@ -166,7 +167,7 @@ class RotateCertificateAuthorities(_Rotation):
         await self.accompany()
 
 
-@workflow.defn
+@workflow.defn(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class RotateServiceAccountKey(_Rotation):
     """A new key for the tokens of service accounts."""
 
@@ -179,7 +180,7 @@ class RotateServiceAccountKey(_Rotation):
         await self.accompany()
 
 
-@workflow.defn
+@workflow.defn(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class RotateETCDEncryptionKey(_Rotation):
     """A new key for what is stored in etcd."""
 
@@ -192,7 +193,7 @@ class RotateETCDEncryptionKey(_Rotation):
         await self.accompany()
 
 
-@workflow.defn
+@workflow.defn(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class RotateSSHKeypair(_Rotation):
     """A new SSH key pair for the machines; done with the next reconcile that succeeds."""
 

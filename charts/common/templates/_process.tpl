@@ -9,6 +9,8 @@ Takes a dictionary:
   config   the configuration file; what "values.config" says wins
   secrets  a list of {name, secret, path, items}: Secrets to mount
   ports    a list of {name, port}: ports beside that of health and metrics that others may connect to
+  tag      of the image, if another than the chart's
+  labels   more labels of Deployment and pods
 */}}
 {{- define "common.process" -}}
 {{- $root := .root -}}
@@ -40,7 +42,11 @@ kind: Deployment
 metadata:
   name: {{ .name }}
   namespace: {{ $root.Release.Namespace }}
-  labels: {{- $labels | nindent 4 }}
+  labels:
+    {{- $labels | nindent 4 }}
+    {{- with .labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 spec:
   replicas: {{ .values.replicas }}
   revisionHistoryLimit: 2
@@ -53,6 +59,9 @@ spec:
     metadata:
       labels:
         {{- $labels | nindent 8 }}
+        {{- with .labels }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
         {{- with .values.podLabels }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -100,16 +109,17 @@ spec:
             {{- end }}
           startupProbe:
             httpGet: {path: /healthz, port: health}
-            periodSeconds: 2
+            periodSeconds: 5
+            timeoutSeconds: 5
             failureThreshold: 60
           readinessProbe:
             httpGet: {path: /readyz, port: health}
             periodSeconds: 5
-            timeoutSeconds: 5
+            timeoutSeconds: 10
           livenessProbe:
             httpGet: {path: /healthz, port: health}
-            periodSeconds: 10
-            timeoutSeconds: 5
+            periodSeconds: 30
+            timeoutSeconds: 10
             failureThreshold: 6
       volumes: {{- include "common.volumes" . | nindent 8 }}
 ---
@@ -171,7 +181,7 @@ spec:
 
 {{/* What a container of ours is, whatever runs in it: takes the dictionary of "common.process". */}}
 {{- define "common.container" -}}
-image: {{ include "common.image" .root }}
+image: {{ include "common.image" . }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 args: [worker, {{ .worker }}, --config, /etc/gardener/config.yaml]
 env:
@@ -216,7 +226,12 @@ seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
 {{- define "common.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .root.Values.image.repository }}:{{ .tag | default (include "common.version" .root) }}
+{{- end -}}
+
+{{/* Version of our code: tag of the image, and build id of those that run flows. */}}
+{{- define "common.version" -}}
+{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 
 {{- define "common.select" -}}

@@ -1,0 +1,94 @@
+"""Make a build the current one of its deployment: new flows start there, lifecycles move, flows end where they are.
+
+Runs to its end, and may run again. It waits for a worker of the build: a version that nobody works for would stall
+every new flow.
+"""
+
+import asyncio
+import logging
+import time
+
+from temporalio.api.enums.v1 import VersionDrainageStatus
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkerDeploymentRequest,
+    DescribeWorkerDeploymentResponse,
+    SetWorkerDeploymentCurrentVersionRequest,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from api.images import OWN_VERSION
+from api.model import ApiModel
+from workers.runtime import load_config
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN = 1.0
+_PASSING = (
+    RPCStatusCode.NOT_FOUND,
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+)
+"""No worker of the build has polled yet, or Temporal is not there yet."""
+
+
+class PromoteConfig(ApiModel):
+    address: str
+    """Of Temporal."""
+    namespace: str = "default"
+    deployment: str
+    build_id: str = OWN_VERSION
+    wait_seconds: float = 300
+    """For the first worker of the build."""
+
+
+async def run(config_path: str) -> None:
+    """Raises TimeoutError if no worker of the build came."""
+    await promote(load_config(PromoteConfig, config_path))
+
+
+async def promote(config: PromoteConfig) -> None:
+    deadline = time.monotonic() + config.wait_seconds
+    while True:
+        try:
+            client = await Client.connect(config.address, namespace=config.namespace)
+            await client.workflow_service.set_worker_deployment_current_version(
+                SetWorkerDeploymentCurrentVersionRequest(
+                    namespace=config.namespace,
+                    deployment_name=config.deployment,
+                    build_id=config.build_id,
+                    identity="gardener promote",
+                )
+            )
+            break
+        except (RPCError, RuntimeError) as error:  # RuntimeError: no connection yet
+            if isinstance(error, RPCError) and error.status not in _PASSING:
+                raise
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"no worker of build {config.build_id} of {config.deployment} came "
+                    f"within {config.wait_seconds:.0f} s: {error}"
+                ) from None
+            await asyncio.sleep(_LOOK_AGAIN)
+    log.info("build %s of %s is current", config.build_id, config.deployment)
+    found = await describe(client, config.deployment)
+    for draining in draining_builds(found):
+        log.info("build %s still has flows to end: keep its workers", draining)
+
+
+async def describe(client: Client, deployment: str) -> DescribeWorkerDeploymentResponse:
+    """The deployment with its versions. Raises RPCError if there is none of that name."""
+    return await client.workflow_service.describe_worker_deployment(
+        DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=deployment)
+    )
+
+
+def draining_builds(found: DescribeWorkerDeploymentResponse) -> list[str]:
+    """Builds that are not current any more and have flows that did not end yet."""
+    return sorted(
+        each.deployment_version.build_id
+        for each in found.worker_deployment_info.version_summaries
+        if each.drainage_status == VersionDrainageStatus.VERSION_DRAINAGE_STATUS_DRAINING
+    )
