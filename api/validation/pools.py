@@ -19,10 +19,16 @@ def check_pools(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
     before = {pool.name: pool for pool in (old.spec.provider.workers if old else None) or []}
     for index, pool in enumerate(pools):
         _check_pool(pool, WORKERS @ index, faults)
-        _check_version(pool, before.get(pool.name), shoot.spec.kubernetes.version, WORKERS @ index, faults)
+        ran = kubelet_version(before[pool.name], old) if old and pool.name in before else None
+        _check_version(pool, ran, shoot.spec.kubernetes.version, WORKERS @ index, faults)
     if not any(_can_run_system_components(pool) for pool in pools):
         detail = "one pool must allow system components and have a maximum of at least one machine a zone"
         faults.forbidden(WORKERS, detail)
+
+
+def kubelet_version(pool: Worker, shoot: Shoot) -> str:
+    """Its own, or else that of the control plane."""
+    return (pool.kubernetes.version if pool.kubernetes else None) or shoot.spec.kubernetes.version
 
 
 def _can_run_system_components(pool: Worker) -> bool:
@@ -70,7 +76,7 @@ def _check_rollout(pool: Worker, path: Path, faults: Faults) -> None:
         faults.invalid(path / "maxUnavailable", pool.max_unavailable, "must not be 0 when maxSurge is 0")
 
 
-def _check_version(pool: Worker, old: Worker | None, control_plane: str, path: Path, faults: Faults) -> None:
+def _check_version(pool: Worker, before: str | None, control_plane: str, path: Path, faults: Faults) -> None:
     version = pool.kubernetes.version if pool.kubernetes else None
     if not version:
         return
@@ -83,6 +89,5 @@ def _check_version(pool: Worker, old: Worker | None, control_plane: str, path: P
             faults.forbidden(here, f"{version} is newer than the control plane's {control_plane}")
         elif (minors_between(version, control_plane) or 0) > _MINORS_BEHIND:
             faults.forbidden(here, f"more than {_MINORS_BEHIND} minors behind the control plane's {control_plane}")
-    before = old.kubernetes.version if old and old.kubernetes else None
     if before and is_version(before) and Version(version) < Version(before):
         faults.forbidden(here, f"downgrade from {before} to {version} is not possible")

@@ -16,7 +16,7 @@ from api.defaulting.shoot import workerless
 from api.resources import Resource
 from api.scheduling import Candidate, unmet
 from api.validation.field import Faults, Path
-from api.validation.pools import WORKERS
+from api.validation.pools import WORKERS, kubelet_version
 from api.versions import Version, find, image_fits, is_version, stage
 
 SPEC = Path("spec")
@@ -164,9 +164,14 @@ def _check_profile(shoot: Shoot, old: Shoot | None, profile: CloudProfile, now: 
         if restriction.name not in offered:
             faults.unsupported(SPEC / "accessRestrictions" @ index / "name", restriction.name, sorted(offered))
     known = {pool.name: pool for pool in (old.spec.provider.workers if old else None) or []}
+    kubelets = {name: kubelet_version(pool, old) for name, pool in known.items() if old}
     pools = spec.provider.workers or []
     for index, pool in enumerate(pools):
-        _check_pool(pool, known.get(pool.name), shoot, profile, region, now, WORKERS @ index, faults)
+        here = WORKERS @ index
+        _check_pool(pool, known.get(pool.name), profile, region, now, here, faults)
+        kubelet = kubelet_version(pool, shoot)
+        again = kubelet != kubelets.get(pool.name)
+        _check_image(pool, known.get(pool.name), kubelet, again, profile, now, here / "machine" / "image", faults)
     limit = profile.spec.limits.max_nodes_total if profile.spec.limits else None
     wanted = sum(pool.minimum for pool in pools)
     if limit is not None and wanted > limit:
@@ -197,7 +202,6 @@ def _unsupported_version(
 def _check_pool(
     pool: Worker,
     old: Worker | None,
-    shoot: Shoot,
     profile: CloudProfile,
     region: Region,
     now: datetime,
@@ -216,7 +220,6 @@ def _check_pool(
     version = pool.kubernetes.version if pool.kubernetes else None
     if version and (old is None or old.kubernetes is None or old.kubernetes.version != version):
         _check_kubernetes_version(version, profile, now, path / "kubernetes" / "version", faults)
-    _check_image(pool, old, version or shoot.spec.kubernetes.version, profile, now, path / "machine" / "image", faults)
 
 
 def _check_zones(pool: Worker, old: Worker | None, region: Region, path: Path, faults: Faults) -> None:
@@ -243,6 +246,7 @@ def _check_image(
     pool: Worker,
     old: Worker | None,
     kubelet: str,
+    kubelet_is_new: bool,
     profile: CloudProfile,
     now: datetime,
     path: Path,
@@ -253,15 +257,21 @@ def _check_image(
         names = ", ".join(each.name for each in profile.spec.machine_images)
         faults.required(path / "name", f"no machine image of the cloud profile fits this pool; it has {names}")
         return
-    if old and old.machine.image and (old.machine.image.name, old.machine.image.version) == (image.name, image.version):
+    kept = (
+        old and old.machine.image and (old.machine.image.name, old.machine.image.version) == (image.name, image.version)
+    )
+    if kept and not kubelet_is_new:
         return
     offered = next((each for each in profile.spec.machine_images if each.name == image.name), None)
-    if offered is None:
-        faults.unsupported(path / "name", image.name, [each.name for each in profile.spec.machine_images])
-        return
-    found = find(offered.versions, image.version or "")
-    if found is None or stage(found, now) in ("expired", "unavailable"):
-        _unsupported_version(image.version or "", found, offered.versions, now, path / "version", faults)
+    found = find(offered.versions, image.version or "") if offered else None
+    if not kept:
+        if offered is None:
+            faults.unsupported(path / "name", image.name, [each.name for each in profile.spec.machine_images])
+            return
+        if found is None or stage(found, now) in ("expired", "unavailable"):
+            _unsupported_version(image.version or "", found, offered.versions, now, path / "version", faults)
+            return
+    if found is None:
         return
     architecture, cri = pool.machine.architecture or "amd64", pool.cri.name if pool.cri else "containerd"
     if not image_fits(found, architecture=architecture, cri=cri, kubelet=kubelet):

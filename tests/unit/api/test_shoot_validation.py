@@ -102,6 +102,7 @@ def test_a_shoot_without_workers_must_not_ask_for_what_nodes_need():
         ("spec.credentialsBindingName", None, "cannot be unset"),
         ("spec.kubernetes.version", "1.36.3", "downgrade from 1.37.1 to 1.36.3"),
         ("spec.kubernetes.version", "1.39.0", "skips a minor version"),
+        (f"{POOL}.kubernetes", {"version": "1.36.3"}, "kubernetes.version: Forbidden: downgrade from 1.37.1 to 1.36.3"),
         ("spec.provider.workers", [], "cannot switch between with and without workers"),
     ],
 )
@@ -176,6 +177,38 @@ def test_a_healthy_shoot_may_be_put_to_sleep_and_be_made_asleep():
 )
 def test_what_does_not_exist_or_fit_is_refused(path, value, difference, complaint):
     assert complaint in str(check_references(complete(path, value), None, world(**difference)))
+
+
+@pytest.mark.parametrize(
+    ("control_plane", "pool", "complaint"),
+    [
+        ("1.38.0", None, ""),
+        ("1.38.0", "1.37.1", ""),
+        ("1.38.0", "1.35.9", ""),
+        ("1.38.0", "1.34.9", "more than 3 minors behind the control plane's 1.38.0"),
+        ("1.37.1", "1.38.0", "1.38.0 is newer than the control plane's 1.37.1"),
+    ],
+)
+def test_kubelets_follow_the_control_plane_by_three_minors_at_most(control_plane, pool, complaint):
+    kubernetes = {"version": pool} if pool else {}
+    old = Shoot.of(changed(complete(bound=True).to_wire(), f"{POOL}.kubernetes", kubernetes))
+    old.spec.kubernetes.version = "1.37.1"
+    new = Shoot.of(changed(old.to_wire(), "spec.kubernetes.version", control_plane))
+
+    found = check_shoot(new, old, "local")
+    assert complaint in str(found) if complaint else not found, str(found)
+
+
+def test_an_upgrade_needs_a_machine_image_that_knows_the_new_kubelet():
+    """Though the image stays as it is."""
+    versions = [{"version": "1.0.0", "kubeletVersionConstraint": "< 1.38"}]
+    old = complete(f"{POOL}.machine.image", {"name": "local", "version": "1.0.0"}, bound=True)
+    new = Shoot.of(changed(old.to_wire(), "spec.kubernetes.version", "1.38.0"))
+    around = world(profile=profile("spec.machineImages.1.versions", versions))
+
+    assert "runtime containerd and kubelet 1.38.0 together" in str(check_references(new, old, around))
+    kept = Shoot.of(changed(new.to_wire(), f"{POOL}.kubernetes", {"version": "1.37.1"}))
+    assert not check_references(kept, old, around)
 
 
 def test_a_missing_object_is_named_with_its_namespace():
