@@ -65,6 +65,8 @@ class Tool:
     """Binaries whose package has another name than we use."""
     emptied: tuple[str, tuple[str, ...]] | None = None
     """A module and files in it that are compiled as empty: what we don't use and what would need a C compiler."""
+    program: Path | None = None
+    """The source that is built, where it is none of the module's own: all versions of Kubernetes share one."""
 
     @property
     def directory(self) -> Path:
@@ -84,7 +86,7 @@ def kubernetes(version: str = KUBERNETES_VERSION) -> Tool:
     minor = ".".join(version.split(".")[:2])
     module = _TOOLS / "kubernetes" / minor
     if not module.is_dir():
-        known = ", ".join(sorted(entry.name for entry in (_TOOLS / "kubernetes").iterdir()))
+        known = ", ".join(sorted(entry.parent.name for entry in (_TOOLS / "kubernetes").glob("*/go.mod")))
         raise LandscapeError(f"no module for Kubernetes {version} in {module.parent}: there are {known}")
     base = f"https://dl.k8s.io/v{version}/bin/linux/{_ARCHITECTURE}"
     return Tool(
@@ -93,6 +95,7 @@ def kubernetes(version: str = KUBERNETES_VERSION) -> Tool:
         binaries=KUBERNETES_COMPONENTS,
         module=module,
         builds="kubernetes",
+        program=_TOOLS / "kubernetes" / "main.go",
         downloads=tuple(Download(f"{base}/{name}", f"{base}/{name}.sha256") for name in KUBERNETES_COMPONENTS),
     )
 
@@ -296,7 +299,8 @@ async def _build(tool: Tool, target: Path, scratch: Path, progress: Progress) ->
             f" -X {package}.gitVersion=v{tool.version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
         )
     what = "." if tool.builds else "tool"
-    listing = await run(go, "list", "-deps", what, environment=environment, directory=tool.module)
+    module = _assembled(tool, scratch) if tool.program else tool.module
+    listing = await run(go, "list", "-deps", what, environment=environment, directory=module)
     total = len(listing.splitlines())
     progress.say(f"building {tool.name} {tool.version} from source: {total} packages")
     command = [go, *(("build", "-o", str(target / tool.builds)) if tool.builds else ("install",))]
@@ -304,11 +308,20 @@ async def _build(tool: Tool, target: Path, scratch: Path, progress: Progress) ->
     if tool.emptied:
         command += ["-modfile", str(await _patched_module(go, tool, scratch, environment))]
     command.append(what)
-    await _compile(command, tool, environment, total, progress)
+    await _compile(command, tool, module, environment, total, progress)
     for made, wanted in tool.renames.items():
         (target / made).rename(target / wanted)
     if tool.multicall:
         _link_components(tool, target)
+
+
+def _assembled(tool: Tool, scratch: Path) -> Path:
+    """A directory with the tool's module and its program side by side."""
+    assert tool.program is not None
+    module = scratch / "module"
+    for file in (tool.module / "go.mod", tool.module / "go.sum", tool.program):
+        write_file(module / file.name, file.read_bytes())
+    return module
 
 
 async def _patched_module(go: str, tool: Tool, scratch: Path, environment: Mapping[str, str]) -> Path:
@@ -328,11 +341,11 @@ async def _patched_module(go: str, tool: Tool, scratch: Path, environment: Mappi
 
 
 async def _compile(
-    command: list[str], tool: Tool, environment: Mapping[str, str], total: int, progress: Progress
+    command: list[str], tool: Tool, module: Path, environment: Mapping[str, str], total: int, progress: Progress
 ) -> None:
     """Run the Go build and report each tenth of its packages."""
     process = await asyncio.create_subprocess_exec(
-        *command, env=environment, cwd=tool.module, stderr=asyncio.subprocess.PIPE
+        *command, env=environment, cwd=module, stderr=asyncio.subprocess.PIPE
     )
     assert process.stderr is not None
     compiled, last = 0, [""]

@@ -189,6 +189,15 @@ def test_a_list_without_the_file_is_an_error():
         published_checksum("123  other.tgz", "thing.tgz")
 
 
+@pytest.mark.parametrize("version", [binaries.KUBERNETES_VERSION, binaries.OLDER_KUBERNETES_VERSION])
+def test_all_versions_of_kubernetes_are_built_from_one_program(version, tmp_path):
+    made = binaries.kubernetes(version)
+    module = binaries._assembled(made, tmp_path)
+
+    assert {file.name for file in module.iterdir()} == {"go.mod", "go.sum", "main.go"}
+    assert f"k8s.io/kubernetes v{version}" in (module / "go.mod").read_text()
+
+
 def test_a_kubernetes_version_without_module_is_answered_with_the_known_ones():
     with pytest.raises(LandscapeError, match=r"no module for Kubernetes 1\.12\.0 .* 1\.37"):
         binaries.kubernetes("1.12.0")
