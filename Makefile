@@ -9,7 +9,7 @@ NAME ?= default
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-unit lint format lock clean python
+.PHONY: help venv packages landscape demo status down test test-upgrade test-unit lint format lock clean python
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -29,6 +29,9 @@ down: venv ## Take the landscape down; nothing stays but caches.
 
 test: venv packages ## All tests; those of the landscape bring up one of their own.
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+test-upgrade: venv packages ## Upgrade a cluster by one minor of Kubernetes; the older one is compiled once.
+	$(BIN)/pytest -m upgrade $(PYTEST_ARGS)
 
 test-unit: venv ## The tests that need no landscape.
 	$(BIN)/pytest -m 'not landscape and not chaos' $(PYTEST_ARGS)
