@@ -69,6 +69,7 @@ SHOOT_CLEANUP_EXTENDED_APIS_GRACE_PERIOD = "shoot.gardener.cloud/cleanup-extende
 SHOOT_CLEANUP_RESOURCES_GRACE_PERIOD = "shoot.gardener.cloud/cleanup-kubernetes-resources-finalize-grace-period-seconds"
 SHOOT_CLEANUP_RESOURCES_START_TIME = "shoot.gardener.cloud/cleanup-kubernetes-resources-start-time"
 SHOOT_NODE_JITTER = "shoot.gardener.cloud/cloud-config-execution-max-delay-seconds"
+NODE_AGENT_DELAY = "node-agent.gardener.cloud/reconciliation-delay"
 SHOOT_NEEDS_RETRY = "maintenance.shoot.gardener.cloud/needs-retry-operation"
 EMERGENCY_STOP = "shoot.gardener.cloud/emergency-stop-reconciliations"
 AUTHENTICATION_ISSUER = "authentication.gardener.cloud/issuer"

@@ -18,6 +18,8 @@ class ResourceManager:
     """Name of a Secret."""
     replicas: int = 1
     workers: bool = True
+    longest_update_delay: int = 300
+    """Seconds within which all nodes begin to take over a new configuration."""
 
 
 def objects(manager: ResourceManager) -> list[Manifest]:
@@ -60,6 +62,10 @@ def _config(manager: ResourceManager) -> Manifest:
             "managedResource": {"syncPeriod": "1h"},
             "garbageCollector": {"enabled": True, "syncPeriod": "12h"},
             "csrApprover": {"enabled": manager.workers, "machineNamespace": manager.namespace},
+            "nodeAgentReconciliationDelay": {
+                "enabled": manager.workers,
+                "maxDelay": f"{manager.longest_update_delay}s",
+            },
             "tokenRequestor": {"enabled": True, "class": "shoot"},
         },
     }

@@ -12,12 +12,16 @@ from activities.kube.cache import Cache, Caches
 from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.errors import NotFound
 from activities.kube.kubeconfig import Endpoint, endpoint_of, parse_kubeconfig
+from api import constants
 from api.resources import CLUSTER, SECRET, SERVICE
 
 SHOOT_KUBECONFIG = "gardener-internal"
 """Secret in the control-plane namespace with our own access to the shoot."""
 API_SERVER = "kube-apiserver"
 """Service of the shoot's API server in its control-plane namespace."""
+
+
+_UPDATE_DELAY, _LONGEST_UPDATE_DELAY = 300, 1800
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,12 @@ class ClusterView:
     def annotations(self) -> dict[str, str]:
         """Of the Shoot, not of the Cluster object."""
         return dict(self.shoot.get("metadata", {}).get("annotations") or {})
+
+    @property
+    def longest_update_delay(self) -> int:
+        """Seconds within which all nodes begin to take over a new configuration. Source: spec/api-core.md 12."""
+        wanted = self.annotations.get(constants.SHOOT_NODE_JITTER, "")
+        return min(int(wanted), _LONGEST_UPDATE_DELAY) if wanted.isdigit() else _UPDATE_DELAY
 
     @property
     def hibernated(self) -> bool:

@@ -199,6 +199,7 @@ class ControlPlaneActivities:
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             workers=not view.workerless,
             replicas=0 if asleep else 1,
+            longest_update_delay=view.longest_update_delay,
         )
         objects = resource_manager.objects(manager)
         access = next(item for item in objects if item["metadata"]["name"] == first_token.ACCESS)

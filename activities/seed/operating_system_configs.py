@@ -30,8 +30,8 @@ from api.operations import ShootTask, TaskResult
 
 MANAGED_RESOURCE = "shoot-gardener-node-agent"
 
-_APPLY_SECONDS = 8 * 60
-"""How long nodes may take to apply their configuration: 5 min of jitter and 3 min. Source: spec/extensions.md 7.8."""
+_APPLY_SECONDS = 3 * 60
+"""How long nodes may take to apply their configuration once it is their turn. Source: spec/extensions.md 7.8."""
 
 
 class OperatingSystemConfigActivities:
@@ -122,7 +122,7 @@ class OperatingSystemConfigActivities:
         secrets.start()
         try:
             await heartbeating(
-                asyncio.wait_for(all_applied(), _APPLY_SECONDS),
+                asyncio.wait_for(all_applied(), view.longest_update_delay + _APPLY_SECONDS),
                 details=lambda: f"behind: {', '.join(behind[:5])}" if behind else "",
             )
         except TimeoutError:

@@ -16,6 +16,7 @@ import dns.query
 import yaml
 from temporalio.client import Client
 
+from api import constants
 from tests.landscape.conftest import BIN, Landscape, run
 from workers.codec import data_converter
 
@@ -47,6 +48,8 @@ class Shoot:
         """The example, with another name, so many machines, and fields of the spec replaced."""
         manifest: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
         manifest["metadata"]["name"] = self.name
+        # Nobody is served by nodes that wait for their turn.
+        manifest["metadata"]["annotations"] = {constants.SHOOT_NODE_JITTER: "0"}
         manifest["spec"]["provider"]["workers"][0].update(minimum=machines, maximum=max(machines, 2))
         manifest["spec"].update(spec)
         return manifest

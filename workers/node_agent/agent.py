@@ -30,7 +30,6 @@ MANAGER = "gardener-node-agent"
 CHECKSUM_OF_SECRET = "checksum/data-script"
 CHECKSUM_APPLIED = "checksum/cloud-config-data"
 RESTART_UNITS = "worker.gardener.cloud/restart-systemd-services"
-DELAY = "node-agent.gardener.cloud/reconciliation-delay"
 
 _SECRET_KEY = "osc.yaml"
 _KUBELET_BOOTSTRAP = "/var/lib/kubelet/kubeconfig-bootstrap"
@@ -127,7 +126,7 @@ class NodeAgent:
     def _still_delayed(self, node: Object | None, checksum: str) -> float:
         """Seconds until an update may be applied: the nodes of a pool take turns. New nodes don't wait."""
         if self._delayed is None or self._delayed[0] != checksum:
-            delay = parse_duration(_annotations(node).get(DELAY, "0s"))
+            delay = parse_duration(_annotations(node).get(constants.NODE_AGENT_DELAY, "0s"))
             self._delayed = (checksum, asyncio.get_running_loop().time() + delay)
         return self._delayed[1] - asyncio.get_running_loop().time()
 

@@ -79,6 +79,13 @@ class TokenRequestorController(ApiModel):
     """Which Secrets are ours by label ``resources.gardener.cloud/class``; those without it are, too."""
 
 
+class NodeAgentReconciliationDelayController(ApiModel):
+    enabled: bool = False
+    min_delay: Duration = timedelta()
+    max_delay: Duration = timedelta(minutes=5)
+    """Within this all nodes of the target have begun to take over a new configuration."""
+
+
 class Controllers(ApiModel):
     cluster_id: str = Field(default="", alias="clusterID")
     """Prefix of the origin annotation. ``<cluster>``, ``<default>``: from ConfigMap kube-system/cluster-identity."""
@@ -87,6 +94,7 @@ class Controllers(ApiModel):
     health: HealthController = HealthController()
     garbage_collector: GarbageCollectorController = GarbageCollectorController()
     csr_approver: CSRApproverController = CSRApproverController()
+    node_agent_reconciliation_delay: NodeAgentReconciliationDelayController = NodeAgentReconciliationDelayController()
     token_requestor: TokenRequestorController = TokenRequestorController()
 
 

@@ -97,6 +97,11 @@ async def _controllers(
             machine_namespace=wanted.csr_approver.machine_namespace,
         )
         parts.append(approver.run())
+    if (delay := wanted.node_agent_reconciliation_delay).enabled:
+        from workers.resource_manager.node_agent_delays import NodeAgentDelays
+
+        shortest, longest = delay.min_delay.total_seconds(), delay.max_delay.total_seconds()
+        parts.append(NodeAgentDelays(target, target_caches, shortest, longest).run())
     if wanted.garbage_collector.enabled:
         from workers.resource_manager.garbage_collector import GarbageCollector
 

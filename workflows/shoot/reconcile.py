@@ -184,7 +184,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("wait_tunnel", unless=workerless or ready_unneeded,
         after=["wait_worker", "wait_vpn_shoot", "deploy_coredns", "deploy_kube_proxy", "deploy_metrics_server",
                "deploy_apiserver_proxy"], **wait(minutes=15))  # fmt: skip
-    add("wait_os_configs_applied", after=["wait_tunnel"], unless=machines_unneeded, **wait(minutes=7))
+    # Nodes take turns within the time that the Shoot gives them, half an hour at most.
+    add("wait_os_configs_applied", after=["wait_tunnel"], unless=machines_unneeded, **wait(minutes=33))
 
     # Asleep, nothing of it runs: not a machine, nor who looks after machines, nor the control plane. Its data stay.
     add("scale_machine_controller_manager_to_zero", after=["wait_worker"], unless=workerless or awake)

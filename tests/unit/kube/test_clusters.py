@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from activities.kube.clusters import Clusters
+from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import NotFound
 from api.resources import NAMESPACE
 from tests.unit.kube.waiting import until
@@ -145,3 +145,13 @@ async def test_a_shoot_put_to_sleep_is_forgotten(api, clusters):
 
     with pytest.raises(Exception, match="client is closed"):
         await client.list(NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "seconds"), [(None, 300), ("0", 0), ("45", 45), ("1800", 1800), ("9999", 1800), ("soon", 300)]
+)
+def test_a_shoot_says_within_what_time_its_nodes_take_over_a_new_configuration(annotation, seconds):
+    annotations = {"shoot.gardener.cloud/cloud-config-execution-max-delay-seconds": annotation} if annotation else {}
+    view = ClusterView({"spec": {"shoot": {"metadata": {"annotations": annotations}}}})
+
+    assert view.longest_update_delay == seconds

@@ -202,6 +202,7 @@ async def test_who_is_behind_is_named(
     activities: OperatingSystemConfigActivities, shoot: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_APPLY_SECONDS", 0.3)
+    monkeypatch.setattr(ClusterView, "longest_update_delay", 0)
     shoot.put(SECRETS, pool_secret("a", "new-a"))
     shoot.put(SECRETS, pool_secret("b", "new-b"))
     shoot.put(NODES, node("n1", "a", "old"))

@@ -1,0 +1,56 @@
+"""Have the nodes of a shoot take over new configurations one after the other, not all in one moment.
+
+Each Node says in an annotation how long its node agent waits before it changes anything.
+Source: spec/resource-manager.md (Node-agent delay), spec/extensions.md 7.7.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from activities.kube.cache import Caches, Key
+from activities.kube.client import KubeClient, WatchEvent
+from activities.kube.controller import Controller
+from activities.kube.errors import NotFound
+from api.constants import NODE_AGENT_DELAY
+from api.resources import NODE
+
+_ALL = Key(None, "all nodes")
+
+
+class NodeAgentDelays:
+    """Writes the annotation when nodes come or go."""
+
+    def __init__(self, target: KubeClient, caches: Caches, shortest: float, longest: float) -> None:
+        self._target = target
+        self._shortest, self._longest = shortest, longest
+        self._nodes = caches.of(NODE)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        controller = Controller("node-agent-delays", self._reconcile, workers=1, first_delay=0.2, longest_delay=15.0)
+        await self._nodes.synced()
+        controller.watch(self._nodes, keys=lambda _: [_ALL], when=_comes_or_goes)
+        await controller.run()
+
+    async def _reconcile(self, _: Key) -> None:
+        live = {node["metadata"]["name"]: node["metadata"].get("annotations") or {} for node in self._nodes.list()}
+        wanted = delays(live, self._shortest, self._longest)
+        changes = {name: delay for name, delay in wanted.items() if live[name].get(NODE_AGENT_DELAY) != delay}
+        await asyncio.gather(*(self._write(name, delay) for name, delay in changes.items()))
+
+    async def _write(self, name: str, delay: str) -> None:
+        try:
+            await self._target.patch(NODE, name, None, {"metadata": {"annotations": {NODE_AGENT_DELAY: delay}}})
+        except NotFound:
+            return
+
+
+def delays(nodes: Iterable[str], shortest: float, longest: float) -> dict[str, str]:
+    """Delay by node, evenly over the time there is, in the order of their names."""
+    names = sorted(nodes)
+    step = (longest - shortest) / max(len(names), 1)
+    return {name: f"{shortest + index * step:.3f}".rstrip("0").rstrip(".") + "s" for index, name in enumerate(names)}
+
+
+def _comes_or_goes(event: WatchEvent) -> bool:
+    return event.type != "MODIFIED" or event.old is None
