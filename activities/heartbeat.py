@@ -1,25 +1,53 @@
-"""Heartbeats of activities that wait: they carry cancellation in, and a dead worker out."""
+"""Heartbeats of activities that wait: they carry cancellation in, and a dead worker out.
+
+A heartbeat says what is waited for, and what is seen of it: the Temporal UI shows it, and ``gardener flow explain``
+reads it.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from temporalio import activity
 
 T = TypeVar("T")
 
+_WAITS: dict[bytes, list[str]] = {}
+"""What each running activity waits for. No context variable: ``gather`` starts things before it is awaited."""
+
+
+@contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Name an object that is waited for now, in the heartbeats of the activity."""
+    if not activity.in_activity():
+        yield
+        return
+    token = activity.info().task_token
+    waits = _WAITS.setdefault(token, [])
+    waits.append(what)
+    try:
+        yield
+    finally:
+        waits.remove(what)
+        if not waits:
+            _WAITS.pop(token, None)
+
 
 async def heartbeating(awaitable: Awaitable[T], interval: float = 2.0, details: Callable[[], str] | None = None) -> T:
     """Await something long, with a heartbeat at once and every ``interval`` seconds.
 
-    ``details`` gives one short line, without secrets, for the Temporal UI. When the activity is
-    cancelled, so is the awaitable, and its own clean-up is awaited.
+    A heartbeat has two details: the objects that are waited for, and what ``details`` gives: one short line, without
+    secrets. When the activity is cancelled, so is the awaitable, and its own clean-up is awaited.
     """
     task = asyncio.ensure_future(awaitable)
+    await asyncio.sleep(0)  # then the first heartbeat knows what is waited for
     try:
         while not task.done():
             if activity.in_activity():
-                activity.heartbeat(*([details()] if details else []))
+                waits = "; ".join(dict.fromkeys(_WAITS.get(activity.info().task_token, ())))
+                told = (waits, details() if details else "")
+                activity.heartbeat(*(told if any(told) else ()))
             await asyncio.wait({task}, timeout=interval)
     finally:
         if not task.done():

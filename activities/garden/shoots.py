@@ -657,7 +657,7 @@ async def _status_of(
             since = task.unanswered_since or (item.scheduled_time.ToDatetime(UTC) if item else now)
             text += f" (nobody takes tasks from queue {task.queue} since {since:%H:%M:%S} UTC: is its gardenlet up?)"
         elif item is not None and item.HasField("last_failure"):
-            text += f" (attempt {item.attempt})"
+            text += f" (attempt {item.attempt}, since {task.started or now:%H:%M:%S} UTC)"
             message, codes = await _failure(item.last_failure)
             at = item.last_attempt_complete_time if item.HasField("last_attempt_complete_time") else None
             errors.append(_error(message, task.name, codes, at.ToDatetime(UTC) if at else now))

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from activities.heartbeat import waiting_for
 from activities.kube.client import KubeClient, Object, Objects, WatchEvent
 from activities.kube.errors import ApiError, Gone
 from api.resources import Resource
@@ -147,13 +148,15 @@ class Cache:
                 on_progress(obj)
             return answer
 
-        return await self._wait(
-            check, lambda event: key_of(event.object) == key, f"{self.resource.kind} {key}", timeout
-        )
+        what = f"{self.resource.kind} {key}"
+        with waiting_for(what):
+            return await self._wait(check, lambda event: key_of(event.object) == key, what, timeout)
 
     async def wait_until(self, predicate: Callable[["Cache"], T | None], timeout: float) -> T:
         """Like wait_for, over the whole cache: asked again after each change of any object."""
-        return await self._wait(lambda: predicate(self), lambda _: True, str(self.resource), timeout)
+        what = f"{self.resource}" + (f" in {self._namespace}" if self._namespace else "")
+        with waiting_for(what):
+            return await self._wait(lambda: predicate(self), lambda _: True, what, timeout)
 
     async def _wait(
         self, check: Callable[[], T | None], concerns: Callable[[WatchEvent], bool], what: str, timeout: float

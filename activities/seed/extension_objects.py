@@ -126,13 +126,14 @@ async def wait_extension_ready(
 
     severe = min(wait.severe_after, wait.timeout).total_seconds()
     try:
-        return await heartbeating(cache.wait_for(name, namespace, ready, severe))
+        return await heartbeating(cache.wait_for(name, namespace, ready, severe), details=lambda: last_fault)
     except TimeoutError:
         live = cache.get(name, namespace)
         if live is not None and _reported_error(live, trigger):
             raise _not_ready(resource, name, namespace, last_fault, started, live) from None
     try:
-        return await heartbeating(cache.wait_for(name, namespace, ready, wait.timeout.total_seconds() - severe))
+        rest = wait.timeout.total_seconds() - severe
+        return await heartbeating(cache.wait_for(name, namespace, ready, rest), details=lambda: last_fault)
     except TimeoutError:
         raise _not_ready(resource, name, namespace, last_fault, started, cache.get(name, namespace)) from None
 

@@ -46,10 +46,12 @@ Behaviour = Callable[[], Awaitable[None]]
 class World:
     """Plays the garden's and the seed's activities. Everything that happens is written to ``log``."""
 
-    def __init__(self, client: Client, uid: str = SHOOT.uid) -> None:
+    def __init__(self, client: Client, uid: str = SHOOT.uid, seed: str = SEED) -> None:
+        """``seed``: of the Shoot; activities are only played for the seed ``SEED``."""
         self.client = client
+        self.seed = seed
         self.shoot = SHOOT.model_copy(update={"uid": uid})
-        self.view: ShootView | None = ShootView(generation=1, spec_seed=SEED, our_version=VERSION)
+        self.view: ShootView | None = ShootView(generation=1, spec_seed=seed, our_version=VERSION)
         self.facts = ShootFacts(credentials="1")
         self.survey_result = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True)
         self.log: list[str] = []
@@ -190,14 +192,14 @@ class World:
             observed_generation=self.view.generation,
             gardener_version=VERSION,
             uid_recorded=True,
-            status_seed=SEED,
+            status_seed=self.seed,
             operations=left,
             last_operation=LastOperation(type=request.operation, state="Processing", updated=now),
         )
         task = ShootTask(
             shoot=self.shoot,
             technical_id="shoot--local--demo",
-            seed=SEED,
+            seed=self.seed,
             generation=self.view.generation,
             operation=request.operation,
             trigger=f"trigger-{self.view.generation}-{request.attempt}",

@@ -16,6 +16,7 @@ from temporalio.client import Client, RPCError, WorkflowExecution, WorkflowHandl
 
 from api.flows import TaskState
 from workers.cli.connection import namespaced_name
+from workers.cli.explain import Explanation, explain
 from workers.cli.flow_view import FlowView, Intervention, TaskView, read_flow, watch_flow
 from workers.cli.temporal import Connection, connected, connection_of, run_async
 from workflows.shoot.lifecycle import LifecycleProgress
@@ -93,6 +94,15 @@ def follow_flow(shoot: tuple[str, str], workflow_id: str | None, output: str, **
     raise SystemExit(0 if state == "Completed" else 1)
 
 
+@flow.command("explain")
+@click.argument("shoot", callback=namespaced_name)
+@connected
+def explain_flow(shoot: tuple[str, str], output: str, **connection: Any) -> None:
+    """Why the Shoot's operation stands where it stands: task, object, since when, last error, and what to do."""
+    said = run_async(_explain(connection_of(**connection), "/".join(shoot)))
+    click.echo(json.dumps(said.model_dump(mode="json"), indent=2) if output == "json" else said.text)
+
+
 # Asking Temporal
 
 
@@ -145,6 +155,22 @@ async def _show(where: Connection, shoot: str, workflow_id: str | None) -> FlowV
     client = await where.connect()
     view = await read_flow(client, shoot, *await chosen_operation(client, shoot, workflow_id))
     return view if workflow_id or view.state == "Running" else await _with_later(client, shoot, view)
+
+
+async def _explain(where: Connection, shoot: str) -> Explanation:
+    client = await where.connect()
+    return await explain_shoot(client, shoot)
+
+
+async def explain_shoot(client: Client, shoot: str) -> Explanation:
+    """What Temporal knows of the Shoot's newest operation, and of what decides about it."""
+    lifecycle = await running_lifecycle(client, shoot)
+    progress = await lifecycle.query("progress", result_type=LifecycleProgress) if lifecycle else None
+    found = await _operations(client, shoot)
+    view = await read_flow(client, shoot, found[0].id, found[0].run_id) if found else None
+    if view is not None and view.state != "Running":
+        view = await _with_later(client, shoot, view)
+    return explain(shoot, view, progress, datetime.now(UTC))
 
 
 async def _with_later(client: Client, shoot: str, view: FlowView) -> FlowView:

@@ -29,6 +29,9 @@ SURVEY = "survey"
 _OURS = frozenset({"report_progress"})
 """Activities that accompany a flow and are none of its tasks."""
 
+UNANSWERED = "Unanswered"
+"""Code of a task that nobody takes from its queue."""
+WORKER_LOST = "WorkerLost"
 _SHUTDOWN = "WorkerShutdown"
 """Type of the error that Temporal's SDK gives an activity which did not end in time when its worker stopped."""
 
@@ -46,6 +49,12 @@ class TaskView(ApiModel):
     note: str = ""
     error: str = ""
     """The last one, also of a task that succeeded later."""
+    code: str = ""
+    """Its type: one of ``api.errors.ErrorCode``, or a name of ours."""
+    waits_for: str = ""
+    """Objects, as its last heartbeat said."""
+    sees: str = ""
+    """What it sees of them."""
 
     def seconds(self, now: datetime) -> float | None:
         if self.started is None:
@@ -97,6 +106,9 @@ class _Run:
         self.worker = ""
         self.note = ""
         self.error = ""
+        self.code = ""
+        self.waits_for = ""
+        self.sees = ""
 
 
 class FlowHistory:
@@ -199,7 +211,7 @@ class FlowHistory:
     async def _tell_failure(self, run: _Run, failure: Any, at: datetime) -> None:
         error = await self._converter.decode_failure(failure)
         if isinstance(error, TimeoutError) and error.type == TimeoutType.HEARTBEAT:
-            run.error = "its worker was lost"
+            run.error, run.code = "its worker was lost", WORKER_LOST
             self._interruptions.append(
                 Interruption(at=at, text=f"{run.name}: its worker was lost; went on with attempt {run.attempts}")
             )
@@ -209,10 +221,14 @@ class FlowHistory:
                 Interruption(at=at, text=f"{run.name}: its worker was stopped; went on with attempt {run.attempts}")
             )
         elif isinstance(error, TimeoutError) and error.type == TimeoutType.SCHEDULE_TO_START:
-            run.error = f"nobody took it from queue {run.queue}"
+            run.error, run.code = f"nobody took it from queue {run.queue}", UNANSWERED
             self._interruptions.append(Interruption(at=at, text=f"{run.name}: {run.error}"))
         else:
-            run.error = error.message if isinstance(error, ApplicationError) else str(error)
+            run.error, run.code = error.message if isinstance(error, ApplicationError) else str(error), _code(error)
+            if isinstance(error, TimeoutError) and error.cause is not None:
+                last = error.cause
+                run.error = f"out of time; last error: {getattr(last, 'message', last)}"
+                run.code = _code(last)
 
     def graph(self) -> Flow | None:
         """The flow's graph; None as long as a deletion has not looked at what is there."""
@@ -263,15 +279,21 @@ class FlowHistory:
 
     async def _tell_pending(self, run: _Run, item: Any) -> None:
         run.attempts, run.worker = item.attempt, item.last_worker_identity
+        if item.HasField("heartbeat_details"):
+            await self._tell_heartbeat(run, item.heartbeat_details.payloads)
         if item.HasField("last_failure"):
             error = await self._converter.decode_failure(item.last_failure)
             lost = isinstance(error, TimeoutError) and error.type == TimeoutType.HEARTBEAT
             text = error.message if isinstance(error, ApplicationError) else str(error)
-            run.error = "its worker was lost" if lost else text
+            run.error, run.code = ("its worker was lost", WORKER_LOST) if lost else (text, _code(error))
         elif item.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
-            run.error = f"waits to be taken from queue {run.queue}"
+            run.error, run.code = f"waits to be taken from queue {run.queue}", UNANSWERED
         else:
-            run.error = ""
+            run.error = run.code = ""
+
+    async def _tell_heartbeat(self, run: _Run, payloads: Sequence[Payload]) -> None:
+        told = [str(each) for each in await self._converter.decode(payloads)]
+        run.waits_for, run.sees = told if len(told) == 2 else ("", "; ".join(told))
 
     def _tasks_of(self, graph: Flow) -> tuple[TaskView, ...]:
         views = []
@@ -308,7 +330,16 @@ class FlowHistory:
             worker=run.worker,
             note=run.note,
             error=run.error,
+            code=run.code,
+            waits_for=run.waits_for,
+            sees=run.sees,
         )
+
+
+def _code(error: BaseException) -> str:
+    if isinstance(error, ApplicationError):
+        return error.type or ""
+    return "Timeout" if isinstance(error, TimeoutError) else type(error).__name__
 
 
 async def read_flow(client: Client, shoot: str, workflow_id: str, run_id: str) -> FlowView:

@@ -514,4 +514,7 @@ class ShootLifecycle:
         workflow.continue_as_new(LifecycleInput(shoot=self._shoot, memory=self._memory, continued=True))
 
     def _show(self, text: str) -> None:
-        workflow.set_current_details(f"Shoot `{self._shoot}`: {text}")
+        lines = [f"Shoot `{self._shoot}`: {text}"]
+        lines += [f"- **{each.name}** (attempt {each.attempt}): {each.message}" for each in self._memory.outcome.failed]
+        lines += [f"- {each}" for each in self._memory.outcome.repairs]
+        workflow.set_current_details("\n".join(lines))

@@ -738,6 +738,8 @@ class Shoot(KubeObject):
             Column("State", ".status.lastOperation.state"),
             Column("Progress", ".status.lastOperation.progress", "integer"),
             Column("Status", r".metadata.labels.shoot\.gardener\.cloud/status"),
+            Column("Step", ".status.lastOperation.description", wide=True),
+            Column("Last Error", ".status.lastErrors[0].description", wide=True),
             Column("Purpose", ".spec.purpose", wide=True),
             Column("Gardener Version", ".status.gardener.version", wide=True),
             _condition("APIServer", "APIServerAvailable"),

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.heartbeat import heartbeating
+from activities.heartbeat import heartbeating, waiting_for
 
 
 async def test_heartbeats_go_out_while_something_long_is_awaited():
@@ -24,7 +24,7 @@ async def test_heartbeats_go_out_while_something_long_is_awaited():
 
     assert answer == "done"
     assert len(beats) >= 4
-    assert beats[0] == ("waiting for x",)
+    assert beats[0] == ("", "waiting for x")
 
 
 async def test_a_cancelled_activity_cancels_what_it_awaits_and_lets_it_clean_up():
@@ -60,3 +60,27 @@ async def test_outside_an_activity_nothing_is_told():
         return 1
 
     assert await heartbeating(quick()) == 1
+
+
+async def test_a_heartbeat_names_all_that_is_waited_for():
+    beats = []
+    env = ActivityEnvironment()
+    env.on_heartbeat = lambda *details: beats.append(details)
+
+    async def one(name, seconds):
+        with waiting_for(f"Etcd shoot--local--demo/{name}"):
+            await asyncio.sleep(seconds)
+
+    async def run():
+        await heartbeating(asyncio.gather(one("main", 0.15), one("events", 0.05)), interval=0.02)
+
+    await env.run(run)
+
+    both = "Etcd shoot--local--demo/main; Etcd shoot--local--demo/events"
+    assert (both, "") in beats
+    assert beats[-1] == ("Etcd shoot--local--demo/main", "")
+
+
+async def test_a_wait_that_nobody_tells_of_is_no_error():
+    with waiting_for("x"):
+        pass

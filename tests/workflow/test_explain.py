@@ -1,0 +1,167 @@
+"""Whatever an operation stands still for: the task, the object and the reason are told, and what to do about it."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from activities.heartbeat import heartbeating, waiting_for
+from api.flows import FlowInput, ShootFacts
+from api.operations import OperationType, ShootTask
+from api.repair import Action, Repair
+from tests.workflow.world import SEED, SHOOT, World
+from workers.cli.explain import Explanation, explain, named_object
+from workers.cli.flow_view import read_flow
+from workflows.shoot.decision import FlowKind
+from workflows.shoot.lifecycle import LifecycleProgress, ShootLifecycle, lifecycle_id, operation_id
+from workflows.shoot.reconcile import reconcile_flow
+
+KINDS = ("Infrastructure", "Etcd", "Deployment", "Worker", "DNSRecord", "ManagedResource", "Secret")
+CODES = ("ERR_INFRA_UNAUTHENTICATED", "ERR_CONFIGURATION_PROBLEM", "ERR_INFRA_QUOTA_EXCEEDED")
+
+
+def _tasks() -> list[str]:
+    task = ShootTask(shoot=SHOOT, technical_id="t", seed=SEED, generation=1, operation=OperationType.CREATE)
+    flow = reconcile_flow(FlowInput(task=task, facts=ShootFacts(credentials="1")))
+    return [name for name in flow.names if not flow.skipped(name)]
+
+
+STALLS = [(name, ("waits", "fails", "retries")[number % 3], number) for number, name in enumerate(_tasks()[:47])]
+
+
+async def explained(world: World, later: timedelta = timedelta()) -> Explanation:
+    lifecycle = world.client.get_workflow_handle(lifecycle_id(world.shoot))
+    progress: LifecycleProgress = await lifecycle.query("progress", result_type=LifecycleProgress)
+    flow = world.client.get_workflow_handle(operation_id(world.shoot, FlowKind.RECONCILE, 1, 1))
+    view = None
+    with contextlib.suppress(RPCError):  # it has not begun yet
+        view = await read_flow(world.client, "garden-local/demo", flow.id, (await flow.describe()).run_id)
+    return explain("garden-local/demo", view, progress, datetime.now(UTC) + later)
+
+
+async def told(world: World, condition: Callable[[Explanation], bool], later: timedelta = timedelta()) -> Explanation:
+    async with asyncio.timeout(60):
+        while not condition(said := await explained(world, later)):  # noqa: ASYNC110 -- Temporal is asked
+            await asyncio.sleep(0.1)
+    return said
+
+
+def stall(how: str, thing: str, reason: str, code: str) -> Callable[[], Awaitable[None]]:
+    async def fails() -> None:
+        raise ApplicationError(f"{thing}: {reason}", type=code, non_retryable=True)
+
+    async def retries() -> None:
+        raise ApplicationError(f"applying {thing}: {reason}", type="KubernetesApi")
+
+    async def waits() -> None:
+        async def for_ever() -> None:
+            with waiting_for(thing):
+                await asyncio.Event().wait()
+
+        await heartbeating(for_ever(), interval=0.5, details=lambda: reason)
+
+    return {"fails": fails, "retries": retries, "waits": waits}[how]
+
+
+@pytest.mark.parametrize(("task", "how", "number"), STALLS, ids=lambda value: str(value))
+async def test_each_stall_is_told_with_task_object_and_reason(world: World, task: str, how: str, number: int) -> None:
+    thing, reason, code = (
+        f"{KINDS[number % len(KINDS)]} shoot--local--demo/x-{number}",
+        f"reason {number}",
+        CODES[number % 3],
+    )
+    world.behaviours[task] = stall(how, thing, reason, code)
+    begun = datetime.now(UTC)
+    await world.wake()
+    await world.until(lambda: world.runs[task] > 0)
+    if how == "fails":
+        await world.until(lambda: bool(world.finished))
+    # Others run at the same time, and end.
+    said = await told(world, lambda each: each.task == task and reason in each.error and not each.others)
+
+    assert said.object == thing
+    assert said.operation == "Create"
+    assert said.since is not None
+    assert begun - timedelta(seconds=1) <= said.since <= datetime.now(UTC)
+    assert said.attempts >= 1
+    assert said.state == {"fails": "Failed", "retries": "Stalled", "waits": "Running"}[how]
+    assert said.code == {"fails": code, "retries": "KubernetesApi", "waits": ""}[how]
+    for part in (task, thing, reason, "To do: "):
+        assert part in said.text
+    if how == "fails":
+        assert "gardener flow retry garden-local/demo" in said.todo
+    gone = asyncio.Event()
+    world.behaviours[task] = gone.wait  # type: ignore[assignment]
+    gone.set()
+
+
+async def test_a_queue_that_nobody_polls_is_named(temporal: Client) -> None:
+    world = World(temporal, uid="unserved", seed="elsewhere")
+    async with world:
+        await world.wake()
+        said = await told(world, lambda each: bool(each.task), later=timedelta(minutes=1))
+    assert (said.task, said.state) == ("sync_cluster", "Stalled")
+    assert "waits to be taken from queue seed-elsewhere" in said.text
+    assert said.todo == "start the gardenlet that serves this queue"
+
+
+async def test_a_worker_that_was_lost_is_told(world: World) -> None:
+    """Its heartbeats stop; ten seconds later another attempt begins."""
+
+    async def dies_once() -> None:
+        if activity.info().attempt == 1:
+            await asyncio.sleep(30)
+        await heartbeating(asyncio.Event().wait(), interval=0.5)
+
+    world.behaviours["wait_etcds"] = dies_once
+    await world.wake()
+    said = await told(world, lambda each: each.task == "wait_etcds" and bool(each.error))
+    assert said.error == "its worker was lost"
+    assert said.attempts == 2
+    assert said.todo.startswith("nothing: another worker goes on")
+
+
+async def test_a_pause_and_a_cancellation_are_told_with_who_and_why(world: World) -> None:
+    world.hold("wait_etcds")
+    await world.wake()
+    await world.until(lambda: world.ran("wait_etcds") == 1)
+    lifecycle = world.client.get_workflow_handle_for(ShootLifecycle.run, lifecycle_id(world.shoot))
+    await lifecycle.execute_update(ShootLifecycle.repair, Repair(action=Action.PAUSE, reason="a storm", by="olga"))
+    said = await told(world, lambda each: each.state == "Paused")
+    assert "olga paused: a storm" in said.text
+    assert "gardener flow resume garden-local/demo" in said.todo
+
+    await lifecycle.execute_update(ShootLifecycle.repair, Repair(action=Action.RESUME, by="olga"))
+    await lifecycle.execute_update(ShootLifecycle.repair, Repair(action=Action.CANCEL, reason="a flood", by="piet"))
+    await world.until(lambda: bool(world.finished))
+    await world.resting("the last operation was canceled")
+    said = await explained(world)
+    assert said.state == "Canceled"
+    assert "gardener flow retry garden-local/demo" in said.todo
+
+
+async def test_what_keeps_an_operation_from_beginning_is_told(world: World) -> None:
+    world.change(seed_fault="Seed seed-1 is not ready: condition GardenletReady is Unknown")
+    await world.wake()
+    progress = await world.resting("Seed seed-1 is not ready")
+    said = explain("garden-local/demo", None, progress, datetime.now(UTC))
+    assert said.state == "Resting"
+    assert said.text == (
+        "Nothing runs for Shoot garden-local/demo: Seed seed-1 is not ready: condition GardenletReady is Unknown."
+    )
+
+
+def test_only_kinds_that_we_know_are_objects() -> None:
+    assert named_object("Infrastructure shoot--a--b/c: no rights") == "Infrastructure shoot--a--b/c"
+    assert named_object("patching Secret x: API server answered 403 Forbidden") == "Secret x"
+    assert named_object("Nothing here is named") == ""
+
+
+def test_a_shoot_that_never_was_is_said_to_be_unknown() -> None:
+    assert explain("a/b", None, None, datetime.now(UTC)).text == "Nothing is known of Shoot a/b."
