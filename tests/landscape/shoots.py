@@ -179,6 +179,50 @@ class Shoot:
         return secrets
 
 
+@dataclass(frozen=True)
+class CloudCredentials:
+    """A Secret with access to the cloud, and the binding to it, that a test may spoil: others use the example's."""
+
+    shoot: Shoot
+    name: str
+
+    @property
+    def good(self) -> dict[str, Any]:
+        """The kubeconfig that the cloud accepts."""
+        secret = json.loads(self.shoot.garden("get", "secret", "local", "-o", "json"))
+        config: dict[str, Any] = json.loads(decoded(secret)["kubeconfig"])
+        return config
+
+    def with_token(self, token: str) -> dict[str, Any]:
+        """One that it does not accept."""
+        config = self.good
+        return config | {"users": [{"name": each["name"], "user": {"token": token}} for each in config["users"]]}
+
+    def write(self, config: dict[str, Any]) -> None:
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": self.name, "namespace": NAMESPACE},
+            "data": {"kubeconfig": base64.b64encode(json.dumps(config).encode()).decode()},
+        }
+        self.shoot.garden("apply", "-f", "-", stdin=json.dumps(secret))
+
+    def bind(self) -> None:
+        binding = {
+            "apiVersion": "security.gardener.cloud/v1alpha1",
+            "kind": "CredentialsBinding",
+            "metadata": {"name": self.name, "namespace": NAMESPACE},
+            "provider": {"type": "local"},
+            "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "name": self.name, "namespace": NAMESPACE},
+        }
+        self.shoot.garden("apply", "-f", "-", stdin=json.dumps(binding))
+
+    def remove(self) -> None:
+        self.shoot.garden("annotate", "secret", self.name, "--overwrite", "confirmation.gardener.cloud/deletion=true")
+        self.shoot.garden("delete", "credentialsbindings.security.gardener.cloud", self.name, "--timeout=30s")
+        self.shoot.garden("delete", "secret", self.name, "--timeout=30s")
+
+
 _FLEETING = ("events", "leases.coordination.k8s.io", "endpoints", "componentstatuses", "metrics.k8s.io")
 
 

@@ -1,6 +1,5 @@
 """What a user does wrong: refused where it can be known, else told in the Shoot, and gone on from once it is mended."""
 
-import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.landscape.conftest import BIN, Landscape
-from tests.landscape.shoots import CREATION, DELETION, NAMESPACE, Shoot, decoded, eventually, refused
+from tests.landscape.shoots import CREATION, DELETION, NAMESPACE, CloudCredentials, Shoot, eventually, refused
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
 
@@ -80,24 +79,16 @@ def test_what_may_not_change_is_refused_in_a_shoot_that_is_there(shoot: Shoot) -
 def unauthenticated(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
     """A Shoot whose binding leads to a Secret that the cloud does not accept; its operation has failed."""
     shoot = Shoot(landscape, "wrong", tmp_path_factory.mktemp("kubeconfigs"))
-    _write_credentials(shoot, _with_token(_good_kubeconfig(shoot), "nobody-knows-this-token"))
-    binding = {
-        "apiVersion": "security.gardener.cloud/v1alpha1",
-        "kind": "CredentialsBinding",
-        "metadata": {"name": CREDENTIALS, "namespace": NAMESPACE},
-        "provider": {"type": "local"},
-        "credentialsRef": {"apiVersion": "v1", "kind": "Secret", "name": CREDENTIALS, "namespace": NAMESPACE},
-    }
-    shoot.garden("apply", "-f", "-", stdin=json.dumps(binding))
+    credentials = CloudCredentials(shoot, CREDENTIALS)
+    credentials.write(credentials.with_token("nobody-knows-this-token"))
+    credentials.bind()
     shoot.apply(shoot.manifest(credentialsBindingName=CREDENTIALS))
     shoot.wait_for_state("Failed", CREATION)
     assert shoot.uid
     yield shoot
-    _write_credentials(shoot, _good_kubeconfig(shoot))
+    credentials.write(credentials.good)
     shoot.remove()
-    shoot.garden("annotate", "secret", CREDENTIALS, "--overwrite", "confirmation.gardener.cloud/deletion=true")
-    shoot.garden("delete", "credentialsbindings.security.gardener.cloud", CREDENTIALS, "--timeout=30s")
-    shoot.garden("delete", "secret", CREDENTIALS, "--timeout=30s")
+    credentials.remove()
 
 
 def test_wrong_credentials_are_told_with_a_code_and_what_to_do(unauthenticated: Shoot) -> None:
@@ -135,7 +126,8 @@ def test_once_mended_it_goes_on_from_the_failed_task(unauthenticated: Shoot) -> 
     shoot = unauthenticated
     done = {task["name"]: task for task in shoot.flow()["tasks"] if task["state"] == "Finished"}
 
-    _write_credentials(shoot, _good_kubeconfig(shoot))
+    credentials = CloudCredentials(shoot, CREDENTIALS)
+    credentials.write(credentials.good)
     shoot.garden("annotate", "shoot", shoot.name, "gardener.cloud/operation=retry")
 
     eventually(lambda: len(shoot.flows()) == 2, "a second attempt", 30)
@@ -168,23 +160,3 @@ def _once(shoot: Shoot, task: str) -> dict[str, Any] | None:
     """The flow, once it has come to a task."""
     flow = shoot.flow()
     return flow if any(each["name"] == task and each["started"] for each in flow["tasks"]) else None
-
-
-def _good_kubeconfig(shoot: Shoot) -> dict[str, Any]:
-    secret = json.loads(shoot.garden("get", "secret", "local", "-o", "json"))
-    config: dict[str, Any] = json.loads(decoded(secret)["kubeconfig"])
-    return config
-
-
-def _with_token(config: dict[str, Any], token: str) -> dict[str, Any]:
-    return config | {"users": [{"name": each["name"], "user": {"token": token}} for each in config["users"]]}
-
-
-def _write_credentials(shoot: Shoot, config: dict[str, Any]) -> None:
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": CREDENTIALS, "namespace": NAMESPACE},
-        "data": {"kubeconfig": base64.b64encode(json.dumps(config).encode()).decode()},
-    }
-    shoot.garden("apply", "-f", "-", stdin=json.dumps(secret))

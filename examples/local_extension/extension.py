@@ -1,0 +1,177 @@
+"""An extension of one's own, as a process beside the seed: types ``local-ext-before``, ``local-ext`` and
+``local-ext-after-worker``, which differ only in when a Shoot's flow asks for them.
+
+For each Extension object it writes ConfigMap ``extension-<type>`` beside the control plane, with the time, the owner's
+greeting out of ``providerConfig``, and whether it found the Shoot's API server and machines there. Once there is an API
+server the same ConfigMap is brought into the shoot, too. See README.md.
+"""
+
+import asyncio
+import base64
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from temporalio.exceptions import ApplicationError
+
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from activities.kube.errors import ApiError
+from activities.provider_local.extension import Actuator, Extension, delete_quietly
+from api.errors import ErrorCode
+from api.resources import CONFIG_MAP, DEPLOYMENT, EXTENSION, LEASE, MACHINE_DEPLOYMENT, MANAGED_RESOURCE, SECRET
+from workers.provider_local.controller import ExtensionController
+
+NAME = "local-ext"
+"""Of the ControllerRegistration, too: by it the gardenlet knows whose heartbeat it sees."""
+HEARTBEAT_SECONDS = 30
+DELETION_SECONDS = 120
+
+log = logging.getLogger(NAME)
+
+
+class LocalExtension(Actuator):
+    """What one type does. Every method may run twice: it writes the same again, or finds nothing to delete."""
+
+    resource = EXTENSION
+
+    def __init__(self, seed: KubeClient, caches: Caches, type_: str, *, in_shoot: bool) -> None:
+        super().__init__(seed)
+        self.type = type_  # type: ignore[misc]  # one class serves all types
+        self._caches = caches
+        self._in_shoot = in_shoot
+
+    async def reconcile(self, extension: Extension) -> dict[str, Any]:
+        """Write the ConfigMap beside the control plane, and send it to the shoot."""
+        data = await self._findings(extension)
+        await self._seed.apply(_config_map(self._name, extension.namespace, data), manager=NAME)
+        if self._in_shoot:
+            await self._send(extension, [_config_map(self._name, "kube-system", data)])
+        condition = {
+            "type": "ControlPlaneHealthy",
+            "status": "True",
+            "reason": "HealthCheckSuccessful",
+            "message": f"ConfigMap {self._name} is there.",
+            "lastTransitionTime": data["at"],
+            "lastUpdateTime": data["at"],
+        }
+        return {"conditions": [condition], "state": {"greeting": data["greeting"]}}
+
+    async def delete(self, extension: Extension) -> None:
+        """Take it out of the shoot first: that needs the API server, which still answers now."""
+        if self._in_shoot:
+            await delete_quietly(self._seed, MANAGED_RESOURCE, self._name, extension.namespace)
+            gone = self._caches.of(MANAGED_RESOURCE).wait_for(
+                self._name, extension.namespace, lambda live: live is None or None, DELETION_SECONDS
+            )
+            try:
+                await gone
+            except TimeoutError:
+                raise ApplicationError(
+                    f"ManagedResource {extension.namespace}/{self._name} is still there after {DELETION_SECONDS} s",
+                    type=ErrorCode.CLEANUP_CLUSTER_RESOURCES,
+                ) from None
+        await self.force_delete(extension)
+
+    async def force_delete(self, extension: Extension) -> None:
+        """The shoot is given up: only what is in the seed is cleaned up."""
+        for resource in (SECRET, CONFIG_MAP):
+            await delete_quietly(self._seed, resource, self._name, extension.namespace)
+
+    async def migrate(self, extension: Extension) -> dict[str, Any]:
+        """Leave the shoot as it is; ``state`` goes to the other seed."""
+        if self._in_shoot and await self._seed.find(MANAGED_RESOURCE, self._name, extension.namespace):
+            keep = {"spec": {"keepObjects": True}}
+            await self._seed.patch(MANAGED_RESOURCE, self._name, extension.namespace, keep)
+        await self.delete(extension)
+        return {"state": extension.status.get("state")}
+
+    @property
+    def _name(self) -> str:
+        return f"extension-{self.type}"
+
+    async def _findings(self, extension: Extension) -> dict[str, str]:
+        api_server = await self._seed.find(DEPLOYMENT, "kube-apiserver", extension.namespace)
+        machines = await self._seed.list(MACHINE_DEPLOYMENT, extension.namespace)
+        return {
+            "at": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "greeting": str((extension.spec.get("providerConfig") or {}).get("greeting", "hello")),
+            "apiServer": str(api_server is not None).lower(),
+            "machines": str(bool(machines)).lower(),
+        }
+
+    async def _send(self, extension: Extension, objects: list[dict[str, Any]]) -> None:
+        data = {
+            f"{each['metadata']['name']}.yaml": base64.b64encode(json.dumps(each).encode()).decode() for each in objects
+        }
+        metadata = {"name": self._name, "namespace": extension.namespace, "labels": {"origin": NAME}}
+        await self._seed.apply(
+            {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}, manager=NAME
+        )
+        await self._seed.apply(
+            {
+                "apiVersion": MANAGED_RESOURCE.api_version,
+                "kind": MANAGED_RESOURCE.kind,
+                "metadata": metadata,
+                "spec": {
+                    "secretRefs": [{"name": self._name}],
+                    "injectLabels": {"shoot.gardener.cloud/no-cleanup": "true"},
+                },
+            },
+            manager=NAME,
+        )
+
+
+def _config_map(name: str, namespace: str, data: dict[str, str]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": data}
+
+
+async def heartbeat(seed: KubeClient, namespace: str) -> None:
+    """Tell the gardenlet that this extension is alive: without it no flow that needs it begins."""
+    await seed.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, manager=NAME)
+    while True:
+        renewed = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        lease = {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": {"name": "gardener-extension-heartbeat", "namespace": namespace},
+            "spec": {"holderIdentity": NAME, "leaseDurationSeconds": HEARTBEAT_SECONDS, "renewTime": renewed},
+        }
+        try:
+            await seed.apply(lease, manager=NAME)
+        except ApiError as error:
+            log.warning("heartbeat not written: %s", error)
+        await asyncio.sleep(HEARTBEAT_SECONDS)
+
+
+async def run(kubeconfig: str, namespace: str) -> None:
+    """Serve all types until cancelled; whoever starts it again goes on from what the objects say."""
+    async with KubeClient.from_kubeconfig(kubeconfig) as seed:
+        caches = Caches(seed)
+        actuators = [
+            LocalExtension(seed, caches, f"{NAME}-before", in_shoot=False),
+            LocalExtension(seed, caches, NAME, in_shoot=True),
+            LocalExtension(seed, caches, f"{NAME}-after-worker", in_shoot=True),
+        ]
+        log.info("serving Extensions of types %s", ", ".join(each.type for each in actuators))
+        try:
+            await asyncio.gather(
+                heartbeat(seed, namespace), *(ExtensionController(seed, caches, each).run() for each in actuators)
+            )
+        finally:
+            await caches.close()
+
+
+@click.command()
+@click.option("--kubeconfig", required=True, type=click.Path(exists=True, dir_okay=False), help="Of the seed.")
+@click.option("--namespace", default=f"extension-{NAME}", show_default=True, help="Of its own, in the seed.")
+def main(kubeconfig: str, namespace: str) -> None:
+    """Run the example extension beside a seed."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    asyncio.run(run(kubeconfig, namespace))
+
+
+if __name__ == "__main__":
+    main()
