@@ -24,7 +24,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add, wait = flow.add, options.wait
     workerless = facts.workerless and "workerless"
     asleep, awake = facts.hibernated and "hibernated", not facts.hibernated and "awake"
-    ready_unneeded = asleep or (facts.skip_readiness and "skip-readiness")
+    skip_readiness = facts.skip_readiness and "skip-readiness"
+    ready_unneeded = asleep or skip_readiness
     creating = request.task.operation is OperationType.CREATE
     machines_unneeded = workerless or asleep
     authorities = facts.phase(Kind.CERTIFICATE_AUTHORITIES)
@@ -50,7 +51,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
     # Networks, addresses, names, and a place for backups.
     add("deploy_infrastructure", after=[*base, "deploy_references"], unless=workerless, inputs=[facts.credentials])
     add("wait_infrastructure", after=["deploy_infrastructure"], completes="deploy_infrastructure",
-        unless=workerless, inputs=[facts.credentials], **wait(minutes=10))  # fmt: skip
+        unless=workerless or skip_readiness, inputs=[facts.credentials], **wait(minutes=10))  # fmt: skip
     add("deploy_api_service", after=["ensure_cluster_identity", "init_secrets"])
     add("wait_api_service", after=["deploy_api_service"], unless=asleep, **wait(minutes=10))
     add("update_advertised_addresses", after=["wait_api_service"])
@@ -59,7 +60,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
     no_backup = not facts.backup and "the seed has no backup"
     add("deploy_backup_entry", after=["deploy_namespace"], unless=no_backup)
     add("wait_backup_entry", after=["deploy_backup_entry"], completes="deploy_backup_entry",
-        unless=no_backup, **wait(minutes=10))  # fmt: skip
+        unless=no_backup or skip_readiness, **wait(minutes=10))  # fmt: skip
 
     # The control plane: etcd, then the API server, then all that lives on it.
     add("deploy_etcds", after=[*base, "wait_backup_entry"])
@@ -87,7 +88,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_control_plane_extension", after=["wait_infrastructure", "wait_apiserver"], unless=workerless,
         inputs=[facts.credentials])  # fmt: skip
     add("wait_control_plane_extension", after=["deploy_control_plane_extension"],
-        completes="deploy_control_plane_extension", unless=workerless, **wait(minutes=3))  # fmt: skip
+        completes="deploy_control_plane_extension", unless=workerless or skip_readiness,
+        **wait(minutes=3))  # fmt: skip
     add("deploy_gardener_access", after=["wait_resource_manager", "deploy_internal_dns"])
     add("init_shoot_client", after=["deploy_gardener_access"])
     add("deploy_kube_controller_manager", after=["wait_resource_manager", *base])
@@ -125,7 +127,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
         unless=not after and no_extension)  # fmt: skip
     add("wait_extensions_after_apiserver", after=["deploy_extensions_after_apiserver"], inputs=[after or ""],
         completes="deploy_extensions_after_apiserver",
-        unless=(facts.skip_readiness and "skip-readiness") or (not after and no_extension),
+        unless=skip_readiness or (not after and no_extension),
         **wait(minutes=facts.extension_minutes))  # fmt: skip
     extended = ["wait_extensions_after_apiserver"] if after else []
     add("delete_stale_extensions", after=["init_shoot_client"])
@@ -150,10 +152,11 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_cluster_identity", after=["ensure_cluster_identity", "wait_shoot_namespaces"], unless=asleep)
     prepared = ["wait_control_plane_extension", "wait_shoot_namespaces", "deploy_scheduler", *extended]
     add("deploy_network", after=["wait_infrastructure", "init_shoot_client", *prepared], unless=workerless)
-    add("wait_network", after=["deploy_network"], completes="deploy_network", unless=workerless, **wait(minutes=3))
+    add("wait_network", after=["deploy_network"], completes="deploy_network", unless=workerless or skip_readiness,
+        **wait(minutes=3))  # fmt: skip
     add("deploy_kube_proxy", after=["init_shoot_client", *prepared], unless=machines_unneeded)
     add("deploy_coredns", after=["wait_network"], unless=machines_unneeded)
-    add("deploy_apiserver_proxy", after=prepared, unless=machines_unneeded)
+    add("deploy_apiserver_proxy", after=prepared, unless=workerless)
     add("deploy_vpn_shoot", after=["deploy_vpn_server", *prepared], unless=machines_unneeded)
     add("deploy_metrics_server", after=["wait_os_configs", *prepared], unless=machines_unneeded)
 
@@ -171,15 +174,15 @@ def reconcile_flow(request: FlowInput) -> Flow:
         inputs=[after_worker or ""], unless=workerless or (not after_worker and no_extension))  # fmt: skip
     add("wait_extensions_after_worker", after=["deploy_extensions_after_worker"], inputs=[after_worker or ""],
         completes="deploy_extensions_after_worker",
-        unless=workerless or (facts.skip_readiness and "skip-readiness") or (not after_worker and no_extension),
+        unless=workerless or skip_readiness or (not after_worker and no_extension),
         **wait(minutes=facts.extension_minutes))  # fmt: skip
     add("wait_worker", after=["deploy_worker", "wait_extensions_after_worker"], completes="deploy_worker",
-        unless=workerless, **wait(minutes=10))  # fmt: skip
+        unless=workerless or skip_readiness, **wait(minutes=10))  # fmt: skip
     # Machines of the pool's former configuration are gone only now.
     add("delete_stale_os_configs", after=["wait_worker"], unless=workerless)
     add("wait_stale_os_configs_deleted", after=["delete_stale_os_configs"], completes="delete_stale_os_configs",
         unless=machines_unneeded, **wait(minutes=3))  # fmt: skip
-    add("wait_vpn_shoot", after=["deploy_vpn_shoot", "wait_worker"], unless=workerless or ready_unneeded,
+    add("wait_vpn_shoot", after=["deploy_vpn_shoot", "wait_worker"], unless=machines_unneeded,
         **wait(minutes=2))  # fmt: skip
     add("wait_tunnel", unless=workerless or ready_unneeded,
         after=["wait_worker", "wait_vpn_shoot", "deploy_coredns", "deploy_kube_proxy", "deploy_metrics_server",
@@ -190,6 +193,11 @@ def reconcile_flow(request: FlowInput) -> Flow:
     # Asleep, nothing of it runs: not a machine, nor who looks after machines, nor the control plane. Its data stay.
     add("scale_machine_controller_manager_to_zero", after=["wait_worker"], unless=workerless or awake)
     add("hibernate_control_plane", after=EVERYTHING, unless=awake, **wait(minutes=10))
+    add("hibernate_extensions_before_apiserver", activity="deploy_extensions_before_apiserver",
+        after=["hibernate_control_plane"], unless=awake or (not before and no_extension))  # fmt: skip
+    add("wait_extensions_before_apiserver_hibernated", activity="wait_extensions_before_apiserver",
+        after=["hibernate_extensions_before_apiserver"], completes="hibernate_extensions_before_apiserver",
+        unless=awake or (not before and no_extension), **wait(minutes=facts.extension_minutes))  # fmt: skip
     add("delete_external_dns", after=["hibernate_control_plane"], unless=awake, **wait(minutes=2))
     add("delete_internal_dns", after=["hibernate_control_plane"], unless=awake, **wait(minutes=2))
 
