@@ -91,6 +91,14 @@ TASK_DEPLOY_DNS_EXTERNAL = "deployDNSRecordExternal"
 TASK_DEPLOY_DNS_INGRESS = "deployDNSRecordIngress"
 TASK_RESTART_CONTROL_PLANE_PODS = "restartControlPlanePods"
 TASK_RESTART_CORE_ADDONS = "restartCoreAddons"
+ANSWERED_TASKS = (
+    TASK_DEPLOY_INFRASTRUCTURE,
+    TASK_DEPLOY_DNS_INTERNAL,
+    TASK_DEPLOY_DNS_EXTERNAL,
+    TASK_DEPLOY_DNS_INGRESS,
+    TASK_RESTART_CONTROL_PLANE_PODS,
+)
+"""Those that a reconciliation does, and takes off the Shoot once it has succeeded."""
 
 # Labels.
 ROLE = "gardener.cloud/role"

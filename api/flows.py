@@ -189,6 +189,8 @@ class ShootFacts(ApiModel):
     """Phases (``api.registrations.Phase``) in which the Shoot has Extensions, and a version of what it wants there."""
     extension_minutes: float = 3
     """The longest that one of them may take."""
+    tasks: tuple[str, ...] = ()
+    """Values of the annotation ``shoot.gardener.cloud/tasks`` that this operation answers."""
     container_runtimes: bool = False
     """A pool has one beside containerd."""
     credentials: str = ""
@@ -250,6 +252,8 @@ class FinishOperation(ApiModel):
     state: str
     """Succeeded, Error or Failed."""
     description: str
+    tasks: tuple[str, ...] = ()
+    """What the annotation ``shoot.gardener.cloud/tasks`` asked for and a success has done."""
     failed: tuple[FailedTask, ...] = ()
     hibernated: bool = False
     """Whether the Shoot sleeps now, if the operation succeeded."""

@@ -284,6 +284,8 @@ class ShootActivities:
         task = request.task
         now = datetime.now(UTC)
         succeeded = request.state == "Succeeded"
+        if succeeded and task.operation is not OperationType.DELETE:
+            live = await self._take_off_tasks(live, request)
         status = live.get("status") or {}
         progress = 100 if succeeded else (status.get("lastOperation") or {}).get("progress", 0)
         change: dict[str, Any] = {
@@ -319,6 +321,20 @@ class ShootActivities:
             type_, reason = _FAILED[deleting]
             text = "; ".join(f"{each.name}: {each.message}" for each in request.failed) or request.description
             await self._event(task, request.attempt, type_, reason, text)
+
+    async def _take_off_tasks(self, live: dict[str, Any], request: FinishOperation) -> dict[str, Any]:
+        """Drop the tasks that the operation has done; one that was asked for meanwhile stays."""
+        metadata = live["metadata"]
+        asked = _tasks(metadata.get("annotations") or {})
+        left = [each for each in asked if each not in request.tasks]
+        if left == asked:
+            return live
+        change = {
+            "annotations": {constants.SHOOT_TASKS: ",".join(left) or None},
+            "resourceVersion": metadata["resourceVersion"],
+        }
+        shoot = request.task.shoot
+        return await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, {"metadata": change})
 
     @activity.defn
     async def refuse_operation(self, request: Refusal) -> None:
@@ -559,6 +575,7 @@ class ShootActivities:
         pools = spec["provider"].get("workers") or ()
         return ShootFacts(
             extensions=versions_by_phase(extensions),
+            tasks=tuple(each for each in _tasks(annotations) if each in constants.ANSWERED_TASKS),
             extension_minutes=max((each.timeout.total_seconds() / 60 for each in extensions), default=3),
             container_runtimes=any((pool.get("cri") or {}).get("containerRuntimes") for pool in pools),
             workerless=not pools,
@@ -755,6 +772,10 @@ def _constraint_change(status: Mapping[str, Any], rotations: Mapping[str, Any]) 
 def _operations(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """Values of the operation annotation; ``;`` separates parallel ones."""
     return tuple(part.strip() for part in annotations.get(constants.OPERATION, "").split(";") if part.strip())
+
+
+def _tasks(annotations: Mapping[str, str]) -> list[str]:
+    return [each for each in annotations.get(constants.SHOOT_TASKS, "").split(",") if each]
 
 
 def _without_operations(annotations: Mapping[str, str], consumed: tuple[str, ...]) -> dict[str, str | None]:

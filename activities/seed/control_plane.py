@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+from datetime import datetime
 from typing import Any
 
 from temporalio import activity
@@ -45,6 +46,8 @@ MINUTE = 60.0
 _APISERVER_SECONDS = 5 * MINUTE
 _RESOURCE_MANAGER_SECONDS = 5 * MINUTE
 _CONTROLLER_MANAGER_SECONDS = 3 * MINUTE
+_RESTARTED = (controller_manager.SELECT, base.control_plane_labels(machine_controller_manager.NAME))
+"""Controllers that maintenance may start anew. Not what users would notice: the API server."""
 _CLIENT_SECONDS = 2 * MINUTE
 _VPN_SECONDS = 3 * MINUTE
 _DELETION_SECONDS = 5 * MINUTE
@@ -283,6 +286,25 @@ class ControlPlaneActivities:
         """Wait until it is ready."""
         await self._wait(controller_manager.NAME, task, _CONTROLLER_MANAGER_SECONDS)
         return TaskResult()
+
+    @activity.defn
+    async def restart_control_plane_pods(self, task: ShootTask) -> TaskResult:
+        """Have the controllers of the control plane start anew, as maintenance may ask for.
+
+        A second run leaves the pods alone that have started since the operation began.
+        """
+        begun = datetime.fromisoformat(task.trigger)
+        restarted = 0
+        for select in _RESTARTED:
+            selector = ",".join(f"{key}={value}" for key, value in select.items())
+            for pod in await self._clusters.seed.list(resources.POD, task.technical_id, labels=selector):
+                metadata = pod["metadata"]
+                if datetime.fromisoformat(metadata["creationTimestamp"]) < begun.replace(microsecond=0):
+                    await self._clusters.seed.delete(
+                        resources.POD, metadata["name"], task.technical_id, uid=metadata["uid"]
+                    )
+                    restarted += 1
+        return TaskResult(note=f"{restarted} pods")
 
     @activity.defn
     async def deploy_machine_controller_manager(self, task: ShootTask) -> TaskResult:

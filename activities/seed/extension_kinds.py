@@ -11,6 +11,7 @@ from typing import Any
 
 from activities.kube.clusters import Clusters
 from api import resources
+from api.constants import TASK_DEPLOY_DNS_EXTERNAL, TASK_DEPLOY_DNS_INTERNAL, TASK_DEPLOY_INFRASTRUCTURE
 from api.names import backup_entry_name, dns_record_name, operating_system_config_names
 from api.operations import ShootTask, Wait
 from api.registrations import Phase, WantedExtension, deletion_phases, wanted_extensions
@@ -48,6 +49,8 @@ class Kind:
     """Of single objects, by name, where they differ from ``wait``."""
     only_on_change: bool = False
     """An object that says what is wanted, and whose last operation succeeded, is left alone."""
+    asked_by: str = ""
+    """The value of ``shoot.gardener.cloud/tasks`` with which it is not left alone this time."""
     at_once: bool = False
     """Deploying and deleting wait, too: there are no tasks of their own for it."""
 
@@ -128,6 +131,7 @@ INFRASTRUCTURE = Kind(
     resources.INFRASTRUCTURE,
     Wait(timeout=10 * _MINUTE, severe_after=3 * _MINUTE),
     only_on_change=True,
+    asked_by=TASK_DEPLOY_INFRASTRUCTURE,
 )
 CONTROL_PLANE = Kind("control_plane_extension", resources.CONTROL_PLANE)
 NETWORK = Kind("network", resources.NETWORK)
@@ -151,18 +155,20 @@ EXTENSIONS_AFTER_WORKER = _extensions("extensions_after_worker", Phase.AFTER_WOR
 BACKUP_ENTRY = Kind("backup_entry", resources.BACKUP_ENTRY, _TEN_MINUTES, wanted=_named(backup_entry_name))
 
 
-def _dns_record(role: str) -> Kind:
+def _dns_record(role: str, asked_by: str) -> Kind:
     return Kind(
         f"{role}_dns",
         resources.DNS_RECORD,
         Wait(timeout=2 * _MINUTE, severe_after=timedelta(seconds=15)),
         wanted=_named(lambda task: dns_record_name(task.shoot.name, role)),
         only_on_change=True,
+        asked_by=asked_by,
         at_once=True,
     )
 
 
-INTERNAL_DNS, EXTERNAL_DNS = _dns_record("internal"), _dns_record("external")
+INTERNAL_DNS = _dns_record("internal", TASK_DEPLOY_DNS_INTERNAL)
+EXTERNAL_DNS = _dns_record("external", TASK_DEPLOY_DNS_EXTERNAL)
 
 KINDS = (
     INFRASTRUCTURE,

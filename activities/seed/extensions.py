@@ -21,7 +21,7 @@ from activities.seed.facts import inputs_digest
 from activities.seed.gateway import gateway_address
 from activities.seed.namespace import write_shoot_status
 from api import resources
-from api.constants import WORKER_POOL
+from api.constants import SHOOT_TASKS, WORKER_POOL
 from api.names import backup_entry_name, internal_api_domain, node_agent_secret_name
 from api.operations import ShootTask, TaskResult, Wait
 from api.registrations import Phase
@@ -366,13 +366,14 @@ class Extensions:
     async def deploy(self, kind: Kind, task: ShootTask, wanted: Iterable[ExtensionObject]) -> None:
         """Write the objects and ask their controllers to reconcile them, where something for them has changed."""
         inputs = "" if kind.only_on_change else await self._inputs(task)
+        asked_for = bool(kind.asked_by) and await self._asked_for(kind, task)
         await asyncio.gather(
             *(
                 apply_extension(
                     self._clusters.seed,
                     dataclasses.replace(each, inputs=inputs),
                     task.trigger,
-                    only_on_change=kind.only_on_change,
+                    only_on_change=kind.only_on_change and not asked_for,
                 )
                 for each in wanted
             )
@@ -382,6 +383,10 @@ class Extensions:
         credentials = await self._clusters.seed.find(resources.SECRET, CLOUD_SECRET, task.technical_id)
         version = str(credentials["metadata"]["resourceVersion"]) if credentials else ""
         return inputs_digest(await self._clusters.cluster(task.technical_id), version)
+
+    async def _asked_for(self, kind: Kind, task: ShootTask) -> bool:
+        view = await self._clusters.cluster(task.technical_id)
+        return kind.asked_by in view.annotations.get(SHOOT_TASKS, "").split(",")
 
     async def wait(self, kind: Kind, task: ShootTask) -> TaskResult:
         """Wait until the objects that the Shoot has of this kind are ready."""

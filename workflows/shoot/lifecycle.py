@@ -356,6 +356,7 @@ class ShootLifecycle:
                 failed=failed,
                 hibernated=started.facts.hibernated,
                 workflow_id=operation_id(self._shoot, kind, task.generation, self._memory.attempts),
+                tasks=started.facts.tasks,
             ),
             **options.garden_call(f"{task.operation}: {state}"),
         )

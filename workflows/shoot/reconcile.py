@@ -8,6 +8,7 @@ starts as soon as it has what it needs, because users wait for the sum.
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from api.constants import TASK_RESTART_CONTROL_PLANE_PODS
     from api.flows import FlowInput, FlowOutcome
     from api.operations import OperationType
     from api.registrations import Phase
@@ -94,6 +95,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("init_shoot_client", after=["deploy_gardener_access"])
     add("deploy_kube_controller_manager", after=["wait_resource_manager", *base])
     nothing_new = not (new_ca or token_key.preparing) and "nobody waits for new credentials"
+    add("restart_control_plane_pods", after=["deploy_kube_controller_manager", "wait_control_plane_extension"],
+        unless=TASK_RESTART_CONTROL_PLANE_PODS not in facts.tasks and "not asked for")  # fmt: skip
     add("wait_kube_controller_manager", after=["deploy_kube_controller_manager"], unless=nothing_new,
         **wait(minutes=3))  # fmt: skip
     # Pods are to trust the new CA from their first request on, and machines bring new pods.

@@ -381,3 +381,19 @@ async def test_pods_learn_which_cluster_they_are_in(world):
     assert result.note == "shoot--dev--a-u-1-garden"
     path = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
     assert world.seed.find(path, "shoot-core-cluster-identity", NAMESPACE)
+
+
+async def test_controllers_start_anew_once_and_nobody_else_does(world):
+    """A pod that started since the operation began is the successor of one that was deleted."""
+    task = TASK.model_copy(update={"trigger": "2026-11-21T10:00:00.5Z"})
+    labels = {"app": "kubernetes", "role": "controller-manager"}
+    for name, created, own in (
+        ("old", "2026-11-21T09:00:00Z", labels),
+        ("new", "2026-11-21T10:00:00Z", labels),
+        ("api-server", "2026-11-21T09:00:00Z", {"app": "kubernetes", "role": "apiserver"}),
+    ):
+        metadata = {"name": name, "namespace": NAMESPACE, "labels": own, "creationTimestamp": created}
+        world.seed.put("/api/v1/pods", {"metadata": metadata})
+    assert (await world.control_plane.restart_control_plane_pods(task)).note == "1 pods"
+    assert {name for path, _, name in world.seed.objects if path == "/api/v1/pods"} == {"new", "api-server"}
+    assert (await world.control_plane.restart_control_plane_pods(task)).note == "0 pods"

@@ -406,3 +406,25 @@ async def test_who_retried_is_told_and_taken_away_with_the_annotation() -> None:
     await world.start(consume=("retry",), asked_by="olga")
     assert ("RepairRetry", "olga retried") in world.garden.events()
     assert not (await world.shoot())["metadata"]["annotations"]
+
+
+async def test_tasks_of_maintenance_are_taken_off_once_they_are_done() -> None:
+    """What is asked for while the operation runs, or is nothing a reconciliation does, stays."""
+    annotation = "shoot.gardener.cloud/tasks"
+    world = World(annotations={annotation: "deployInfrastructure,restartCoreAddons"})
+    started = await world.start(OperationType.RECONCILE)
+    assert started.facts.tasks == ("deployInfrastructure",)
+    metadata = (await world.shoot())["metadata"]
+    asked = {**metadata["annotations"], annotation: f"{metadata['annotations'][annotation]},restartControlPlanePods"}
+    await world.change(metadata={**metadata, "annotations": asked})
+
+    for state, left in (
+        ("Error", "deployInfrastructure,restartCoreAddons,restartControlPlanePods"),
+        ("Succeeded", "restartCoreAddons,restartControlPlanePods"),
+        ("Succeeded", "restartCoreAddons,restartControlPlanePods"),
+    ):
+        request = FinishOperation(
+            task=started.task, attempt=1, state=state, description="text", tasks=started.facts.tasks
+        )
+        await ActivityEnvironment().run(world.activities.finish_operation, request)
+        assert (await world.shoot())["metadata"]["annotations"][annotation] == left

@@ -213,3 +213,25 @@ async def test_machines_are_on_their_way_when_the_provider_says_how_they_are_gro
     assert not waiting.done()
     seed.change(path, "demo", NAMESPACE, {"status": {"machineDeploymentsLastUpdateTime": "2026-11-21T10:00:00Z"}})
     await waiting
+
+
+@pytest.mark.parametrize(("tasks", "triggered"), [("", False), ("deployInfrastructure", True), ("other", False)])
+async def test_what_did_not_change_is_reconciled_only_when_it_is_asked_for(
+    clusters: Any, seed: ApiServer, tasks: str, triggered: bool
+) -> None:
+    """Every call of a cloud's API counts against somebody's limit."""
+    infrastructures = "/apis/extensions.gardener.cloud/v1alpha1/infrastructures"
+    shoot = {**SHOOT, "metadata": {**SHOOT["metadata"], "annotations": {"shoot.gardener.cloud/tasks": tasks}}}
+
+    async def cluster(_: str) -> ClusterView:
+        return ClusterView({"metadata": {"name": NAMESPACE}, "spec": {"shoot": shoot}})
+
+    clusters.cluster = cluster
+    extensions = Extensions(clusters)
+    await extensions.deploy(kinds.INFRASTRUCTURE, TASK, [wanted(kinds.INFRASTRUCTURE, "demo")])
+    done(seed, infrastructures, "demo")
+    later = TASK.model_copy(update={"trigger": "2026-11-21T11:00:00.000000Z"})
+    await extensions.deploy(kinds.INFRASTRUCTURE, later, [wanted(kinds.INFRASTRUCTURE, "demo")])
+    live = seed.find(infrastructures, "demo", NAMESPACE)
+    assert live is not None
+    assert (live["metadata"]["annotations"]["gardener.cloud/timestamp"] == later.trigger) is triggered
