@@ -198,9 +198,9 @@ class ExtensionActivities:
         Raises:
             ApplicationError: as ``wait_worker``, for what the provider reports meanwhile.
         """
-        await extension.wait_machine_deployments(
-            self._clusters.seed_caches, task.shoot.name, task.technical_id, kinds.WORKER.wait, task.trigger
-        )
+        seed, place = self._clusters.seed, (task.shoot.name, task.technical_id)
+        asked = await extension.asked_at(seed, resources.WORKER, *place)
+        await extension.wait_machine_deployments(self._clusters.seed_caches, *place, kinds.WORKER.wait, asked or "")
         return TaskResult()
 
     @activity.defn

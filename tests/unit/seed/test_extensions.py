@@ -204,15 +204,18 @@ async def test_container_runtimes_belong_to_pools(extensible: ExtensionActivitie
 async def test_machines_are_on_their_way_when_the_provider_says_how_they_are_grouped(
     extensible: ExtensionActivities, seed: ApiServer
 ) -> None:
+    """Of what was last written, which may be an earlier operation's: a Worker that did not change is left alone."""
     path = "/apis/extensions.gardener.cloud/v1alpha1/workers"
-    metadata = {"name": "demo", "namespace": NAMESPACE, "annotations": {"gardener.cloud/timestamp": TASK.trigger}}
+    asked = "2026-11-21T10:00:00.000000Z"
+    metadata = {"name": "demo", "namespace": NAMESPACE, "annotations": {"gardener.cloud/timestamp": asked}}
     former = {"machineDeploymentsLastUpdateTime": "2026-11-21T09:00:00Z"}
     seed.put(path, {"kind": "Worker", "metadata": metadata, "status": former})
-    waiting = asyncio.create_task(run(extensible, "wait_machine_deployments"))
+    later = TASK.model_copy(update={"trigger": "2026-11-21T11:00:00.000000Z"})
+    waiting = asyncio.create_task(extensible.wait_machine_deployments(later))
     await asyncio.sleep(0.2)
     assert not waiting.done()
     seed.change(path, "demo", NAMESPACE, {"status": {"machineDeploymentsLastUpdateTime": "2026-11-21T10:00:00Z"}})
-    await waiting
+    await asyncio.wait_for(waiting, 10)
 
 
 @pytest.mark.parametrize(("tasks", "triggered"), [("", False), ("deployInfrastructure", True), ("other", False)])
