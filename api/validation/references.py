@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from api import resources
+from api.constants import GARDEN_NAMESPACE, TAINT_SEED_PROTECTED
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion, MachineType, Region
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.project import Project
@@ -117,9 +118,26 @@ def check_references(shoot: Shoot, old: Shoot | None, world: World) -> Faults:
         _check_profile(shoot, old, world.profile, world.now, faults)
     _check_binding(shoot, old, world.binding_provider, faults)
     _check_seed(shoot, old, world, faults)
+    _check_tolerations(shoot, old, world.project, faults)
     _check_extensions(shoot, old, world.registrations, faults)
     _check_domain(shoot, old, world, faults)
     return faults
+
+
+def _check_tolerations(shoot: Shoot, old: Shoot | None, project: Project | None, faults: Faults) -> None:
+    """Taints keep seeds for some; which of them a project may use is for operators to say."""
+    tolerations = project.spec.tolerations if project else None
+    granted = {(each.key, each.value) for each in (tolerations and tolerations.whitelist) or []}
+    if shoot.metadata.namespace == GARDEN_NAMESPACE:
+        granted.add((TAINT_SEED_PROTECTED, None))
+    kept = {(each.key, each.value) for each in (old and old.spec.tolerations) or []}
+    for index, each in enumerate(shoot.spec.tolerations or []):
+        if {(each.key, each.value), (each.key, None)} & granted or (each.key, each.value) in kept:
+            continue
+        faults.forbidden(
+            SPEC / "tolerations" @ index,
+            f"{each.key} is not in spec.tolerations.whitelist of the Project: ask an operator to add it",
+        )
 
 
 def _check_project(shoot: Shoot, project: Project | None, faults: Faults) -> None:

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from api import resources
+from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.validation.field import Path
 from api.validation.operations import check_deletion_confirmed, check_finalizer_kept, check_operations
 from api.validation.references import Reference, check_references, references
 from api.validation.shoot import check_shoot
-from tests.unit.api.shoots import SEED, SHOOT, changed, complete, profile, shoot, world
+from tests.unit.api.shoots import PROJECT, SEED, SHOOT, changed, complete, profile, shoot, world
 
 POOL = "spec.provider.workers.0"
 
@@ -221,6 +222,28 @@ def test_a_missing_object_is_named_with_its_namespace():
     assert (
         complaint == 'spec.resources[0].resourceRef: Not found: "s": there is no such Secret in namespace garden-local'
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "whitelist", "namespace", "refused"),
+    [
+        ({"key": "special"}, [], "garden-local", True),
+        ({"key": "special"}, [{"key": "special"}], "garden-local", False),
+        ({"key": "special", "value": "a"}, [{"key": "special"}], "garden-local", False),
+        ({"key": "special", "value": "a"}, [{"key": "special", "value": "a"}], "garden-local", False),
+        ({"key": "special", "value": "b"}, [{"key": "special", "value": "a"}], "garden-local", True),
+        ({"key": "seed.gardener.cloud/protected"}, [], "garden-local", True),
+        ({"key": "seed.gardener.cloud/protected"}, [], "garden", False),
+    ],
+)
+def test_a_taint_is_tolerated_only_if_operators_allow_it(asked, whitelist, namespace, refused):
+    """Otherwise a seed that is kept for some would be anybody's."""
+    subject = complete("spec.tolerations", [asked])
+    subject.metadata.namespace = namespace
+    project = Project.of({**PROJECT, "spec": {**PROJECT["spec"], "tolerations": {"whitelist": whitelist}}})
+    found = str(check_references(subject, None, world(project=project)))
+    assert ("spec.tolerations[0]: Forbidden" in found) == refused
+    assert "spec.tolerations" not in str(check_references(subject, subject, world(project=project)))
 
 
 def test_what_was_so_before_is_not_held_against_an_update():
