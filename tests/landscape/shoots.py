@@ -69,6 +69,17 @@ class Shoot:
         path = f"jsonpath={{.status.lastOperation.state}}={state}"
         self.garden("wait", f"--for={path}", f"shoot/{self.name}", f"--timeout={seconds}s", timeout=seconds + 10)
 
+    def change(self, spec: dict[str, Any]) -> None:
+        """Merge something into its spec."""
+        self.garden("patch", "shoot", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    def wait_until_reconciled(self, seconds: float) -> None:
+        """Wait until an operation has succeeded that knew the newest spec."""
+        generation = self.get()["metadata"]["generation"]
+        observed = f"--for=jsonpath={{.status.observedGeneration}}={generation}"
+        self.garden("wait", observed, f"shoot/{self.name}", "--timeout=60s", timeout=70)
+        self.wait_for_state("Succeeded", seconds)
+
     def delete(self, *, wait: bool = True) -> None:
         self.garden("annotate", "shoot", self.name, "--overwrite", "confirmation.gardener.cloud/deletion=true")
         self.garden("delete", "shoot", self.name, f"--wait={wait}", f"--timeout={DELETION}s", timeout=DELETION + 10)

@@ -45,7 +45,8 @@ def test_nodes_follow_the_control_plane(shoot: Shoot) -> None:
     """And each node has the kube-proxy of its own version, though they differ."""
     before = _nodes(shoot)
 
-    _change(shoot, {"kubernetes": {"version": KUBERNETES_VERSION}})
+    shoot.change({"kubernetes": {"version": KUBERNETES_VERSION}})
+    shoot.wait_until_reconciled(UPGRADE)
 
     assert _server(shoot) == f"v{KUBERNETES_VERSION}"
     after = _nodes(shoot)
@@ -74,7 +75,8 @@ def test_a_pool_of_its_own_version_follows_when_it_is_told_to(shoot: Shoot) -> N
     workers = shoot.get()["spec"]["provider"]["workers"]
     for worker in workers:
         worker.get("kubernetes", {}).pop("version", None)
-    _change(shoot, {"provider": {"workers": workers}})
+    shoot.change({"provider": {"workers": workers}})
+    shoot.wait_until_reconciled(UPGRADE)
 
     assert {version for version, _ in _nodes(shoot).values()} == {f"v{KUBERNETES_VERSION}"}
 
@@ -97,14 +99,6 @@ def test_there_is_no_way_back(shoot: Shoot) -> None:
     )
 
     assert f"downgrade from {KUBERNETES_VERSION} to {OLDER_KUBERNETES_VERSION} is not possible" in said
-
-
-def _change(shoot: Shoot, spec: dict) -> None:
-    shoot.garden("patch", "shoot", shoot.name, "--type=merge", "-p", json.dumps({"spec": spec}))
-    generation = shoot.get()["metadata"]["generation"]
-    observed = f"--for=jsonpath={{.status.observedGeneration}}={generation}"
-    shoot.garden("wait", observed, f"shoot/{shoot.name}", "--timeout=60s", timeout=70)
-    shoot.wait_for_state("Succeeded", UPGRADE)
 
 
 def _server(shoot: Shoot) -> str:
