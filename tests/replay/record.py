@@ -16,9 +16,11 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from api.flows import ShootFacts, Survey
+from api.rotation import CompleteRotation, Kind, Phase, User
 from tests.workflow.conftest import TEMPORAL
 from tests.workflow.world import World
 from workflows import visibility
+from workflows.shoot.rotate import RotateCertificateAuthorities
 
 HISTORIES = Path(__file__).parent / "histories"
 
@@ -76,8 +78,22 @@ async def force_deleted(world: World) -> None:
     await (await world.wake()).result()
 
 
+async def rotated(world: World) -> None:
+    """A rotation of certificate authorities, completed although a node would be left behind."""
+    kind, rotation = Kind.CERTIFICATE_AUTHORITIES, world.rotation
+    rotation.turn(kind, Phase.PREPARING)
+    rotation.users = (User(who="node n-1", why="has an old certificate", remedy="roll its pool"),)
+    handle = await rotation.start(world.client, kind)
+    rotation.turn(kind, Phase.PREPARED)
+    await rotation.until(lambda: rotation.reports)
+    forced = CompleteRotation(by="ann", force=True, reason="it is burnt")
+    await handle.execute_update(RotateCertificateAuthorities.complete, forced)
+    rotation.turn(kind, None)
+    await handle.result()
+
+
 SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
-    each.__name__: each for each in (created, failed_and_resumed, deleted, deleted_whole, force_deleted)
+    each.__name__: each for each in (created, failed_and_resumed, deleted, deleted_whole, force_deleted, rotated)
 }
 
 

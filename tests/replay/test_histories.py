@@ -58,6 +58,7 @@ def test_every_workflow_and_every_kind_of_end_is_recorded() -> None:
         "ReconcileShoot-canceled",
         "DeleteShoot-completed",
         "DeleteShoot-failed",
+        "RotateCertificateAuthorities-completed",
     }
 
 

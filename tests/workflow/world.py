@@ -34,6 +34,7 @@ from api.flows import (
     Survey,
 )
 from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult, seed_queue
+from tests.workflow.rotation_garden import RotationGarden
 from workflows.shoot import WORKFLOWS
 from workflows.shoot.lifecycle import LifecycleInput, LifecycleProgress, ShootLifecycle, lifecycle_id
 
@@ -59,6 +60,7 @@ class World:
         self.finished: list[FinishOperation] = []
         self.refusals: list[Refusal] = []
         self.behaviours: dict[str, Behaviour] = {}
+        self.rotation = RotationGarden()
         self.trouble = asyncio.Event()
         self.runs: dict[str, int] = defaultdict(int)
         self.repairs: list[RecordRepair] = []
@@ -82,6 +84,7 @@ class World:
                     self.release_shoot,
                     self.report_progress,
                     self.await_trouble,
+                    *self.rotation.of_garden,
                     self.record_repair,
                     self._real.edit_flow,
                     self._real.read_outcome,
@@ -89,7 +92,11 @@ class World:
             )
         )
         await self._stack.enter_async_context(
-            Worker(self.client, task_queue=seed_queue(SEED), activities=[self.survey, self.anything])
+            Worker(
+                self.client,
+                task_queue=seed_queue(SEED),
+                activities=[self.survey, self.rotation.find_users_of_old_credentials, self.anything],
+            )
         )
         return self
 

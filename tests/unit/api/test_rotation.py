@@ -1,13 +1,28 @@
 """The state machines of spec/credentials.md 3, row by row, and when each operation is refused."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from api.core.v1beta1.shoot import Shoot
 from api.names import node_agent_secret_name
-from api.rotation import Kind, Phase, RotationFacts, active, begin, needs_another_word, normalized, patch_of, succeed
+from api.rotation import (
+    COMBINED,
+    ROLLING,
+    SINGLE,
+    Kind,
+    Phase,
+    RotationFacts,
+    active,
+    begin,
+    constraint_of,
+    needs_another_word,
+    normalized,
+    patch_of,
+    succeed,
+)
 from api.validation.operations import check_operations
 from api.validation.rotation import hibernation_faults
 from tests.unit.api.shoots import SHOOT
@@ -451,3 +466,9 @@ def test_nobody_is_put_to_sleep_in_the_middle(kind: str, phase: str) -> None:
 
 def test_the_kinds_are_those_of_the_status() -> None:
     assert {str(kind) for kind in Kind} == {CA, KEY, ENCRYPTION, SSH}
+
+
+def test_owners_read_of_every_operation_and_phase() -> None:
+    page = (Path(__file__).parents[3] / "docs/credentials.md").read_text()
+    names = [*SINGLE, *COMBINED, *(phase for phase in Phase if phase), *map(constraint_of, ROLLING)]
+    assert [name for name in names if f"`{name}`" not in page] == []
