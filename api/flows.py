@@ -139,6 +139,8 @@ class ShootView(ApiModel):
     asked_by: str = ""
     """Who wrote the annotations that repair or retry."""
     ignored: bool = False
+    rate_limited: bool = False
+    """The last operation met a rate limit of the cloud, by the codes of its errors."""
     uid: str = ""
     force_delete: bool = False
     """Its owner gives up what the cloud holds; irreversible."""

@@ -19,6 +19,7 @@ from workers.codec import data_converter
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
 from workers.leader import LeaderElectionConfig, run_as_leader
+from workers.lifetime import run_lifetime_controller
 from workers.metrics.garden import GardenCollector
 from workers.project import run_project_controller
 from workers.references import run_reference_controllers
@@ -35,6 +36,7 @@ from workers.telemetry import observe_requests
 from workers.tracing import TracingConfig
 from workers.versioning import CONTROLLER_MANAGER, deployment_config
 from workers.watchers.rotations import RotationWatcher
+from workers.watchers.schedules import ScheduleWatcher
 from workers.watchers.shoots import ShootWatcher
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
@@ -100,8 +102,10 @@ async def run(config_path: str) -> None:
             controllers = [
                 RotationWatcher(caches, temporal).run(),
                 ShootWatcher(caches, temporal, tracing).run(),
+                ScheduleWatcher(caches, temporal).run(),
                 run_project_controller(garden, caches),
                 run_reference_controllers(garden, caches),
+                run_lifetime_controller(garden, caches),
             ]
             parts.append(run_as_leader(garden, config.leader_election, "gardener-controller-manager", *controllers))
         await run_until_signal(*parts)

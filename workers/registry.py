@@ -5,6 +5,8 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.garden.hibernation import SwitchActivities
+from activities.garden.maintenance import MaintenanceActivities
 from activities.garden.rotation import GardenRotationActivities
 from activities.garden.shoots import ShootActivities
 from activities.kube.cache import Caches
@@ -51,7 +53,12 @@ def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..
 
 def garden_activities(garden: KubeClient, caches: Caches, rules: ShootRules) -> list[Callable[..., Any]]:
     """Activities of queue ``garden``."""
-    return _activities_of(ShootActivities(garden, caches, rules), GardenRotationActivities(garden, caches))
+    return _activities_of(
+        ShootActivities(garden, caches, rules),
+        GardenRotationActivities(garden, caches),
+        SwitchActivities(garden),
+        MaintenanceActivities(garden),
+    )
 
 
 def _activities_of(*owners: object) -> list[Callable[..., Any]]:

@@ -6,7 +6,6 @@ advertised addresses, which others write, are never touched. Source: spec/flows.
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,12 +22,15 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.garden.events import MANAGER, record
+from activities.garden.events import MESSAGE_LIMIT as _MESSAGE_LIMIT
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
-from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from activities.kube.errors import ApiError, Conflict, NotFound
 from api import constants, repair, resources, rotation
 from api.conditions import CONDITIONS, WEBHOOK_CONSTRAINTS, after_success
 from api.durations import parse_duration
+from api.errors import ErrorCode
 from api.flows import (
     EditFlow,
     FinishOperation,
@@ -53,7 +55,6 @@ from api.registrations import versions_by_phase, wanted_extensions
 from api.repair import SOMEBODY, Action, Repair
 from api.rotation import RotationFacts
 
-MANAGER = "gardener-controller-manager"
 INITIALIZE = "initializeOperation"
 """taskID of errors from before a flow. Source: spec/flows.md 1.4."""
 
@@ -67,7 +68,6 @@ _REPORTER = "report_progress"
 _STANDSTILL = timedelta(seconds=30)
 """A flow that ends no task for so long gives way to a newer wish: longer than a machine takes to join."""
 """Name of the activity that accompanies a flow; its own errors are not the flow's."""
-_MESSAGE_LIMIT = 1000
 
 
 class ShootActivities:
@@ -113,6 +113,10 @@ class ShootActivities:
             repairs=repair.asked(annotations),
             asked_by=annotations.get(constants.REPAIR_BY, ""),
             ignored=self._may_hold_back(shoot) and _truthy(annotations.get(constants.SHOOT_IGNORE)),
+            rate_limited=any(
+                ErrorCode.INFRA_RATE_LIMITS_EXCEEDED in (error.get("codes") or ())
+                for error in status.get("lastErrors") or ()
+            ),
             uid=shoot.uid,
             force_delete=_truthy(annotations.get(constants.CONFIRMATION_FORCE_DELETION)),
             hibernation_switched=asleep != bool(status.get("hibernated")),
@@ -620,33 +624,7 @@ class ShootActivities:
         await self._tell(task.shoot, f"{task.generation}/{attempt}/{task.trigger}", type_, reason, message)
 
     async def _tell(self, shoot: ShootRef, occasion: str, type_: str, reason: str, message: str) -> None:
-        """One Kubernetes Event; its name is made of its occasion, so a second run finds it."""
-        identity = f"{shoot.uid}/{occasion}/{reason}"
-        name = f"{shoot.name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-        now = _seconds(datetime.now(UTC))
-        event = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": name, "namespace": shoot.namespace},
-            "involvedObject": {
-                "apiVersion": resources.SHOOT.api_version,
-                "kind": "Shoot",
-                "name": shoot.name,
-                "namespace": shoot.namespace,
-                "uid": shoot.uid,
-            },
-            "type": type_,
-            "reason": reason,
-            "message": message[:_MESSAGE_LIMIT],
-            "source": {"component": MANAGER},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-        try:
-            await self._garden.create(event)
-        except AlreadyExists:
-            return
+        await record(self._garden, shoot, f"{occasion}/{reason}", type_, reason, message)
 
 
 _STARTED = {

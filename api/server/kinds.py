@@ -19,6 +19,7 @@ from api.constants import (
     SEED_NAME_PREFIX,
     SEED_PROVIDER,
     SEED_REGION,
+    SHOOT_EXPIRATION_TIMESTAMP,
 )
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.controller_registration import ControllerRegistration
@@ -28,6 +29,7 @@ from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
+from api.lifetime import lifetime
 from api.meta import KubeObject
 from api.resources import Resource
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
@@ -43,6 +45,7 @@ from api.validation.garden import (
 )
 from api.validation.operations import (
     check_deletion_confirmed,
+    check_expiration,
     check_finalizer_kept,
     check_operations,
     check_repairs,
@@ -85,6 +88,9 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     await _check_repairs(review, shoot, old, garden)
     if old is not None:
         refuse_forbidden(review, check_finalizer_kept(shoot, old))
+    if shoot.metadata.annotations.get(SHOOT_EXPIRATION_TIMESTAMP):
+        allowed = lifetime(await _quotas_of(shoot, garden))
+        refuse_forbidden(review, check_expiration(shoot, old, allowed, datetime.now(UTC)))
     if not review.spec_changed:
         return []
     if review.deleting:
@@ -144,16 +150,27 @@ async def _world(shoot: Shoot, project: Project | None, garden: Garden) -> World
     )
 
 
-async def _binding_provider(shoot: Shoot, garden: Garden) -> str | None:
+async def _binding(shoot: Shoot, garden: Garden) -> Object | None:
     spec, namespace = shoot.spec, shoot.metadata.namespace
     if spec.credentials_binding_name:
-        binding = await garden.find(resources.CREDENTIALS_BINDING, spec.credentials_binding_name, namespace)
-    elif spec.secret_binding_name:
-        binding = await garden.find(resources.SECRET_BINDING, spec.secret_binding_name, namespace)
-    else:
-        return None
-    provider: str | None = ((binding or {}).get("provider") or {}).get("type")
+        return await garden.find(resources.CREDENTIALS_BINDING, spec.credentials_binding_name, namespace)
+    if spec.secret_binding_name:
+        return await garden.find(resources.SECRET_BINDING, spec.secret_binding_name, namespace)
+    return None
+
+
+async def _binding_provider(shoot: Shoot, garden: Garden) -> str | None:
+    provider: str | None = ((await _binding(shoot, garden) or {}).get("provider") or {}).get("type")
     return provider
+
+
+async def _quotas_of(shoot: Shoot, garden: Garden) -> list[Object]:
+    references = (await _binding(shoot, garden) or {}).get("quotas") or []
+    found = [
+        await garden.find(resources.QUOTA, each["name"], each.get("namespace") or shoot.metadata.namespace)
+        for each in references
+    ]
+    return [each for each in found if each is not None]
 
 
 async def _profile(shoot: Shoot, garden: Garden) -> CloudProfile | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from api import constants
 from api.core.v1beta1.shoot import Shoot
 from api.errors import ErrorCode
 from api.labels import is_true
+from api.lifetime import parsed
 from api.meta import KubeObject
 from api.repair import ANNOTATIONS, faults
 from api.rotation import COMBINED, ROLLOUT, SINGLE, is_operation
@@ -16,11 +19,12 @@ _ANNOTATIONS = Path("metadata") / "annotations"
 _OFFERED = (
     constants.OPERATION_RECONCILE,
     constants.OPERATION_RETRY,
+    constants.OPERATION_MAINTAIN,
     *SINGLE,
     *COMBINED,
     f"{ROLLOUT}=<pools>",
 )
-_ALONE = (constants.OPERATION_RETRY,)
+_ALONE = (constants.OPERATION_RETRY, constants.OPERATION_MAINTAIN)
 
 
 def operations(shoot: KubeObject, annotation: str = constants.OPERATION) -> list[str]:
@@ -51,6 +55,21 @@ def check_operations(shoot: Shoot, old: Shoot | None) -> Faults:
             state = last.state if last else "none"
             faults.forbidden(path, f"retry is for Shoots whose last operation has state Failed, it is {state}")
     _check_force_deletion(shoot, old, faults)
+    return faults
+
+
+def check_expiration(shoot: Shoot, old: Shoot | None, allowed: timedelta | None, now: datetime) -> Faults:
+    """The end of a Shoot's life, newly set, is a time, and no later than its quotas let it live from now on."""
+    faults = Faults()
+    annotation = constants.SHOOT_EXPIRATION_TIMESTAMP
+    text = shoot.metadata.annotations.get(annotation)
+    if text is None or (old is not None and old.metadata.annotations.get(annotation) == text):
+        return faults
+    path, end = _ANNOTATIONS @ annotation, parsed(text)
+    if end is None:
+        faults.invalid(path, text, "must be a time like 2026-11-21T00:00:00Z")
+    elif allowed is not None and end > now + allowed:
+        faults.forbidden(path, f"the quotas let a cluster live for {allowed.days} more days at most, not until {text}")
     return faults
 
 

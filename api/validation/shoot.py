@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from api.constants import GARDEN_NAMESPACE
@@ -16,6 +16,7 @@ from api.core.v1beta1.shoot import (
     Shoot,
     ShootSpec,
 )
+from api.cron import Cron, InvalidSchedule, zone_of
 from api.defaulting.shoot import workerless
 from api.durations import parse_duration
 from api.labels import is_reserved, overlapping
@@ -30,15 +31,12 @@ SPEC = Path("spec")
 
 _DNS_NAME = re.compile(r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
 _EMAIL = re.compile(r"^[^@\s]+@[^@\s]+\.[^@\s]+$")
-_CRON_FIELD = re.compile(
-    r"^(\*|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?(,(\*|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?)*$"
-)
 _MAX_NAMES = 21
 """Characters of project and shoot name together; node names and certificates need the rest."""
 _UNMANAGED = "unmanaged"
 
 # Fields that a version of Kubernetes no longer knows: path of attributes below spec -> first such minor of 1.
-_GONE = {
+GONE = {
     "kubernetes.kube_controller_manager.pod_eviction_timeout": 33,
     "kubernetes.cluster_autoscaler.max_empty_bulk_delete": 33,
     "cloud_profile_name": 34,
@@ -214,7 +212,7 @@ def _check_gone(spec: ShootSpec, faults: Faults) -> None:
     if not is_version(spec.kubernetes.version):
         return
     minor = Version(spec.kubernetes.version).minor
-    for dotted, gone in _GONE.items():
+    for dotted, gone in GONE.items():
         if minor >= gone and _value(spec, dotted) is not None:
             faults.forbidden(_wire(spec, dotted), f"not supported from Kubernetes 1.{gone} on")
     for index, provider in enumerate((spec.dns and spec.dns.providers) or []):
@@ -290,14 +288,21 @@ def _check_hibernation(hibernation: Hibernation | None, faults: Faults) -> None:
         here = SPEC / "hibernation" / "schedules" @ index
         if not (schedule.start or schedule.end):
             faults.required(here / "start", "a schedule needs a start or an end")
-        for name, cron in (("start", schedule.start), ("end", schedule.end)):
-            if cron is None:
+        try:
+            zone_of(schedule.location or "UTC")
+        except InvalidSchedule as error:
+            faults.invalid(here / "location", schedule.location, str(error))
+        for name, expression in (("start", schedule.start), ("end", schedule.end)):
+            if expression is None:
                 continue
-            if len(cron.split()) != 5 or not all(map(_CRON_FIELD.match, cron.split())):
-                faults.invalid(here / name, cron, "must be a cron expression of five fields")
-            if cron in seen:
-                faults.duplicate(here / name, cron)
-            seen.add(cron)
+            try:
+                Cron.parse(expression).next_after(datetime.now(UTC))
+            except InvalidSchedule as error:
+                detail = f"must be a cron expression of five fields that fires: {error}"
+                faults.invalid(here / name, expression, detail)
+            if expression in seen:
+                faults.duplicate(here / name, expression)
+            seen.add(expression)
 
 
 def _check_maintenance(maintenance: Maintenance | None, faults: Faults) -> None:
@@ -348,6 +353,11 @@ def _value(model: Any, dotted: str) -> Any:
     for name in dotted.split("."):
         model = getattr(model, name, None)
     return model
+
+
+def field_path(spec: ShootSpec, dotted: str) -> list[str] | None:
+    """A field's path below the spec, with names as users know them; None if it is not set."""
+    return _wire(spec, dotted).text.split(".")[1:] if _value(spec, dotted) is not None else None
 
 
 def _wire(spec: ShootSpec, dotted: str) -> Path:

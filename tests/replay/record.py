@@ -16,10 +16,14 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from api.flows import ShootFacts, Survey
+from api.operations import GARDEN_QUEUE
 from api.rotation import CompleteRotation, Kind, Phase, User
+from api.schedules import ScheduledShoot
 from tests.workflow.conftest import TEMPORAL
-from tests.workflow.world import World
+from tests.workflow.world import SHOOT, World
 from workflows import visibility
+from workflows.shoot.hibernation import SwitchHibernation
+from workflows.shoot.maintenance import MaintainShoot
 from workflows.shoot.rotate import RotateCertificateAuthorities
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -92,8 +96,19 @@ async def rotated(world: World) -> None:
     await handle.result()
 
 
+async def scheduled(world: World) -> None:
+    """What Temporal's schedules start."""
+    request = ScheduledShoot(shoot=SHOOT)
+    for run, id_ in (
+        (SwitchHibernation.run, "hibernation/demo/start-0"),
+        (MaintainShoot.run, "maintenance/demo/window"),
+    ):
+        await world.client.execute_workflow(run, request, id=id_, task_queue=GARDEN_QUEUE)
+
+
 SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
-    each.__name__: each for each in (created, failed_and_resumed, deleted, deleted_whole, force_deleted, rotated)
+    each.__name__: each
+    for each in (created, failed_and_resumed, deleted, deleted_whole, force_deleted, rotated, scheduled)
 }
 
 

@@ -34,6 +34,7 @@ from api.flows import (
     Survey,
 )
 from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult, seed_queue
+from api.schedules import ScheduledTime
 from tests.workflow.rotation_garden import RotationGarden
 from workflows.shoot import WORKFLOWS
 from workflows.shoot.lifecycle import LifecycleInput, LifecycleProgress, ShootLifecycle, lifecycle_id
@@ -88,6 +89,8 @@ class World:
                     self.record_repair,
                     self._real.edit_flow,
                     self._real.read_outcome,
+                    self.switch_hibernation,
+                    self.maintain_shoot,
                 ],
             )
         )
@@ -252,6 +255,16 @@ class World:
             except TimeoutError:
                 continue
         return TaskResult()
+
+    @activity.defn
+    async def switch_hibernation(self, request: ScheduledTime) -> TaskResult:
+        self.log.append("switch_hibernation")
+        return TaskResult(note="hibernate at 0 20 * * * UTC")
+
+    @activity.defn
+    async def maintain_shoot(self, request: ScheduledTime) -> TaskResult:
+        self.log.append("maintain_shoot")
+        return TaskResult(note="there was nothing to update")
 
     # The seed's activities
 

@@ -2,9 +2,19 @@
 
 from workflows.shoot.delete import DeleteShoot
 from workflows.shoot.force_delete import ForceDeleteShoot
+from workflows.shoot.hibernation import SwitchHibernation
 from workflows.shoot.lifecycle import ShootLifecycle
+from workflows.shoot.maintenance import MaintainShoot
 from workflows.shoot.reconcile import ReconcileShoot
 from workflows.shoot.rotate import ROTATIONS
 
-WORKFLOWS: list[type] = [ShootLifecycle, ReconcileShoot, DeleteShoot, ForceDeleteShoot, *ROTATIONS.values()]
+WORKFLOWS: list[type] = [
+    ShootLifecycle,
+    ReconcileShoot,
+    DeleteShoot,
+    ForceDeleteShoot,
+    SwitchHibernation,
+    MaintainShoot,
+    *ROTATIONS.values(),
+]
 """To be registered by a worker of queue ``garden``."""

@@ -31,6 +31,8 @@ SEED_GATE_RETRY = timedelta(seconds=15)
 """After an operation was put off because of its seed, or of a Bastion."""
 _STOP_LOOK = timedelta(minutes=1)
 """After an operation was put off because its seed is stopped: whole seeds are, so nobody asks often."""
+_RATE_LIMIT_PAUSE = (timedelta(minutes=10), timedelta(minutes=5))
+"""Before what a cloud's rate limit ended is tried again, and by how much that is spread. Source: spec/flows.md 9."""
 _GOING_LOOK = timedelta(minutes=1)
 _BACKOFF = (timedelta(seconds=10), timedelta(minutes=10))
 """First and longest pause before an operation in state Error is tried again."""
@@ -193,7 +195,7 @@ def decide(view: ShootView, memory: Memory, now: datetime, random: Random) -> De
     flow = flow_kind(view, operation)
     if memory.paused is not None:
         return Rest(f"{memory.paused}; it goes on once somebody resumes it")
-    if (put_off := _put_off(view, memory, operation, flow, seed)) is not None:
+    if (put_off := _put_off(view, memory, operation, flow, seed, now)) is not None:
         return put_off
     resume = _same(view, memory, operation, flow) and bool(memory.outcome.failed or memory.outcome.canceled)
     run = Run(operation, flow, tuple(filter(_starts, view.operations)), resume)
@@ -223,7 +225,9 @@ def _rejected(view: ShootView) -> Reject | None:
     return None
 
 
-def _put_off(view: ShootView, memory: Memory, operation: OperationType, flow: FlowKind, seed: str) -> Rest | None:
+def _put_off(
+    view: ShootView, memory: Memory, operation: OperationType, flow: FlowKind, seed: str, now: datetime
+) -> Rest | None:
     """Rows 1 to 3 of spec/flows.md 1.3, and what this version does not do."""
     last = view.last_operation
     pending = "Pending" if last is None else ""
@@ -238,13 +242,23 @@ def _put_off(view: ShootView, memory: Memory, operation: OperationType, flow: Fl
     known = memory.flow or (FlowKind.DELETE if flow is FlowKind.FORCE_DELETE else flow)
     if failed and known is flow and _asked(view, memory) <= {OPERATION_RECONCILE}:
         ineffective = tuple(each for each in view.operations if each == OPERATION_RECONCILE)
-        ended = "was canceled" if memory.outcome.canceled else "failed"
-        return Rest(f"the last operation {ended}; it waits for a change or `retry`", consume=ineffective)
+        if not view.rate_limited:
+            ended = "was canceled" if memory.outcome.canceled else "failed"
+            return Rest(f"the last operation {ended}; it waits for a change or `retry`", consume=ineffective)
+        if (left := _limited_for(view, now)) > timedelta():
+            return Rest("the cloud limits the rate of requests; it is tried again", until=left, consume=ineffective)
     if view.ignored:
         return Rest("the Shoot is to be ignored", state=pending)
     if flow in NOT_OFFERED:
         return Rest(f"{NOT_OFFERED[flow]} is not offered by this version", state=pending)
     return None
+
+
+def _limited_for(view: ShootView, now: datetime) -> timedelta:
+    """How long to leave the cloud alone whose rate limit ended the last operation."""
+    since = (view.last_operation and view.last_operation.updated) or now
+    at_least, spread = _RATE_LIMIT_PAUSE
+    return since + at_least + spread * _share(view, since) - now
 
 
 def _due(view: ShootView, memory: Memory, flow: FlowKind, now: datetime, random: Random) -> Rest | None:

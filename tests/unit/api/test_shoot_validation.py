@@ -1,6 +1,7 @@
 """What the garden API refuses of a Shoot, and how it says so."""
 
 from copy import deepcopy
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.validation.field import Path
-from api.validation.operations import check_deletion_confirmed, check_finalizer_kept, check_operations
+from api.validation.operations import check_deletion_confirmed, check_expiration, check_finalizer_kept, check_operations
 from api.validation.references import Reference, check_references, references
 from api.validation.shoot import check_shoot
-from tests.unit.api.shoots import PROJECT, SEED, SHOOT, changed, complete, profile, shoot, world
+from tests.unit.api.shoots import NOW, PROJECT, SEED, SHOOT, changed, complete, profile, shoot, world
 
 POOL = "spec.provider.workers.0"
 
@@ -57,6 +58,17 @@ def test_the_example_is_fine():
         ("spec.dns", {"providers": [{"type": "a", "primary": True}, {"type": "b"}]}, "[1].credentialsRef: Required"),
         ("spec.hibernation", {"schedules": [{}]}, "a schedule needs a start or an end"),
         ("spec.hibernation", {"schedules": [{"start": "0 0 * *"}]}, "cron expression of five fields"),
+        (
+            "spec.hibernation",
+            {"schedules": [{"start": "0 0 30 2 *"}]},
+            'schedules[0].start: Invalid value: "0 0 30 2 *": must be a cron expression of five fields that fires: '
+            "schedule '0 0 30 2 *' never fires",
+        ),
+        (
+            "spec.hibernation",
+            {"schedules": [{"end": "0 6 * * *", "location": "Mars/Olympus"}]},
+            "schedules[0].location: Invalid value: \"Mars/Olympus\": 'Mars/Olympus' is no time zone",
+        ),
         ("spec.maintenance", {"timeWindow": {"begin": "000000+0000", "end": "070000+0000"}}, "is 420 minutes"),
         ("spec.maintenance", {"timeWindow": {"begin": "250000+0000", "end": "010000+0000"}}, "must be times like"),
         ("spec.monitoring", {"alerting": {"emailReceivers": ["nobody"]}}, "must be an e-mail address"),
@@ -332,3 +344,30 @@ def test_the_finalizer_falls_only_when_the_cluster_is_gone(status, refused):
     """Whoever removes it by hand would leave machines and a control plane behind."""
     old = Shoot.of(changed(SHOOT, "metadata.finalizers", ["gardener"]) | {"status": status})
     assert bool(check_finalizer_kept(shoot(), old)) == refused
+
+
+@pytest.mark.parametrize(
+    ("text", "days", "complaint"),
+    [
+        ("2026-12-05T12:00:00Z", 14, ""),
+        ("2026-12-05T12:00:01Z", 14, "the quotas let a cluster live for 14 more days at most"),
+        ("2099-01-01T00:00:00Z", None, ""),
+        ("tomorrow", None, "must be a time like 2026-11-21T00:00:00Z"),
+        ("2026-12-05T12:00:00", None, "must be a time like"),
+    ],
+)
+def test_a_life_is_prolonged_within_the_quotas(text, days, complaint):
+    annotation = {"shoot.gardener.cloud/expiration-timestamp": text}
+    prolonged = shoot("metadata.annotations", annotation)
+    allowed = timedelta(days=days) if days else None
+    found = check_expiration(prolonged, shoot(), allowed, NOW)
+    assert complaint in str(found)
+    assert bool(found) is bool(complaint)
+    assert not check_expiration(prolonged, prolonged, allowed, NOW)
+
+
+def test_maintenance_is_asked_for_alone():
+    asked = "metadata.annotations", {"gardener.cloud/operation": "maintain"}
+    assert not check_operations(shoot(*asked), shoot())
+    both = "metadata.annotations", {"gardener.cloud/operation": "maintain;reconcile"}
+    assert "maintain cannot be combined with other operations" in str(check_operations(shoot(*both), shoot()))

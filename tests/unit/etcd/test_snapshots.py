@@ -1,14 +1,12 @@
 """Names, plans and garbage of snapshots; the form of deltas; times of schedules."""
 
 import gzip
-import itertools
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.etcd import cron, delta, snapshots
+from activities.etcd import delta, snapshots
 from activities.etcd.delta import Change, DamagedDelta, DeltaWriter
 from activities.etcd.snapshots import Snapshot
 
@@ -131,36 +129,3 @@ def test_a_delta_whose_lines_were_altered_is_damaged():
 def test_no_garbage_is_taken_for_a_delta(content):
     with pytest.raises(DamagedDelta):
         list(delta.read([content]))
-
-
-@pytest.mark.parametrize(
-    ("expression", "after", "expected"),
-    [
-        ("12 22 * * *", "2026-11-21T22:11:59", "2026-11-21T22:12:00"),
-        ("12 22 * * *", "2026-11-21T22:12:00", "2026-11-22T22:12:00"),
-        ("*/15 * * * *", "2026-12-31T23:50:00", "2027-01-01T00:00:00"),
-        ("0 0 29 2 *", "2026-11-21T00:00:00", "2028-02-29T00:00:00"),
-        ("0 6 * * 1-5", "2026-11-20T07:00:00", "2026-11-23T06:00:00"),
-        ("0 6 * * 7", "2026-11-20T07:00:00", "2026-11-22T06:00:00"),
-        ("0 6 1 * 0", "2026-11-23T07:00:00", "2026-11-29T06:00:00"),
-        ("5,35 8-10/2 * * *", "2026-11-21T08:35:00", "2026-11-21T10:05:00"),
-    ],
-)
-def test_schedules_fire_when_cron_would(expression, after, expected):
-    found = cron.next_after(expression, datetime.fromisoformat(after).replace(tzinfo=UTC))
-    assert found.isoformat() == f"{expected}+00:00"
-
-
-@pytest.mark.parametrize(
-    "expression",
-    ["", "* * * *", "60 * * * *", "a * * * *", "*/0 * * * *", "5-1 * * * *", "0 0 31 2 *"],
-)
-def test_schedules_that_make_no_sense_are_refused(expression):
-    with pytest.raises(cron.InvalidSchedule):
-        cron.next_after(expression, datetime(2026, 11, 21, tzinfo=UTC))
-
-
-def test_a_schedule_never_stands_still():
-    time = datetime(2026, 11, 21, tzinfo=UTC)
-    times = [time := cron.next_after("7 3,15 * * *", time) for _ in range(5)]
-    assert all(one < other for one, other in itertools.pairwise(times))

@@ -163,6 +163,18 @@ async def test_success_clears_errors() -> None:
     assert status["hibernated"] is False
 
 
+async def test_a_rate_limit_is_seen_by_the_codes_of_the_errors() -> None:
+    world = World()
+    await world.change(status={"lastErrors": [{"description": "x", "codes": ["ERR_INFRA_RATE_LIMITS_EXCEEDED"]}]})
+    view = await ActivityEnvironment().run(world.activities.look_at_shoot, REF)
+    assert view is not None
+    assert view.rate_limited
+    await world.change(status={"lastErrors": [{"description": "x"}]})
+    view = await ActivityEnvironment().run(world.activities.look_at_shoot, REF)
+    assert view is not None
+    assert not view.rate_limited
+
+
 async def test_a_shoot_sleeps_as_the_operation_left_it_whatever_is_wanted_meanwhile() -> None:
     world = World()
     started = await world.start()

@@ -1,0 +1,41 @@
+"""Kubernetes Events about a Shoot."""
+
+import hashlib
+from datetime import UTC, datetime
+
+from activities.kube.client import KubeClient
+from activities.kube.errors import AlreadyExists
+from api import resources
+from api.operations import ShootRef
+
+MANAGER = "gardener-controller-manager"
+MESSAGE_LIMIT = 1000
+
+
+async def record(garden: KubeClient, shoot: ShootRef, identity: str, type_: str, reason: str, message: str) -> None:
+    """One Event; its name is made of the Shoot's uid and ``identity``, so a second run finds it."""
+    digest = hashlib.sha256(f"{shoot.uid}/{identity}".encode()).hexdigest()[:16]
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{shoot.name}.{digest}", "namespace": shoot.namespace},
+        "involvedObject": {
+            "apiVersion": resources.SHOOT.api_version,
+            "kind": "Shoot",
+            "name": shoot.name,
+            "namespace": shoot.namespace,
+            "uid": shoot.uid,
+        },
+        "type": type_,
+        "reason": reason,
+        "message": message[:MESSAGE_LIMIT],
+        "source": {"component": MANAGER},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    try:
+        await garden.create(event)
+    except AlreadyExists:
+        return

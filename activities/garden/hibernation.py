@@ -1,0 +1,69 @@
+"""Switching a Shoot's hibernation when its schedules say so. Source: spec/api-core.md 12, "Shoot hibernation"."""
+
+from datetime import UTC, datetime
+
+from temporalio import activity
+
+from activities.garden.events import record
+from activities.kube.client import KubeClient
+from activities.kube.errors import Forbidden, Invalid
+from api import resources
+from api.hibernation import DEADLINE, Tick, edges, latest_tick
+from api.operations import ShootRef, TaskResult
+from api.schedules import ScheduledTime
+
+
+class SwitchActivities:
+    """One instance per controller-manager."""
+
+    def __init__(self, garden: KubeClient) -> None:
+        self._garden = garden
+
+    @activity.defn
+    async def switch_hibernation(self, request: ScheduledTime) -> TaskResult:
+        """Write ``spec.hibernation.enabled`` as the last schedule wants it that is due and was not obeyed yet.
+
+        The spec first, then the time in the status: a second run writes the same again, or finds both. Who switched
+        by hand meanwhile is not overruled.
+
+        Raises:
+            Conflict: the Shoot changed meanwhile; the next attempt looks again.
+        """
+        shoot = request.shoot
+        live = await self._garden.find(resources.SHOOT, shoot.name, shoot.namespace)
+        if live is None or live["metadata"]["uid"] != shoot.uid or "deletionTimestamp" in live["metadata"]:
+            return TaskResult(note="the Shoot is gone or going")
+        status = live.get("status") or {}
+        now = max(request.now, datetime.now(UTC))
+        obeyed = status.get("lastHibernationTriggerTime") or live["metadata"]["creationTimestamp"]
+        tick = latest_tick(edges(live["spec"]), max(datetime.fromisoformat(obeyed), now - DEADLINE), now)
+        if tick is None:
+            return TaskResult(note="no schedule is due")
+        if (status.get("lastOperation") or {}).get("state") == "Failed":
+            return TaskResult(note=f"{tick.edge}: not now, the last operation of the Shoot failed")
+        wanted = {"enabled": tick.edge.hibernate}
+        changes = bool((live["spec"].get("hibernation") or {}).get("enabled")) != tick.edge.hibernate
+        if changes:
+            version = live["metadata"]["resourceVersion"]
+            patch = {"metadata": {"resourceVersion": version}, "spec": {"hibernation": wanted}}
+            try:
+                await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, patch)
+            except (Forbidden, Invalid) as error:
+                return await self._refused(shoot, tick, error.message or error.reason)
+        obeyed_now = {"lastHibernationTriggerTime": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        identity = {"metadata": {"uid": shoot.uid}}
+        await self._garden.patch(
+            resources.SHOOT, shoot.name, shoot.namespace, {**identity, "status": obeyed_now}, subresource="status"
+        )
+        if not changes:
+            return TaskResult(note=f"{tick.edge}: it is so already")
+        reason = "Hibernated" if tick.edge.hibernate else "WokenUp"
+        text = f"{tick.edge}, {tick.at:%Y-%m-%d %H:%M} UTC, asked to {'hibernate' if wanted['enabled'] else 'wake up'}"
+        await record(self._garden, shoot, f"{reason}/{tick.at.isoformat()}", "Normal", reason, text)
+        return TaskResult(note=str(tick.edge))
+
+    async def _refused(self, shoot: ShootRef, tick: Tick, why: str) -> TaskResult:
+        """Nobody but its owner can mend that; the next schedule tries again."""
+        text = f"{tick.edge} of Shoot {shoot} was refused: {why}"
+        await record(self._garden, shoot, f"refused/{tick.at.isoformat()}", "Warning", "HibernationFailed", text)
+        return TaskResult(note=text)

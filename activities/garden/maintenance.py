@@ -1,0 +1,160 @@
+"""Maintaining a Shoot in its window, or when its owner asks. Source: spec/api-core.md 12, "Shoot maintenance"."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio import activity
+
+from activities.garden.events import MESSAGE_LIMIT, record
+from activities.kube.client import KubeClient
+from activities.kube.errors import Forbidden, Invalid, NotFound
+from api import constants, resources
+from api.core.v1beta1.cloud_profile import CloudProfile
+from api.labels import is_true
+from api.maintenance import Plan, plan_maintenance
+from api.maintenance_window import MaintenanceWindow
+from api.operations import ShootRef, TaskResult
+from api.schedules import ScheduledTime
+
+_TASKS = (
+    constants.TASK_DEPLOY_DNS_INTERNAL,
+    constants.TASK_DEPLOY_DNS_EXTERNAL,
+    constants.TASK_DEPLOY_DNS_INGRESS,
+    constants.TASK_RESTART_CONTROL_PLANE_PODS,
+)
+"""Done beyond an ordinary reconciliation, once in each window."""
+_ALONE = (constants.OPERATION_RETRY, constants.OPERATION_MAINTAIN)
+"""Make no sense for a window that is opening, and never beside others."""
+_FAILED = "MaintenanceFailed"
+_PROCESSING, _SUCCEEDED = "Processing", "Succeeded"
+
+
+class MaintenanceActivities:
+    """One instance per controller-manager."""
+
+    def __init__(self, garden: KubeClient) -> None:
+        self._garden = garden
+
+    @activity.defn
+    async def maintain_shoot(self, request: ScheduledTime) -> TaskResult:
+        """Update versions by the cloud profile, and have the Shoot reconciled.
+
+        Spec and annotations are one write: what admission refuses fails the maintenance, not the Shoot. A second run
+        after that write finds nothing more to update, or only that it is done.
+
+        Raises:
+            Conflict: the Shoot changed meanwhile; the next attempt looks again.
+        """
+        shoot = request.shoot
+        live = await self._garden.find(resources.SHOOT, shoot.name, shoot.namespace)
+        if live is None or live["metadata"]["uid"] != shoot.uid or "deletionTimestamp" in live["metadata"]:
+            return TaskResult(note="the Shoot is gone or going")
+        now = max(request.now, datetime.now(UTC))
+        if is_asked_for(live) or _in_window(live, now):
+            return await self._maintain(shoot, live, now)
+        last = (live.get("status") or {}).get("lastMaintenance") or {}
+        if last.get("state") == _PROCESSING:
+            await self._say(shoot, {**last, "state": _SUCCEEDED})
+            return TaskResult(note="an earlier attempt has done it")
+        return TaskResult(note="not now: the maintenance window is over")
+
+    async def _maintain(self, shoot: ShootRef, live: dict[str, Any], now: datetime) -> TaskResult:
+        plan = await self._plan(live, now)
+        intent = "; ".join(map(str, plan.updates)) or "there was nothing to update"
+        last = {"description": intent[:MESSAGE_LIMIT], "triggeredTime": _seconds(now), "state": _PROCESSING}
+        live = await self._say(shoot, last, version=live["metadata"]["resourceVersion"])
+        wanted = {"metadata": {"annotations": annotations_after(live)}, **({"spec": plan.spec} if plan.spec else {})}
+        try:
+            await self._write(live, wanted)
+        except (Forbidden, Invalid) as error:
+            why = error.message or error.reason
+            live = await self._fail(shoot, last, "could not be carried out", why)
+            await self._write(live, {"metadata": {"annotations": answered(live)}})
+            return TaskResult(note=f"refused: {why}"[:MESSAGE_LIMIT])
+        for update in plan.updates:
+            await record(self._garden, shoot, f"{update}/{_seconds(now)}", "Normal", update.kind, str(update))
+        if plan.failures:
+            total = len(plan.failures) + len(plan.updates)
+            text = f"({len(plan.failures)}/{total}) maintenance operations failed"
+            await self._fail(shoot, last, text, "; ".join(map(str, plan.failures)))
+        else:
+            await self._say(shoot, {**last, "state": _SUCCEEDED})
+        return TaskResult(note=intent[:MESSAGE_LIMIT])
+
+    async def _plan(self, live: Mapping[str, Any], now: datetime) -> Plan:
+        spec = live["spec"]
+        name = (spec.get("cloudProfile") or {}).get("name") or spec.get("cloudProfileName", "")
+        try:
+            profile = CloudProfile.of(await self._garden.get(resources.CLOUD_PROFILE, name))
+        except NotFound:
+            return Plan()  # the reconciliation that follows says so, and what to do
+        return plan_maintenance(live, profile, now)
+
+    async def _write(self, live: Mapping[str, Any], patch: dict[str, Any]) -> None:
+        """Only what we have seen: a plan for an older state is made again."""
+        metadata = live["metadata"]
+        seen = {**patch, "metadata": {**patch["metadata"], "resourceVersion": metadata["resourceVersion"]}}
+        await self._garden.patch(resources.SHOOT, metadata["name"], metadata["namespace"], seen)
+
+    async def _fail(self, shoot: ShootRef, last: dict[str, str], what: str, why: str) -> dict[str, Any]:
+        failed = {"description": f"Maintenance: {what}: {last['description']}", "state": "Failed", "failureReason": why}
+        live = await self._say(shoot, {**last, **{key: text[:MESSAGE_LIMIT] for key, text in failed.items()}})
+        identity = f"{_FAILED}/{last['triggeredTime']}"
+        await record(self._garden, shoot, identity, "Warning", _FAILED, f"Maintenance: {what}: {why}")
+        return live
+
+    async def _say(self, shoot: ShootRef, last: dict[str, str], version: str = "") -> dict[str, Any]:
+        """``version``: of the Shoot that the plan was made for; Conflict if it is another one."""
+        # The uid makes it fail on another Shoot of this name.
+        metadata = {"uid": shoot.uid, **({"resourceVersion": version} if version else {})}
+        patch = {"metadata": metadata, "status": {"lastMaintenance": {"failureReason": None, **last}}}
+        return await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, patch, subresource="status")
+
+
+def is_asked_for(live: Mapping[str, Any]) -> bool:
+    """Whether its owner wants the Shoot maintained now."""
+    return constants.OPERATION_MAINTAIN in _listed(live, constants.OPERATION, ";")
+
+
+def answered(live: Mapping[str, Any]) -> dict[str, str | None]:
+    """Merge patch of the annotations that takes the owner's wish away."""
+    return {constants.OPERATION: ";".join(_asked(live)) or None}
+
+
+def annotations_after(live: Mapping[str, Any]) -> dict[str, str | None]:
+    """Merge patch of the annotations: what was put off until the window, and a reconciliation, are asked for now."""
+    if ((live.get("status") or {}).get("lastOperation") or {}).get("state") == "Failed":
+        if not is_true((live["metadata"].get("annotations") or {}).get(constants.SHOOT_NEEDS_RETRY)):
+            return answered(live)
+        return {constants.OPERATION: constants.OPERATION_RETRY, constants.SHOOT_NEEDS_RETRY: None}
+    put_off = [each for each in _listed(live, constants.MAINTENANCE_OPERATION, ";") if each not in _ALONE]
+    tasks = [*([constants.TASK_DEPLOY_INFRASTRUCTURE] if live["spec"]["provider"].get("workers") else ()), *_TASKS]
+    return {
+        constants.OPERATION: ";".join(dict.fromkeys([*_asked(live), *put_off])) or constants.OPERATION_RECONCILE,
+        constants.MAINTENANCE_OPERATION: None,
+        constants.SHOOT_TASKS: ",".join(dict.fromkeys([*_listed(live, constants.SHOOT_TASKS, ","), *tasks])),
+    }
+
+
+def _asked(live: Mapping[str, Any]) -> list[str]:
+    return [each for each in _listed(live, constants.OPERATION, ";") if each != constants.OPERATION_MAINTAIN]
+
+
+def _listed(live: Mapping[str, Any], annotation: str, separator: str) -> list[str]:
+    text = (live["metadata"].get("annotations") or {}).get(annotation, "")
+    return [each.strip() for each in text.split(separator) if each.strip()]
+
+
+def _in_window(live: Mapping[str, Any], now: datetime) -> bool:
+    window = (live["spec"].get("maintenance") or {}).get("timeWindow")
+    if not window:
+        return False
+    try:
+        return MaintenanceWindow.parse(window["begin"], window["end"]).effective.contains(now)
+    except ValueError:  # admission refuses it
+        return False
+
+
+def _seconds(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

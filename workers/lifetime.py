@@ -1,0 +1,105 @@
+"""End the life of Shoots whose quota limits it. Source: spec/api-core.md 12, "Shoot quota"."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from activities.kube.cache import Caches, Key
+from activities.kube.client import KubeClient, WatchEvent
+from activities.kube.controller import Controller, Requeue, TryAgain
+from activities.kube.errors import Conflict
+from api import constants, resources
+from api.lifetime import expiration, lifetime, parsed
+from workers.events import emit
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+_NAME = "gardener-controller-manager"
+_SYNC_SECONDS = 3600.0
+_BINDINGS = {"credentialsBindingName": resources.CREDENTIALS_BINDING, "secretBindingName": resources.SECRET_BINDING}
+
+
+async def run_lifetime_controller(client: KubeClient, caches: Caches) -> None:
+    """Until cancelled."""
+    shoots, quotas = caches.of(resources.SHOOT), caches.of(resources.QUOTA)
+    bindings = [caches.of(each) for each in _BINDINGS.values()]
+    await asyncio.gather(*(cache.synced() for cache in (shoots, quotas, *bindings)))
+    controller = Controller("lifetime", _Keeper(client, caches).reconcile, workers=2)
+    controller.watch(shoots, when=_concerns)
+    # A quota that changes is rare, and may concern every Shoot.
+    all_shoots = lambda _: [Key(each["metadata"]["namespace"], each["metadata"]["name"]) for each in shoots.list()]  # noqa: E731
+    controller.watch(quotas, keys=all_shoots)
+    await controller.run()
+
+
+class _Keeper:
+    def __init__(self, client: KubeClient, caches: Caches) -> None:
+        self._client = client
+        self._caches = caches
+
+    async def reconcile(self, key: Key) -> Requeue | None:
+        shoot = self._caches.of(resources.SHOOT).get(key.name, key.namespace)
+        if shoot is None or "deletionTimestamp" in shoot["metadata"]:
+            return None
+        allowed = lifetime(self._quotas_of(shoot))
+        annotations = shoot["metadata"].get("annotations") or {}
+        written = annotations.get(constants.SHOOT_EXPIRATION_TIMESTAMP)
+        if allowed is None:
+            if written is not None:
+                await self._annotate(shoot, {constants.SHOOT_EXPIRATION_TIMESTAMP: None})
+            return None
+        end = expiration(shoot, allowed)
+        if written is None or parsed(written) is None:
+            text = end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            shoot = await self._annotate(shoot, {constants.SHOOT_EXPIRATION_TIMESTAMP: text})
+        left = (end - datetime.now(UTC)).total_seconds()
+        if left > 0:
+            return Requeue(min(left, _SYNC_SECONDS))
+        await self._end(shoot, end)
+        return None
+
+    def _quotas_of(self, shoot: Object) -> list[Object]:
+        """Those of the binding by which the Shoot uses its credentials."""
+        found = []
+        for field, kind in _BINDINGS.items():
+            name = shoot["spec"].get(field)
+            binding = self._caches.of(kind).get(name, shoot["metadata"]["namespace"]) if name else None
+            for reference in (binding or {}).get("quotas") or ():
+                namespace = reference.get("namespace") or shoot["metadata"]["namespace"]
+                quota = self._caches.of(resources.QUOTA).get(reference["name"], namespace)
+                found += [quota] if quota is not None else []
+        return found
+
+    async def _end(self, shoot: Object, end: datetime) -> None:
+        metadata = shoot["metadata"]
+        text = f"its quota lets the cluster live until {end:%Y-%m-%d %H:%M} UTC: deleting it"
+        await self._annotate(shoot, {constants.CONFIRMATION_DELETION: "true"})
+        await self._client.delete(
+            resources.SHOOT, metadata["name"], metadata["namespace"], uid=metadata["uid"], propagation="Background"
+        )
+        log.info("Shoot %s/%s: %s", metadata["namespace"], metadata["name"], text)
+        await emit(self._client, shoot, _NAME, "ClusterLifetimeExpired", text)
+
+    async def _annotate(self, shoot: Object, annotations: dict[str, str | None]) -> Object:
+        """Only what we have seen: its owner may be prolonging its life right now."""
+        metadata = shoot["metadata"]
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": annotations}}
+        try:
+            return await self._client.patch(resources.SHOOT, metadata["name"], metadata["namespace"], patch)
+        except Conflict:
+            raise TryAgain("the Shoot has changed meanwhile", after=0.1) from None
+
+
+def _concerns(event: WatchEvent) -> bool:
+    return event.type != "DELETED" and (event.old is None or _facts(event.old) != _facts(event.object))
+
+
+def _facts(shoot: Object) -> object:
+    annotations = shoot["metadata"].get("annotations") or {}
+    return (
+        annotations.get(constants.SHOOT_EXPIRATION_TIMESTAMP),
+        *(shoot["spec"].get(field) for field in _BINDINGS),
+    )
