@@ -140,6 +140,8 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
         "temporal": _temporal(plan),
         "seedConfig": seed_config(plan, seed),
         "vpn": {"network": VPN_NETWORK},
+        # Tests wait for it.
+        "watchdog": {"probeInterval": 5, "failures": 2},
         "health": _health(seed.address, 2728),
     }
 

@@ -11,7 +11,12 @@ from api.images import OWN_VERSION
 from api.names import internal_api_domain
 
 _FLEETING_ANNOTATIONS = frozenset(
-    {constants.OPERATION, constants.MAINTENANCE_OPERATION, "kubectl.kubernetes.io/last-applied-configuration"}
+    {
+        constants.OPERATION,
+        constants.MAINTENANCE_OPERATION,
+        constants.CHANGED_BY,
+        "kubectl.kubernetes.io/last-applied-configuration",
+    }
 )
 _FLEETING_LABELS = frozenset({constants.SHOOT_STATUS})
 _SETTLED_STATUS = ("credentials", "networking", "clusterIdentity", "advertisedAddresses", "technicalID", "uid")

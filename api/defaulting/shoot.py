@@ -126,7 +126,7 @@ def _default_metadata(shoot: Shoot, old: Shoot | None, around: Surroundings) -> 
         meta.annotate(constants.CREATED_BY, around.user)
     elif constants.CREATED_BY in before:
         meta.annotate(constants.CREATED_BY, before[constants.CREATED_BY])
-    if old is None or shoot.spec != old.spec or _asks(meta.annotations) != _asks(before):
+    if old is None or _is_wish(shoot, old):
         meta.annotate(constants.CHANGED_BY, around.user)
     elif constants.CHANGED_BY in before:
         meta.annotate(constants.CHANGED_BY, before[constants.CHANGED_BY])
@@ -150,9 +150,16 @@ def _default_metadata(shoot: Shoot, old: Shoot | None, around: Surroundings) -> 
         meta.labels = kept | wanted
 
 
-def _asks(annotations: dict[str, str]) -> str:
-    """The operation that is asked for; that one is answered is no wish."""
-    return annotations.get(constants.OPERATION) or ""
+def _is_wish(shoot: Shoot, old: Shoot) -> bool:
+    """Whether a change says how the cluster should be, or asks for an operation.
+
+    To bind a Shoot to a seed, with the defaults that follow, or to answer an operation, is the answer to a wish.
+    """
+    asked = shoot.metadata.annotations.get(constants.OPERATION)
+    if asked and asked != old.metadata.annotations.get(constants.OPERATION):
+        return True
+    bound = shoot.spec.seed_name != old.spec.seed_name
+    return not bound and shoot.spec != old.spec
 
 
 def _default_confirmation(shoot: Shoot, before: dict[str, str], user: str) -> None:

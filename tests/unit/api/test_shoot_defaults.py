@@ -1,5 +1,6 @@
 """What a Shoot's owner may leave out."""
 
+import dataclasses
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -122,6 +123,29 @@ def test_who_confirmed_the_deletion_is_ours_to_say():
     withdrawn.metadata.annotations |= {by: "alice"}
     default_shoot(withdrawn, confirmed, around())
     assert by not in withdrawn.metadata.annotations
+
+
+@pytest.mark.parametrize(
+    ("change", "by"),
+    [
+        (lambda new: new.metadata.annotations.update({"gardener.cloud/operation": "reconcile"}), "bob"),
+        (lambda new: setattr(new.spec, "purpose", "production"), "bob"),
+        (lambda new: setattr(new.spec, "seed_name", "another"), "alice"),
+        (lambda new: new.metadata.annotations.pop("gardener.cloud/operation", None), "alice"),
+        (lambda new: new.metadata.annotations.update({"gardener.cloud/changed-by": "mallory"}), "alice"),
+        (lambda new: new.metadata.labels.update(mine="1"), "alice"),
+    ],
+)
+def test_who_wished_something_is_recorded(change, by):
+    """The scheduler and our controllers write Shoots, too; the audit log asks whose wish it was."""
+    stored = complete()
+    default_shoot(stored, Shoot.of(stored.to_wire()), dataclasses.replace(around(), user="alice"))
+    stored.metadata.annotations |= {"gardener.cloud/operation": "retry"}
+    new = Shoot.of(stored.to_wire())
+    change(new)
+    default_shoot(new, stored, dataclasses.replace(around(), user="bob"))
+
+    assert new.metadata.annotations["gardener.cloud/changed-by"] == by
 
 
 def test_creation_asks_for_infrastructure_and_dns():

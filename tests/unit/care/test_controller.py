@@ -1,0 +1,170 @@
+"""The care controller against API servers in memory: what it writes, and what it puts right."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from activities.kube.clusters import Clusters
+from api import resources
+from tests.unit.care.test_checks import DEPLOYMENTS, ETCDS
+from tests.unit.care.test_constraints import configuration, pod, webhook
+from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.waiting import until
+from workers.gardenlet.care import controller, watchdog
+from workers.gardenlet.care.controller import CareController
+from workers.gardenlet.care.watchdog import Watchdog
+from workers.gardenlet.config import ShootCareConfig, WatchdogConfig
+
+NAMESPACE = "shoot--local--demo"
+SHOOTS = "/apis/core.gardener.cloud/v1beta1/shoots"
+PODS, NODES, LEASES = "/api/v1/pods", "/api/v1/nodes", "/apis/coordination.k8s.io/v1/leases"
+DEPLOYMENTS_PATH = "/apis/apps/v1/deployments"
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+SHOOT: dict[str, Any] = {
+    "apiVersion": "core.gardener.cloud/v1beta1",
+    "kind": "Shoot",
+    "metadata": {"name": "demo", "namespace": "garden-local", "uid": "c0ffee", "labels": {}},
+    "spec": {"provider": {"type": "local"}, "kubernetes": {"version": "1.37.1"}},
+    "status": {
+        "seedName": "seed-1",
+        "technicalID": NAMESPACE,
+        "lastOperation": {"type": "Reconcile", "state": "Succeeded", "lastUpdateTime": "2026-11-21T09:00:00Z"},
+    },
+}
+
+
+@dataclass
+class World:
+    garden: ApiServer
+    seed: ApiServer
+    shoot: ApiServer
+    clusters: Clusters
+
+    def status(self) -> dict[str, Any]:
+        return dict((self.garden.find(SHOOTS, "demo", "garden-local") or {})["status"])
+
+    def conditions(self, field: str = "conditions") -> dict[str, tuple[str, str]]:
+        return {each["type"]: (each["status"], each["reason"]) for each in self.status().get(field) or ()}
+
+    @contextlib.asynccontextmanager
+    async def running(self, part: CareController | Watchdog) -> AsyncIterator[None]:
+        task = asyncio.create_task(part.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(controller, "_NOT_SOONER_SECONDS", 0.05)
+    async with ApiServer().running() as garden, ApiServer().running() as seed, ApiServer().running() as shoot:
+        clusters = Clusters(garden.client(), seed.client(), "seed-1")
+        client = shoot.client()
+
+        async def of(_: str) -> Any:
+            return client
+
+        monkeypatch.setattr(clusters, "shoot", of)
+        for each in DEPLOYMENTS:
+            seed.put(DEPLOYMENTS_PATH, each, NAMESPACE)
+        for each in ETCDS:
+            seed.put("/apis/druid.gardener.cloud/v1alpha1/etcds", each, NAMESPACE)
+        yield World(garden, seed, shoot, clusters)
+        await clusters.close()
+        await client.close()
+
+
+async def test_all_conditions_and_the_label_are_written_once(world: World) -> None:
+    world.garden.put(SHOOTS, SHOOT)
+    async with world.running(CareController(world.clusters, ShootCareConfig(sync_period=timedelta(seconds=0.1)))):
+        await until(lambda: world.garden.count("PATCH", f"{_path()}/status"))
+        await until(lambda: world.shoot.count("GET", "/healthz") > 3)
+
+    assert world.conditions() == {
+        "APIServerAvailable": ("True", "HealthzRequestSucceeded"),
+        "ControlPlaneHealthy": ("True", "ControlPlaneRunning"),
+        "ObservabilityComponentsHealthy": ("True", "ObservabilityComponentsRunning"),
+        "SystemComponentsHealthy": ("True", "SystemComponentsRunning"),
+    }
+    assert set(world.conditions("constraints")) == {"HibernationPossible", "MaintenancePreconditionsSatisfied"}
+    assert world.garden.count("PATCH", f"{_path()}/status") == 1, "a check without news writes nothing"
+    live = world.garden.find(SHOOTS, "demo", "garden-local") or {}
+    assert live["metadata"]["labels"]["shoot.gardener.cloud/status"] == "healthy"
+
+
+def _path() -> str:
+    return "/apis/core.gardener.cloud/v1beta1/namespaces/garden-local/shoots/demo"
+
+
+async def test_a_sleeping_shoot_is_left_in_peace(world: World) -> None:
+    world.garden.put(SHOOTS, {**SHOOT, "spec": {**SHOOT["spec"], "hibernation": {"enabled": True}}})
+    async with world.running(CareController(world.clusters, ShootCareConfig())):
+        await until(lambda: len(world.conditions()) == 4)
+
+    assert {reason for _, reason in world.conditions().values()} == {"ConditionNotChecked"}
+    assert not world.shoot.requests
+
+
+async def test_leftovers_go_and_webhooks_are_made_harmless_where_that_is_wanted(world: World) -> None:
+    world.garden.put(SHOOTS, SHOOT)
+    for name, namespace in (("evicted", "kube-system"), ("mine", "default")):
+        evicted = pod("Evicted", "Failed")
+        evicted["metadata"]["name"] = name
+        world.shoot.put(PODS, evicted, namespace)
+    world.shoot.put(WEBHOOKS, configuration(webhook(["pods"])))
+
+    async with world.running(CareController(world.clusters, ShootCareConfig())):
+        await until(lambda: world.shoot.find(PODS, "evicted", "kube-system") is None)
+        await until(lambda: "HibernationPossible" in world.conditions("constraints"))
+
+    assert world.shoot.find(PODS, "mine", "default"), "the owner's namespaces are the owner's"
+    assert world.conditions("constraints")["HibernationPossible"][1] == "ProblematicWebhooks"
+    assert not [path for method, path in world.shoot.requests if method == "PATCH"]
+    config = ShootCareConfig(webhook_remediator_enabled=True)
+    async with world.running(CareController(world.clusters, config)):
+        await until(lambda: [path for method, path in world.shoot.requests if method == "PATCH"])
+
+
+async def test_what_cannot_be_asked_is_unknown_or_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from activities.kube.errors import NotFound
+
+    async def none(_: str) -> Any:
+        raise NotFound(404, "NoCredentialsYet", "reading access")
+
+    monkeypatch.setattr(world.clusters, "shoot", none)
+    world.garden.put(SHOOTS, SHOOT)
+    async with world.running(CareController(world.clusters, ShootCareConfig())):
+        await until(lambda: len(world.conditions()) == 4)
+
+    assert world.conditions()["APIServerAvailable"][1] == "APIServerDown"
+    assert world.conditions("constraints")["HibernationPossible"] == ("Unknown", "ConditionCheckError")
+
+
+async def test_the_watchdog_stops_and_starts_by_what_nodes_have_written(world: World) -> None:
+    workers = {**SHOOT["spec"]["provider"], "workers": [{"name": "a"}]}
+    world.garden.put(SHOOTS, {**SHOOT, "spec": {**SHOOT["spec"], "provider": workers}})
+    world.shoot.put(NODES, {"metadata": {"name": "n1"}})
+
+    def beat(ago: float) -> None:
+        renewed = (datetime.now(UTC) - timedelta(seconds=ago)).isoformat()
+        spec = {"leaseDurationSeconds": 40, "renewTime": renewed}
+        world.shoot.put(LEASES, {"metadata": {"name": "n1"}, "spec": spec}, "kube-node-lease")
+
+    def replicas() -> list[int]:
+        found = (world.seed.find(DEPLOYMENTS_PATH, name, NAMESPACE) for name in watchdog.STOPPED[:2])
+        return [each["spec"]["replicas"] for each in found if each]
+
+    beat(ago=100)
+    await world.clusters.seed_caches.of(resources.DEPLOYMENT).synced()
+    config = WatchdogConfig(probe_interval=timedelta(seconds=0.05), failures=2)
+    async with world.running(Watchdog(world.clusters, config)):
+        await until(lambda: replicas() == [0, 0])
+        beat(ago=1)
+        await until(lambda: replicas() == [1, 1])
