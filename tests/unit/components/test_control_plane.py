@@ -21,8 +21,10 @@ from activities.secrets.configs import (
     VPNTlsAuth,
 )
 from activities.secrets.manager import SecretsManager
+from activities.secrets.rotation import Rotation
 from activities.seed.control_plane import ControlPlaneActivities
 from activities.seed.first_token import FirstToken
+from activities.seed.secrets import generate_encryption_configuration
 from activities.shoot.system import ShootSystemActivities
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
@@ -397,3 +399,47 @@ async def test_controllers_start_anew_once_and_nobody_else_does(world):
     assert (await world.control_plane.restart_control_plane_pods(task)).note == "1 pods"
     assert {name for path, _, name in world.seed.objects if path == "/api/v1/pods"} == {"new", "api-server"}
     assert (await world.control_plane.restart_control_plane_pods(task)).note == "0 pods"
+
+
+async def test_a_new_encryption_key_writes_once_all_replicas_can_read_with_it(world, monkeypatch):
+    waited = []
+
+    async def rolled_out(name, task, timeout):
+        mounted = await first_key()
+        waited.append((name, mounted))
+
+    async def first_key():
+        live = world.seed.find("/apis/apps/v1/deployments", "kube-apiserver", NAMESPACE)
+        volumes = {each["name"]: each for each in live["spec"]["template"]["spec"]["volumes"]}
+        data = world.secret(volumes["encryption"]["secret"]["secretName"])["data"]["encryption-configuration.yaml"]
+        return json.loads(base64.b64decode(data))["resources"][0]["providers"][0]["aescbc"]["keys"][0]["secret"]
+
+    monkeypatch.setattr(world.control_plane, "_wait", rolled_out)
+    state = {"phase": "Preparing", "lastInitiationTime": "2026-11-21T10:00:00Z"}
+    world.pin({**SHOOT, "status": {"credentials": {"rotation": {"etcdEncryptionKey": state}}}})
+    view = await world.clusters.cluster(NAMESPACE)
+    secrets = await SecretsManager.load(
+        world.clusters.seed, namespace=NAMESPACE, rotation=Rotation.of_shoot(view.shoot)
+    )
+    await generate_encryption_configuration(world.clusters.seed, view, secrets)
+    await world.control_plane.deploy_apiserver(TASK)
+    old = await first_key()
+
+    for _ in range(2):
+        await world.control_plane.encrypt_with_new_key(TASK)
+    new = await first_key()
+    assert new != old
+    assert waited == [("kube-apiserver", each) for each in (old, new, new, new)]
+    live = world.seed.find("/apis/apps/v1/deployments", "kube-apiserver", NAMESPACE)
+    assert live["metadata"]["annotations"]["credentials.gardener.cloud/new-encryption-key-populated"] == "true"
+
+
+async def test_the_seeds_end_of_the_tunnel_is_awaited(world, monkeypatch):
+    waited = []
+
+    async def rolled_out(name, task, timeout):
+        waited.append(name)
+
+    monkeypatch.setattr(world.control_plane, "_wait", rolled_out)
+    await world.control_plane.wait_vpn_server(TASK)
+    assert waited == ["vpn-seed-server"]

@@ -1,10 +1,15 @@
 """``EtcdActivities``: what a flow orders, what it waits for, and what a second run does."""
 
+import ssl
 from types import SimpleNamespace
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 
+from activities.components import etcd as component
 from activities.kube.clusters import ClusterView
 from activities.secrets.configs import CertificateAuthority
 from activities.secrets.manager import SecretsManager
@@ -223,3 +228,43 @@ async def test_waiting_for_a_deletion_tells_what_is_left(world):
     await world.activities.deploy_etcds(TASK)
     with pytest.raises(ApplicationError, match="etcd-main still exists"):
         await world.activities.wait_etcds_deleted(TASK)
+
+
+async def test_a_full_snapshot_is_taken_once_after_all_was_written_anew(monkeypatch, tmp_path):
+    """By the sidecar, with etcd's certificates at both ends."""
+    world = World()
+    await world.authorities()
+    manager = await SecretsManager.load(world.seed, namespace=NAMESPACE)
+    server = await manager.generate(component.server_certificate("main", NAMESPACE))
+    await manager.generate(component.client_certificate())
+    asked = []
+
+    async def snapshot(request):
+        asked.append(request.transport.get_extra_info("peercert")["subject"][0][0][1])
+        return web.json_response({"snapName": "Full-0-7"})
+
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).write_bytes(server.data[name])
+    (tmp_path / "ca.crt").write_bytes(manager.get("ca-etcd").data["bundle.crt"])
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca.crt"))
+    tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    tls.verify_mode = ssl.CERT_REQUIRED
+    app = web.Application()
+    app.router.add_get("/snapshot/full", snapshot)
+    sidecar = TestServer(app, scheme="https")
+    await sidecar.start_server(ssl=tls)
+    monkeypatch.setattr(component, "BACKUP_PORT", sidecar.port)
+    service = {"metadata": {"name": "etcd-main-client"}, "spec": {"clusterIP": "127.0.0.1"}}
+    world.seed.objects["Service", NAMESPACE, "etcd-main-client"] = service
+    world.seed.objects["Deployment", NAMESPACE, "kube-apiserver"] = {"metadata": {"name": "kube-apiserver"}}
+    run = ActivityEnvironment().run
+    try:
+        assert (await run(world.activities.snapshot_after_rewrite, TASK)).note == "Full-0-7"
+        assert (await run(world.activities.snapshot_after_rewrite, TASK)).note == "done before"
+    finally:
+        await sidecar.close()
+    assert asked == ["etcd-client"]
+
+    del world.seed.objects["Deployment", NAMESPACE, "kube-apiserver"]["metadata"]["annotations"]
+    with pytest.raises(ApplicationError, match="by its sidecar: it does not answer"):
+        await run(world.activities.snapshot_after_rewrite, TASK)

@@ -6,11 +6,14 @@ import contextlib
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from activities.secrets import crypto
+from activities.secrets.crypto import KeyAlgorithm, Usage
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.node_agent.fake_system import FakeSystem
 from workers.node_agent.agent import NodeAgent, parse_duration
@@ -153,3 +156,33 @@ async def test_the_lease_belongs_to_the_node(api: ApiServer, agent: NodeAgent) -
 )
 def test_durations_are_read_as_go_writes_them(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+async def test_a_rotation_can_see_by_whom_the_machines_certificates_are_issued(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem
+) -> None:
+    now = datetime.now(UTC)
+    for name, ca in (("client", "ca-client-1"), ("server", "ca-kubelet-1")):
+        issuer = crypto.self_signed_ca(ca, algorithm=KeyAlgorithm.P256, now=now, validity=crypto.TEN_YEARS)
+        pair = crypto.signed(
+            "kubelet",
+            ca=issuer,
+            usage=Usage.SERVER,
+            algorithm=KeyAlgorithm.P256,
+            now=now,
+            validity=crypto.TEN_YEARS,
+        )
+        path = system.path(f"/var/lib/kubelet/pki/kubelet-{name}-current.pem")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(pair.certificate + pair.key)
+    api.put(SECRETS, secret("a"))
+    api.put(NODES, node())
+
+    told = "credentials.gardener.cloud/certificate-issuers"
+
+    def annotations() -> dict[str, str]:
+        live = api.find(NODES, "machine-1")
+        return dict(live["metadata"].get("annotations") or {}) if live else {}
+
+    await until(lambda: told in annotations())
+    assert json.loads(annotations()[told]) == {"kubelet-client": "ca-client-1", "kubelet-serving": "ca-kubelet-1"}
