@@ -1,4 +1,4 @@
-"""An async client of one cluster: raw JSON in and out, over the official client's transport."""
+"""An async client of one cluster: raw JSON in and out, over aiohttp (docs/decisions/0006)."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,6 @@ from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 import aiohttp
-from kubernetes.aio.client.configuration import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
 
 from activities.kube.errors import ApiError, Conflict, Gone, NotFound, Unauthorized, Unreachable, error_from_status
 from activities.kube.kubeconfig import Endpoint, endpoint_of, in_cluster_endpoint, parse_kubeconfig
@@ -56,6 +54,8 @@ _PARALLEL_REQUESTS = 16
 """Requests in flight per client, watches aside: each new connection costs a TLS handshake."""
 _REREAD_FILES = 5.0
 """Seconds between looks at a kubeconfig or token file that may have rotated."""
+_READ_BUFFER = 1 << 21
+"""Bytes; one event of a watch is one line, and objects have up to 1.5 MB."""
 _PATIENCE = 3
 """How often a request is sent again because the server asks for it (429)."""
 
@@ -598,37 +598,41 @@ class ConnectionLost(Unreachable):
     """The connection broke while we used it."""
 
 
-class _Transport(RESTClientObject):
-    """Connections to one API server, as the official client makes them, with our settings."""
+class _Transport:
+    """Connections to one API server; they are opened by the event loop that first sends."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        super().__init__(
-            Configuration(
-                host=endpoint.server,
-                ca_cert_data=endpoint.ca or None,
-                verify_ssl=not endpoint.insecure,
-                tls_server_name=endpoint.tls_server_name or None,
-                proxy=endpoint.proxy or None,
-                # API servers are reached directly or by the kubeconfig's proxy, not by HTTPS_PROXY.
-                client_session_kwargs={"trust_env": False, "auto_decompress": True},
-            )
-        )
+        self._endpoint = endpoint
+        self._session: aiohttp.ClientSession | None = None
+        self._tls = ssl.create_default_context(cadata=endpoint.ca or None)
+        if endpoint.insecure:
+            self._tls.check_hostname = False
+            self._tls.verify_mode = ssl.CERT_NONE
         if endpoint.certificate and endpoint.key:
-            _load_certificate(self.ssl_context, endpoint.certificate, endpoint.key)
+            _load_certificate(self._tls, endpoint.certificate, endpoint.key)
 
     async def send(
         self, method: str, url: str, headers: dict[str, str], body: Any, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        answer = await self.request(  # type: ignore[no-untyped-call]
-            method, url, headers=headers, body=body, _request_timeout=timeout
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=0, ssl=self._tls, keepalive_timeout=60, socket_factory=_watchful_socket
+            )
+            # API servers are reached directly or by the kubeconfig's proxy, not by HTTPS_PROXY.
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=False, read_bufsize=_READ_BUFFER)
+        return await self._session.request(
+            method,
+            url,
+            headers=headers,
+            data=None if body is None else json.dumps(body),
+            timeout=timeout,
+            proxy=self._endpoint.proxy or None,
+            server_hostname=self._endpoint.tls_server_name or None,
         )
-        response: aiohttp.ClientResponse = answer.response
-        return response
 
-    def _create_connector(self) -> aiohttp.TCPConnector:
-        return aiohttp.TCPConnector(
-            limit=0, ssl=self.ssl_context, keepalive_timeout=60, socket_factory=_watchful_socket
-        )
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
 
     async def retire(self) -> None:
         """Close, once everything but watches must have ended."""
