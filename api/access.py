@@ -20,6 +20,7 @@ def access() -> list[Manifest]:
         rule(["core.gardener.cloud", "security.gardener.cloud"], ["*"], everything),
         rule([""], ["secrets", "configmaps", "events", "namespaces"], everything),
         rule(["events.k8s.io"], ["events"], everything),
+        rule(["operations.gardener.cloud"], ["bastions"], read),
         rule(["coordination.k8s.io"], ["leases"], everything),
         rule(["rbac.authorization.k8s.io"], ["roles", "rolebindings"], everything),
         rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], read),
