@@ -7,13 +7,18 @@ id is the version of the code.
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import WorkerDeploymentConfig
 
+from api import versioning
 from workers.runtime import VersioningConfig
 
 CONTROLLER_MANAGER = "gardener-controller-manager"
 
 
 def deployment_config(config: VersioningConfig, deployment: str) -> WorkerDeploymentConfig | None:
-    """For ``Worker(deployment_config=...)``; flows that do not say otherwise are pinned."""
+    """For ``Worker(deployment_config=...)``; flows that do not say otherwise are pinned.
+
+    For all of the process: workflows are told.
+    """
+    versioning.enabled = config.enabled
     if not config.enabled:
         return None
     return WorkerDeploymentConfig(

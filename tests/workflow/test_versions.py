@@ -1,6 +1,7 @@
 """Two versions of our code beside each other, on the real server: who ends what was begun, and who begins anew."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -12,6 +13,7 @@ from temporalio.common import VersioningBehavior
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from api import versioning
 from workers.promote import PromoteConfig, describe, draining_builds, promote
 from workers.runtime import VersioningConfig
 from workers.versioning import CONTROLLER_MANAGER, deployment_config
@@ -20,6 +22,11 @@ from workflows.shoot.rotate import ROTATIONS
 
 QUEUE = "versions"
 PATCH = "check-dns-after-creation"
+
+
+@pytest.fixture(autouse=True)
+def versions_end_with_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versioning, "enabled", False)
 
 
 @activity.defn
@@ -164,15 +171,24 @@ async def test_a_version_that_nobody_works_for_does_not_become_current(server: C
         await promote(nobody)
 
 
-def test_only_what_lives_for_months_changes_under_way() -> None:
+async def test_only_what_lives_for_months_changes_under_way() -> None:
     """What is not listed here is pinned, and may be changed without a patch once no older flow runs."""
-    moving = {
-        definition.name or ""
-        for each in WORKFLOWS
-        if (definition := workflow._Definition.must_from_class(each)).versioning_behavior
-        is VersioningBehavior.AUTO_UPGRADE
-    }
-    assert moving == {"ShootLifecycle", *(each.__name__ for each in ROTATIONS.values())}
+    program = (
+        "from api import versioning; versioning.enabled = True\n"
+        "from temporalio import workflow\n"
+        "from workflows.shoot import WORKFLOWS\n"
+        "for each in map(workflow._Definition.must_from_class, WORKFLOWS):\n"
+        "    if each.versioning_behavior: print(each.name, each.versioning_behavior.name)\n"
+    )
+    asked = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    printed, _ = await asked.communicate()
+    moving = {"ShootLifecycle", *(each.__name__ for each in ROTATIONS.values())}
+    assert set(printed.decode().splitlines()) == {f"{name} AUTO_UPGRADE" for name in moving}
+
+
+def test_workflows_say_nothing_of_versions_where_workers_have_none() -> None:
+    """Temporal refuses it."""
+    assert not any(workflow._Definition.must_from_class(each).versioning_behavior for each in WORKFLOWS)
 
 
 def test_versioning_is_off_where_one_process_replaces_another() -> None:

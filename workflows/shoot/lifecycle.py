@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
@@ -47,6 +46,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.shoot.delete import DeleteShoot, delete_flow
     from workflows.shoot.force_delete import ForceDeleteShoot, force_delete_flow
     from workflows.shoot.reconcile import ReconcileShoot, reconcile_flow
+    from workflows.versioning import long_lived
 
 _AFTER_REFUSAL = timedelta(minutes=1)
 """Pause after the garden refused a request for good."""
@@ -112,7 +112,7 @@ def operation_id(shoot: ShootRef, flow: FlowKind, generation: int, attempt: int)
     return f"{lifecycle_id(shoot)}/{flow}/{generation}-{attempt}"
 
 
-@workflow.defn(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)  # lives for months, changes behind workflow.patched
+@workflow.defn(versioning_behavior=long_lived())
 class ShootLifecycle:
     """One per Shoot, as long as it lives. Workflow id: ``shoot/<namespace>/<name>/<uid>``."""
 

@@ -9,7 +9,6 @@ completion that nobody known is left behind.
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
@@ -30,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
         SurveyRequest,
     )
     from workflows import options
+    from workflows.versioning import long_lived
 
 _NAMES = {
     Kind.CERTIFICATE_AUTHORITIES: "ca",
@@ -154,7 +154,7 @@ class _Rotation:
         workflow.set_current_details("\n".join(lines))
 
 
-@workflow.defn(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+@workflow.defn(versioning_behavior=long_lived())
 class RotateCertificateAuthorities(_Rotation):
     """New certificate authorities, and certificates by them."""
 
@@ -167,7 +167,7 @@ class RotateCertificateAuthorities(_Rotation):
         await self.accompany()
 
 
-@workflow.defn(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+@workflow.defn(versioning_behavior=long_lived())
 class RotateServiceAccountKey(_Rotation):
     """A new key for the tokens of service accounts."""
 
@@ -180,7 +180,7 @@ class RotateServiceAccountKey(_Rotation):
         await self.accompany()
 
 
-@workflow.defn(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+@workflow.defn(versioning_behavior=long_lived())
 class RotateETCDEncryptionKey(_Rotation):
     """A new key for what is stored in etcd."""
 
@@ -193,7 +193,7 @@ class RotateETCDEncryptionKey(_Rotation):
         await self.accompany()
 
 
-@workflow.defn(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+@workflow.defn(versioning_behavior=long_lived())
 class RotateSSHKeypair(_Rotation):
     """A new SSH key pair for the machines; done with the next reconcile that succeeds."""
 
