@@ -72,6 +72,11 @@ def test_reconcile_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
         ("deploy_machine_controller_manager", "deploy_worker"),
         ("wait_os_configs", "deploy_worker"),
         ("deploy_node_agent_resources", "deploy_worker"),
+        # a kubelet may not be newer than its API server: neither new machines nor running nodes get one before
+        ("wait_apiserver", "deploy_worker"),
+        ("wait_apiserver", "deploy_node_agent_resources"),
+        ("wait_apiserver", "deploy_kube_proxy"),
+        ("wait_apiserver", "deploy_scheduler"),
         ("wait_worker", "wait_tunnel"),
         ("wait_infrastructure", "deploy_vpn_server"),
         ("deploy_vpn_server", "wait_tunnel"),
