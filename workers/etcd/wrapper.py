@@ -23,10 +23,17 @@ from workers.etcd.json_log import log
 
 INITIALIZATION_FILE = "initialization.json"
 _RETRY_SECONDS = 2.0
+_END_SOON = """\
+"$@" & etcd=$!
+trap 'kill -TERM $etcd; sleep 0.5; kill -KILL $etcd 2>/dev/null' TERM
+wait $etcd
+"""
+"""When it is to end, etcd takes no connections any more and waits 7 s for its watches, which do not end by themselves.
+Nobody is served meanwhile if it is alone, and it need not be: what it has confirmed is on disk."""
 
 
 def main(config_path: str) -> NoReturn:
-    """Never returns: the process is etcd afterwards, or has ended."""
+    """Never returns: the process is etcd afterwards, or looks after it, or has ended."""
     # As process 1 we have no default action for it; etcd sets its own.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     config = json.loads(Path(config_path).read_text())
@@ -37,8 +44,10 @@ def main(config_path: str) -> NoReturn:
         _report(config, "Failed", detail=type(error).__name__)
         log("error", f"{type(error).__name__}: {error}")
         raise SystemExit(1) from None
-    etcd = os.environ.get("ETCD_BINARY", "etcd")
-    os.execvp(etcd, [etcd, "--config-file", str(file)])
+    command = [os.environ.get("ETCD_BINARY", "etcd"), "--config-file", str(file)]
+    if len(config["members"]) == 1:
+        command = ["sh", "-c", _END_SOON, "etcd", *command]
+    os.execvp(command[0], command)
 
 
 def prepare(config: dict[str, Any], name: str) -> Path:

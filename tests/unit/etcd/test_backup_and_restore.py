@@ -8,6 +8,8 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -459,6 +461,28 @@ async def test_the_interface_takes_client_certificates_only(landscape, pki, tmp_
             assert "etcdbr_healthy 1" in await response.text()
         with pytest.raises(aiohttp.ClientError):
             await session.get("/snapshot/full", ssl=_without_certificate(pki))
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_member_that_is_alone_ends_soon(tmp_path: Path, obeys: bool) -> None:
+    """Its clients are not served while it ends, and reconnect to the one that comes after it."""
+    etcd = tmp_path / "etcd"
+    last = "exit 0" if obeys else ":"
+    etcd.write_text(
+        f"#!/bin/sh\ntrap 'echo told > {tmp_path}/told; {last}' TERM\ntouch $2\nwhile :; do sleep 0.1; done\n"
+    )
+    etcd.chmod(0o755)
+    ready = tmp_path / "ready"
+    process = subprocess.Popen(["sh", "-c", wrapper._END_SOON, "etcd", str(etcd), "--config-file", str(ready)])
+    while not ready.exists():
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(timeout=5) != 0
+    assert (tmp_path / "told").exists()
+
+
+def test_a_member_that_fails_fails_its_container(tmp_path: Path) -> None:
+    assert subprocess.run(["sh", "-c", wrapper._END_SOON, "etcd", "sh", "-c", "exit 7"], check=False).returncode == 7
 
 
 def _without_certificate(pki: Path):
