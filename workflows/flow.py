@@ -220,6 +220,14 @@ class Flow:
         """What a task is called in summaries."""
         return self._tasks[name].title
 
+    def digest(self, name: str) -> str:
+        """Of a task's inputs: a finished task is kept as long as it is the same."""
+        return self._tasks[name].digest
+
+    def completes(self, name: str) -> str:
+        """The task whose effect this one waits for; empty if it is none."""
+        return self._tasks[name].completes
+
     def after(self, name: str) -> tuple[str, ...]:
         """A task's predecessors."""
         return self._tasks[name].after

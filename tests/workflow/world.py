@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -37,6 +38,7 @@ from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, Tas
 from api.schedules import ScheduledTime
 from tests.workflow.rotation_garden import RotationGarden
 from workflows.shoot import WORKFLOWS
+from workflows.shoot.decision import Memory
 from workflows.shoot.lifecycle import LifecycleInput, LifecycleProgress, ShootLifecycle, lifecycle_id
 
 SHOOT = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
@@ -64,9 +66,12 @@ class World:
         self.rotation = RotationGarden()
         self.trouble = asyncio.Event()
         self.runs: dict[str, int] = defaultdict(int)
+        self.begun: dict[str, list[float]] = defaultdict(list)
+        """When the attempts of a task began (monotonic seconds)."""
         self.repairs: list[RecordRepair] = []
         self._real = ShootActivities(cast(KubeClient, None), cast(Caches, None), ShootRules())
         """Of it, what needs Temporal alone."""
+        self._closing = asyncio.Event()
         self._stack = AsyncExitStack()
         self._seed_worker: Worker | None = None
 
@@ -106,8 +111,19 @@ class World:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._closing.set()  # their heartbeats would tell them only after a while
         await self._end_all()
         await self._stack.aclose()
+
+    async def _unless_closing(self, behaviour: Awaitable[None]) -> None:
+        behaving, closing = asyncio.ensure_future(behaviour), asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait({behaving, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if behaving.done():
+                behaving.result()
+        finally:
+            closing.cancel()
+            behaving.cancel()
 
     async def _end_all(self) -> None:
         """A server may have other tests after this one: none of its workflows may run in theirs."""
@@ -119,11 +135,11 @@ class World:
 
     # What tests do
 
-    async def wake(self) -> "WorkflowHandle[ShootLifecycle, None]":
-        """Like the watcher: signal with start."""
+    async def wake(self, memory: Memory | None = None) -> "WorkflowHandle[ShootLifecycle, None]":
+        """Like the watcher: signal with start. With a memory: a lifecycle that goes on with it."""
         return await self.client.start_workflow(
             ShootLifecycle.run,
-            LifecycleInput(shoot=self.shoot),
+            LifecycleInput(shoot=self.shoot, memory=memory or Memory(), continued=memory is not None),
             id=lifecycle_id(self.shoot),
             task_queue=GARDEN_QUEUE,
             start_signal="wake",
@@ -277,11 +293,12 @@ class World:
         name = activity.info().activity_type
         self.runs[name] += 1
         self.log.append(name)
+        self.begun[name].append(time.monotonic())
         if name != "cleanup_secrets":
             task = activity.payload_converter().from_payload(args[0].payload, ShootTask)
             self.triggers[name].append(task.trigger)
         if behaviour := self.behaviours.get(name):
-            await behaviour()
+            await self._unless_closing(behaviour())
         return TaskResult(secrets=(f"secret-of-{name}",))
 
 

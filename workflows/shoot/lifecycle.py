@@ -56,10 +56,10 @@ _FLOWS: dict[FlowKind, Callable[[Any, FlowInput], Awaitable[FlowOutcome]]] = {
     FlowKind.DELETE: DeleteShoot.run,
     FlowKind.FORCE_DELETE: ForceDeleteShoot.run,
 }
-_THERE = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True)
+THERE = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True)
 _GRAPHS: dict[FlowKind, Callable[[FlowInput], Flow]] = {
     FlowKind.RECONCILE: reconcile_flow,
-    FlowKind.DELETE: lambda request: delete_flow(request, _THERE),
+    FlowKind.DELETE: lambda request: delete_flow(request, THERE),
     FlowKind.FORCE_DELETE: force_delete_flow,
 }
 _SUCCESS = {
