@@ -143,8 +143,9 @@ class _Up:
             await garden.deploy_kinds(self._plan)
         await self._temporal_serves.wait()
         ours = workers.of_garden(self._plan)
-        if started := self._workers == "all":
-            await self._start_ours(ours)
+        started = self._workers == "all"
+        # The codec server belongs to the landscape's UI and commands, wherever the workers are.
+        await self._start_ours([each for each in ours if started or each.spec.name == workers.CODEC_SERVER])
         with self._progress.step("garden: webhooks, cloud profile, project and credentials"):
             await self._cloud_serves.wait()
             await garden.deploy(self._plan, await garden.cloud_account(self._plan), webhooks=started)

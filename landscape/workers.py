@@ -21,6 +21,9 @@ from workers.codec import write_key_file
 
 Config = dict[str, Any]
 
+CODEC_SERVER = "garden/codec-server"
+"""The process that decrypts histories for the UI and the commands."""
+
 _ROOMS = ("api", "activities", "workflows", "workers")
 
 
