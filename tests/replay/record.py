@@ -8,20 +8,25 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from temporalio import activity
 from temporalio.client import Client, WorkflowExecution
+from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
 
 from api.flows import ShootFacts, Survey
-from api.operations import GARDEN_QUEUE
+from api.operations import GARDEN_QUEUE, SeedTask, TaskResult, seed_queue
 from api.rotation import CompleteRotation, Kind, Phase, User
 from api.schedules import ScheduledShoot
 from tests.workflow.conftest import TEMPORAL
 from tests.workflow.world import SHOOT, World
 from workflows import visibility
+from workflows.seed import ReconcileSeed, seed_workflow_id
 from workflows.shoot.hibernation import SwitchHibernation
 from workflows.shoot.maintenance import MaintainShoot
 from workflows.shoot.rotate import RotateCertificateAuthorities
@@ -112,6 +117,32 @@ SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
 }
 
 
+# Beside a Shoot's: what gardenlets order.
+
+SEED = SeedTask(name="seed-1", uid="5eed", generation=1, trigger="2026-01-01T00:00:00Z")
+
+
+async def seed_reconciled(client: Client) -> None:
+    """A seed is made ready."""
+    async with played(client, GARDEN_QUEUE, [ReconcileSeed]), played(client, seed_queue(SEED.name)):
+        await client.execute_workflow(ReconcileSeed.run, SEED, id=seed_workflow_id(SEED), task_queue=GARDEN_QUEUE)
+
+
+def played(client: Client, queue: str, workflows: Sequence[type] = ()) -> Worker:
+    """A worker whose activities do nothing, and fail at their first attempt."""
+
+    @activity.defn(dynamic=True)
+    async def play(args: Sequence[RawValue]) -> TaskResult:
+        if activity.info().attempt == 1:
+            raise ApplicationError("not yet", type="NotReady")
+        return TaskResult()
+
+    return Worker(client, task_queue=queue, workflows=workflows, activities=[play])
+
+
+OTHERS: dict[str, Callable[[Client], Awaitable[None]]] = {each.__name__: each for each in (seed_reconciled,)}
+
+
 async def record(names: list[str]) -> None:
     HISTORIES.mkdir(exist_ok=True)
     for name in names:
@@ -121,10 +152,13 @@ async def record(names: list[str]) -> None:
             search_attributes=visibility.ALL,
             dev_server_log_level="error",
         ) as server:
-            async with World(server.client) as world:
-                await SCENES[name](world)
-                # The last event of an operation may be on its way still.
-                await asyncio.sleep(1)
+            if name in OTHERS:
+                await OTHERS[name](server.client)
+            else:
+                async with World(server.client) as world:
+                    await SCENES[name](world)
+            # The last event of an operation may be on its way still.
+            await asyncio.sleep(1)
             await _save(server.client, name)
 
 
@@ -144,4 +178,4 @@ def _kind(each: WorkflowExecution) -> str:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(record(sys.argv[1:] or list(SCENES)))
+        asyncio.run(record(sys.argv[1:] or [*SCENES, *OTHERS]))

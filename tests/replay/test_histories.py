@@ -13,10 +13,12 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from api.flows import FlowInput, FlowOutcome, TaskState
 from workers.cli.flow_view import FlowHistory, FlowView
 from workflows.flow import Flow
+from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
 from workflows.shoot.base import OperationWorkflow
 from workflows.shoot.reconcile import reconcile_flow
 
+EVERY_WORKFLOW = [*WORKFLOWS, ReconcileSeed]
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
 
 
@@ -24,7 +26,9 @@ def replayer(workflows: list[type] | None = None) -> Replayer:
     runner: WorkflowRunner = SandboxedWorkflowRunner(
         restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
     )
-    return Replayer(workflows=workflows or WORKFLOWS, data_converter=pydantic_data_converter, workflow_runner=runner)
+    return Replayer(
+        workflows=workflows or EVERY_WORKFLOW, data_converter=pydantic_data_converter, workflow_runner=runner
+    )
 
 
 def recorded(name: str) -> WorkflowHistory:
@@ -58,6 +62,7 @@ def test_every_workflow_and_every_kind_of_end_is_recorded() -> None:
         "ReconcileShoot-canceled",
         "DeleteShoot-completed",
         "DeleteShoot-failed",
+        "ReconcileSeed-completed",
         "RotateCertificateAuthorities-completed",
         "SwitchHibernation-completed",
         "MaintainShoot-completed",
