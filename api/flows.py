@@ -155,6 +155,8 @@ class ShootView(ApiModel):
     sync_period: timedelta = timedelta(hours=1)
     bastions: tuple[str, ...] = ()
     """Of this Shoot; looked for only where they are in the way."""
+    source_lost: bool = False
+    """An operator says that the seed which the control plane leaves takes no part any more."""
     migration_fault: str = ""
     """Why the control plane cannot move now."""
     emergency_stop: bool = False
@@ -205,7 +207,7 @@ class ShootFacts(ApiModel):
 
 
 class Survey(ApiModel):
-    """What is there in the seed when a deletion starts. Source: spec/flows.md 3."""
+    """What is there in the seed when a deletion or migration starts. Source: spec/flows.md 3."""
 
     namespace: bool
     """NS: exists and is not terminating."""
@@ -215,6 +217,10 @@ class Survey(ApiModel):
     """CPN: ControlPlane exists, is not deleting, and the Infrastructure has a provider status."""
     controller_manager: bool
     """Deployment of the kube-controller-manager exists."""
+    api_server: bool = False
+    """Namespace and Deployment of the API server exist, whatever else does."""
+    backups: bool = False
+    """SNAP: the namespace exists, and the backups are this seed's still. Source: spec/flows.md 5."""
 
 
 class StartOperation(ApiModel):
@@ -239,7 +245,7 @@ class StartedOperation(ApiModel):
 
 
 class FlowInput(ApiModel):
-    """Input of ReconcileShoot and DeleteShoot."""
+    """Input of ReconcileShoot, MigrateShoot and DeleteShoot."""
 
     task: ShootTask
     facts: ShootFacts

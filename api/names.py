@@ -43,6 +43,11 @@ def issued_kubeconfigs(shoot: str) -> str:
     return f"{shoot}.issued-kubeconfigs"
 
 
+def source_backup_entry_name(task: ShootTask) -> str:
+    """BackupEntry on the bucket that a control plane's backups come from, while it moves."""
+    return f"source-{backup_entry_name(task)}"
+
+
 def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
     """Key of a pool's node configuration: a new key means new machines.
 

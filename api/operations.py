@@ -50,6 +50,8 @@ class ShootTask(ApiModel):
     seed: str
     generation: int
     operation: OperationType
+    destination: str = ""
+    """Seed that the control plane goes to; empty if it stays."""
     trigger: str = ""
     """RFC 3339 start of the operation; written as ``gardener.cloud/timestamp`` on extension objects."""
 

@@ -18,11 +18,13 @@ from activities.seed.etcd import EtcdActivities
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.force_deletion import ForceDeletionActivities
 from activities.seed.hibernation import HibernationActivities
+from activities.seed.migration import MigrationActivities
 from activities.seed.namespace import NamespaceActivities
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from activities.seed.references import ReferenceActivities
 from activities.seed.required_extensions import RequiredExtensionActivities
 from activities.seed.secrets import SecretActivities
+from activities.seed.shoot_state import ShootStateActivities
 from activities.seed.survey import SurveyActivities
 from activities.shoot.cleanup import CleanupActivities
 from activities.shoot.rotation import RotationActivities
@@ -40,6 +42,8 @@ def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..
         RequiredExtensionActivities(clusters),
         SecretActivities(clusters),
         EtcdActivities(clusters),
+        MigrationActivities(clusters),
+        ShootStateActivities(clusters),
         ControlPlaneActivities(clusters, vpn_network=vpn_network),
         ShootSystemActivities(clusters, vpn_network=vpn_network),
         OperatingSystemConfigActivities(clusters),

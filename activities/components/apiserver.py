@@ -14,6 +14,9 @@ from api import images
 
 NAME = "kube-apiserver"
 PORT = 443
+ADVERTISE_ADDRESS = "240.0.0.1"
+"""Where pods of the shoot find their API server: on each node a proxy answers there. An address of no network
+(class E), and the same in every seed: a control plane that moves changes nothing on nodes."""
 """Of Service and pod alike: it becomes the port of the shoot's ``kubernetes`` endpoint."""
 SELECT = base.control_plane_labels("kubernetes", "apiserver")
 
@@ -54,8 +57,6 @@ class ApiServer:
     namespace: str
     version: str
     replicas: int
-    advertise_address: str
-    """ClusterIP of its Service in the seed; on each node a proxy answers there."""
     external_hostname: str
     issuer: str
     service_cidrs: Sequence[str]
@@ -68,7 +69,7 @@ class ApiServer:
 
 
 def service(namespace: str) -> Manifest:
-    """The Service whose ClusterIP becomes the advertised address; not-ready pods are left out."""
+    """The Service by which the control plane and the gateway find it; not-ready pods are left out."""
     return base.service(NAME, namespace, select=SELECT, ports={"kube-apiserver": PORT}, labels=gateway.LABELS)
 
 
@@ -233,7 +234,7 @@ def _flags(server: ApiServer) -> list[str]:
     config = "/etc/kubernetes"
     flags = {
         "admission-control-config-file": f"{config}/admission/admission-configuration.yaml",
-        "advertise-address": server.advertise_address,
+        "advertise-address": ADVERTISE_ADDRESS,
         "allow-privileged": "true",
         "audit-log-format": "json",
         # To stdout, with the other logs: no file that fills a node.

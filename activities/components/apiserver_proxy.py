@@ -1,8 +1,8 @@
 """Lets pods of the shoot reach their API server as ``kubernetes.default``.
 
 Clients in the cluster connect to an IP address and so send no usable server name. The endpoint of the Service
-``kubernetes`` is the cluster IP of the API server in the seed. On each node that address lies on ``lo``, and this
-proxy tunnels from it through the gateway, telling it by a header which API server is meant. TLS stays end to end.
+``kubernetes`` is an address that on each node lies on ``lo``. This proxy tunnels from it through the gateway,
+telling it by a header which API server is meant. TLS stays end to end.
 
 The endpoint is an object of ours, not the API server's: one that stops would take it away, and the one that replaces
 it looks only every 10 s.
@@ -24,7 +24,6 @@ _METRICS_PORT = 16910
 class ApiServerProxy:
     control_plane: str
     """Namespace of the control plane in its seed."""
-    advertise_address: str
     gateway_host: str
     """Name of the API server: it leads to the gateway, wherever the control plane lives."""
 
@@ -38,14 +37,14 @@ def objects(proxy: ApiServerProxy) -> list[Manifest]:
         "data": {"envoy.json": base.to_json(_envoy(proxy))},
     }
     return [
-        *_endpoint(proxy.advertise_address),
+        *_endpoint(),
         base.service_account(NAME, NAMESPACE),
         config_map,
         _daemon_set(proxy, base.checksum(config_map["data"])),
     ]
 
 
-def _endpoint(address: str) -> list[Manifest]:
+def _endpoint() -> list[Manifest]:
     """The endpoint of ``default/kubernetes``; as Endpoints, too, for those who still look there."""
     port = {"name": "https", "port": apiserver.PORT, "protocol": "TCP"}
     return [
@@ -55,14 +54,14 @@ def _endpoint(address: str) -> list[Manifest]:
             "metadata": base.metadata(
                 "kubernetes", "default", labels={"endpointslice.kubernetes.io/skip-mirror": "true"}
             ),
-            "subsets": [{"addresses": [{"ip": address}], "ports": [port]}],
+            "subsets": [{"addresses": [{"ip": apiserver.ADVERTISE_ADDRESS}], "ports": [port]}],
         },
         {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": base.metadata("kubernetes", "default", labels={"kubernetes.io/service-name": "kubernetes"}),
-            "addressType": "IPv6" if ":" in address else "IPv4",
-            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [apiserver.ADVERTISE_ADDRESS], "conditions": {"ready": True}}],
             "ports": [port],
         },
     ]
@@ -97,7 +96,7 @@ def _envoy(proxy: ApiServerProxy) -> Manifest:
     }
     filters = [envoy.tcp_proxy("gateway", tunneling_config=tunnel)]
     return envoy.bootstrap(
-        listeners=[envoy.listener("apiserver", proxy.advertise_address, 443, [{"filters": filters}])],
+        listeners=[envoy.listener("apiserver", apiserver.ADVERTISE_ADDRESS, 443, [{"filters": filters}])],
         clusters=[cluster],
         metrics_address="127.0.0.1",
         metrics_port=_METRICS_PORT,
@@ -108,7 +107,7 @@ def _daemon_set(proxy: ApiServerProxy, checksum: str) -> Manifest:
     add_address = base.container(
         "address",
         images.GARDENER,
-        ["ip", "address", "replace", f"{proxy.advertise_address}/32", "dev", "lo"],
+        ["ip", "address", "replace", f"{apiserver.ADVERTISE_ADDRESS}/32", "dev", "lo"],
         cpu="10m",
         memory="8Mi",
         security={

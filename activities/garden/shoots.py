@@ -119,6 +119,7 @@ class ShootActivities:
             ),
             uid=shoot.uid,
             force_delete=_truthy(annotations.get(constants.CONFIRMATION_FORCE_DELETION)),
+            source_lost=annotations.get(constants.CONTROL_PLANE_MIGRATION) == constants.MIGRATION_BAD_CASE,
             hibernation_switched=asleep != bool(status.get("hibernated")),
             confined=confined,
             in_window_only=confined or self._rules.reconcile_in_maintenance_only,
@@ -129,7 +130,15 @@ class ShootActivities:
             and constants.EMERGENCY_STOP in (found["metadata"].get("annotations") or {}),
             seed_exists=found is not None,
             seed_fault=_seed_fault(found) if found else "",
+            migration_fault=await self._migration_fault(seed, spec.get("seedName")),
         )
+
+    async def _migration_fault(self, source: str | None, destination: str | None) -> str:
+        """Why the control plane cannot go now to the seed that its owner wants."""
+        if source is None or destination is None or source == destination:
+            return ""
+        found = await self._garden.find(resources.SEED, destination)
+        return _seed_fault(found) if found else f"Seed {destination} does not exist"
 
     def _may_hold_back(self, shoot: ShootRef) -> bool:
         """Whether annotations may keep it from regular operations. Source: spec/flows.md 1.3, row 3."""
@@ -150,6 +159,40 @@ class ShootActivities:
             return ()
         names = (each["metadata"]["name"] for each in found if each["spec"]["shootRef"]["name"] == shoot.name)
         return tuple(sorted(names))
+
+    @activity.defn
+    async def abandon_source(self, shoot: ShootRef) -> None:
+        """Have the destination act, though the seed that the control plane leaves has not let go of it.
+
+        The operator's word is taken off last: a second run finds what is left to do.
+        """
+        for _ in range(_CONFLICTS):
+            live = await self._find(shoot)
+            if live is None:
+                return
+            status, destination = live.get("status") or {}, live["spec"].get("seedName")
+            source = status.get("seedName")
+            version = live["metadata"]["resourceVersion"]
+            try:
+                if source and destination and source != destination:
+                    last = {
+                        "type": str(OperationType.MIGRATE),
+                        "state": "Aborted",
+                        "progress": 0,
+                        "description": f"Seed {source} is lost; {destination} goes on with what is in its bucket.",
+                        "lastUpdateTime": _seconds(datetime.now(UTC)),
+                    }
+                    change = {"lastOperation": last, "lastErrors": None, "seedName": destination}
+                    await self._patch_status(shoot, change, version=version)
+                    continue
+                if constants.CONTROL_PLANE_MIGRATION in (live["metadata"].get("annotations") or {}):
+                    annotations = {constants.CONTROL_PLANE_MIGRATION: None}
+                    change = {"metadata": {"annotations": annotations, "resourceVersion": version}}
+                    await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, change)
+            except Conflict:
+                continue
+            return
+        raise ApplicationError(f"Shoot {shoot} is changed all the time", type="Conflict")
 
     @activity.defn
     async def await_earlier_operations(self, shoot: ShootRef) -> None:
@@ -223,7 +266,7 @@ class ShootActivities:
             await self._project(request.shoot.namespace), request.shoot.name
         )
         errors = [each for each in status.get("lastErrors") or () if each.get("taskID") != INITIALIZE]
-        verb = "Deletion" if deleting else "Reconciliation"
+        verb = _VERBS.get(request.operation, "Reconciliation")
         rotations = rotation.status_of(live)
         if not deleting:
             rotations = rotation.begin(rotations, request.consume, RotationFacts.of_shoot(live), _seconds(now))
@@ -252,6 +295,7 @@ class ShootActivities:
             seed=seed,
             generation=generation,
             operation=request.operation,
+            destination=spec["seedName"] if request.operation is OperationType.MIGRATE else "",
             trigger=_precise(now),
         )
         if constants.OPERATION_RETRY in request.consume:
@@ -306,7 +350,9 @@ class ShootActivities:
             change["lastErrors"] = [_error(request.description, INITIALIZE, (), now)]
         if request.state in ("Succeeded", "Failed"):
             change["retryCycleStartTime"] = None
-        if succeeded and task.operation is not OperationType.DELETE:
+        if succeeded and task.operation is OperationType.MIGRATE:
+            change["seedName"] = live["spec"]["seedName"]
+        elif succeeded and task.operation is not OperationType.DELETE:
             change["seedName"] = task.seed
             change["hibernated"] = request.hibernated
             for field, types in (("conditions", CONDITIONS), ("constraints", WEBHOOK_CONSTRAINTS)):
@@ -627,6 +673,11 @@ class ShootActivities:
         await record(self._garden, shoot, f"{occasion}/{reason}", type_, reason, message)
 
 
+_VERBS = {
+    OperationType.DELETE: "Deletion",
+    OperationType.MIGRATE: "Migration",
+    OperationType.RESTORE: "Restoration",
+}
 _STARTED = {
     False: ("Normal", "Reconciling", "Reconciling Shoot cluster"),
     True: ("Normal", "Deleting", "Deleting Shoot cluster"),

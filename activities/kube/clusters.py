@@ -12,6 +12,7 @@ from activities.kube.cache import Cache, Caches
 from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.errors import NotFound
 from activities.kube.kubeconfig import Endpoint, endpoint_of, parse_kubeconfig
+from activities.secrets.sealing import Sealing
 from api import constants
 from api.resources import CLUSTER, SECRET, SERVICE
 
@@ -89,6 +90,8 @@ class Clusters:
     garden: KubeClient
     seed: KubeClient
     seed_name: str
+    sealing: Sealing = field(default_factory=Sealing)
+    """What seeds tell each other through the garden is sealed with it."""
     garden_caches: Caches = field(init=False)
     seed_caches: Caches = field(init=False)
     _shoots: dict[str, "_ShootAccess"] = field(init=False, default_factory=dict, repr=False)
@@ -100,13 +103,18 @@ class Clusters:
 
     @classmethod
     def connect(
-        cls, garden: str | Path | dict[str, Any] | None, seed: str | Path | dict[str, Any] | None, seed_name: str
+        cls,
+        garden: str | Path | dict[str, Any] | None,
+        seed: str | Path | dict[str, Any] | None,
+        seed_name: str,
+        sealing: Sealing | None = None,
     ) -> "Clusters":
         """From kubeconfigs; without one, we run in that cluster."""
         return cls(
             garden=KubeClient.from_kubeconfig(garden) if garden is not None else KubeClient.in_cluster(),
             seed=KubeClient.from_kubeconfig(seed) if seed is not None else KubeClient.in_cluster(),
             seed_name=seed_name,
+            sealing=sealing or Sealing(),
         )
 
     async def shoot(self, technical_id: str) -> KubeClient:

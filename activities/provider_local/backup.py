@@ -104,7 +104,7 @@ class BackupEntryActuator(Actuator):
         data = await secret_data(self._seed, extension)
         if data is not None:
             store = _ObjectStore.read(data, extension)
-            path = f"/{extension.spec['bucketName']}?prefix={quote(extension.name)}/"
+            path = f"/{extension.spec['bucketName']}?prefix={quote(extension.name.removeprefix(_SOURCE_PREFIX))}/"
             await store.request("DELETE", path, f"deleting backups of {extension.name}")
         await self.force_delete(extension)
 

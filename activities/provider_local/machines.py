@@ -11,9 +11,10 @@ from decimal import Decimal
 from typing import Any
 
 from activities.errors import permanent
+from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.errors import ErrorCode
 from api.local import CloudProfileConfig, InfrastructureStatus, MachineProviderSpec
-from api.resources import MACHINE_CLASS, MACHINE_DEPLOYMENT
+from api.resources import MACHINE_CLASS, MACHINE_DEPLOYMENT, Resource
 
 POOL_LABEL = "worker.gardener.cloud/pool"
 NAME_LABEL = "name"
@@ -24,6 +25,8 @@ FORCE_DELETION_LABEL = "force-deletion"
 USER_DATA_KEY = "userData"
 DRAIN_BLOCKED = "FailedPrecondition"
 """``lastOperation.errorCode`` of a Machine whose node cannot be drained: pods on it do not go."""
+RESTORING = "local.provider.extensions.gardener.cloud/restoring"
+"""Annotation of a MachineDeployment whose sets and machines are not all written yet."""
 
 OVERCOMMIT = 20
 """Machines request this fraction of their type's CPU and memory: the landscape's cloud is one small computer."""
@@ -206,6 +209,33 @@ def machine_deployment(wanted: WantedDeployment, namespace: str, region: str, re
                 },
             },
         },
+    }
+
+
+def restored(saved: Mapping[str, Any], resource: Resource, namespace: str, owner: Mapping[str, Any]) -> dict[str, Any]:
+    """A MachineSet or Machine of a machine state, as it was, below its owner of now."""
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {
+            **saved["metadata"],
+            "namespace": namespace,
+            "ownerReferences": [owner_reference(owner)],
+            "finalizers": [FINALIZER_MACHINE_CONTROLLER_MANAGER],
+        },
+        "spec": saved["spec"],
+    }
+
+
+def owner_reference(owner: Mapping[str, Any]) -> dict[str, Any]:
+    """Reference to a controlling owner, which must not go before what it owns."""
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
     }
 
 

@@ -5,6 +5,7 @@ Each works on one object of the extension API, which it reads itself.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ from activities.errors import permanent
 from activities.heartbeat import heartbeating
 from activities.kube.cache import Cache, Caches
 from activities.kube.client import KubeClient, Objects
+from activities.kube.errors import AlreadyExists
 from activities.provider_local.extension import (
     MANAGER,
     Extension,
@@ -31,10 +33,12 @@ from activities.provider_local.machines import (
     FORCE_DELETION_LABEL,
     NAME_LABEL,
     POOL_LABEL,
+    RESTORING,
     WantedDeployment,
     machine_class,
     machine_class_secret,
     machine_deployment,
+    restored,
     wanted_deployments,
 )
 from api import images
@@ -47,9 +51,12 @@ from api.resources import (
     MACHINE,
     MACHINE_CLASS,
     MACHINE_DEPLOYMENT,
+    MACHINE_SET,
     SECRET,
     WORKER,
+    Resource,
 )
+from api.shoot_state import unpacked_machine_state
 
 JOIN_SECONDS = 300.0
 """So long nothing may change while machines join or leave. Source: Gardener's generic Worker actuator."""
@@ -76,6 +83,7 @@ class ProviderLocalActivities:
     def all(self) -> list[Callable[..., Any]]:
         """Every activity, for a worker."""
         return [
+            self.restore_machines,
             self.deploy_machines,
             self.wait_machines,
             self.remove_unwanted_machines,
@@ -84,6 +92,22 @@ class ProviderLocalActivities:
             self.delete_cloud_namespace,
             self.wait_cloud_namespace_deleted,
         ]
+
+    @activity.defn(name="provider_local.restore_machines")
+    async def restore_machines(self, task: ExtensionTask) -> None:
+        """Write the machine objects that another seed left, before anybody is there who would make new machines.
+
+        A deployment says until the end that it is being restored: a second run goes on with it, and leaves alone
+        one that is whole, though its machines may be others by then.
+        """
+        worker = await self._worker(task)
+        state = worker.status.get("state")
+        if not state or await secret_data(self._seed, worker) is None:
+            return
+        saved = unpacked_machine_state(state)
+        for each in _wanted(worker):
+            if each.name in saved:
+                await self._restore(worker, each, saved[each.name])
 
     @activity.defn(name="provider_local.deploy_machines")
     async def deploy_machines(self, task: ExtensionTask) -> None:
@@ -200,12 +224,44 @@ class ProviderLocalActivities:
     async def _infrastructure(self, task: ExtensionTask) -> Extension | None:
         return await load_extension(self._seed, INFRASTRUCTURE, task.namespace, task.name)
 
-    async def _deploy(self, worker: Extension, wanted: WantedDeployment) -> None:
+    async def _restore(self, worker: Extension, wanted: WantedDeployment, saved: Mapping[str, Any]) -> None:
+        namespace = worker.namespace
+        live = await self._seed.find(MACHINE_DEPLOYMENT, wanted.name, namespace)
+        if live is not None and RESTORING not in (live["metadata"].get("annotations") or {}):
+            return
+        # A class that is replaced just now is needed to stop its machines.
+        classes = {each["spec"]["template"]["spec"]["class"]["name"] for each in saved["machineSets"]}
+        for name in sorted(classes | {wanted.class_name}):
+            await self._deploy_class(worker, replace(wanted, class_name=name))
+        manifest = machine_deployment(wanted, namespace, worker.spec["region"], saved["replicas"])
+        manifest["metadata"]["annotations"][RESTORING] = "true"
+        deployment = await self._seed.apply(manifest, manager=MANAGER)
+        sets = {}
+        for each in saved["machineSets"]:
+            made = restored(each, MACHINE_SET, namespace, deployment)
+            sets[each["metadata"]["name"]] = await self._create_or_get(MACHINE_SET, made)
+        for each in saved["machines"]:
+            if each["machineSet"] in sets:
+                await self._create_or_get(MACHINE, restored(each, MACHINE, namespace, sets[each["machineSet"]]))
+        done = {"metadata": {"annotations": {RESTORING: None}}}
+        await self._seed.patch(MACHINE_DEPLOYMENT, wanted.name, namespace, done)
+
+    async def _create_or_get(self, resource: Resource, wanted: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._seed.create(wanted)
+        except AlreadyExists:
+            return await self._seed.get(resource, wanted["metadata"]["name"], wanted["metadata"]["namespace"])
+
+    async def _deploy_class(self, worker: Extension, wanted: WantedDeployment) -> None:
         namespace, region = worker.namespace, worker.spec["region"]
         user_data = await self._user_data(worker, wanted.pool)
         await self._seed.apply(machine_class_secret(wanted, namespace, user_data), manager=MANAGER)
         credentials = worker.spec["secretRef"]
         await self._seed.apply(machine_class(wanted, namespace, credentials, region), manager=MANAGER)
+
+    async def _deploy(self, worker: Extension, wanted: WantedDeployment) -> None:
+        namespace, region = worker.namespace, worker.spec["region"]
+        await self._deploy_class(worker, wanted)
         live = await self._seed.find(MACHINE_DEPLOYMENT, wanted.name, namespace)
         replicas = wanted.replicas(
             None if live is None else live["spec"].get("replicas"),

@@ -175,6 +175,13 @@ class Certificate(SecretConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShootCertificate(Certificate):
+    """Of a component that runs in the shoot: another one would restart it when its control plane moves."""
+
+    persist: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClientKubeconfig(Certificate):
     """A client certificate in a ``kubeconfig``; the server is verified by ``server_ca`` (PEM bundle)."""
 
@@ -282,7 +289,12 @@ class StaticToken(SecretConfig):
 
 @dataclass(frozen=True)
 class VPNTlsAuth(SecretConfig):
-    """``vpn.tlsauth``: a static key that both ends of the tunnel share."""
+    """``vpn.tlsauth``: a static key that both ends of the tunnel share.
+
+    Persisted, which Gardener's is not: the end in the shoot goes on when the other one moves.
+    """
+
+    persist: ClassVar[bool] = True
 
     def make(self, making: Making) -> dict[str, bytes]:
         digits = secrets.token_hex(256)

@@ -66,7 +66,7 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def deploy_api_service(self, task: ShootTask) -> TaskResult:
-        """Apply the Service of the API server: its cluster IP goes into certificates and flags."""
+        """Apply the Service of the API server."""
         live = await self._clusters.seed.apply(apiserver.service(task.technical_id), manager=MANAGER)
         return TaskResult(note=live["spec"]["clusterIP"])
 
@@ -125,7 +125,7 @@ class ControlPlaneActivities:
         """Make the API server's certificates and apply its Deployment and configuration.
 
         Raises:
-            NotFound: the Service or a secret it builds on is not there: an error in the order of the flow.
+            UnknownSecret: a secret it builds on is not there: an error in the order of the flow.
         """
         return await self._deploy_apiserver(task)
 
@@ -147,9 +147,8 @@ class ControlPlaneActivities:
 
     async def _deploy_apiserver(self, task: ShootTask) -> TaskResult:
         view = await self._clusters.cluster(task.technical_id)
-        secrets, service, policy = await asyncio.gather(
+        secrets, policy = await asyncio.gather(
             self._secrets(task, view),
-            self._clusters.seed.get(resources.SERVICE, apiserver.NAME, task.technical_id),
             self._audit_policy(task, view),
         )
         names = ApiNames.of(view)
@@ -158,7 +157,6 @@ class ControlPlaneActivities:
             namespace=task.technical_id,
             version=view.kubernetes_version,
             replicas=await apiserver_replicas(self._clusters.seed, view, task, 2 if highly_available(view) else 1),
-            advertise_address=service["spec"]["clusterIP"],
             external_hostname=names.external or names.internal,
             issuer=names.issuer,
             service_cidrs=networks.services,

@@ -12,7 +12,12 @@ from typing import Any
 from activities.kube.clusters import Clusters
 from api import resources
 from api.constants import TASK_DEPLOY_DNS_EXTERNAL, TASK_DEPLOY_DNS_INTERNAL, TASK_DEPLOY_INFRASTRUCTURE
-from api.names import backup_entry_name, dns_record_name, operating_system_config_names
+from api.names import (
+    backup_entry_name,
+    dns_record_name,
+    operating_system_config_names,
+    source_backup_entry_name,
+)
 from api.operations import ShootTask, Wait
 from api.registrations import Phase, WantedExtension, deletion_phases, wanted_extensions
 from api.resources import Resource
@@ -155,6 +160,16 @@ EXTENSIONS_AFTER_WORKER = _extensions("extensions_after_worker", Phase.AFTER_WOR
 BACKUP_ENTRY = Kind("backup_entry", resources.BACKUP_ENTRY, _TEN_MINUTES, wanted=_named(backup_entry_name))
 
 
+async def _source_entries(clusters: Clusters, task: ShootTask) -> list[str]:
+    name = source_backup_entry_name(task)
+    found = await clusters.garden.find(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
+    return [name] if found else []
+
+
+SOURCE_BACKUP_ENTRY = Kind("source_backup_entry", resources.BACKUP_ENTRY, _TEN_MINUTES, wanted=_source_entries)
+"""The place that backups are copied from while a control plane moves."""
+
+
 def _dns_record(role: str, asked_by: str) -> Kind:
     return Kind(
         f"{role}_dns",
@@ -182,6 +197,7 @@ KINDS = (
     EXTENSIONS_AFTER_API_SERVER,
     EXTENSIONS_AFTER_WORKER,
     BACKUP_ENTRY,
+    SOURCE_BACKUP_ENTRY,
     INTERNAL_DNS,
     EXTERNAL_DNS,
 )

@@ -15,7 +15,16 @@ from activities.heartbeat import heartbeating
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import NotFound
-from api.constants import CONFIRMATION_DELETION, INPUTS_DIGEST, OPERATION, TIMESTAMP
+from api.constants import (
+    CONFIRMATION_DELETION,
+    INPUTS_DIGEST,
+    OPERATION,
+    OPERATION_MIGRATE,
+    OPERATION_RECONCILE,
+    OPERATION_RESTORE,
+    OPERATION_WAIT_FOR_STATE,
+    TIMESTAMP,
+)
 from api.errors import ErrorCode
 from api.operations import Wait
 from api.resources import WORKER, Resource
@@ -70,20 +79,75 @@ async def apply_extension(
         if same and _has(live.get("spec"), dict(wanted.spec)) and _fault(live, None) is None:
             return
     digest = {INPUTS_DIGEST: wanted.digest} if wanted.digest else {}
-    await seed.apply_blindly(
-        {
-            "apiVersion": wanted.resource.api_version,
-            "kind": wanted.resource.kind,
-            "metadata": {
-                "name": wanted.name,
-                **({"namespace": wanted.namespace} if wanted.namespace else {}),
-                "labels": dict(wanted.labels),
-                "annotations": {OPERATION: "reconcile", TIMESTAMP: trigger, **digest},
-            },
-            "spec": dict(wanted.spec),
-        },
-        manager=MANAGER,
-    )
+    annotations = {OPERATION: OPERATION_RECONCILE, TIMESTAMP: trigger, **digest}
+    await seed.apply_blindly(_manifest(wanted, annotations), manager=MANAGER)
+
+
+async def restore_extension(
+    seed: KubeClient, wanted: ExtensionObject, trigger: str, state: Mapping[str, Any] | None
+) -> None:
+    """Write the object with the state that another seed left, and ask its controller to go on from there.
+
+    Its controller does nothing until the state is in. A second run finds the timestamp of the last step and does
+    nothing; one that was stopped before does all steps again. A state that the object has already stays.
+
+    Args:
+        state: ``state`` and ``resources`` for its status; None where there are none.
+    """
+    live = await seed.find(wanted.resource, wanted.name, wanted.namespace)
+    if live is not None and live["metadata"].get("annotations", {}).get(TIMESTAMP) == trigger:
+        return
+    await seed.apply_blindly(_manifest(wanted, {OPERATION: OPERATION_WAIT_FOR_STATE}), manager=MANAGER)
+    kept = {key: state[key] for key in ("state", "resources") if state.get(key)} if state else {}
+    if kept and not ((live or {}).get("status") or {}).get("state"):
+        await seed.patch(wanted.resource, wanted.name, wanted.namespace, {"status": kept}, subresource="status")
+    await seed.apply_blindly(_manifest(wanted, {OPERATION: OPERATION_RESTORE, TIMESTAMP: trigger}), manager=MANAGER)
+
+
+async def migrate_extension(
+    seed: KubeClient, resource: Resource, name: str, namespace: str | None, trigger: str
+) -> None:
+    """Ask the object's controller to let go of it; one that is gone, or was asked with this trigger, is left alone."""
+    live = await seed.find(resource, name, namespace)
+    if live is None or is_migrated(live) or live["metadata"].get("annotations", {}).get(TIMESTAMP) == trigger:
+        return
+    annotations = {OPERATION: OPERATION_MIGRATE, TIMESTAMP: trigger}
+    try:
+        await seed.patch(resource, name, namespace, {"metadata": {"annotations": annotations}})
+    except NotFound:
+        return
+
+
+async def wait_extension_migrated(
+    caches: Caches, resource: Resource, name: str, namespace: str | None, wait: Wait, trigger: str
+) -> None:
+    """Wait until the object's controller has let go of it, or it is gone.
+
+    Raises:
+        ApplicationError: as ``wait_extension_ready``.
+    """
+    cache = caches.of(resource)
+    started = datetime.now(UTC)
+
+    def migrated(live: dict[str, Any] | None) -> bool | None:
+        if live is None or is_migrated(live):
+            return True
+        _raise_if_permanent(live, trigger)
+        return None
+
+    try:
+        await heartbeating(cache.wait_for(name, namespace, migrated, wait.timeout.total_seconds()))
+    except TimeoutError:
+        live = cache.get(name, namespace)
+        fault = (live and _fault(live, trigger)) or "its controller has not let go of it"
+        raise _not_ready(resource, name, namespace, fault, started, live) from None
+
+
+def is_migrated(live: Mapping[str, Any]) -> bool:
+    """Whether the controller has let go of the object: deleting it harms nothing outside."""
+    operation = _operation(live)
+    asked = (live["metadata"].get("annotations") or {}).get(OPERATION)
+    return not asked and (operation.get("type"), operation.get("state")) == ("Migrate", "Succeeded")
 
 
 async def asked_at(seed: KubeClient, resource: Resource, name: str, namespace: str | None) -> str | None:
@@ -210,6 +274,20 @@ async def wait_extension_deleted(
         live = cache.get(name, namespace)
         fault = "it still exists" + (f": {text}" if live and (text := _error_text(live)) else "")
         raise _not_ready(resource, name, namespace, fault, started, live) from None
+
+
+def _manifest(wanted: ExtensionObject, annotations: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "apiVersion": wanted.resource.api_version,
+        "kind": wanted.resource.kind,
+        "metadata": {
+            "name": wanted.name,
+            **({"namespace": wanted.namespace} if wanted.namespace else {}),
+            "labels": dict(wanted.labels),
+            "annotations": dict(annotations),
+        },
+        "spec": dict(wanted.spec),
+    }
 
 
 def _operation(live: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,16 @@ The last three are the same for all kinds and are made from the rows of ``activi
 """
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from temporalio import activity
 
+from activities.errors import permanent
 from activities.kube.clusters import Clusters, ClusterView
+from activities.kube.errors import AlreadyExists
 from activities.seed import extension_kinds as kinds
 from activities.seed import extension_objects as extension
 from activities.seed.extension_kinds import Kind
@@ -20,10 +23,12 @@ from activities.seed.extension_objects import ExtensionObject, apply_extension
 from activities.seed.facts import inputs_digest
 from activities.seed.gateway import gateway_address
 from activities.seed.namespace import write_shoot_status
+from activities.seed.shoot_state import ShootStateView, read_shoot_state
 from api import resources
-from api.constants import SHOOT_TASKS, WORKER_POOL
-from api.names import backup_entry_name, internal_api_domain, node_agent_secret_name
-from api.operations import ShootTask, TaskResult, Wait
+from api.constants import GARDEN_NAMESPACE, SHOOT_TASKS, WORKER_POOL
+from api.errors import ErrorCode
+from api.names import backup_entry_name, internal_api_domain, node_agent_secret_name, source_backup_entry_name
+from api.operations import OperationType, ShootTask, TaskResult, Wait
 from api.registrations import Phase
 
 CLOUD_SECRET = "cloudprovider"
@@ -36,7 +41,7 @@ class ExtensionActivities:
     """One instance per gardenlet.
 
     Beside the activities that stand here it has those of each kind: ``wait_<kind>``, ``delete_<kind>`` and
-    ``wait_<kind>_deleted``.
+    ``wait_<kind>_deleted``, ``migrate_<kind>`` and ``wait_<kind>_migrated``.
     """
 
     def __init__(self, clusters: Clusters) -> None:
@@ -140,6 +145,33 @@ class ExtensionActivities:
         """Wait until the backups are gone, then remove the garden's BackupEntry."""
         await self._extensions.wait_deleted(kinds.BACKUP_ENTRY, task)
         await self._clusters.garden.delete(resources.CORE_BACKUP_ENTRY, backup_entry_name(task), task.shoot.namespace)
+        return TaskResult()
+
+    @activity.defn
+    async def migrate_backup_entry(self, task: ShootTask) -> TaskResult:
+        """Hand the backups over: the garden's entry names the destination, the seed lets go of its own.
+
+        Data stay. A second run finds what is left to do.
+        """
+        name = backup_entry_name(task)
+        patch = {"spec": {"seedName": task.destination}}
+        await self._clusters.garden.patch(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace, patch)
+        for step in (
+            self._extensions.migrate,
+            self._extensions.wait_migrated,
+            self._extensions.delete,
+            self._extensions.wait_deleted,
+        ):
+            await step(kinds.BACKUP_ENTRY, task)
+        return TaskResult(note=f"{name} belongs to {task.destination}")
+
+    @activity.defn
+    async def wait_source_backup_entry_deleted(self, task: ShootTask) -> TaskResult:
+        """Wait until the old bucket has nothing of the Shoot any more, then forget the way to it."""
+        await self._extensions.wait_deleted(kinds.SOURCE_BACKUP_ENTRY, task)
+        name = source_backup_entry_name(task)
+        await self._clusters.seed.delete(resources.SECRET, name, GARDEN_NAMESPACE)
+        await self._clusters.garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
         return TaskResult()
 
     # ControlPlane
@@ -351,9 +383,14 @@ class Extensions:
 
     def operations(self, kind: Kind) -> dict[str, Operation]:
         """Names of the tasks that are the same for all kinds, and what they do."""
+        migrating: dict[str, Operation] = {
+            f"migrate_{kind.task}": self.migrate,
+            f"wait_{kind.task}_migrated": self.wait_migrated,
+        }
         if kind.at_once:
-            return {f"delete_{kind.task}": self.delete_and_wait}
+            return {**migrating, f"delete_{kind.task}": self.delete_and_wait}
         made: dict[str, Operation] = {
+            **migrating,
             f"wait_{kind.task}": self.wait,
             f"delete_{kind.task}": self.delete,
             f"wait_{kind.task}_deleted": self.wait_deleted,
@@ -364,7 +401,14 @@ class Extensions:
         return made
 
     async def deploy(self, kind: Kind, task: ShootTask, wanted: Iterable[ExtensionObject]) -> None:
-        """Write the objects and ask their controllers to reconcile them, where something for them has changed."""
+        """Write the objects and ask their controllers to reconcile them, where something for them has changed.
+
+        In a restore, to go on from the state that another seed left.
+        """
+        if task.operation is OperationType.RESTORE:
+            state = await read_shoot_state(self._clusters, task) or ShootStateView()
+            await asyncio.gather(*(self._restore(task, state, each) for each in wanted))
+            return
         inputs = "" if kind.only_on_change else await self._inputs(task)
         asked_for = bool(kind.asked_by) and await self._asked_for(kind, task)
         await asyncio.gather(
@@ -423,10 +467,51 @@ class Extensions:
         await self._gone(kind, task, await kind.stale(self._clusters, task))
         return TaskResult()
 
+    async def migrate(self, kind: Kind, task: ShootTask) -> TaskResult:
+        """Have the controllers of all objects of this kind let go of them."""
+        names = await kind.there(self._clusters, task)
+        await asyncio.gather(
+            *(
+                extension.migrate_extension(self._clusters.seed, kind.resource, name, kind.place(task), task.trigger)
+                for name in names
+            )
+        )
+        return TaskResult(note=f"{len(names)} asked" if kind.existing else "")
+
+    async def wait_migrated(self, kind: Kind, task: ShootTask) -> TaskResult:
+        """Wait until their controllers have let go of all of them."""
+        await asyncio.gather(
+            *(
+                extension.wait_extension_migrated(
+                    self._clusters.seed_caches, kind.resource, name, kind.place(task), kind.wait, task.trigger
+                )
+                for name in await kind.there(self._clusters, task)
+            )
+        )
+        return TaskResult()
+
     async def delete_and_wait(self, kind: Kind, task: ShootTask) -> TaskResult:
         """Both in one task."""
         await self.delete(kind, task)
         return await self.wait_deleted(kind, task)
+
+    async def _restore(self, task: ShootTask, state: ShootStateView, wanted: ExtensionObject) -> None:
+        """With what its ShootState keeps of it; objects that its state refers to come first."""
+        kept = state.extension(wanted.resource.kind, wanted.name)
+        if wanted.resource == resources.WORKER and state.machine_state is not None:
+            if kept and kept.get("state"):
+                raise permanent(
+                    ErrorCode.CONFIGURATION_PROBLEM,
+                    f"ShootState {task.shoot} has machines twice: in Worker {wanted.name} and as machine-state; "
+                    "drop one of them",
+                )
+            kept = {**(kept or {}), "state": state.machine_state}
+        for reference in (kept or {}).get("resources") or ():
+            if (item := state.resource(reference["resourceRef"])) is not None:
+                metadata = {**item["metadata"], "namespace": task.technical_id}
+                with contextlib.suppress(AlreadyExists):
+                    await self._clusters.seed.create({**item, "metadata": metadata})
+        await extension.restore_extension(self._clusters.seed, wanted, task.trigger, kept)
 
     async def _ready(self, kind: Kind, task: ShootTask, name: str, wait: Wait) -> dict[str, Any]:
         # Whichever operation wrote it last is waited for.

@@ -23,11 +23,12 @@ from activities.secrets.configs import (
 )
 from activities.secrets.manager import SecretsManager, Which
 from activities.secrets.rotation import Rotation
+from activities.seed.shoot_state import read_shoot_state
 from activities.shoot.rotation import KEY_POPULATED
 from api import constants
 from api.model import ApiModel
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
-from api.resources import CLUSTER, CONFIG_MAP, DEPLOYMENT, INTERNAL_SECRET, SECRET, SHOOT, SHOOT_STATE
+from api.resources import CLUSTER, CONFIG_MAP, DEPLOYMENT, INTERNAL_SECRET, SECRET, SHOOT
 
 MANAGER = "gardenlet"
 
@@ -147,8 +148,8 @@ class SecretActivities:
 
     async def _restore(self, task: ShootTask) -> None:
         """Put back the Secrets of the ShootState; what exists stays as it is."""
-        state = await self._clusters.garden.find(SHOOT_STATE, task.shoot.name, task.shoot.namespace)
-        items = [item for item in _at(state or {}, "spec").get("gardener") or () if item["type"] == "secret"]
+        state = await read_shoot_state(self._clusters, task)
+        items = state.secrets if state else ()
 
         async def put_back(item: Mapping[str, Any]) -> None:
             secret = {

@@ -5,6 +5,7 @@ from temporalio import activity
 from activities.kube.clusters import Clusters
 from api import resources
 from api.flows import Survey
+from api.names import backup_entry_name
 from api.operations import ShootTask
 
 
@@ -16,7 +17,7 @@ class SurveyActivities:
 
     @activity.defn
     async def survey(self, task: ShootTask) -> Survey:
-        """Look, and change nothing: decides which tasks a deletion has."""
+        """Look, and change nothing: decides which tasks a deletion or migration has."""
         seed, namespace = self._clusters.seed, task.technical_id
         frame = await seed.find(resources.NAMESPACE, namespace)
         if (
@@ -30,6 +31,9 @@ class SurveyActivities:
         infrastructure = await seed.find(resources.INFRASTRUCTURE, task.shoot.name, namespace)
         control_plane = await seed.find(resources.CONTROL_PLANE, task.shoot.name, namespace)
         shoot = (await self._clusters.cluster(namespace)).shoot
+        entry = await self._clusters.garden.find(
+            resources.CORE_BACKUP_ENTRY, backup_entry_name(task), task.shoot.namespace
+        )
         workerless = not shoot["spec"]["provider"].get("workers")
         return Survey(
             namespace=True,
@@ -38,4 +42,6 @@ class SurveyActivities:
             and "deletionTimestamp" not in control_plane["metadata"]
             and bool((infrastructure or {}).get("status", {}).get("providerStatus")),
             controller_manager=manager is not None,
+            api_server=api_server is not None,
+            backups=entry is not None and entry["spec"].get("seedName") == task.seed,
         )

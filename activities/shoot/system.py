@@ -19,7 +19,7 @@ from activities.heartbeat import heartbeating
 from activities.kube.client import KubeClient
 from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import ApiError
-from activities.secrets.configs import Certificate, SignedBy, Usage
+from activities.secrets.configs import ShootCertificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.secrets.rotation import Rotation
 from activities.seed import rollout
@@ -106,10 +106,8 @@ class ShootSystemActivities:
     async def deploy_apiserver_proxy(self, task: ShootTask) -> TaskResult:
         """Run on each node what leads pods to their API server."""
         view = await self._clusters.cluster(task.technical_id)
-        service = await self._clusters.seed.get(resources.SERVICE, "kube-apiserver", task.technical_id)
         wanted = apiserver_proxy.ApiServerProxy(
             control_plane=task.technical_id,
-            advertise_address=service["spec"]["clusterIP"],
             gateway_host=ApiNames.of(view).internal,
         )
         await self._hand_over(task, "shoot-core-apiserver-proxy", apiserver_proxy.objects(wanted))
@@ -129,7 +127,7 @@ class ShootSystemActivities:
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
         certificate = await secrets.generate(
-            Certificate(
+            ShootCertificate(
                 name=metrics_server.NAME,
                 common_name=metrics_server.NAME,
                 usage=Usage.SERVER,
@@ -157,7 +155,9 @@ class ShootSystemActivities:
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
         certificate = await secrets.generate(
-            Certificate(name="vpn-shoot-client", common_name="vpn-shoot-client", usage=Usage.CLIENT, signer="ca-vpn")
+            ShootCertificate(
+                name="vpn-shoot-client", common_name="vpn-shoot-client", usage=Usage.CLIENT, signer="ca-vpn"
+            )
         )
         wanted = vpn_shoot.VpnShoot(
             control_plane=task.technical_id,

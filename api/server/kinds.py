@@ -11,8 +11,10 @@ from typing import Any
 
 from api import resources
 from api.constants import (
+    CONTROL_PLANE_MIGRATION,
     CORE,
     FINALIZER,
+    MIGRATION_BAD_CASE,
     PROJECT_NAME,
     REPAIR_VERB,
     SECURITY,
@@ -34,6 +36,7 @@ from api.meta import KubeObject
 from api.resources import Resource
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.server.review import Garden, Object, Refusal, Review, refuse_forbidden, refuse_invalid
+from api.validation.binding import check_move, check_while_moving, is_moving
 from api.validation.field import Faults, Path
 from api.validation.garden import (
     check_cloud_profile,
@@ -82,6 +85,9 @@ async def mutate_shoot(review: Review, garden: Garden) -> Object:
 async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
         refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
+        doomed = review.old or {}
+        if "spec" in doomed and is_moving(Shoot.of(doomed)):
+            raise Refusal.forbidden(review, f"its control plane moves to {doomed['spec']['seedName']}: wait for that")
         return []
     shoot, old = review.models(Shoot)
     refuse_invalid(review, check_operations(shoot, old))
@@ -91,10 +97,13 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     if shoot.metadata.annotations.get(SHOOT_EXPIRATION_TIMESTAMP):
         allowed = lifetime(await _quotas_of(shoot, garden))
         refuse_forbidden(review, check_expiration(shoot, old, allowed, datetime.now(UTC)))
+    await _check_bad_case(review, shoot, old, garden)
     if not review.spec_changed:
         return []
     if review.deleting:
         raise Refusal.forbidden(review, "spec: the Shoot is being deleted, its spec cannot be changed")
+    if old is not None and is_moving(old):
+        await _check_move_undisturbed(review, shoot, old, garden)
     project = await _project_of(review.namespace, garden)
     refuse_invalid(review, check_shoot(shoot, old, project.metadata.name if project else None))
     await _check_seed_choice(review, shoot, old, garden)
@@ -123,6 +132,36 @@ async def _check_seed_choice(review: Review, shoot: Shoot, old: Shoot | None, ga
         raise Refusal.forbidden(
             review, f"spec.seedName: user {review.user.name} may not update shoots/binding; the scheduler chooses seeds"
         )
+    if old is not None and before is not None and not is_moving(old):
+        source, destination = await _seed(before, garden), await _seed(shoot.spec.seed_name, garden)
+        refuse_forbidden(review, check_move(shoot, old, source, destination))
+
+
+async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """Who says that a seed is lost has to know: if it still serves, two seeds would serve one cluster."""
+    said = shoot.metadata.annotations.get(CONTROL_PLANE_MIGRATION)
+    if said is None or (old is not None and old.metadata.annotations.get(CONTROL_PLANE_MIGRATION) == said):
+        return
+    text = f"metadata.annotations[{CONTROL_PLANE_MIGRATION}]"
+    if said != MIGRATION_BAD_CASE:
+        raise Refusal.forbidden(review, f"{text}: must be {MIGRATION_BAD_CASE}")
+    home = shoot.status.seed_name if shoot.status else None
+    if not home or home == shoot.spec.seed_name:
+        raise Refusal.forbidden(review, f"{text}: the control plane does not move; name another seed in spec.seedName")
+    if not await garden.allowed(review.user, "update", _BINDING, review.namespace, review.name):
+        raise Refusal.forbidden(review, f"{text}: user {review.user.name} may not update shoots/binding")
+
+
+async def _check_move_undisturbed(review: Review, shoot: Shoot, old: Shoot, garden: Garden) -> None:
+    """While its control plane moves a Shoot stays as it is; turning round is possible up to a point."""
+    status = old.status
+    name = f"{status.technical_id}--{status.uid}" if status else ""
+    # The destination's way to the source's bucket is what its preparation begins with.
+    entry = await garden.find(resources.CORE_BACKUP_ENTRY, f"source-{name}", review.namespace) or await garden.find(
+        resources.CORE_BACKUP_ENTRY, name, review.namespace
+    )
+    backups_at = ((entry or {}).get("spec") or {}).get("seedName")
+    refuse_forbidden(review, check_while_moving(shoot, old, backups_at))
 
 
 async def _world(shoot: Shoot, project: Project | None, garden: Garden) -> World:

@@ -144,9 +144,8 @@ def _check_changes(spec: ShootSpec, old: ShootSpec, faults: Faults) -> None:
     faults.fixed(SPEC / "provider" / "type", old.provider.type, spec.provider.type)
     if bool(spec.provider.workers) != bool(old.provider.workers):
         faults.forbidden(SPEC / "provider" / "workers", "a Shoot cannot switch between with and without workers")
-    if old.seed_name and spec.seed_name != old.seed_name:
-        detail = "cannot be unset" if not spec.seed_name else "this version does not move control planes between seeds"
-        faults.forbidden(SPEC / "seedName", detail)
+    if old.seed_name and not spec.seed_name:
+        faults.forbidden(SPEC / "seedName", "cannot be unset")
     if old.credentials_binding_name and not spec.credentials_binding_name:
         faults.forbidden(SPEC / "credentialsBindingName", "cannot be unset")
     if old.dns and old.dns.domain and old.seed_name:

@@ -12,13 +12,14 @@ from api.flows import FlowInput, ShootFacts, Survey
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.workflows.decision_tables import TABLES
 from workflows.flow import Flow
-from workflows.shoot import delete, force_delete, reconcile
+from workflows.shoot import delete, force_delete, migrate, reconcile
 from workflows.shoot.delete import delete_flow
 from workflows.shoot.force_delete import force_delete_flow
+from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
 HERE = Path(__file__).parent
-THERE = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True)
+THERE = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True)
 
 
 def _input(facts: ShootFacts, operation: OperationType) -> FlowInput:
@@ -37,6 +38,14 @@ def _delete(survey: Survey = THERE, **facts: bool) -> Flow:
 
 def _force_delete(**facts: bool) -> Flow:
     return force_delete_flow(_input(ShootFacts(**facts), OperationType.DELETE))
+
+
+def _migrate(survey: Survey = THERE, **facts: bool) -> Flow:
+    return migrate_flow(_input(ShootFacts(**facts), OperationType.MIGRATE), survey)
+
+
+def _restore(**facts: bool) -> Flow:
+    return reconcile_flow(_input(ShootFacts(**facts), OperationType.RESTORE))
 
 
 def _without(**missing: bool) -> Flow:
@@ -114,6 +123,23 @@ def pages() -> dict[str, str]:
             force_delete.__doc__ or "",
             _force_delete(),
             {"workerless": _force_delete(workerless=True)},
+        ),
+        "migrate.md": _page(
+            "Migrate a Shoot's control plane to another seed",
+            migrate.__doc__ or "",
+            _migrate(),
+            {
+                "workerless": _migrate(workerless=True),
+                "no namespace": _migrate(THERE.model_copy(update={"namespace": False})),
+                "no API server": _migrate(THERE.model_copy(update={"api_server": False})),
+                "the backups are handed over": _migrate(THERE.model_copy(update={"backups": False})),
+            },
+        ),
+        "restore.md": _page(
+            "Restore a Shoot's control plane from another seed",
+            reconcile.__doc__ or "",
+            _restore(),
+            {"workerless": _restore(workerless=True)},
         ),
     }
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from temporalio import activity
@@ -19,12 +20,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from api.flows import ShootFacts, Survey
-from api.operations import GARDEN_QUEUE, SeedTask, TaskResult, seed_queue
+from api.flows import LastOperation, ShootFacts, Survey
+from api.operations import GARDEN_QUEUE, OperationType, SeedTask, TaskResult, seed_queue
 from api.rotation import CompleteRotation, Kind, Phase, User
 from api.schedules import ScheduledShoot
 from tests.workflow.conftest import TEMPORAL
-from tests.workflow.world import SHOOT, World
+from tests.workflow.world import DESTINATION, SEED, SHOOT, VERSION, World
 from workflows import visibility
 from workflows.seed import ReconcileSeed, seed_workflow_id
 from workflows.shoot.hibernation import SwitchHibernation
@@ -111,9 +112,23 @@ async def scheduled(world: World) -> None:
         await world.client.execute_workflow(run, request, id=id_, task_queue=GARDEN_QUEUE)
 
 
+async def moved(world: World) -> None:
+    """A move whose last snapshot fails at first."""
+    succeeded = LastOperation(type=OperationType.RECONCILE, state="Succeeded", updated=datetime.now(UTC))
+    world.change(generation=2, observed_generation=1, gardener_version=VERSION, uid_recorded=True, status_seed=SEED,
+                 spec_seed=DESTINATION, last_operation=succeeded)  # fmt: skip
+    world.fail_always("snapshot_etcd", "ERR_CONFIGURATION_PROBLEM", "the bucket is gone")
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 1, seconds=90)
+    world.mend("snapshot_etcd")
+    world.change(operations=("retry",))
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 3, seconds=90)
+
+
 SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
     each.__name__: each
-    for each in (created, failed_and_resumed, deleted, deleted_whole, force_deleted, rotated, scheduled)
+    for each in (created, failed_and_resumed, deleted, deleted_whole, force_deleted, rotated, scheduled, moved)
 }
 
 

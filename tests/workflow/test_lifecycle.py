@@ -5,7 +5,7 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from api.flows import Survey
 from api.operations import OperationType
-from tests.workflow.world import World, operation
+from tests.workflow.world import DESTINATION, SEED, World, operation
 from workflows.shoot.lifecycle import OperationRequest, ShootLifecycle, lifecycle_id
 
 RETRY = OperationRequest(operation="retry", by="tester", reason="mended")
@@ -260,3 +260,57 @@ async def test_a_reconcile_annotation_starts_a_reconciliation(world: World) -> N
     assert world.finished[0].task.operation is OperationType.RECONCILE
     assert world.view is not None
     assert world.view.operations == ()
+
+
+async def test_a_moved_control_plane_is_taken_down_in_one_seed_and_then_put_up_in_the_other(world: World) -> None:
+    world.change(status_seed=SEED, observed_generation=1, uid_recorded=True, gardener_version="v0", generation=2,
+                 spec_seed=DESTINATION, last_operation=operation(OperationType.RECONCILE, "Succeeded"))  # fmt: skip
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 2)
+
+    assert [(each.task.operation, each.task.seed, each.state) for each in world.finished] == [
+        (OperationType.MIGRATE, SEED, "Succeeded"),
+        (OperationType.RESTORE, DESTINATION, "Succeeded"),
+    ]
+    order = [
+        world.log.index(task)
+        for task in ("persist_shootstate", "snapshot_etcd", "copy_etcd_backups", "migrate_backup_entry")
+    ]
+    assert order == sorted(order)
+    first_there = next(at for at, task in enumerate(world.tasks) if task.seed == DESTINATION)
+    assert first_there >= order[0] - 2, "the destination begins once it can know what the source knows"
+
+
+async def test_a_move_that_fails_goes_on_where_it_failed(world: World) -> None:
+    world.change(status_seed=SEED, observed_generation=1, uid_recorded=True, gardener_version="v0", generation=2,
+                 spec_seed=DESTINATION, last_operation=operation(OperationType.RECONCILE, "Succeeded"))  # fmt: skip
+    world.fail_always("snapshot_etcd", "ERR_CONFIGURATION_PROBLEM")
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 1)
+    assert world.finished[0].state == "Failed"
+    assert world.ran("delete_etcds") == 0, "without the final snapshot nothing may go"
+
+    world.mend("snapshot_etcd")
+    world.change(operations=("retry",))
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 3)
+    assert world.finished[2].task.operation is OperationType.RESTORE
+    assert world.ran("persist_shootstate") == 1
+
+
+async def test_a_move_out_of_a_lost_seed_does_not_wait_for_it(world: World) -> None:
+    world.change(status_seed=SEED, observed_generation=1, uid_recorded=True, gardener_version="v0", generation=2,
+                 spec_seed=DESTINATION, last_operation=operation(OperationType.RECONCILE, "Succeeded"))  # fmt: skip
+    gate = world.hold("wait_etcds")
+    await world.wake()
+    await world.until(lambda: world.ran("wait_etcds") == 1)
+    world.change(source_lost=True)
+    world.mend("wait_etcds")
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 1)
+    gate.set()
+
+    assert world.finished[0].task.operation is OperationType.RESTORE
+    assert world.finished[0].task.seed == DESTINATION
+    assert world.ran("abandon_source") == 1
+    assert world.ran("snapshot_etcd") == 0

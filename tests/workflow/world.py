@@ -43,6 +43,7 @@ from workflows.shoot.lifecycle import LifecycleInput, LifecycleProgress, ShootLi
 
 SHOOT = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
 SEED = "seed-1"
+DESTINATION = "seed-2"
 VERSION = "v0"
 Behaviour = Callable[[], Awaitable[None]]
 
@@ -57,7 +58,9 @@ class World:
         self.shoot = SHOOT.model_copy(update={"uid": uid})
         self.view: ShootView | None = ShootView(generation=1, spec_seed=seed, our_version=VERSION)
         self.facts = ShootFacts(credentials="1")
-        self.survey_result = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True)
+        self.survey_result = Survey(
+            namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True
+        )
         self.log: list[str] = []
         self.triggers: dict[str, list[str]] = defaultdict(list)
         self.finished: list[FinishOperation] = []
@@ -84,6 +87,7 @@ class World:
                 activities=[
                     self.look_at_shoot,
                     self.await_earlier_operations,
+                    self.abandon_source,
                     self.start_operation,
                     self.finish_operation,
                     self.refuse_operation,
@@ -99,13 +103,14 @@ class World:
                 ],
             )
         )
-        await self._stack.enter_async_context(
-            Worker(
-                self.client,
-                task_queue=seed_queue(SEED),
-                activities=[self.survey, self.rotation.find_users_of_old_credentials, self.anything],
+        for seed in (SEED, DESTINATION):
+            await self._stack.enter_async_context(
+                Worker(
+                    self.client,
+                    task_queue=seed_queue(seed),
+                    activities=[self.survey, self.rotation.find_users_of_old_credentials, self.anything],
+                )
             )
-        )
         return self
 
     async def __aexit__(
@@ -205,6 +210,16 @@ class World:
         return self.view
 
     @activity.defn
+    async def abandon_source(self, shoot: ShootRef) -> None:
+        self.log.append("abandon_source")
+        assert self.view is not None
+        self.change(
+            status_seed=self.view.spec_seed,
+            source_lost=False,
+            last_operation=LastOperation(type=OperationType.MIGRATE, state="Aborted", updated=datetime.now(UTC)),
+        )
+
+    @activity.defn
     async def await_earlier_operations(self, shoot: ShootRef) -> None:
         self.log.append("await_earlier_operations")
 
@@ -214,20 +229,22 @@ class World:
         now = datetime.now(UTC)
         self.log.append(f"start {request.operation} {request.attempt}")
         left = tuple(each for each in self.view.operations if each not in request.consume)
+        seed = self.view.status_seed or self.view.spec_seed or self.seed
         self.change(
             observed_generation=self.view.generation,
             gardener_version=VERSION,
             uid_recorded=True,
-            status_seed=self.seed,
+            status_seed=seed,
             operations=left,
             last_operation=LastOperation(type=request.operation, state="Processing", updated=now),
         )
         task = ShootTask(
             shoot=self.shoot,
             technical_id="shoot--local--demo",
-            seed=self.seed,
+            seed=seed,
             generation=self.view.generation,
             operation=request.operation,
+            destination=(self.view.spec_seed or "") if request.operation is OperationType.MIGRATE else "",
             trigger=f"trigger-{self.view.generation}-{request.attempt}",
         )
         return StartedOperation(task=task, facts=self.facts, started=now, retry_cycle_start=now)
@@ -236,6 +253,8 @@ class World:
     async def finish_operation(self, request: FinishOperation) -> None:
         self.finished.append(request)
         self.log.append(f"{request.task.operation} {request.state}")
+        if request.task.operation is OperationType.MIGRATE and request.state == "Succeeded" and self.view:
+            self.change(status_seed=self.view.spec_seed)
         self.change(
             last_operation=LastOperation(type=request.task.operation, state=request.state, updated=datetime.now(UTC))
         )

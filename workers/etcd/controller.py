@@ -5,20 +5,18 @@ follows the pods at any time. Everything it knows is in the cluster, so it may b
 """
 
 import asyncio
-import base64
 import contextlib
 import copy
 import logging
 import ssl
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from activities.etcd.client import EtcdClient, EtcdError, client_tls
+from activities.etcd.access import tls_of
+from activities.etcd.client import EtcdClient, EtcdError
 from activities.kube.cache import Caches, Key, key_of
 from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.controller import Controller, Requeue
@@ -30,7 +28,6 @@ from api.resources import (
     PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_DISRUPTION_BUDGET,
-    SECRET,
     SERVICE,
     STATEFUL_SET,
 )
@@ -172,7 +169,7 @@ class EtcdController:
         if not asked and not check_backup:
             return None
         try:
-            tls = await self._tls(etcd)
+            tls = await tls_of(self._client, etcd)
         except (NotFound, KeyError, ValueError, ssl.SSLError) as error:
             log.warning("%s: client certificate can't be used: %s", key, type(error).__name__)
             return Requeue(_CHECK_SECONDS)
@@ -324,20 +321,6 @@ class EtcdController:
                 faults.append(fault)
         fault = next(filter(None, faults), "")
         return _condition("BackupReady", not fault, "BackupFailing" if fault else "BackupSucceeded", fault)
-
-    async def _tls(self, etcd: Object) -> ssl.SSLContext:
-        """Client TLS from the Secrets that the spec names."""
-        namespace, tls = etcd["metadata"]["namespace"], etcd["spec"]["etcd"]["clientUrlTls"]
-        ca, client = await asyncio.gather(
-            self._client.get(SECRET, tls["tlsCASecretRef"]["name"], namespace),
-            self._client.get(SECRET, tls["clientTLSSecretRef"]["name"], namespace),
-        )
-        bundle = base64.b64decode(ca["data"][tls["tlsCASecretRef"].get("dataKey", "bundle.crt")])
-        with tempfile.TemporaryDirectory() as directory:  # mode 0700; Python's ssl takes files only
-            files = [Path(directory, name) for name in ("tls.crt", "tls.key")]
-            for file in files:
-                file.write_bytes(base64.b64decode(client["data"][file.name]))
-            return client_tls(bundle, str(files[0]), str(files[1]))
 
     # Deleting
 

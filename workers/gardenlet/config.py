@@ -56,6 +56,11 @@ class WatchdogConfig(ApiModel):
     """So many probes in a row have to tell the same."""
 
 
+class ShootStateConfig(ApiModel):
+    sync_period: timedelta = timedelta(hours=6)
+    """What another seed would need is kept in the garden this often, and when it changes. Source: spec/flows.md 7."""
+
+
 class VpnConfig(ApiModel):
     network: str = "192.168.123.0/24"
     """Range of the tunnels; must not meet any network of a shoot or seed."""
@@ -78,6 +83,7 @@ class GardenletConfig(ApiModel):
     shoot_care: ShootCareConfig = ShootCareConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
     tracing: TracingConfig | None = None
+    shoot_state: ShootStateConfig = ShootStateConfig()
     vpn: VpnConfig = VpnConfig()
     secrets: SecretsConfig = SecretsConfig()
     max_concurrent_activities: int = 200

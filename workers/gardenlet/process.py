@@ -8,13 +8,16 @@ from temporalio.worker import Worker
 
 from activities.kube.clusters import Clusters
 from activities.secrets.manager import SecretsManager
+from activities.secrets.sealing import Sealing
 from api.operations import seed_queue
 from workers import registry
-from workers.codec import data_converter
+from workers.codec import data_converter, read_key_file
 from workers.etcd.controller import EtcdController
+from workers.etcd.copy_backups import CopyBackupsController
 from workers.gardenlet.care import CareController, Watchdog
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.seed import SeedController
+from workers.gardenlet.shoot_states import ShootStateController
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
 from workers.leader import run_as_leader
@@ -31,7 +34,10 @@ async def run(config_path: str) -> None:
     SecretsManager.key_algorithm = config.secrets.key_algorithm
     seed_name = config.seed_config.metadata["name"]
     clusters = Clusters.connect(
-        config.garden_client_connection.kubeconfig, config.seed_client_connection.kubeconfig, seed_name
+        config.garden_client_connection.kubeconfig,
+        config.seed_client_connection.kubeconfig,
+        seed_name,
+        Sealing(read_key_file(config.temporal.codec_key_file)),
     )
     temporal = await Client.connect(
         config.temporal.address,
@@ -60,8 +66,10 @@ async def run(config_path: str) -> None:
                 "gardenlet",
                 SeedController(clusters, temporal, config.seed_config, config.identity).run(),
                 EtcdController(clusters.seed, clusters.seed_caches).run(),
+                CopyBackupsController(clusters.seed, clusters.seed_caches).run(),
                 CareController(clusters, config.shoot_care).run(),
                 Watchdog(clusters, config.watchdog).run(),
+                ShootStateController(clusters, config.shoot_state.sync_period).run(),
             ),
         )
     finally:

@@ -9,14 +9,14 @@ from activities.kube.cache import Caches, Key
 from activities.kube.client import KubeClient, Object, Objects, WatchEvent
 from activities.kube.controller import Controller, Requeue
 from activities.kube.errors import AlreadyExists, Conflict
+from activities.provider_local.machines import owner_reference
+from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE_DEPLOYMENT, MACHINE_SET
 from workers.machine_controller_manager.objects import (
-    FINALIZER,
     hold,
     is_deleting,
     now,
     owner_name,
-    owner_reference,
     owner_uid,
     release,
     replacing,
@@ -140,7 +140,7 @@ def new_set(found: Mapping[str, Any], replicas: int) -> Object:
             "namespace": found["metadata"]["namespace"],
             "labels": labels,
             "ownerReferences": [owner_reference(found)],
-            "finalizers": [FINALIZER],
+            "finalizers": [FINALIZER_MACHINE_CONTROLLER_MANAGER],
         },
         "spec": {
             "replicas": replicas,

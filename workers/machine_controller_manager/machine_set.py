@@ -8,13 +8,13 @@ from activities.kube.cache import Caches, Key
 from activities.kube.client import KubeClient, Object, Objects, WatchEvent
 from activities.kube.controller import Controller, Requeue
 from activities.kube.errors import AlreadyExists, Conflict
+from activities.provider_local.machines import owner_reference
+from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_SET
 from workers.machine_controller_manager.objects import (
-    FINALIZER,
     hold,
     is_deleting,
     owner_name,
-    owner_reference,
     owner_uid,
     phase_of,
     release,
@@ -129,7 +129,7 @@ def new_machine(found: Mapping[str, Any], name: str) -> Object:
             "labels": {**((template.get("metadata") or {}).get("labels") or {}), NODE_LABEL: name},
             "annotations": dict((template.get("metadata") or {}).get("annotations") or {}),
             "ownerReferences": [owner_reference(found)],
-            "finalizers": [FINALIZER],
+            "finalizers": [FINALIZER_MACHINE_CONTROLLER_MANAGER],
         },
         "spec": template["spec"],
     }

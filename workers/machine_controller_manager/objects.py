@@ -6,9 +6,8 @@ from typing import Any
 
 from activities.kube.client import KubeClient, Object
 from activities.kube.errors import NotFound
+from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import Resource
-
-FINALIZER = "machine.sapcloud.io/machine-controller-manager"
 
 
 def now() -> str:
@@ -61,33 +60,23 @@ def owner_name(found: Mapping[str, Any], kind: str) -> str | None:
     return None
 
 
-def owner_reference(owner: Mapping[str, Any]) -> dict[str, Any]:
-    """Reference to a controlling owner, which must not go before what it owns."""
-    return {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-
-
 async def hold(client: KubeClient, resource: Resource, found: Object) -> Object:
     """Put our finalizer on an object, before anything is made for it. Raises Conflict if it has changed."""
     finalizers = list(found["metadata"].get("finalizers") or [])
-    if FINALIZER in finalizers:
+    if FINALIZER_MACHINE_CONTROLLER_MANAGER in finalizers:
         return found
-    return await _set_finalizers(client, resource, found, [*finalizers, FINALIZER])
+    return await _set_finalizers(client, resource, found, [*finalizers, FINALIZER_MACHINE_CONTROLLER_MANAGER])
 
 
 async def release(client: KubeClient, resource: Resource, found: Object) -> None:
     """Take our finalizer off. Raises Conflict if the object has changed."""
     finalizers = list(found["metadata"].get("finalizers") or [])
-    if FINALIZER not in finalizers:
+    if FINALIZER_MACHINE_CONTROLLER_MANAGER not in finalizers:
         return
     try:
-        await _set_finalizers(client, resource, found, [each for each in finalizers if each != FINALIZER])
+        await _set_finalizers(
+            client, resource, found, [each for each in finalizers if each != FINALIZER_MACHINE_CONTROLLER_MANAGER]
+        )
     except NotFound:
         return
 

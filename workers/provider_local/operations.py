@@ -13,7 +13,7 @@ from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.operations import ExtensionTask
 from api import constants
 from api.resources import INFRASTRUCTURE, WORKER
-from workflows.provider_local import DeleteInfrastructure, DeleteWorker, ReconcileWorker
+from workflows.provider_local import DeleteInfrastructure, DeleteWorker, ReconcileWorker, RestoreWorker
 from workflows.provider_local.options import queue
 
 
@@ -26,7 +26,7 @@ class Operations:
 
     async def run(
         self,
-        workflow: type[DeleteInfrastructure] | type[DeleteWorker] | type[ReconcileWorker],
+        workflow: type[DeleteInfrastructure] | type[DeleteWorker] | type[ReconcileWorker] | type[RestoreWorker],
         extension: Extension,
         verb: str,
     ) -> None:
@@ -79,6 +79,10 @@ class WorkerActuator(Actuator):
 
     async def delete(self, extension: Extension) -> None:
         await self._operations.run(DeleteWorker, extension, "delete")
+
+    async def restore(self, extension: Extension) -> dict[str, Any]:
+        await self._operations.run(RestoreWorker, extension, "restore")
+        return {"state": None}  # it is in the machine objects again
 
 
 class InfrastructureOperations(InfrastructureActuator):

@@ -40,6 +40,25 @@ class ReconcileWorker:
 
 
 @workflow.defn
+class RestoreWorker:
+    """write the machine objects of another seed -> write what belongs to them.
+
+    Whoever looks after machines comes later, and finds them all: nothing is waited for here.
+    """
+
+    @workflow.run
+    async def run(self, task: ExtensionTask) -> None:
+        _enter(task, "restoring machine objects")
+        await workflow.execute_activity_method(
+            ProviderLocalActivities.restore_machines, task, **options.step("Restore machine objects")
+        )
+        await workflow.execute_activity_method(
+            ProviderLocalActivities.deploy_machines, task, **options.step("Deploy machines")
+        )
+        _enter(task, "done")
+
+
+@workflow.defn
 class DeleteWorker:
     """delete -> wait until the cloud has let all machines go."""
 

@@ -5,12 +5,14 @@ from workflows.shoot.force_delete import ForceDeleteShoot
 from workflows.shoot.hibernation import SwitchHibernation
 from workflows.shoot.lifecycle import ShootLifecycle
 from workflows.shoot.maintenance import MaintainShoot
+from workflows.shoot.migrate import MigrateShoot
 from workflows.shoot.reconcile import ReconcileShoot
 from workflows.shoot.rotate import ROTATIONS
 
 WORKFLOWS: list[type] = [
     ShootLifecycle,
     ReconcileShoot,
+    MigrateShoot,
     DeleteShoot,
     ForceDeleteShoot,
     SwitchHibernation,

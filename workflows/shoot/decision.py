@@ -48,13 +48,6 @@ class FlowKind(StrEnum):
     FORCE_DELETE = "force-delete"
 
 
-NOT_OFFERED = {
-    FlowKind.MIGRATE: "moving a control plane to another seed",
-    FlowKind.RESTORE: "restoring a control plane in another seed",
-}
-"""What this version does not do, as people call it."""
-
-
 class Effect(StrEnum):
     """What a value of the annotation ``gardener.cloud/operation`` asks for. Source: spec/flows.md 1.2."""
 
@@ -120,6 +113,11 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Abandon:
+    """The seed that the control plane leaves is lost: the destination acts from now on."""
+
+
+@dataclass(frozen=True)
 class Rest:
     """Do nothing until woken, or for this long."""
 
@@ -141,7 +139,7 @@ class Reject:
     reason: str
 
 
-Decision = Run | Release | Rest | Reject
+Decision = Run | Release | Abandon | Rest | Reject
 
 
 def operation_type(view: ShootView) -> OperationType:
@@ -157,24 +155,21 @@ def operation_type(view: ShootView) -> OperationType:
         return OperationType.RESTORE
     if last.type is OperationType.CREATE and last.state != "Succeeded":
         return OperationType.CREATE
-    if last.type is OperationType.MIGRATE:
-        return OperationType.MIGRATE
-    if last.type is OperationType.RESTORE and last.state != "Succeeded":
+    if last.type is OperationType.MIGRATE or (last.type is OperationType.RESTORE and last.state != "Succeeded"):
+        # Row 8, too: a control plane that was half taken down is put together again, not just reconciled.
         return OperationType.RESTORE
     return OperationType.RECONCILE
 
 
 def flow_kind(view: ShootView, operation: OperationType) -> FlowKind:
-    """The column "Flow" of the table in spec/flows.md 1.1; what migrates back (row 8) is restored there, too."""
-    last = view.last_operation
+    """The column "Flow" of the table in spec/flows.md 1.1."""
     match operation:
         case OperationType.DELETE:
             return FlowKind.FORCE_DELETE if view.force_delete else FlowKind.DELETE
         case OperationType.RESTORE:
             return FlowKind.RESTORE
         case OperationType.MIGRATE:
-            returned = view.spec_seed == view.status_seed and last is not None
-            return FlowKind.RESTORE if returned else FlowKind.MIGRATE
+            return FlowKind.MIGRATE
     return FlowKind.RECONCILE
 
 
@@ -193,6 +188,8 @@ def decide(view: ShootView, memory: Memory, now: datetime, random: Random) -> De
         return rejected
     operation = operation_type(view)
     flow = flow_kind(view, operation)
+    if flow is FlowKind.MIGRATE and view.source_lost and not view.migration_fault:
+        return Abandon()
     if memory.paused is not None:
         return Rest(f"{memory.paused}; it goes on once somebody resumes it")
     if (put_off := _put_off(view, memory, operation, flow, seed, now)) is not None:
@@ -249,8 +246,6 @@ def _put_off(
             return Rest("the cloud limits the rate of requests; it is tried again", until=left, consume=ineffective)
     if view.ignored:
         return Rest("the Shoot is to be ignored", state=pending)
-    if flow in NOT_OFFERED:
-        return Rest(f"{NOT_OFFERED[flow]} is not offered by this version", state=pending)
     return None
 
 
@@ -339,6 +334,8 @@ def overtakes(view: ShootView | None, generation: int, flow: FlowKind) -> bool:
     if view.deleting:
         deletion = flow_kind(view, OperationType.DELETE)
         return flow is not deletion and flow is not FlowKind.FORCE_DELETE
+    if flow is FlowKind.MIGRATE and view.source_lost:
+        return True
     return view.generation > generation and _is_not_confined(view)
 
 

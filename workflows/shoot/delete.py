@@ -126,6 +126,7 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
         **wait(minutes=10))  # fmt: skip
     add("delete_namespace", after=["delete_internal_dns", "delete_references", "wait_etcds_deleted"])
     add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
+    add("delete_shootstate", after=["delete_namespace"])
     add("delete_cluster", after=EVERYTHING)
     return flow
 

@@ -49,6 +49,7 @@ def force_delete_flow(request: FlowInput) -> Flow:
     add("force_delete_configmaps_and_secrets", after=["wait_etcds_deleted", "wait_backup_entry_deleted"])
     add("delete_namespace", after=["force_delete_configmaps_and_secrets"])
     add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
+    add("delete_shootstate", after=["delete_namespace"])
     return flow
 
 

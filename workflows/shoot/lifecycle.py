@@ -42,9 +42,10 @@ with workflow.unsafe.imports_passed_through():
     from workflows import options, visibility
     from workflows.flow import Flow, failed_outcome
     from workflows.shoot import decision
-    from workflows.shoot.decision import Decision, FlowKind, Memory, Reject, Release, Rest, Run
+    from workflows.shoot.decision import Abandon, Decision, FlowKind, Memory, Reject, Release, Rest, Run
     from workflows.shoot.delete import DeleteShoot, delete_flow
     from workflows.shoot.force_delete import ForceDeleteShoot, force_delete_flow
+    from workflows.shoot.migrate import MigrateShoot, migrate_flow
     from workflows.shoot.reconcile import ReconcileShoot, reconcile_flow
     from workflows.versioning import long_lived
 
@@ -53,12 +54,18 @@ _AFTER_REFUSAL = timedelta(minutes=1)
 _SUMMARY_LIMIT = 200
 _FLOWS: dict[FlowKind, Callable[[Any, FlowInput], Awaitable[FlowOutcome]]] = {
     FlowKind.RECONCILE: ReconcileShoot.run,
+    FlowKind.RESTORE: ReconcileShoot.run,
+    FlowKind.MIGRATE: MigrateShoot.run,
     FlowKind.DELETE: DeleteShoot.run,
     FlowKind.FORCE_DELETE: ForceDeleteShoot.run,
 }
-THERE = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True)
+THERE = Survey(
+    namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True
+)
 _GRAPHS: dict[FlowKind, Callable[[FlowInput], Flow]] = {
     FlowKind.RECONCILE: reconcile_flow,
+    FlowKind.RESTORE: reconcile_flow,
+    FlowKind.MIGRATE: lambda request: migrate_flow(request, THERE),
     FlowKind.DELETE: lambda request: delete_flow(request, THERE),
     FlowKind.FORCE_DELETE: force_delete_flow,
 }
@@ -66,6 +73,8 @@ _SUCCESS = {
     OperationType.CREATE: "Shoot cluster has been successfully reconciled.",
     OperationType.RECONCILE: "Shoot cluster has been successfully reconciled.",
     OperationType.DELETE: "Shoot cluster has been successfully deleted.",
+    OperationType.MIGRATE: "Shoot cluster has been prepared for its new seed.",
+    OperationType.RESTORE: "Shoot cluster has been successfully restored in its new seed.",
 }
 
 
@@ -211,6 +220,10 @@ class ShootLifecycle:
                 await workflow.execute_activity_method(
                     ShootActivities.release_shoot, self._shoot, **options.garden_call("Drop the finalizer")
                 )
+            case Abandon():
+                await workflow.execute_activity_method(
+                    ShootActivities.abandon_source, self._shoot, **options.garden_call("Abandon the lost seed")
+                )
             case Reject():
                 await workflow.execute_activity_method(
                     ShootActivities.refuse_operation,
@@ -324,11 +337,12 @@ class ShootLifecycle:
         self._show(f"{task.operation} is running; what is newer waits for it to end or to meet an error")
         if self._progress.child is None:
             return
-        await workflow.execute_activity_method(
-            ShootActivities.await_trouble,
-            self._progress.child,
-            **options.follow("Wait for the operation to end or to meet an error"),
-        )
+        if not (kind is FlowKind.MIGRATE and view is not None and view.source_lost):
+            await workflow.execute_activity_method(
+                ShootActivities.await_trouble,
+                self._progress.child,
+                **options.follow("Wait for the operation to end or to meet an error"),
+            )
         self._overtaken = True
         child.cancel("a newer wish is there")
 

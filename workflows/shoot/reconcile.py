@@ -28,6 +28,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     skip_readiness = facts.skip_readiness and "skip-readiness"
     ready_unneeded = asleep or skip_readiness
     creating = request.task.operation is OperationType.CREATE
+    restoring = request.task.operation is OperationType.RESTORE
+    staying = not restoring and "the control plane does not come from another seed"
     machines_unneeded = workerless or asleep
     authorities = facts.phase(Kind.CERTIFICATE_AUTHORITIES)
     new_ca = authorities.preparing
@@ -59,12 +61,19 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_internal_dns", after=["wait_api_service", "deploy_references"], unless=asleep, **wait(minutes=2))
     add("deploy_external_dns", after=["wait_api_service", "deploy_references"], unless=asleep, **wait(minutes=2))
     no_backup = not facts.backup and "the seed has no backup"
-    add("deploy_backup_entry", after=["deploy_namespace"], unless=no_backup)
+    add("deploy_source_backup_entry", after=["deploy_namespace"], unless=staying or no_backup)
+    add("wait_source_backup_entry", after=["deploy_source_backup_entry"], completes="deploy_source_backup_entry",
+        unless=staying or no_backup, **wait(minutes=10))  # fmt: skip
+    add("deploy_backup_entry", after=["deploy_namespace", "wait_source_backup_entry"], unless=no_backup)
     add("wait_backup_entry", after=["deploy_backup_entry"], completes="deploy_backup_entry",
         unless=no_backup or skip_readiness, **wait(minutes=10))  # fmt: skip
 
     # The control plane: etcd, then the API server, then all that lives on it.
-    add("deploy_etcds", after=[*base, "wait_backup_entry"])
+    add("copy_etcd_backups", after=["wait_backup_entry", "wait_source_backup_entry"], unless=staying or no_backup)
+    add("wait_etcd_backups_copied", after=["copy_etcd_backups"], completes="copy_etcd_backups",
+        unless=staying or no_backup, **wait(minutes=11))  # fmt: skip
+    add("delete_copy_task", after=["wait_etcd_backups_copied"], unless=staying or no_backup)
+    add("deploy_etcds", after=[*base, "wait_backup_entry", "wait_etcd_backups_copied"])
     add("wait_etcds", after=["deploy_etcds"], completes="deploy_etcds", unless=ready_unneeded, **wait(minutes=5))
     add("deploy_extensions_before_apiserver", after=["wait_infrastructure", *base], inputs=[before or ""],
         unless=asleep or (not before and no_extension))  # fmt: skip
@@ -72,8 +81,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
         completes="deploy_extensions_before_apiserver", unless=ready_unneeded or (not before and no_extension),
         **wait(minutes=facts.extension_minutes))  # fmt: skip
     # A new API server waits 20 s for its etcd by itself, so its pod may start beside etcd's. Later on there is
-    # data: it must be seen to be there first.
-    prerequisites = ["deploy_etcds" if creating else "wait_etcds", "wait_api_service"]
+    # data: it must be seen to be there first. Etcd does not listen before what it restores is complete.
+    prerequisites = ["deploy_etcds" if creating or restoring else "wait_etcds", "wait_api_service"]
     if tunnel_first:
         # The seed's end of the tunnel trusts a new CA before the API server shows a certificate by it, and shows one
         # by it before the API server gives up the old CA.
@@ -93,6 +102,10 @@ def reconcile_flow(request: FlowInput) -> Flow:
         **wait(minutes=3))  # fmt: skip
     add("deploy_gardener_access", after=["wait_resource_manager", "deploy_internal_dns"])
     add("init_shoot_client", after=["deploy_gardener_access"])
+    # The source's data may go once they are seen to be restored.
+    add("delete_source_backup_entry", after=["wait_etcds", "init_shoot_client"], unless=staying or no_backup)
+    add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"],
+        completes="delete_source_backup_entry", unless=staying or no_backup, **wait(minutes=10))  # fmt: skip
     add("deploy_kube_controller_manager", after=["wait_resource_manager", *base])
     nothing_new = not (new_ca or token_key.preparing) and "nobody waits for new credentials"
     add("restart_control_plane_pods", after=["deploy_kube_controller_manager", "wait_control_plane_extension"],
@@ -165,11 +178,14 @@ def reconcile_flow(request: FlowInput) -> Flow:
 
     # Machines, and the way back to them.
     add("deploy_node_agent_resources", after=["wait_os_configs", "wait_resource_manager"], unless=machines_unneeded)
-    add("deploy_machine_controller_manager", unless=workerless,
-        after=["wait_infrastructure", "wait_resource_manager",
-               *([] if no_new_token_key else ["create_sa_secrets"])])  # fmt: skip
+    manager = "deploy_machine_controller_manager"
+    if not restoring:
+        add(manager, unless=workerless,
+            after=["wait_infrastructure", "wait_resource_manager",
+                   *([] if no_new_token_key else ["create_sa_secrets"])])  # fmt: skip
     add("deploy_worker", unless=workerless, inputs=[facts.credentials],
-        after=["deploy_machine_controller_manager", "deploy_shoot_system", "deploy_node_agent_resources",
+        after=["wait_infrastructure", "deploy_shoot_system", "deploy_node_agent_resources",
+               *([] if restoring else [manager]),
                *([] if root_ca_unneeded else ["wait_root_ca_configmaps"])])  # fmt: skip
     add("wait_machine_deployments", after=["deploy_worker"], completes="deploy_worker",
         unless=workerless or ready_unneeded, **wait(minutes=10))  # fmt: skip
@@ -180,7 +196,10 @@ def reconcile_flow(request: FlowInput) -> Flow:
         unless=workerless or skip_readiness or (not after_worker and no_extension),
         **wait(minutes=facts.extension_minutes))  # fmt: skip
     add("wait_worker", after=["deploy_worker", "wait_extensions_after_worker"], completes="deploy_worker",
-        unless=workerless or skip_readiness, **wait(minutes=10))  # fmt: skip
+        unless=workerless or (not restoring and skip_readiness), **wait(minutes=10))  # fmt: skip
+    if restoring:
+        # It must find all machines that run: what it misses it would make anew (invariant 9).
+        add(manager, after=["wait_worker"], unless=workerless)
     # Machines of the pool's former configuration are gone only now.
     add("delete_stale_os_configs", after=["wait_worker"], unless=workerless)
     add("wait_stale_os_configs_deleted", after=["delete_stale_os_configs"], completes="delete_stale_os_configs",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from api.constants import CORE
 from api.core.v1beta1.backup_bucket import ShootReference
 from api.meta import (
     AGE,
-    IMMUTABLE,
     Column,
     Definition,
     KubeModel,
@@ -22,7 +21,8 @@ from api.meta import (
 class BackupEntrySpec(KubeModel):
     """Exactly one of ``seedName`` and ``shootRef``."""
 
-    bucket_name: Annotated[str, IMMUTABLE]
+    bucket_name: str
+    """Changes when the control plane moves to a seed with another bucket."""
     seed_name: str | None = None
     shoot_ref: ShootReference | None = None
 

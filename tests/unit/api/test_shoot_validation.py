@@ -108,7 +108,6 @@ def test_a_shoot_without_workers_must_not_ask_for_what_nodes_need():
     [
         ("spec.region", "moon", 'spec.region: Invalid value: "moon": field is immutable'),
         ("spec.seedName", None, "spec.seedName: Forbidden: cannot be unset"),
-        ("spec.seedName", "seed-2", "does not move control planes"),
         ("spec.networking.pods", "10.0.0.0/16", "spec.networking.pods: Invalid value"),
         ("spec.networking", None, "spec.networking.type"),
         ("spec.dns.domain", "x.test", "spec.dns.domain: Invalid value"),

@@ -31,7 +31,6 @@ def server(**changes):
         "namespace": "shoot--dev--a",
         "version": "1.37.1",
         "replicas": 1,
-        "advertise_address": "100.64.1.7",
         "external_hostname": "api.a.dev.example.org",
         "issuer": "https://api.a.dev.internal.example.org",
         "service_cidrs": ["100.68.0.0/16"],

@@ -90,7 +90,7 @@ def test_envoy_takes_every_configuration_of_ours(tmp_path, monkeypatch):
          "-keyout", key, "-out", certificate, "-subj", "/CN=test", "-days", "1"],
         check=True, capture_output=True,
     )  # fmt: skip
-    proxy = apiserver_proxy.ApiServerProxy("shoot--dev--a", "100.64.1.1", "api.a.internal.example.org")
+    proxy = apiserver_proxy.ApiServerProxy("shoot--dev--a", "api.a.internal.example.org")
     node_proxy = next(item for item in apiserver_proxy.objects(proxy) if item["kind"] == "ConfigMap")
     vpn = json.dumps(vpn_seed_server.proxy_config())
     for path in ("/srv/secrets/server/tls.key", "/srv/secrets/server/tls.crt", "/srv/secrets/ca/bundle.crt"):

@@ -73,7 +73,7 @@ IN_THE_SEED = {
 IN_THE_SHOOT = {
     "vpn-shoot": vpn_shoot.objects(VPN_SHOOT),
     "apiserver-proxy": apiserver_proxy.objects(
-        apiserver_proxy.ApiServerProxy(NAMESPACE, "100.64.1.7", "api.a.dev.internal.example.org")
+        apiserver_proxy.ApiServerProxy(NAMESPACE, "api.a.dev.internal.example.org")
     ),
     "kube-proxy": kube_proxy.objects(
         kube_proxy.KubeProxy("api.example.org", b"ca", ["100.112.0.0/16"], [("a", "1.37.1"), ("b", "1.36.3")])

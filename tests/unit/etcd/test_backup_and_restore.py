@@ -24,6 +24,7 @@ from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signe
 from api.images import ETCD_VERSION
 from workers.etcd import wrapper
 from workers.etcd.backup_restore import BackupRestoreConfig, serving
+from workers.etcd.copy_backups import CopyBackupsController
 from workers.etcd.restore import RestoreFailed
 from workers.etcd.snapshotter import Schedule, Snapshotter
 from workers.object_store import application
@@ -489,3 +490,49 @@ def _without_certificate(pki: Path):
     import ssl
 
     return ssl.create_default_context(cafile=str(pki / "ca.crt"))
+
+
+async def test_an_etcd_that_moves_to_another_bucket_is_the_same_to_the_last_revision(landscape, pki, tmp_path):
+    """Clients go on watching from the revision they have seen: it must mean the same after the move."""
+    async with landscape.member.running() as member:
+        async with landscape.backed_up() as snapshotter:
+            for number in range(30):
+                await member.put(f"/registry/{number % 7}", str(number))
+                if number == 10:
+                    await snapshotter.delta()
+            await snapshotter.full(final=True)
+        before = await member.content()
+        revision = int(before["revision"])
+        hashed = await member.ask("maintenance/hashkv", {"revision": revision})
+
+    endpoint = landscape.store._endpoint
+    async with LocalStoreAdmin(endpoint, "admin") as admin:
+        token = await admin.make_bucket("seed-2")
+    credentials = tmp_path / "credentials-of-seed-2"
+    credentials.mkdir()
+    (credentials / "endpoint").write_text(endpoint)
+    (credentials / "token").write_text(token)
+    target = LocalStore(endpoint, "seed-2", token)
+    stores = {f"{side}Store": {"container": bucket, "prefix": "entry/etcd-main"}
+              for side, bucket in (("source", "seed-1"), ("target", "seed-2"))}  # fmt: skip
+    copied = []
+
+    class Controller(CopyBackupsController):
+        def __init__(self) -> None: ...
+
+        async def _write(self, task, status) -> None:
+            copied.append(status)
+
+    task = {"metadata": {"namespace": "shoot"}, "spec": stores}
+    assert await Controller()._copy(task, landscape.store, target) == ""
+    await target.close()
+    assert copied[-1]["conditions"][0]["type"] == "Succeeded"
+
+    place = tmp_path / "destination"
+    place.mkdir()
+    store = {"provider": "local", "bucket": "seed-2", "prefix": "entry/etcd-main",
+             "credentialsDirectory": str(credentials)}  # fmt: skip
+    async with Member(place, pki, store).running() as moved:
+        assert await moved.content() == before
+        again = await moved.ask("maintenance/hashkv", {"revision": revision})
+        assert again["hash"] == hashed["hash"]

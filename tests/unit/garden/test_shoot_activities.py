@@ -440,3 +440,26 @@ async def test_tasks_of_maintenance_are_taken_off_once_they_are_done() -> None:
         )
         await ActivityEnvironment().run(world.activities.finish_operation, request)
         assert (await world.shoot())["metadata"]["annotations"][annotation] == left
+
+
+async def test_a_migration_ends_with_the_destination_in_charge() -> None:
+    world = World()
+    live = await world.shoot()
+    await world.change(spec={**live["spec"], "seedName": "seed-2"}, status={"seedName": "seed-1"})
+    started = await world.start(OperationType.MIGRATE)
+    assert (started.task.seed, started.task.destination) == ("seed-1", "seed-2")
+    assert (await world.finish(started, "Succeeded"))["seedName"] == "seed-2"
+
+
+async def test_a_lost_seed_is_given_up_once_and_the_word_for_it_is_taken_away() -> None:
+    world = World(annotations={"shoot.gardener.cloud/control-plane-migration": "bad-case"})
+    live = await world.shoot()
+    await world.change(spec={**live["spec"], "seedName": "seed-2"}, status={"seedName": "seed-1"})
+    for _ in range(2):
+        await ActivityEnvironment().run(world.activities.abandon_source, REF)
+    live = await world.shoot()
+
+    last = live["status"]["lastOperation"]
+    assert (live["status"]["seedName"], last["type"], last["state"]) == ("seed-2", "Migrate", "Aborted")
+    assert "seed-1 is lost" in last["description"]
+    assert not live["metadata"]["annotations"]

@@ -13,13 +13,14 @@ import yaml
 from activities.kube.cache import Caches
 from activities.kube.errors import ApiError, Unauthorized, Unreachable
 from activities.provider_local.machines import DRAIN_BLOCKED
+from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_CLASS, NODE, POD, POD_DISRUPTION_BUDGET, SECRET
 from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
 from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
 from workers.machine_controller_manager.driver import Driver, fill_in
 from workers.machine_controller_manager.machine import MachineController
-from workers.machine_controller_manager.objects import FINALIZER, duration
+from workers.machine_controller_manager.objects import duration
 
 NAMESPACE = "shoot--dev--one"
 CLOUD_NAMESPACE = "infra-shoot--dev--one"
@@ -142,7 +143,7 @@ async def test_a_machine_becomes_a_pod_that_knows_its_name_and_token(world: Worl
     assert script == f"#!/bin/bash\ntoken='{'.'.join(parts)}' name='{NAME}'\n"
     assert token["metadata"]["name"] == f"bootstrap-token-{parts[0]}"
     assert world.machine is not None
-    assert world.machine["metadata"]["finalizers"] == [FINALIZER]
+    assert world.machine["metadata"]["finalizers"] == [FINALIZER_MACHINE_CONTROLLER_MANAGER]
     assert world.machine["spec"]["providerID"] == f"local:///{CLOUD_NAMESPACE}/{NAME}"
 
 

@@ -26,10 +26,12 @@ from api.resources import (
     MACHINE,
     MACHINE_CLASS,
     MACHINE_DEPLOYMENT,
+    MACHINE_SET,
     NAMESPACE,
     SECRET,
     WORKER,
 )
+from api.shoot_state import machine_state
 from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
 from tests.unit.provider_local.test_infrastructure_and_network import CLUSTER, KUBECONFIG
 from workers.interceptors import ActivityInterceptor
@@ -40,6 +42,7 @@ from workflows.provider_local.options import queue
 
 CONTROL_PLANE = "shoot--dev--one"
 SENTINEL = "SENTINEL-USER-DATA"
+DEPLOYMENT = "shoot--dev--one-a-z1"
 
 
 @pytest.fixture
@@ -105,14 +108,39 @@ class Provider:
                 await caches.close()
                 await clouds.close()
 
-    async def trigger(self, *pools: dict[str, Any], timestamp: str = "1") -> None:
+    async def restore(self, *pools: dict[str, Any], timestamp: str = "1") -> None:
+        """As a flow does it: the object, then the state that another seed left, then the word to go on."""
+        await self.trigger(*pools, timestamp=timestamp, operation="wait-for-state")
+        saved = {
+            "kind": "MachineDeployment",
+            "metadata": {"name": DEPLOYMENT, "uid": "uid-of-deployment"},
+            "spec": {"replicas": 1},
+        }
+        owned = {"name": DEPLOYMENT, "uid": "uid-of-deployment", "controller": True}
+        template = {"spec": {"class": {"kind": "MachineClass", "name": "old-class"}}}
+        machine_set = {
+            "metadata": {"name": f"{DEPLOYMENT}-set", "uid": "uid-of-set", "ownerReferences": [owned]},
+            "spec": {"replicas": 1, "template": template},
+        }
+        owner = {"name": f"{DEPLOYMENT}-set", "uid": "uid-of-set", "controller": True}
+        machine = {
+            "metadata": {"name": "machine", "labels": {"node": "machine"}, "ownerReferences": [owner]},
+            "spec": {"class": {"name": "old-class"}, "providerID": "local:///infra/machine"},
+        }
+        item = machine_state([saved], [machine_set], [machine])
+        assert item is not None
+        status = {"status": {"state": item["data"]}}
+        await self.seed.patch(WORKER, "one", CONTROL_PLANE, status, subresource="status")
+        await self.trigger(*pools, timestamp=timestamp, operation="restore")
+
+    async def trigger(self, *pools: dict[str, Any], timestamp: str = "1", operation: str = "reconcile") -> None:
         reference = {"name": "cloudprovider", "namespace": CONTROL_PLANE}
         status = {
             "apiVersion": "local.provider.extensions.gardener.cloud/v1alpha1",
             "kind": "InfrastructureStatus",
             "namespace": "infra-shoot--dev--one",
         }
-        annotations = {"gardener.cloud/operation": "reconcile", "gardener.cloud/timestamp": timestamp}
+        annotations = {"gardener.cloud/operation": operation, "gardener.cloud/timestamp": timestamp}
         await self.seed.apply(
             {
                 "apiVersion": "extensions.gardener.cloud/v1alpha1",
@@ -202,6 +230,32 @@ async def test_a_worker_is_done_when_its_machines_have_joined(provider: Provider
         "shoot--dev--one-a-z1",
         "shoot--dev--one-b-z1",
     ]
+
+
+async def test_machines_of_another_seed_are_found_again_and_none_is_made(provider: Provider) -> None:
+    async with provider.running():
+        await provider.restore(pool("a"))
+        await provider.seed.until(lambda: provider.state == "Succeeded" and "state" not in provider.status)
+
+        (deployment,) = provider.seed.of(MACHINE_DEPLOYMENT)
+        (machine_set,) = provider.seed.of(MACHINE_SET)
+        (machine,) = provider.seed.of(MACHINE)
+        owners = [each["metadata"]["ownerReferences"][0]["uid"] for each in (machine_set, machine)]
+        assert owners == [each["metadata"]["uid"] for each in (deployment, machine_set)]
+        assert machine["spec"]["providerID"] == "local:///infra/machine"
+        assert "old-class" in provider.names(MACHINE_CLASS), "it could not be stopped without its class"
+        assert not any("restoring" in key for key in deployment["metadata"].get("annotations") or {})
+
+
+async def test_a_machine_that_has_gone_since_is_not_brought_back_by_another_restore(provider: Provider) -> None:
+    async with provider.running():
+        await provider.restore(pool("a"))
+        await provider.seed.until(lambda: provider.state == "Succeeded" and "state" not in provider.status)
+        await provider.seed.patch(MACHINE, "machine", CONTROL_PLANE, {"metadata": {"finalizers": None}})
+        await provider.seed.delete(MACHINE, "machine", CONTROL_PLANE)
+        await provider.restore(pool("a"), timestamp="2")
+        await provider.seed.until(lambda: provider.state == "Succeeded" and "state" not in provider.status)
+        assert provider.names(MACHINE) == set()
 
 
 async def test_a_sleeping_worker_has_no_machines_and_waits_for_nobody(provider: Provider) -> None:

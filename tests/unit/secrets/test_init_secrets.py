@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from activities.kube.clusters import ClusterView
+from activities.secrets.sealing import Sealing
 from activities.seed.secrets import CleanupSecrets, SecretActivities
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.secrets.conftest import Killed, MemoryCluster
@@ -30,7 +31,7 @@ class World:
         self.seed = MemoryCluster()
         self.shoot = {"spec": {"provider": {"workers": [{"name": "pool"}]}, "kubernetes": {}}}
         self.seed.objects["Cluster", None, NAMESPACE] = {"metadata": {"name": NAMESPACE}, "spec": {"shoot": self.shoot}}
-        clusters = SimpleNamespace(seed=self.seed, garden=self.garden, cluster=self._cluster)
+        clusters = SimpleNamespace(seed=self.seed, garden=self.garden, cluster=self._cluster, sealing=Sealing())
         self.activities = SecretActivities(clusters)
 
     async def _cluster(self, technical_id: str) -> ClusterView:
@@ -183,6 +184,7 @@ async def test_a_restore_puts_the_persisted_secrets_back_before_it_makes_new_one
     }
     destination = World()
     destination.garden.objects["ShootState", "garden-local", "one"] = {
+        "metadata": {"name": "one", "namespace": "garden-local"},
         "spec": {
             "gardener": [
                 {
@@ -193,7 +195,7 @@ async def test_a_restore_puts_the_persisted_secrets_back_before_it_makes_new_one
                 }
                 for name, secret in persisted.items()
             ]
-        }
+        },
     }
     await destination.activities.init_secrets(TASK.model_copy(update={"operation": OperationType.RESTORE}))
 

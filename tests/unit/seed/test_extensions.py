@@ -238,3 +238,10 @@ async def test_what_did_not_change_is_reconciled_only_when_it_is_asked_for(
     live = seed.find(infrastructures, "demo", NAMESPACE)
     assert live is not None
     assert (live["metadata"]["annotations"]["gardener.cloud/timestamp"] == later.trigger) is triggered
+
+
+async def test_no_two_activities_of_a_seed_have_one_name(clusters: Any) -> None:
+    """A gardenlet would not start."""
+    clusters.garden_caches = clusters.seed_caches
+    names = [registry.activity_name(each) for each in registry.seed_activities(clusters, vpn_network="192.168.1.0/24")]
+    assert len(names) == len(set(names))

@@ -10,7 +10,7 @@ from typing import Any
 
 from api.flows import LastOperation, ShootView
 from api.operations import OperationType
-from workflows.shoot.decision import Decision, FlowKind, Memory, Reject, Release, Rest, Run, decide
+from workflows.shoot.decision import Abandon, Decision, FlowKind, Memory, Reject, Release, Rest, Run, decide
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 C, R, D, M, S = (
@@ -83,8 +83,8 @@ _SUCCEEDED = last(R, "Succeeded")
 _FAILED = last(R, "Failed")
 _IDLE = Rest("all is done", until=timedelta(hours=1) * (1 + 0.1 * Random(0).random()))
 _WAITS = Rest("the last operation failed; it waits for a change or `retry`")
-_MOVES = Rest("moving a control plane to another seed is not offered by this version")
-_RESTORES = Rest("restoring a control plane in another seed is not offered by this version")
+_MOVES = _ran(M, FlowKind.MIGRATE)
+_RESTORES = _ran(S, FlowKind.RESTORE)
 _DEAD = {"deleting": True, "generation": 4}
 
 WHICH = (
@@ -101,6 +101,9 @@ WHICH = (
     Row("4", "deleted", "delete; type Delete", _ran(D, FlowKind.DELETE), _DEAD),
     Row("5", "`spec.seedName` and `status.seedName` differ", "migrate, on the source; type Migrate", _MOVES,
         {"generation": 4, "status_seed": "b"}),
+    Row("5, source lost", "… and `shoot.gardener.cloud/control-plane-migration=bad-case`",
+        "the source is given up: Migrate, Aborted", Abandon(),
+        {"generation": 4, "status_seed": "b", "source_lost": True}),
     Row("6a", "the last operation is Migrate, Succeeded", "restore; type Restore", _RESTORES,
         {"last_operation": last(M, "Succeeded")}),
     Row("6b", "the last operation is Migrate, Aborted", "restore; type Restore", _RESTORES,
@@ -110,10 +113,10 @@ WHICH = (
     Row("7b", "the last operation is Create, not Succeeded", "reconcile; type Create", _ran(C),
         {"last_operation": last(C, "Processing")}),
     Row("8", "the last operation is Migrate in another state, `spec.seedName` was set back",
-        "restore what is half dismantled; type Migrate", _RESTORES,
+        "restore what is half dismantled; type Restore", _RESTORES,
         {"last_operation": last(M, "Error"), "generation": 4}),
     Row("9", "the last operation is Restore, not Succeeded", "restore; type Restore", _RESTORES,
-        {"last_operation": last(S, "Error")}),
+        {"last_operation": last(S, "Processing")}),
     Row("10a", "else", "reconcile; type Reconcile", _ran(R), {"generation": 4}),
     Row("10b", "else, after a Create that Succeeded", "reconcile; type Reconcile", _ran(R),
         {"generation": 4, "last_operation": last(C, "Succeeded")}),

@@ -46,7 +46,7 @@ def test_no_two_rows_have_the_same_number() -> None:
         (M, FlowKind.MIGRATE, {"status_seed": "b"}),
         (S, FlowKind.RESTORE, {"last_operation": last(M, "Succeeded")}),
         (C, FlowKind.RECONCILE, {"last_operation": last(C, "Failed")}),
-        (M, FlowKind.RESTORE, {"last_operation": last(M, "Error")}),
+        (S, FlowKind.RESTORE, {"last_operation": last(M, "Error")}),
         (S, FlowKind.RESTORE, {"last_operation": last(S, "Error")}),
         (R, FlowKind.RECONCILE, {"last_operation": last(S, "Succeeded")}),
         (R, FlowKind.RECONCILE, {"last_operation": last(R, "Failed"), "force_delete": True}),

@@ -12,6 +12,7 @@ from api.rotation import ActiveRotation, Kind, Phase
 from workflows.flow import Flow, GraphError, title_of
 from workflows.options import garden_call
 from workflows.shoot.delete import delete_flow
+from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
 TASK = ShootTask(
@@ -171,6 +172,61 @@ def test_an_encryption_key_goes_after_all_was_written_anew_and_backed_up() -> No
     assert list(violations(completing, ("wait_apiserver", "rewrite_remove_label"))) == []
     assert completing.skipped("rewrite_add_label")
     assert not completing.skipped("rewrite_remove_label")
+
+
+@given(facts=FACTS, survey=SURVEYS, api_server=st.booleans(), backups=st.booleans())
+def test_migrate_keeps_the_order_of_flows_md(
+    facts: ShootFacts, survey: Survey, api_server: bool, backups: bool
+) -> None:
+    task = TASK.model_copy(update={"operation": OperationType.MIGRATE, "destination": "seed-2"})
+    there = survey.model_copy(update={"api_server": api_server, "backups": backups})
+    flow = migrate_flow(FlowInput(task=task, facts=facts), there)
+    early = ("network", "os_configs", "worker")
+    rules = [
+        # 1: never two API servers for one cluster
+        ("wait_apiserver_deleted", "deploy_etcds_there"),
+        ("wait_apiserver_deleted", "deploy_apiserver_there"),
+        # 2: the API server is gone, then the last snapshot, then the backups are handed over, then etcd, then the rest
+        ("wait_apiserver_deleted", "snapshot_etcd"),
+        ("snapshot_etcd", "deploy_backup_entry_there"),
+        ("snapshot_etcd", "migrate_backup_entry"),
+        ("migrate_backup_entry", "delete_etcds"),
+        ("wait_etcds_deleted", "delete_namespace"),
+        # 3: after the machine controller manager is gone and extensions have let go, before anything is deleted
+        ("wait_machine_controller_manager_deleted", "persist_shootstate"),
+        *((f"wait_{kind}_migrated", "persist_shootstate") for kind in early),
+        *(("persist_shootstate", f"delete_{kind}") for kind in early),
+        ("persist_shootstate", "shallow_delete_machine_objects"),
+        # 4: what extensions have not let go of, its deletion would destroy
+        *((f"wait_{kind}_migrated", f"delete_{kind}") for kind in (*early, "control_plane_extension", "internal_dns")),
+        ("keep_managed_objects", "delete_managed_resources"),
+        # 5: the destination makes no secret before it can read those of the source
+        ("persist_shootstate", "init_secrets_there"),
+        # 6: the destination's etcd starts after the copy, and the source's ends after that
+        ("wait_etcd_backups_copied_there", "deploy_etcds_there"),
+        ("wait_etcds_there", "delete_etcds"),
+        ("delete_internal_dns", "deploy_internal_dns_there"),
+        ("delete_external_dns", "deploy_external_dns_there"),
+        # what can be prepared is, before users miss anything
+        *((name, "delete_apiserver") for name in ("wait_api_service_there", "wait_source_backup_entry_there")),
+        *((name, "delete_cluster") for name in flow.names if name != "delete_cluster"),
+    ]
+    assert list(violations(flow, *rules)) == []
+
+
+@given(facts=FACTS)
+def test_a_restore_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
+    task = TASK.model_copy(update={"operation": OperationType.RESTORE})
+    flow = reconcile_flow(FlowInput(task=task, facts=facts))
+    rules = [
+        # 6: etcd starts only after the copy; the source's data go when they are restored
+        ("wait_etcd_backups_copied", "deploy_etcds"),
+        ("wait_source_backup_entry", "deploy_backup_entry"),
+        ("wait_etcds", "delete_source_backup_entry"),
+        # 9: machine objects are there before anybody looks after them
+        ("wait_worker", "deploy_machine_controller_manager"),
+    ]
+    assert list(violations(flow, *rules)) == []
 
 
 @given(facts=FACTS, survey=SURVEYS)

@@ -1,0 +1,307 @@
+"""What a control plane's move needs besides what reconciliations and deletions do.
+
+On the seed it leaves: keep what is in the shoot, forget machines without stopping them, a last snapshot, and handing
+the backups over. On the seed it goes to: the way to the old bucket, and the copy. Source: spec/flows.md 5 and 7.
+"""
+
+import asyncio
+import base64
+import contextlib
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.components import etcd as etcd_component
+from activities.components import machine_controller_manager, vpn_seed_server
+from activities.errors import transient
+from activities.etcd import snapshots
+from activities.etcd.access import tls_of
+from activities.etcd.store import StoreError, open_store
+from activities.heartbeat import heartbeating
+from activities.kube.clusters import Clusters
+from activities.kube.errors import NotFound
+from activities.seed import extension_kinds as kinds
+from activities.seed import rollout
+from activities.seed.extension_objects import MANAGER, ExtensionObject
+from activities.seed.extensions import Extensions
+from api import constants, resources
+from api.errors import ErrorCode
+from api.names import backup_entry_name, source_backup_entry_name
+from api.operations import ShootTask, TaskResult
+
+_COPY_SECONDS = 5 * 60.0
+_FINAL_SNAPSHOT_SECONDS = 5 * 60
+"""How long a copy waits for the source's final snapshot. Source: spec/extensions.md 5."""
+_TAKEN_OVER_SECONDS = 15
+"""The same for a source that is said to be lost: if it lives after all, it has so long to take one."""
+_SNAPSHOT = aiohttp.ClientTimeout(total=5 * 60, sock_connect=5)
+_MACHINE_KINDS = (resources.MACHINE_DEPLOYMENT, resources.MACHINE_SET, resources.MACHINE)
+_SOURCE_SECRET = "source-etcd-backup"
+_ETCD = etcd_component.name_of(etcd_component.MAIN)
+
+
+class MigrationActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+        self._extensions = Extensions(clusters)
+
+    # On the source
+
+    @activity.defn
+    async def keep_managed_objects(self, task: ShootTask) -> TaskResult:
+        """Have all ManagedResources of the shoot leave their objects there when they are deleted."""
+        seed = self._clusters.seed
+        found = await seed.list(resources.MANAGED_RESOURCE, task.technical_id)
+        names = [
+            each["metadata"]["name"]
+            for each in found
+            if not each["spec"].get("class") and not each["spec"].get("keepObjects")
+        ]
+        for name in names:
+            with contextlib.suppress(NotFound):
+                await seed.patch(resources.MANAGED_RESOURCE, name, task.technical_id, {"spec": {"keepObjects": True}})
+        return TaskResult(note=f"{len(names)} told")
+
+    @activity.defn
+    async def shallow_delete_machine_objects(self, task: ShootTask) -> TaskResult:
+        """Forget all machines without touching them in the cloud; a second run finds none.
+
+        Raises:
+            ApplicationError: ``MachineControllerManagerRuns`` if somebody is there who would stop the machines.
+        """
+        seed, namespace = self._clusters.seed, task.technical_id
+        if await seed.find(resources.DEPLOYMENT, machine_controller_manager.NAME, namespace) is not None:
+            raise ApplicationError(
+                f"machine controller manager of shoot {namespace} is there and would stop the machines: "
+                "its deletion comes first",
+                type="MachineControllerManagerRuns",
+            )
+        count = 0
+        for kind in _MACHINE_KINDS:
+            for each in await seed.list(kind, namespace):
+                metadata = each["metadata"]
+                with contextlib.suppress(NotFound):
+                    await seed.patch(kind, metadata["name"], namespace, {"metadata": {"finalizers": None}})
+                await seed.delete(kind, metadata["name"], namespace, uid=metadata["uid"], propagation="Background")
+                count += kind == resources.MACHINE
+        return TaskResult(note=f"{count} machines go on without us")
+
+    @activity.defn
+    async def delete_vpn_server(self, task: ShootTask) -> TaskResult:
+        """End the seed's side of the tunnel, so that the shoot's side looks for the new one."""
+        name = vpn_seed_server.NAME
+        doomed = [(resources.DEPLOYMENT, name), (resources.SERVICE, name), (resources.POD_DISRUPTION_BUDGET, name)]
+        await rollout.delete(self._clusters.seed, doomed, task.technical_id)
+        return TaskResult()
+
+    @activity.defn
+    async def snapshot_etcd(self, task: ShootTask) -> TaskResult:
+        """Take the final snapshot of etcd-main; a second run finds the first one's and takes no other.
+
+        Raises:
+            ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` if the sidecar does not answer, or its store fails.
+        """
+        live = await self._clusters.seed.get(resources.ETCD, _ETCD, task.technical_id)
+        service = await self._clusters.seed.get(resources.SERVICE, f"{_ETCD}-client", task.technical_id)
+        port = live["spec"]["backup"].get("port", etcd_component.BACKUP_PORT)
+        url = f"https://{service['spec']['clusterIP']}:{port}/snapshot/full?final=true"
+        tls = await tls_of(self._clusters.seed, live)
+        info = await heartbeating(_get(url, tls, f"{_ETCD}-local", f"final snapshot of {task.technical_id}/{_ETCD}"))
+        return TaskResult(note=str(info.get("snapName", "")))
+
+    # On the destination
+
+    @activity.defn
+    async def deploy_source_backup_entry(self, task: ShootTask) -> TaskResult:
+        """Order a way to the bucket that the backups are in, if that is another one and they are not copied yet.
+
+        The bucket is told by the garden's entry of the Shoot, before that gets ours; a second run finds it in the
+        entry of the first.
+        """
+        garden, seed, namespace = self._clusters.garden, self._clusters.seed, task.shoot.namespace
+        name = source_backup_entry_name(task)
+        view = await self._clusters.cluster(task.technical_id)
+        entry = await garden.find(resources.CORE_BACKUP_ENTRY, name, namespace) or await garden.find(
+            resources.CORE_BACKUP_ENTRY, backup_entry_name(task), namespace
+        )
+        if entry is None or entry["spec"]["bucketName"] == view.seed["metadata"]["uid"]:
+            return TaskResult(note="the backups are in our bucket")
+        if await seed.find(resources.ETCD, _ETCD, task.technical_id) is not None:
+            return TaskResult(note="the backups are restored")
+        annotations = dict(entry["metadata"].get("annotations") or {})
+        if entry["metadata"]["name"] != name and entry["spec"].get("seedName") != task.seed and not task.destination:
+            annotations[constants.BACKUP_ENTRY_TAKEN_OVER] = "true"
+        bucket_name = entry["spec"]["bucketName"]
+        bucket = await garden.get(resources.CORE_BACKUP_BUCKET, bucket_name)
+        reference = (bucket.get("status") or {}).get("generatedSecretRef") or bucket["spec"]["credentialsRef"]
+        source = await garden.get(resources.SECRET, reference["name"], reference["namespace"])
+        credentials = {"name": name, "namespace": constants.GARDEN_NAMESPACE}
+        await seed.apply(
+            {"apiVersion": "v1", "kind": "Secret", "metadata": credentials, "type": "Opaque", "data": source["data"]},
+            manager=MANAGER,
+        )
+        await garden.apply(
+            {
+                "apiVersion": resources.CORE_BACKUP_ENTRY.api_version,
+                "kind": "BackupEntry",
+                "metadata": {
+                    "name": name,
+                    "namespace": namespace,
+                    "annotations": {
+                        key: value for key, value in annotations.items() if key == constants.BACKUP_ENTRY_TAKEN_OVER
+                    },
+                    "ownerReferences": entry["metadata"].get("ownerReferences") or [],
+                },
+                "spec": {"bucketName": bucket_name, "seedName": task.seed},
+            },
+            manager=MANAGER,
+        )
+        spec = {
+            "type": bucket["spec"]["provider"]["type"],
+            "region": bucket["spec"]["provider"]["region"],
+            "bucketName": bucket_name,
+            "secretRef": credentials,
+        }
+        wanted = ExtensionObject(resources.BACKUP_ENTRY, name, None, spec)
+        await self._extensions.deploy(kinds.SOURCE_BACKUP_ENTRY, task, [wanted])
+        return TaskResult(note=f"bucket {bucket_name}")
+
+    @activity.defn
+    async def copy_etcd_backups(self, task: ShootTask) -> TaskResult:
+        """Order the copy of all snapshots into our bucket; nothing if they are there already.
+
+        A second run of the same attempt finds its order; another attempt's is replaced.
+        """
+        seed, namespace = self._clusters.seed, task.technical_id
+        if not await kinds.SOURCE_BACKUP_ENTRY.wanted(self._clusters, task):
+            return TaskResult(note="nothing to copy")
+        if await seed.find(resources.ETCD, _ETCD, namespace) is not None:
+            return TaskResult(note="the backups are restored")
+        live = await seed.find(resources.ETCD_COPY_BACKUPS_TASK, task.shoot.name, namespace)
+        if live is not None:
+            if (live["metadata"].get("annotations") or {}).get(constants.TIMESTAMP) == task.trigger:
+                return TaskResult()
+            await self.delete_copy_task(task)
+        patience = _TAKEN_OVER_SECONDS if await self._is_taken_over(task) else _FINAL_SNAPSHOT_SECONDS
+        source, target = await asyncio.gather(
+            seed.get(resources.BACKUP_ENTRY, source_backup_entry_name(task)),
+            seed.get(resources.BACKUP_ENTRY, backup_entry_name(task)),
+        )
+        await seed.create(
+            {
+                "apiVersion": resources.ETCD_COPY_BACKUPS_TASK.api_version,
+                "kind": resources.ETCD_COPY_BACKUPS_TASK.kind,
+                "metadata": {
+                    "name": task.shoot.name,
+                    "namespace": namespace,
+                    "annotations": {constants.TIMESTAMP: task.trigger},
+                },
+                "spec": {
+                    "sourceStore": _store(source, task, _SOURCE_SECRET),
+                    "targetStore": _store(target, task, etcd_component.BACKUP_SECRET),
+                    "waitForFinalSnapshot": {"enabled": True, "timeout": f"{patience}s"},
+                },
+            }
+        )
+        return TaskResult()
+
+    async def _is_taken_over(self, task: ShootTask) -> bool:
+        entry = await self._clusters.garden.get(
+            resources.CORE_BACKUP_ENTRY, source_backup_entry_name(task), task.shoot.namespace
+        )
+        return constants.BACKUP_ENTRY_TAKEN_OVER in (entry["metadata"].get("annotations") or {})
+
+    @activity.defn
+    async def wait_etcd_backups_copied(self, task: ShootTask) -> TaskResult:
+        """Wait until the copy is complete; where there is none, look whether our bucket has what etcd starts from.
+
+        Raises:
+            ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` with what stands in the way, ``NoBackup`` if etcd
+                would start empty.
+        """
+        if await self._clusters.seed.find(resources.ETCD_COPY_BACKUPS_TASK, task.shoot.name, task.technical_id) is None:
+            await self._refuse_empty_start(task)
+            return TaskResult(note="nothing to copy")
+        cache = self._clusters.seed_caches.of(resources.ETCD_COPY_BACKUPS_TASK)
+
+        def copied(live: dict[str, Any] | None) -> str | None:
+            return _condition(live, "Succeeded")
+
+        try:
+            wait = cache.wait_for(task.shoot.name, task.technical_id, copied, _FINAL_SNAPSHOT_SECONDS + _COPY_SECONDS)
+            return TaskResult(note=await heartbeating(wait) or "")
+        except TimeoutError:
+            live = cache.get(task.shoot.name, task.technical_id)
+            reason = ((live or {}).get("status") or {}).get("lastError") or "it has not begun"
+            raise transient(
+                ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"backups of shoot {task.technical_id} are not copied: {reason}"
+            ) from None
+
+    @activity.defn
+    async def delete_copy_task(self, task: ShootTask) -> TaskResult:
+        """Remove the order of the copy, done or not; what is copied stays."""
+        name, namespace = task.shoot.name, task.technical_id
+        await self._clusters.seed.delete(resources.ETCD_COPY_BACKUPS_TASK, name, namespace)
+        return TaskResult()
+
+    async def _refuse_empty_start(self, task: ShootTask) -> None:
+        """An etcd that is not there yet must find a snapshot: a cluster that begins anew is a cluster lost."""
+        seed, namespace = self._clusters.seed, task.technical_id
+        if await seed.find(resources.ETCD, _ETCD, namespace) is not None:
+            return
+        place = _store(await seed.get(resources.BACKUP_ENTRY, backup_entry_name(task)), task, "")
+        secret = await seed.get(resources.SECRET, etcd_component.BACKUP_SECRET, namespace)
+        credentials = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
+        directory = snapshots.directory(place["prefix"])
+        store = open_store(place["provider"], credentials, place["container"])
+        try:
+            there = snapshots.parse_all(item.name for item in await store.list(directory))
+        except StoreError as error:
+            raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, str(error)) from None
+        finally:
+            await store.close()
+        if not snapshots.fulls(there):
+            raise ApplicationError(
+                f"{_ETCD} of shoot {namespace} would start empty: bucket {place['container']} has no full snapshot in "
+                f"{directory}; copy the backups of its old seed there",
+                type="NoBackup",
+            )
+
+
+async def _get(url: str, tls: ssl.SSLContext, server_name: str, doing: str) -> dict[str, Any]:
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=_SNAPSHOT, trust_env=False) as session,
+            session.get(url, ssl=tls, server_hostname=server_name) as answer,
+        ):
+            if answer.status == 200:
+                info: dict[str, Any] = await answer.json()
+                return info
+            reason = f"the sidecar answered {answer.status}: {(await answer.text())[:300]}"
+    except (aiohttp.ClientError, TimeoutError) as error:
+        reason = f"the sidecar does not answer ({type(error).__name__})"
+    raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"{doing}: {reason}")
+
+
+def _store(entry: Mapping[str, Any], task: ShootTask, secret: str) -> dict[str, Any]:
+    """Of an Etcd's backups; the prefix is the same in both buckets."""
+    return {
+        "provider": entry["spec"]["type"],
+        "container": entry["spec"]["bucketName"],
+        "prefix": f"{backup_entry_name(task)}/{_ETCD}",
+        "secretRef": {"name": secret},
+    }
+
+
+def _condition(live: Mapping[str, Any] | None, kind: str) -> str | None:
+    """Its message if the condition is True; None if not."""
+    for each in ((live or {}).get("status") or {}).get("conditions") or ():
+        if each["type"] == kind and each["status"] == "True":
+            return str(each.get("message") or kind)
+    return None

@@ -1,0 +1,211 @@
+"""The ShootState of a Shoot in the garden: what another seed needs to take it over.
+
+Written by the seed that the control plane leaves, and now and then while all is well; read in restores only.
+What is in it is sealed: the garden keeps it and cannot read it. Source: spec/flows.md 7.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.errors import permanent
+from activities.kube.clusters import Clusters
+from activities.kube.errors import NotFound
+from activities.secrets.sealing import CannotOpen
+from api import constants, resources, shoot_state
+from api.errors import ErrorCode
+from api.operations import OperationType, ShootTask, TaskResult
+from api.resources import Resource
+
+MANAGER = "gardenlet"
+MIGRATING_FROM = "shoot.gardener.cloud/migrating-from"
+"""Seed whose migration wrote the state: a second run of that adds to it, and does not replace it."""
+
+KINDS = (
+    resources.CONTAINER_RUNTIME,
+    resources.CONTROL_PLANE,
+    resources.DNS_RECORD,
+    resources.EXTENSION,
+    resources.INFRASTRUCTURE,
+    resources.NETWORK,
+    resources.OPERATING_SYSTEM_CONFIG,
+    resources.WORKER,
+)
+"""Extension kinds in a control plane's namespace."""
+
+
+@dataclass(frozen=True)
+class ShootStateView:
+    """A ShootState as its reader wants it, opened."""
+
+    secrets: tuple[Mapping[str, Any], ...] = ()
+    """Items of type ``secret``."""
+    machine_state: Mapping[str, Any] | None = None
+    extensions: tuple[Mapping[str, Any], ...] = ()
+    resources: tuple[Mapping[str, Any], ...] = ()
+
+    def extension(self, kind: str, name: str) -> Mapping[str, Any] | None:
+        """State of one extension object; None if it has none."""
+        return next((each for each in self.extensions if (each["kind"], each.get("name")) == (kind, name)), None)
+
+    def resource(self, reference: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What an extension's ``resources[].resourceRef`` names."""
+        wanted = (reference["kind"], reference["name"])
+        return next((each["data"] for each in self.resources if (each["kind"], each["name"]) == wanted), None)
+
+
+async def read_shoot_state(clusters: Clusters, task: ShootTask) -> ShootStateView | None:
+    """What the garden keeps of a Shoot; None if that is nothing.
+
+    Raises:
+        ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if our key file does not open it.
+    """
+    live = await clusters.garden.find(resources.SHOOT_STATE, task.shoot.name, task.shoot.namespace)
+    if live is None or any(each["uid"] != task.shoot.uid for each in live["metadata"].get("ownerReferences") or ()):
+        return None
+    subject = str(task.shoot)
+
+    def opened(item: Mapping[str, Any], field: str) -> dict[str, Any]:
+        return {**item, field: clusters.sealing.open(item[field], subject)} if field in item else dict(item)
+
+    spec = live.get("spec") or {}
+    try:
+        gardener = [opened(each, "data") for each in spec.get("gardener") or ()]
+        extensions = tuple(opened(each, "state") for each in spec.get("extensions") or ())
+        others = tuple(opened(each, "data") for each in spec.get("resources") or ())
+    except CannotOpen as error:
+        raise permanent(
+            ErrorCode.CONFIGURATION_PROBLEM,
+            f"ShootState {task.shoot} cannot be read: {error}; give seed {task.seed} the key file of the others",
+        ) from None
+    machines = [each["data"] for each in gardener if each["type"] == shoot_state.MACHINE_STATE]
+    return ShootStateView(
+        secrets=tuple(each for each in gardener if each["type"] == shoot_state.SECRET),
+        machine_state=machines[0] if machines else None,
+        extensions=extensions,
+        resources=others,
+    )
+
+
+class ShootStateActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    @activity.defn
+    async def persist_shootstate(self, task: ShootTask) -> TaskResult:
+        """Write what the destination needs; a second run of the same migration only adds.
+
+        Raises:
+            ApplicationError: ``ShootStateTooBig`` (final) with the biggest parts, if the garden would not take it.
+        """
+        shoot = await self._clusters.garden.find(resources.SHOOT, task.shoot.name, task.shoot.namespace)
+        if shoot is None or shoot["metadata"]["uid"] != task.shoot.uid:
+            raise ApplicationError(f"Shoot {task.shoot} does not exist any more", type="ShootGone", non_retryable=True)
+        spec = await self._collect(task)
+        annotations = {constants.TIMESTAMP: datetime.now(UTC).isoformat().replace("+00:00", "Z")}
+        if task.operation is OperationType.MIGRATE:
+            annotations[MIGRATING_FROM] = task.seed
+            live = await self._clusters.garden.find(resources.SHOOT_STATE, task.shoot.name, task.shoot.namespace)
+            if live and (live["metadata"].get("annotations") or {}).get(MIGRATING_FROM) == task.seed:
+                spec = shoot_state.merged(_converted(live["spec"], self._clusters.sealing.open, task), spec)
+        wanted = {
+            "apiVersion": resources.SHOOT_STATE.api_version,
+            "kind": resources.SHOOT_STATE.kind,
+            "metadata": {
+                "name": task.shoot.name,
+                "namespace": task.shoot.namespace,
+                "annotations": annotations,
+                "ownerReferences": [
+                    {
+                        "apiVersion": resources.SHOOT.api_version,
+                        "kind": resources.SHOOT.kind,
+                        "name": task.shoot.name,
+                        "uid": task.shoot.uid,
+                        "blockOwnerDeletion": False,
+                        "controller": True,
+                    }
+                ],
+            },
+            "spec": _converted(spec, self._clusters.sealing.seal, task),
+        }
+        try:
+            shoot_state.refuse_too_big(wanted)
+        except shoot_state.TooBig as error:
+            raise ApplicationError(
+                f"ShootState {task.shoot} is too big: {error}; make them smaller, or drop their extension",
+                type="ShootStateTooBig",
+                non_retryable=True,
+            ) from None
+        await self._clusters.garden.apply(wanted, manager=MANAGER)
+        counts = ", ".join(f"{len(spec[part])} {part}" for part in ("gardener", "extensions", "resources"))
+        return TaskResult(note=counts)
+
+    @activity.defn
+    async def delete_shootstate(self, task: ShootTask) -> TaskResult:
+        """Drop it with the Shoot. A second run finds none."""
+        name, namespace = task.shoot.name, task.shoot.namespace
+        confirmed = {"metadata": {"annotations": {constants.CONFIRMATION_DELETION: "true"}}}
+        with contextlib.suppress(NotFound):
+            await self._clusters.garden.patch(resources.SHOOT_STATE, name, namespace, confirmed)
+            await self._clusters.garden.delete(resources.SHOOT_STATE, name, namespace)
+        return TaskResult()
+
+    async def _collect(self, task: ShootTask) -> dict[str, Any]:
+        seed, namespace = self._clusters.seed, task.technical_id
+        secrets, deployments, sets, machines = await asyncio.gather(
+            seed.list(resources.SECRET, namespace, labels="persist=true"),
+            seed.list(resources.MACHINE_DEPLOYMENT, namespace),
+            seed.list(resources.MACHINE_SET, namespace),
+            seed.list(resources.MACHINE, namespace),
+        )
+        found = [
+            {**each, "kind": kind.kind}
+            for kind, objects in zip(
+                KINDS, await asyncio.gather(*(seed.list(kind, namespace) for kind in KINDS)), strict=True
+            )
+            for each in objects
+        ]
+        extensions = shoot_state.extension_states(found)
+        machine_state = shoot_state.machine_state(deployments, sets, machines)
+        references = {
+            (each["resourceRef"]["apiVersion"], each["resourceRef"]["kind"], each["resourceRef"]["name"])
+            for extension in extensions
+            for each in extension.get("resources") or ()
+        }
+        return {
+            "gardener": [*shoot_state.persisted_secrets(secrets), *([machine_state] if machine_state else [])],
+            "extensions": extensions,
+            "resources": [item for each in sorted(references) if (item := await self._resource(task, *each))],
+        }
+
+    async def _resource(self, task: ShootTask, api_version: str, kind: str, name: str) -> dict[str, Any] | None:
+        resource: Resource = await self._clusters.seed.resource_for(api_version, kind)
+        found = await self._clusters.seed.find(resource, name, task.technical_id)
+        if found is None:
+            return None
+        metadata = {
+            key: found["metadata"][key] for key in ("name", "labels", "annotations") if key in found["metadata"]
+        }
+        content = {key: value for key, value in found.items() if key not in ("metadata", "status")}
+        data = {**content, "apiVersion": api_version, "kind": kind, "metadata": metadata}
+        return {"apiVersion": api_version, "kind": kind, "name": name, "data": data}
+
+
+def _converted(spec: Mapping[str, Any], convert: Any, task: ShootTask) -> dict[str, Any]:
+    """All contents sealed, or opened; names stay readable."""
+    fields = {"gardener": "data", "extensions": "state", "resources": "data"}
+    return {
+        part: [
+            {**each, field: convert(each[field], str(task.shoot))} if field in each else dict(each)
+            for each in spec.get(part) or ()
+        ]
+        for part, field in fields.items()
+    }

@@ -1,0 +1,91 @@
+"""Which moves of a control plane are refused, and why: the reason is for who asked."""
+
+from typing import Any
+
+import pytest
+
+from api.core.v1beta1.seed import Seed
+from api.validation.binding import check_move, check_while_moving, is_moving
+from tests.unit.api.shoots import SEED as SEED_OBJECT
+from tests.unit.api.shoots import changed, complete
+
+READY = [
+    {"type": each, "status": "True"} for each in ("GardenletReady", "SeedSystemComponentsHealthy", "BackupBucketsReady")
+]
+DONE = {"uid": "u-1", "technicalID": "shoot--local--demo", "seedName": "seed-1"}
+
+
+def seed(name: str, **changes: Any) -> Seed:
+    made = changed(SEED_OBJECT, "metadata.name", name)
+    made = changed(made, "status", {"conditions": READY})
+    made = changed(made, "spec.backup", {"provider": "local", "credentialsRef": {"name": "b", "namespace": "garden"}})
+    for path, value in changes.items():
+        made = changed(made, path.replace("__", "."), value)
+    return Seed.of(made)
+
+
+def pair(last: dict[str, str] | None = None, **status: Any) -> Any:
+    old = complete("spec.seedName", "seed-1", bound=True).to_wire()
+    old["status"] = {**DONE, "lastOperation": last or {"type": "Create", "state": "Succeeded"}, **status}
+    new = {**old, "spec": {**old["spec"], "seedName": "seed-2"}}
+    model = type(complete("spec.seedName", "seed-1", bound=True))
+    return model.of(new), model.of(old)
+
+
+def test_a_move_between_two_good_seeds_is_allowed() -> None:
+    shoot, old = pair()
+    assert not check_move(shoot, old, seed("seed-1"), seed("seed-2"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"spec__backup": None}, "seed seed-2 has no backup"),
+        (
+            {"spec__backup": {"provider": "other", "credentialsRef": {}}},
+            "has its backups with other, seed-1 with local",
+        ),
+        ({"metadata__deletionTimestamp": "2026-11-21T12:00:00Z"}, "seed seed-2 is being deleted"),
+        ({"status": {"conditions": READY[1:]}}, "seed seed-2 is not ready: condition GardenletReady is not reported"),
+        ({"spec__dns__internal__domain": "other.example.org"}, "nodes would not find their API server"),
+    ],
+)
+def test_a_seed_that_cannot_take_it_is_refused(changes: dict[str, Any], reason: str) -> None:
+    shoot, old = pair()
+    assert reason in str(check_move(shoot, old, seed("seed-1"), seed("seed-2", **changes)))
+
+
+def test_what_is_not_there_yet_does_not_move() -> None:
+    shoot, old = pair({"type": "Create", "state": "Processing"})
+    assert "the creation in seed-1 has not succeeded" in str(check_move(shoot, old, seed("seed-1"), seed("seed-2")))
+
+
+def test_a_sleeping_cluster_is_woken_up_first() -> None:
+    shoot, old = pair(hibernated=True)
+    assert "wake it up" in str(check_move(shoot, old, seed("seed-1"), seed("seed-2")))
+
+
+def test_a_move_changes_nothing_else() -> None:
+    shoot, old = pair()
+    shoot.spec.purpose = "production"
+    assert "must be the only change" in str(check_move(shoot, old, seed("seed-1"), seed("seed-2")))
+
+
+def test_a_move_can_be_turned_round_until_the_backups_are_handed_over() -> None:
+    moving, _ = pair({"type": "Migrate", "state": "Processing"})
+    _, home = pair({"type": "Migrate", "state": "Processing"})
+    assert is_moving(moving)
+    assert not check_while_moving(home, moving, "seed-1")
+    assert "can only go on" in str(check_while_moving(home, moving, "seed-2"))
+
+
+def test_nothing_else_changes_while_it_moves() -> None:
+    moving, _ = pair({"type": "Migrate", "state": "Processing"})
+    other, _ = pair({"type": "Migrate", "state": "Processing"})
+    other.spec.purpose = "production"
+    assert "change the spec when it is there" in str(check_while_moving(other, moving, "seed-1"))
+
+
+def test_what_has_arrived_is_not_moving() -> None:
+    _, arrived = pair({"type": "Restore", "state": "Succeeded"})
+    assert not is_moving(arrived)

@@ -1,0 +1,124 @@
+"""Copying backups between two buckets of a real object store: all of them, once, whatever was there before."""
+
+import base64
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestServer
+
+from activities.etcd.snapshots import parse_all
+from activities.etcd.store import LocalStore, LocalStoreAdmin
+from activities.kube.cache import Caches, Key
+from tests.unit.kube.api_server import ApiServer
+from workers.etcd.copy_backups import CopyBackupsController, lacks_final
+from workers.object_store import application
+
+NAMESPACE = "shoot--local--demo"
+TASKS = "/apis/druid.gardener.cloud/v1alpha1/etcdcopybackupstasks"
+DIRECTORY = "entry/etcd-main/v2/"
+FULL, DELTA, FINAL = (
+    "Full-00000000-00000010-100.gz",
+    "Incr-00000011-00000020-200",
+    "Full-00000000-00000020-300.gz.final",
+)
+
+
+async def _content(text: str) -> AsyncIterator[bytes]:
+    yield text.encode()
+
+
+class World:
+    def __init__(self, endpoint: str, api: ApiServer, tokens: dict[str, str]) -> None:
+        self.api = api
+        self.source, self.target = (LocalStore(endpoint, bucket, tokens[bucket]) for bucket in ("source", "target"))
+        for bucket, secret in (("source", "source-etcd-backup"), ("target", "etcd-backup")):
+            data = {"endpoint": endpoint, "token": tokens[bucket]}
+            encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+            api.put("/api/v1/secrets", {"kind": "Secret", "metadata": {"name": secret}, "data": encoded}, NAMESPACE)
+
+    def order(self, **wait: Any) -> None:
+        stores = {
+            f"{side}Store": {"provider": "local", "container": side, "prefix": "entry/etcd-main",
+                             "secretRef": {"name": secret}}
+            for side, secret in (("source", "source-etcd-backup"), ("target", "etcd-backup"))
+        }  # fmt: skip
+        metadata = {"name": "demo", "creationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        self.api.put(TASKS, {"metadata": metadata, "spec": {**stores, "waitForFinalSnapshot": wait}}, NAMESPACE)
+
+    async def run(self) -> Any:
+        """One look of the controller; returns the status that it leaves."""
+        async with self.api.client() as client:
+            caches = Caches(client)
+            controller = CopyBackupsController(client, caches)
+            await controller._tasks.synced()
+            await controller._reconcile(Key(NAMESPACE, "demo"))
+            await caches.close()
+        return (self.api.find(TASKS, "demo", NAMESPACE) or {}).get("status") or {}
+
+    async def names(self) -> list[str]:
+        return [each.name.removeprefix(DIRECTORY) for each in await self.target.list(DIRECTORY)]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    server = TestServer(application(tmp_path / "buckets", "admin"))
+    await server.start_server()
+    endpoint = str(server.make_url("")).rstrip("/")
+    async with LocalStoreAdmin(endpoint, "admin") as admin, ApiServer().running() as api:
+        made = World(endpoint, api, {bucket: await admin.make_bucket(bucket) for bucket in ("source", "target")})
+        yield made
+        await made.source.close()
+        await made.target.close()
+    await server.close()
+
+
+async def test_all_snapshots_are_copied_and_none_is_final_any_more(world: World) -> None:
+    for name in (FULL, DELTA, FINAL):
+        await world.source.put(DIRECTORY + name, _content(name))
+    world.order(enabled=True, timeout="300s")
+    status = await world.run()
+
+    assert await world.names() == sorted([FULL, DELTA, FINAL.removesuffix(".final")])
+    assert b"".join([chunk async for chunk in world.target.get(DIRECTORY + DELTA)]) == DELTA.encode()
+    assert [(each["type"], each["status"]) for each in status["conditions"]] == [("Succeeded", "True")]
+    assert "revision 20" in status["conditions"][0]["message"]
+
+
+async def test_what_is_in_the_target_stays_as_it_is(world: World) -> None:
+    await world.source.put(DIRECTORY + FINAL, _content("new"))
+    await world.target.put(DIRECTORY + FINAL.removesuffix(".final"), _content("copied before"))
+    world.order(enabled=True)
+    await world.run()
+    kept = b"".join([chunk async for chunk in world.target.get(DIRECTORY + FINAL.removesuffix(".final"))])
+    assert kept == b"copied before"
+
+
+async def test_nothing_is_copied_before_the_final_snapshot_is_there(world: World) -> None:
+    await world.source.put(DIRECTORY + FULL, _content("full"))
+    world.order(enabled=True, timeout="300s")
+    status = await world.run()
+    assert "there is no final snapshot yet" in status["lastError"]
+    assert await world.names() == []
+
+
+async def test_an_empty_bucket_is_no_success(world: World) -> None:
+    """An etcd that started empty would be a cluster lost."""
+    world.order(enabled=False)
+    status = await world.run()
+    assert "has no full snapshot" in status["lastError"]
+    assert "conditions" not in status
+
+
+def test_a_final_snapshot_that_never_comes_is_waited_for_for_a_while() -> None:
+    now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+    task = {
+        "metadata": {"creationTimestamp": "2026-11-21T12:00:00Z"},
+        "spec": {"waitForFinalSnapshot": {"enabled": True, "timeout": "5m"}},
+    }
+    there = parse_all([FULL, DELTA])
+    assert lacks_final(task, there, now)
+    assert not lacks_final(task, there, now + timedelta(minutes=5))
+    assert not lacks_final(task, parse_all([FULL, FINAL]), now)

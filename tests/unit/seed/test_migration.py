@@ -1,0 +1,160 @@
+"""What a move does with a seed's objects, against API servers in memory."""
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestServer
+from temporalio.exceptions import ApplicationError
+
+from activities.etcd.store import LocalStoreAdmin
+from activities.kube.cache import Caches
+from activities.kube.clusters import ClusterView
+from activities.secrets.sealing import Sealing
+from activities.seed.migration import MigrationActivities
+from api.operations import OperationType, ShootRef, ShootTask
+from tests.unit.kube.api_server import ApiServer
+from workers.object_store import application
+
+NAMESPACE = "shoot--local--demo"
+ENTRY = f"{NAMESPACE}--uid"
+TASK = ShootTask(
+    shoot=ShootRef(namespace="garden-local", name="demo", uid="uid"),
+    technical_id=NAMESPACE,
+    seed="seed-2",
+    generation=2,
+    operation=OperationType.RESTORE,
+    trigger="2026-11-21T10:00:00.000000Z",
+)
+CORE, EXTENSIONS = "/apis/core.gardener.cloud/v1beta1", "/apis/extensions.gardener.cloud/v1alpha1"
+MACHINES = "/apis/machine.sapcloud.io/v1alpha1/machines"
+MANAGED = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
+COPIES = "/apis/druid.gardener.cloud/v1alpha1/etcdcopybackupstasks"
+ETCDS = "/apis/druid.gardener.cloud/v1alpha1/etcds"
+SECRETS = "/api/v1/secrets"
+
+
+@pytest.fixture
+async def garden() -> AsyncIterator[ApiServer]:
+    async with ApiServer().running() as server:
+        entry = {"metadata": {"name": ENTRY}, "spec": {"bucketName": "uid-of-seed-1", "seedName": "seed-2"}}
+        server.put(f"{CORE}/backupentries", entry, "garden-local")
+        bucket = {"provider": {"type": "local", "region": "local"},
+                  "credentialsRef": {"name": "backup", "namespace": "garden"}}  # fmt: skip
+        server.put(f"{CORE}/backupbuckets", {"metadata": {"name": "uid-of-seed-1"}, "spec": bucket})
+        server.put(SECRETS, {"kind": "Secret", "metadata": {"name": "backup"}, "data": {"token": "dA=="}}, "garden")
+        yield server
+
+
+@pytest.fixture
+async def seed() -> AsyncIterator[ApiServer]:
+    async with ApiServer().running() as server:
+        yield server
+
+
+@pytest.fixture
+async def activities(garden: ApiServer, seed: ApiServer) -> AsyncIterator[MigrationActivities]:
+    async def cluster(_: str) -> ClusterView:
+        return ClusterView({"metadata": {"name": NAMESPACE}, "spec": {"seed": {"metadata": {"uid": "uid-of-seed-2"}}}})
+
+    async with garden.client() as garden_client, seed.client() as client:
+        caches = Caches(client)
+        clusters: Any = SimpleNamespace(
+            garden=garden_client, seed=client, seed_caches=caches, cluster=cluster, sealing=Sealing()
+        )
+        yield MigrationActivities(clusters)
+        await caches.close()
+
+
+async def test_machines_are_forgotten_and_not_stopped(activities: MigrationActivities, seed: ApiServer) -> None:
+    metadata = {"name": "one", "finalizers": ["machine.sapcloud.io/machine-controller-manager"]}
+    seed.put(MACHINES, {"metadata": metadata, "spec": {}}, NAMESPACE)
+    assert (await activities.shallow_delete_machine_objects(TASK)).note == "1 machines go on without us"
+    assert seed.find(MACHINES, "one", NAMESPACE) is None
+    assert (await activities.shallow_delete_machine_objects(TASK)).note == "0 machines go on without us"
+
+
+async def test_machines_are_not_forgotten_while_somebody_would_stop_them(
+    activities: MigrationActivities, seed: ApiServer
+) -> None:
+    seed.put(MACHINES, {"metadata": {"name": "one"}, "spec": {}}, NAMESPACE)
+    manager = {"metadata": {"name": "machine-controller-manager"}, "spec": {}}
+    seed.put("/apis/apps/v1/deployments", manager, NAMESPACE)
+    with pytest.raises(ApplicationError, match="would stop the machines"):
+        await activities.shallow_delete_machine_objects(TASK)
+    assert seed.find(MACHINES, "one", NAMESPACE)
+
+
+async def test_what_is_in_the_shoot_stays_there(activities: MigrationActivities, seed: ApiServer) -> None:
+    seed.put(MANAGED, {"metadata": {"name": "shoot"}, "spec": {}}, NAMESPACE)
+    seed.put(MANAGED, {"metadata": {"name": "seed"}, "spec": {"class": "seed"}}, NAMESPACE)
+    await activities.keep_managed_objects(TASK)
+    kept = {name: (seed.find(MANAGED, name, NAMESPACE) or {})["spec"].get("keepObjects") for name in ("shoot", "seed")}
+    assert kept == {"shoot": True, "seed": None}
+
+
+async def test_the_way_to_the_old_bucket_is_found_again_when_the_entry_has_a_new_one(
+    activities: MigrationActivities, garden: ApiServer, seed: ApiServer
+) -> None:
+    await activities.deploy_source_backup_entry(TASK)
+    garden.change(f"{CORE}/backupentries", ENTRY, "garden-local", {"spec": {"bucketName": "uid-of-seed-2"}})
+    await activities.deploy_source_backup_entry(TASK.model_copy(update={"trigger": "2026-11-21T11:00:00.000000Z"}))
+
+    ordered = seed.find(f"{EXTENSIONS}/backupentries", f"source-{ENTRY}")
+    assert ordered is not None
+    assert ordered["spec"]["bucketName"] == "uid-of-seed-1"
+    assert (seed.find(SECRETS, f"source-{ENTRY}", "garden") or {})["data"] == {"token": "dA=="}
+
+
+async def test_backups_in_our_own_bucket_need_no_copy(
+    activities: MigrationActivities, garden: ApiServer, seed: ApiServer
+) -> None:
+    garden.change(f"{CORE}/backupentries", ENTRY, "garden-local", {"spec": {"bucketName": "uid-of-seed-2"}})
+    await activities.deploy_source_backup_entry(TASK)
+    await activities.copy_etcd_backups(TASK)
+    seed.put(ETCDS, {"metadata": {"name": "etcd-main"}, "spec": {}}, NAMESPACE)
+    assert (await activities.wait_etcd_backups_copied(TASK)).note == "nothing to copy"
+    assert seed.find(f"{EXTENSIONS}/backupentries", f"source-{ENTRY}") is None
+
+
+async def test_the_copy_is_ordered_once_for_each_attempt_and_never_over_a_running_etcd(
+    activities: MigrationActivities, seed: ApiServer
+) -> None:
+    await activities.deploy_source_backup_entry(TASK)
+    spec = {"type": "local", "bucketName": "uid-of-seed-2"}
+    seed.put(f"{EXTENSIONS}/backupentries", {"metadata": {"name": ENTRY}, "spec": spec})
+    await activities.copy_etcd_backups(TASK)
+    first = seed.find(COPIES, "demo", NAMESPACE)
+    await activities.copy_etcd_backups(TASK)
+    assert first is not None
+    assert seed.find(COPIES, "demo", NAMESPACE) == first
+    assert [first["spec"][side]["container"] for side in ("sourceStore", "targetStore")] == [
+        "uid-of-seed-1",
+        "uid-of-seed-2",
+    ]
+    assert first["spec"]["sourceStore"]["prefix"] == f"{ENTRY}/etcd-main"
+
+    seed.put(ETCDS, {"metadata": {"name": "etcd-main"}, "spec": {}}, NAMESPACE)
+    again = TASK.model_copy(update={"trigger": "2026-11-21T11:00:00.000000Z"})
+    assert (await activities.copy_etcd_backups(again)).note == "the backups are restored"
+
+
+async def test_an_etcd_that_is_not_there_does_not_start_without_a_snapshot(
+    activities: MigrationActivities, garden: ApiServer, seed: ApiServer, tmp_path: Path
+) -> None:
+    server = TestServer(application(tmp_path / "buckets", "admin"))
+    await server.start_server()
+    endpoint = str(server.make_url("")).rstrip("/")
+    async with LocalStoreAdmin(endpoint, "admin") as admin:
+        token = await admin.make_bucket("uid-of-seed-2")
+    credentials = {"endpoint": endpoint, "token": token}
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in credentials.items()}
+    seed.put(SECRETS, {"kind": "Secret", "metadata": {"name": "etcd-backup"}, "data": data}, NAMESPACE)
+    spec = {"type": "local", "bucketName": "uid-of-seed-2"}
+    seed.put(f"{EXTENSIONS}/backupentries", {"metadata": {"name": ENTRY}, "spec": spec})
+    with pytest.raises(ApplicationError, match="would start empty"):
+        await activities.wait_etcd_backups_copied(TASK)
+    await server.close()

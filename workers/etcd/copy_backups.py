@@ -1,0 +1,145 @@
+"""Copies the backups of an etcd from one bucket to another: what an ``EtcdCopyBackupsTask`` asks for.
+
+Snapshots keep their names but for the mark of the final one, so what is in the target already is not copied again,
+and a copy that was stopped anywhere goes on where it stopped. Source: spec/extensions.md 5.
+"""
+
+import asyncio
+import base64
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from activities.etcd import snapshots
+from activities.etcd.snapshots import Snapshot
+from activities.etcd.store import Store, StoreError, open_store
+from activities.kube.cache import Caches, Key
+from activities.kube.client import KubeClient, Object
+from activities.kube.controller import Controller, Requeue
+from activities.kube.errors import NotFound
+from api.resources import ETCD_COPY_BACKUPS_TASK, SECRET
+from workers.etcd import manifests
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+"""Between looks for the final snapshot: users wait for it. etcd-druid's 15 s would be most of a move's downtime."""
+_RETRY_SECONDS = 2.0
+_NEWEST = 4
+"""So many full snapshots are looked at for the mark of the final one."""
+_PARALLEL = 8
+
+
+class CopyBackupsController:
+    """One per seed; runs inside the gardenlet."""
+
+    def __init__(self, client: KubeClient, caches: Caches) -> None:
+        self._client = client
+        self._tasks = caches.of(ETCD_COPY_BACKUPS_TASK)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        controller = Controller("copy backups", self._reconcile, workers=10)
+        controller.watch(self._tasks)
+        await controller.run()
+
+    async def _reconcile(self, key: Key) -> Requeue | None:
+        task = self._tasks.get(key.name, key.namespace)
+        if task is None or _succeeded(task):
+            return None
+        stores: list[Store] = []
+        try:
+            for side in ("sourceStore", "targetStore"):
+                stores.append(await self._open(task, task["spec"][side]))
+            waiting = await self._copy(task, *stores)
+        except (StoreError, NotFound) as error:
+            waiting = str(error)
+            log.warning("%s: %s", key, waiting)
+        finally:
+            await asyncio.gather(*(store.close() for store in stores))
+        if not waiting:
+            return None
+        await self._write(task, {"lastError": waiting})
+        return Requeue(_LOOK_SECONDS if waiting.startswith(_NO_FINAL) else _RETRY_SECONDS)
+
+    async def _open(self, task: Object, store: Mapping[str, Any]) -> Store:
+        secret = await self._client.get(SECRET, store["secretRef"]["name"], task["metadata"]["namespace"])
+        credentials = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
+        return open_store(store["provider"], credentials, store["container"])
+
+    async def _copy(self, task: Object, source: Store, target: Store) -> str:
+        """Copy all there is; returns what is waited for, empty if it is done."""
+        directories = [snapshots.directory(task["spec"][side]["prefix"]) for side in ("sourceStore", "targetStore")]
+        there = snapshots.parse_all(item.name for item in await source.list(directories[0]))
+        if fault := lacks_final(task, there, datetime.now(UTC)):
+            return fault
+        if not snapshots.fulls(there):
+            return f"bucket {task['spec']['sourceStore']['container']} has no full snapshot in {directories[0]}"
+        have = {item.name.rsplit("/", 1)[-1] for item in await target.list(directories[1])}
+        missing = [item for item in there if _unmarked(item).name not in have]
+        limit = asyncio.Semaphore(_PARALLEL)
+
+        async def copy(item: Snapshot) -> None:
+            async with limit:
+                await target.put(directories[1] + _unmarked(item).name, source.get(directories[0] + item.name))
+
+        await asyncio.gather(*map(copy, missing))
+        newest = snapshots.last_revision(there)
+        log.info("%s: copied %d snapshots, up to revision %d", task["metadata"]["namespace"], len(missing), newest)
+        final = any(item.final for item in there)
+        message = f"{len(there)} snapshots up to revision {newest}" + ("" if final else ", none of them final")
+        await self._write(task, {"lastError": None, "conditions": [_condition("Succeeded", "Copied", message)]})
+        return ""
+
+    async def _write(self, task: Object, status: dict[str, Any]) -> None:
+        metadata, live = task["metadata"], task.get("status") or {}
+        wanted = {**status, "observedGeneration": metadata.get("generation")}
+        if all(live.get(name) == value for name, value in wanted.items()):
+            return
+        try:
+            await self._client.patch(
+                ETCD_COPY_BACKUPS_TASK,
+                metadata["name"],
+                metadata["namespace"],
+                {"status": wanted},
+                subresource="status",
+            )
+        except NotFound:
+            return
+
+
+_NO_FINAL = "there is no final snapshot"
+
+
+def lacks_final(task: Mapping[str, Any], there: list[Snapshot], now: datetime) -> str:
+    """What is waited for before anything is copied; empty if nothing is, or was for long enough."""
+    wait = task["spec"].get("waitForFinalSnapshot") or {}
+    if not wait.get("enabled") or any(item.final for item in snapshots.fulls(there)[:_NEWEST]):
+        return ""
+    patience = timedelta(seconds=manifests.seconds(wait.get("timeout") or "5m"))
+    end = datetime.fromisoformat(task["metadata"]["creationTimestamp"]) + patience
+    return "" if now >= end else f"{_NO_FINAL} yet; it is waited for until {end:%H:%M:%S} UTC"
+
+
+def _unmarked(snapshot: Snapshot) -> Snapshot:
+    """As it is named in the target: only the source's last snapshot was its last."""
+    return replace(snapshot, final=False)
+
+
+def _succeeded(task: Mapping[str, Any]) -> bool:
+    conditions = (task.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Succeeded" and each["status"] == "True" for each in conditions)
+
+
+def _condition(kind: str, reason: str, message: str) -> dict[str, Any]:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "type": kind,
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": now,
+        "lastUpdateTime": now,
+    }

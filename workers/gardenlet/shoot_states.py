@@ -1,0 +1,86 @@
+"""Keeps in the garden what another seed would need if this one were lost: a ShootState of each Shoot.
+
+Every six hours, and soon after what is in it has changed: an operation has succeeded, or machines came or went.
+Source: spec/flows.md 7.
+"""
+
+import random
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from activities.kube.cache import Key, key_of
+from activities.kube.client import WatchEvent
+from activities.kube.clusters import Clusters
+from activities.kube.controller import Controller, Requeue
+from activities.seed.shoot_state import ShootStateActivities
+from api import resources
+from api.operations import OperationType, ShootRef, ShootTask
+
+_JITTER = timedelta(minutes=15)
+_SETTLE_SECONDS = 2.0
+"""Machines come in groups: one state for all of them."""
+
+
+class ShootStateController:
+    """One per gardenlet; writes for the Shoots whose control planes are in this seed, and only while those stay."""
+
+    def __init__(self, clusters: Clusters, period: timedelta) -> None:
+        self._clusters = clusters
+        self._period = period
+        self._activities = ShootStateActivities(clusters)
+        self._shoots = clusters.garden_caches.of(resources.SHOOT)
+        self._controller = Controller("shoot states", self._persist, workers=2, longest_delay=300.0)
+        self._controller.watch(self._shoots, when=_has_succeeded)
+        machines = clusters.seed_caches.of(resources.MACHINE)
+        machines.subscribe(self._machine_changed)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._controller.run()
+
+    def _machine_changed(self, event: WatchEvent) -> None:
+        if event.type == "MODIFIED" and event.old is not None and _provider_id(event.old) == _provider_id(event.object):
+            return
+        namespace = event.object["metadata"]["namespace"]
+        for shoot in self._shoots.list():
+            if (shoot.get("status") or {}).get("technicalID") == namespace:
+                self._controller.enqueue(key_of(shoot), after=_SETTLE_SECONDS)
+
+    async def _persist(self, key: Key) -> Requeue | None:
+        shoot = self._shoots.get(key.name, key.namespace)
+        if shoot is None or not stays(shoot, self._clusters.seed_name):
+            return None
+        await self._activities.persist_shootstate(
+            ShootTask(
+                shoot=ShootRef(namespace=str(key.namespace), name=key.name, uid=shoot["metadata"]["uid"]),
+                technical_id=shoot["status"]["technicalID"],
+                seed=self._clusters.seed_name,
+                generation=shoot["metadata"]["generation"],
+                operation=OperationType.RECONCILE,
+            )
+        )
+        return Requeue((self._period + random.uniform(-1, 1) * min(_JITTER, self._period / 4)).total_seconds())
+
+
+def stays(shoot: Mapping[str, Any], seed: str) -> bool:
+    """Whether a Shoot's control plane is whole, in this seed, and not on its way to another one."""
+    status = shoot.get("status") or {}
+    last = status.get("lastOperation") or {}
+    here = {status.get("seedName"), shoot["spec"].get("seedName")} == {seed}
+    unfinished = last.get("type") in ("Create", "Restore") and last.get("state") != "Succeeded"
+    leaving = last.get("type") in ("Migrate", "Delete") or "deletionTimestamp" in shoot["metadata"]
+    return bool(here and status.get("technicalID") and last and not unfinished and not leaving)
+
+
+def _has_succeeded(event: WatchEvent) -> bool:
+    """Once for each operation that has: its status is written, too, when conditions change."""
+    if event.type == "DELETED":
+        return False
+    last = ((event.object.get("status") or {}).get("lastOperation")) or {}
+    before = (((event.old or {}).get("status") or {}).get("lastOperation")) or {}
+    return last.get("state") == "Succeeded" and before.get("state") != "Succeeded"
+
+
+def _provider_id(machine: Mapping[str, Any]) -> object:
+    return machine["spec"].get("providerID")

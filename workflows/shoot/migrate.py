@@ -1,0 +1,166 @@
+"""Take a Shoot's control plane down in the seed that it leaves; its machines and all that runs on them go on.
+
+What another seed needs is kept: secrets, machines and extension states in the ShootState, etcd's data in the bucket.
+Extensions let go of what they made, and nothing of it is deleted outside the seed. Tasks and order: spec/flows.md 5.
+
+The destination takes part, so that users miss their API server for seconds only: what can be prepared there is, before
+the API server stops, and etcd and API server start there as soon as the last snapshot is copied. The restoration that
+follows finds them running, and brings the rest.
+"""
+
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from api.flows import FlowInput, FlowOutcome, Survey
+    from api.operations import OperationType, seed_queue
+    from workflows import options
+    from workflows.flow import EVERYTHING, Flow
+    from workflows.shoot.base import OperationWorkflow, shoot_flow
+
+
+def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
+    """The whole flow, to be read from top to bottom."""
+    flow, facts = shoot_flow(request), request.facts
+    add, wait = flow.add, options.wait
+    workerless = facts.workerless and "workerless"
+    no_namespace = not survey.namespace and "no namespace"
+    no_api_server = no_namespace or (not survey.api_server and "no API server")
+    handed_over = no_namespace or (not survey.backups and "the backups are handed over")
+    no_etcd = no_namespace or (not survey.api_server and not survey.backups and "no API server and no backups")
+    no_machines = no_namespace or workerless
+
+    # What is needed to take it down in good order.
+    add("sync_cluster", unless=no_namespace)
+    add("deploy_namespace", after=["sync_cluster"], unless=no_namespace)
+    add("init_secrets", after=["deploy_namespace"], unless=no_namespace)
+    add("deploy_etcds", after=["init_secrets"], unless=no_etcd)
+    add("wait_etcds", after=["deploy_etcds"], completes="deploy_etcds", unless=no_etcd, **wait(minutes=5))
+    add("deploy_resource_manager", after=["wait_etcds"], unless=no_api_server)
+    add("wait_resource_manager", after=["deploy_resource_manager"], unless=no_api_server, **wait(minutes=5))
+
+    # Let go of what is in the shoot, then of its machines.
+    add("keep_managed_objects", after=["wait_resource_manager"], unless=no_api_server)
+    add("delete_managed_resources", after=["keep_managed_objects"], unless=no_namespace)
+    add("wait_managed_resources_deleted", after=["delete_managed_resources"], unless=no_namespace,
+        **wait(minutes=10))  # fmt: skip
+    add("delete_machine_controller_manager", after=["wait_managed_resources_deleted"], unless=no_machines)
+    add("wait_machine_controller_manager_deleted", after=["delete_machine_controller_manager"], unless=no_machines,
+        **wait(minutes=5))  # fmt: skip
+    early = ("network", "os_configs", "worker", *(["container_runtimes"] if facts.container_runtimes else []))
+    for kind in early:
+        add(f"migrate_{kind}", after=["wait_machine_controller_manager_deleted"], unless=no_machines)
+        add(f"wait_{kind}_migrated", after=[f"migrate_{kind}"], completes=f"migrate_{kind}", unless=no_machines,
+            **wait(minutes=10))  # fmt: skip
+    before = "extensions_before_apiserver"
+    add(f"migrate_{before}", after=["wait_managed_resources_deleted"], unless=no_namespace)
+    add(f"wait_{before}_migrated", after=[f"migrate_{before}"], completes=f"migrate_{before}", unless=no_namespace,
+        **wait(minutes=facts.extension_minutes))  # fmt: skip
+    add("persist_shootstate", after=[f"wait_{kind}_migrated" for kind in (*early, before)], unless=no_namespace)
+
+    # The destination: all that needs neither the data nor the name.
+    there = request.task.model_copy(update={"seed": request.task.destination, "operation": OperationType.RESTORE})
+
+    def add_there(name: str, minutes: float = 0, **declared: Any) -> None:
+        chosen = wait(minutes=minutes) if minutes else options.seed_call()
+        chosen["task_queue"] = seed_queue(there.seed)
+        declared["after"] = [*declared["after"], "persist_shootstate"]
+        if completes := declared.get("completes"):
+            declared["completes"] = f"{completes}_there"
+        add(f"{name}_there", activity=name, argument=lambda: there, **declared, **chosen)
+
+    add_there("sync_cluster", after=[], unless=handed_over)
+    add_there("wait_required_extensions", minutes=2, after=["sync_cluster_there"], unless=handed_over)
+    add_there("deploy_namespace", after=["wait_required_extensions_there"], unless=handed_over)
+    add_there("deploy_source_backup_entry", after=["deploy_namespace_there"], unless=handed_over)
+    add_there("wait_source_backup_entry", minutes=10, after=["deploy_source_backup_entry_there"],
+              completes="deploy_source_backup_entry", unless=handed_over)  # fmt: skip
+    add_there("deploy_cloud_secret", after=["deploy_namespace_there"], unless=workerless or handed_over)
+    add_there("deploy_references", after=["deploy_namespace_there"], unless=handed_over)
+    add_there("init_secrets", after=["deploy_namespace_there"], unless=handed_over)
+    add_there("deploy_api_service", after=["init_secrets_there"], unless=handed_over)
+    add_there("wait_api_service", minutes=10, after=["deploy_api_service_there"], unless=handed_over)
+    add_there("deploy_apiserver_sni", after=["deploy_api_service_there"], unless=handed_over)
+    prepared = ["wait_source_backup_entry_there", "deploy_cloud_secret_there", "deploy_references_there",
+                "wait_api_service_there", "deploy_apiserver_sni_there"]  # fmt: skip
+
+    # From here on the ShootState is what the destination knows; what it holds may go.
+    for kind in early:
+        add(f"delete_{kind}", after=["persist_shootstate"], unless=no_machines)
+        add(f"wait_{kind}_deleted", after=[f"delete_{kind}"], completes=f"delete_{kind}", unless=no_machines,
+            **wait(minutes=3))  # fmt: skip
+    add("shallow_delete_machine_objects", after=["persist_shootstate"], unless=no_machines)
+    add(f"delete_{before}", after=["persist_shootstate"], unless=no_namespace)
+    add(f"wait_{before}_deleted", after=[f"delete_{before}"], completes=f"delete_{before}", unless=no_namespace,
+        **wait(minutes=facts.extension_minutes))  # fmt: skip
+    gone = [*(f"wait_{kind}_deleted" for kind in (*early, before)), "shallow_delete_machine_objects"]
+    add("migrate_control_plane_extension", after=gone, unless=no_machines)
+    add("wait_control_plane_extension_migrated", after=["migrate_control_plane_extension"],
+        completes="migrate_control_plane_extension", unless=no_machines, **wait(minutes=3))  # fmt: skip
+    add("delete_control_plane_extension", after=["wait_control_plane_extension_migrated"], unless=no_machines)
+    add("wait_control_plane_extension_deleted", after=["delete_control_plane_extension"],
+        completes="delete_control_plane_extension", unless=no_machines, **wait(minutes=3))  # fmt: skip
+    add("wait_shoot_managed_resources_deleted",
+        after=["wait_managed_resources_deleted", "wait_control_plane_extension_deleted", f"wait_{before}_deleted"],
+        unless=no_namespace,
+        **wait(minutes=10))  # fmt: skip
+
+    # The API server stops, and only then is the last snapshot the last.
+    add("delete_apiserver", after=["wait_shoot_managed_resources_deleted", "wait_etcds", *prepared],
+        unless=no_namespace)  # fmt: skip
+    add("wait_apiserver_deleted", after=["delete_apiserver"], unless=no_namespace, **wait(minutes=5))
+    add("delete_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace)
+    add("delete_vpn_server", after=["wait_apiserver_deleted"], unless=no_machines)
+    add("snapshot_etcd", after=["wait_apiserver_deleted"], unless=handed_over, **options.seed_call(minutes=6))
+    lasting, records = ["extensions_after_apiserver", "infrastructure"], ["internal_dns", "external_dns"]
+    for kind in (*lasting, *records):
+        unneeded = no_machines if kind == "infrastructure" else no_namespace
+        add(f"migrate_{kind}", after=["wait_apiserver_deleted"], unless=unneeded)
+        add(f"wait_{kind}_migrated", after=[f"migrate_{kind}"], completes=f"migrate_{kind}", unless=unneeded,
+            **wait(minutes=10))  # fmt: skip
+        add(f"delete_{kind}", after=[f"wait_{kind}_migrated"], unless=unneeded, **wait(minutes=2))
+        if kind in lasting:
+            add(f"wait_{kind}_deleted", after=[f"delete_{kind}"], completes=f"delete_{kind}", unless=unneeded,
+                **wait(minutes=10))  # fmt: skip
+    let_go = [*(f"wait_{kind}_deleted" for kind in lasting), *(f"delete_{kind}" for kind in records)]
+
+    # The destination has the data now, and then the name: from here on the move can only go on.
+    add_there("deploy_backup_entry", after=["snapshot_etcd"], unless=handed_over)
+    add_there("wait_backup_entry", minutes=10, after=["deploy_backup_entry_there"], completes="deploy_backup_entry",
+              unless=handed_over)  # fmt: skip
+    add_there("copy_etcd_backups", after=["wait_backup_entry_there", "wait_source_backup_entry_there"],
+              unless=handed_over)  # fmt: skip
+    add_there("wait_etcd_backups_copied", minutes=11, after=["copy_etcd_backups_there"], completes="copy_etcd_backups",
+              unless=handed_over)  # fmt: skip
+    add_there("deploy_etcds", after=["wait_etcd_backups_copied_there"], unless=handed_over)
+    # Etcd does not listen before what it restores is complete, and the API server waits for it.
+    add_there("deploy_apiserver", after=["deploy_etcds_there"], unless=handed_over)
+    add_there("wait_etcds", minutes=5, after=["deploy_etcds_there"], completes="deploy_etcds", unless=handed_over)
+    for record in records:
+        add_there(f"deploy_{record}", minutes=2, after=[f"delete_{record}", "deploy_references_there"],
+                  unless=handed_over)  # fmt: skip
+    add_there("wait_apiserver", minutes=5, after=["deploy_apiserver_there", "wait_etcds_there"], unless=handed_over)
+
+    # What is left on the source goes once the destination has it.
+    add("migrate_backup_entry", after=["wait_etcds_there", *let_go], unless=no_namespace, **wait(minutes=10))
+    add("delete_etcds", after=["migrate_backup_entry"], unless=no_namespace)
+    add("wait_etcds_deleted", after=["delete_etcds"], unless=no_namespace, **wait(minutes=5))
+    add("delete_namespace", after=["wait_etcds_deleted"])
+    add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
+    add("delete_cluster", after=EVERYTHING)
+    return flow
+
+
+@workflow.defn
+class MigrateShoot(OperationWorkflow):
+    """One attempt to leave a seed. Workflow id: ``<lifecycle id>/migrate/<generation>-<n>``."""
+
+    @workflow.run
+    async def run(self, request: FlowInput) -> FlowOutcome:
+        self.report(request.task)
+        survey = await workflow.execute_activity(
+            "survey", request.task, result_type=Survey, **options.survey(seed_queue(request.task.seed))
+        )
+        self.graph = migrate_flow(request, survey)
+        return await self.graph.run()
