@@ -63,6 +63,8 @@ def test_every_workflow_and_every_kind_of_end_is_recorded() -> None:
         "DeleteShoot-completed",
         "DeleteShoot-failed",
         "ReconcileSeed-completed",
+        "MigrateShoot-completed",
+        "MigrateShoot-failed",
         "RotateCertificateAuthorities-completed",
         "SwitchHibernation-completed",
         "MaintainShoot-completed",

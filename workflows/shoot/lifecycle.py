@@ -59,9 +59,7 @@ _FLOWS: dict[FlowKind, Callable[[Any, FlowInput], Awaitable[FlowOutcome]]] = {
     FlowKind.DELETE: DeleteShoot.run,
     FlowKind.FORCE_DELETE: ForceDeleteShoot.run,
 }
-THERE = Survey(
-    namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True
-)
+THERE = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True)
 _GRAPHS: dict[FlowKind, Callable[[FlowInput], Flow]] = {
     FlowKind.RECONCILE: reconcile_flow,
     FlowKind.RESTORE: reconcile_flow,
