@@ -47,6 +47,7 @@ class Probe:
         pair.write_bytes(base64.b64decode(user["client-certificate-data"]) + base64.b64decode(user["client-key-data"]))
         self._tls.load_cert_chain(pair)
         self._connection: http.client.HTTPSConnection | None = None
+        self._begun = int(time.time())
         self._stop = threading.Event()
 
     @contextmanager
@@ -67,7 +68,7 @@ class Probe:
     def _run(self) -> None:
         for number in count():
             begun = time.monotonic()
-            name = f"probe-{number}"
+            name = f"probe-{self._begun}-{number}"
             try:
                 self._ask("POST", f"/api/v1/namespaces/{_NAMESPACE}/configmaps", _config_map(name), 201)
                 self.acknowledged.append(name)
