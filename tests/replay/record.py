@@ -25,7 +25,8 @@ from api.operations import GARDEN_QUEUE, OperationType, SeedTask, TaskResult, se
 from api.rotation import CompleteRotation, Kind, Phase, User
 from api.schedules import ScheduledShoot
 from tests.workflow.conftest import TEMPORAL
-from tests.workflow.world import DESTINATION, SEED, SHOOT, VERSION, World
+from tests.workflow.world import DESTINATION, SHOOT, VERSION, World
+from tests.workflow.world import SEED as SOURCE
 from workflows import visibility
 from workflows.seed import ReconcileSeed, seed_workflow_id
 from workflows.shoot.hibernation import SwitchHibernation
@@ -115,7 +116,7 @@ async def scheduled(world: World) -> None:
 async def moved(world: World) -> None:
     """A move whose last snapshot fails at first."""
     succeeded = LastOperation(type=OperationType.RECONCILE, state="Succeeded", updated=datetime.now(UTC))
-    world.change(generation=2, observed_generation=1, gardener_version=VERSION, uid_recorded=True, status_seed=SEED,
+    world.change(generation=2, observed_generation=1, gardener_version=VERSION, uid_recorded=True, status_seed=SOURCE,
                  spec_seed=DESTINATION, last_operation=succeeded)  # fmt: skip
     world.fail_always("snapshot_etcd", "ERR_CONFIGURATION_PROBLEM", "the bucket is gone")
     await world.wake()
