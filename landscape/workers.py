@@ -104,6 +104,7 @@ def _controller_manager(plan: Plan) -> Config:
     return {
         "gardenClientConnection": connection,
         "temporal": _temporal(plan),
+        "auditLog": str(plan.logs / "operations.jsonl"),
         "health": _health(plan.central_address, 2718),
     }
 

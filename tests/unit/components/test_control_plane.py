@@ -179,6 +179,40 @@ async def test_a_second_run_makes_nothing_anew(world):
     assert {place: item["metadata"]["resourceVersion"] for place, item in world.seed.objects.items()} == before
 
 
+_OF_CONTROL_PLANE = (
+    "deploy_api_service",
+    "update_advertised_addresses",
+    "deploy_apiserver_sni",
+    "deploy_apiserver",
+    "deploy_scheduler",
+    "deploy_kube_controller_manager",
+    "deploy_machine_controller_manager",
+    "deploy_vpn_server",
+    "deploy_gardener_access",
+)
+_OF_SYSTEM = (
+    "deploy_shoot_namespaces",
+    "deploy_shoot_system",
+    "deploy_apiserver_proxy",
+    "deploy_coredns",
+    "deploy_metrics_server",
+    "deploy_vpn_shoot",
+)
+
+
+@pytest.mark.parametrize("name", [*_OF_CONTROL_PLANE, *_OF_SYSTEM])
+async def test_what_is_as_it_should_be_is_not_written_again(world, name):
+    """A thousand shoots are reconciled every hour, and nearly all of them are as they should be."""
+    owner = world.control_plane if name in _OF_CONTROL_PLANE else world.system
+    await getattr(owner, name)(TASK)
+    servers = world.garden, world.seed, world.shoot
+    for server in servers:
+        server.requests.clear()
+    await getattr(owner, name)(TASK.model_copy(update={"trigger": "2026-11-21T11:00:00Z"}))
+
+    assert [(method, path) for server in servers for method, path in server.requests if method != "GET"] == []
+
+
 async def test_owners_learn_all_names_of_their_api_server(world):
     await world.control_plane.update_advertised_addresses(TASK)
 
