@@ -1,4 +1,4 @@
-"""An async client of one cluster: raw JSON in and out, over aiohttp (docs/decisions/0006)."""
+"""An async client of one cluster: raw JSON in and out, over aiohttp (docs/decisions/0008)."""
 
 import asyncio
 import contextlib
