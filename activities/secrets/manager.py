@@ -328,10 +328,13 @@ class SecretsManager:
         return await self._store(name, data, {**wanted, **_times(data, self._now), **labels})
 
     async def _store(self, name: str, data: Mapping[str, bytes], labels: Mapping[str, str]) -> _Stored:
+        # Two generations of one second would be told apart by nothing.
+        after = 1 + max((each.number(ISSUED_AT) for each in self._generations(labels[NAME])), default=0)
+        issued = str(max(int(labels[ISSUED_AT]), after))
         secret = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": name, "namespace": self._namespace, "labels": dict(labels)},
+            "metadata": {"name": name, "namespace": self._namespace, "labels": {**labels, ISSUED_AT: issued}},
             "type": "Opaque",
             "immutable": True,
             "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
