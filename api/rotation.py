@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from api.model import ApiModel
+from api.versions import Version, is_version
 from api.operations import ShootRef
 
 Status = Mapping[str, Any]
@@ -234,12 +235,12 @@ class RotationFacts:
         provider = spec["provider"]
         pools = tuple(pool["name"] for pool in provider.get("workers") or ())
         access = ((provider.get("workersSettings") or {}).get("sshAccess") or {}).get("enabled", True)
-        minor = int(str(spec["kubernetes"]["version"]).split(".")[1])
+        version = str(spec["kubernetes"].get("version") or "")  # checked by others
         pending = (status.get("inPlaceUpdates") or {}).get("pendingWorkerUpdates") or {}
         return cls(
             pools=pools,
             ssh_access=bool(pools) and bool(access),
-            automatic_encryption=minor >= AUTOMATIC_ENCRYPTION_MINOR,
+            automatic_encryption=is_version(version) and Version(version).minor >= AUTOMATIC_ENCRYPTION_MINOR,
             asleep=bool((spec.get("hibernation") or {}).get("enabled")),
             manual_in_place_pending=bool(pending.get("manualInPlaceUpdate")),
         )

@@ -472,3 +472,9 @@ def test_owners_read_of_every_operation_and_phase() -> None:
     page = (Path(__file__).parents[3] / "docs/credentials.md").read_text()
     names = [*SINGLE, *COMBINED, *(phase for phase in Phase if phase), *map(constraint_of, ROLLING)]
     assert [name for name in names if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("version", ["latest", "", "1"])
+def test_a_version_that_is_none_is_left_to_who_checks_versions(version):
+    facts = RotationFacts.of_shoot({"spec": {"kubernetes": {"version": version}, "provider": {}}})
+    assert not facts.automatic_encryption
