@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import Field
 
 from api.model import ApiModel
-from api.versions import Version, is_version
 from api.operations import ShootRef
+from api.versions import Version, is_version
 
 Status = Mapping[str, Any]
 """``Shoot.status.credentials.rotation``."""
