@@ -9,7 +9,7 @@ NAME ?= default
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-upgrade test-unit lint format lock clean python
+.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit lint format lock clean python
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -27,8 +27,11 @@ status: venv ## Say what of the landscape runs where.
 down: venv ## Take the landscape down; nothing stays but caches.
 	$(BIN)/gardener landscape down --name $(NAME)
 
-test: venv packages ## All tests; those of the landscape bring up one of their own.
+test: venv packages ## All tests but slow ones; those of the landscape bring up one of their own.
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+test-slow: venv packages ## A control plane that moves, and what a second reconciliation writes.
+	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
 test-upgrade: venv packages ## Upgrade a cluster by one minor of Kubernetes; the older one is compiled once.
 	$(BIN)/pytest -m upgrade $(PYTEST_ARGS)

@@ -20,7 +20,7 @@ import yaml
 from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import CREATION, Shoot, eventually
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
 
 _PERIOD = 0.1
 _REQUEST_SECONDS = 2.0

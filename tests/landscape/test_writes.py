@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from tests.landscape.shoots import Shoot
+
+pytestmark = pytest.mark.slow
 
 OURS = "gardener-on-temporal"
 """How our clients call themselves; nobody else's writes are counted."""
