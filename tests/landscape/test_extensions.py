@@ -49,11 +49,11 @@ def extended(
 ) -> Iterator[tuple[Shoot, CloudCredentials]]:
     """A Shoot with all three types, and cloud credentials of its own."""
     shoot = Shoot(landscape, "extended", tmp_path_factory.mktemp("kubeconfigs"))
-    credentials = CloudCredentials(shoot, "extended")
+    credentials = CloudCredentials(shoot, "mortal")
     credentials.write(credentials.good)
     credentials.bind()
     asked = [{"type": each, "providerConfig": {"greeting": f"for {each}"}} for each in TYPES]
-    shoot.apply(shoot.manifest(seedName=SEED, credentialsBindingName="extended", extensions=asked))
+    shoot.apply(shoot.manifest(seedName=SEED, credentialsBindingName=credentials.name, extensions=asked))
     shoot.wait_for_state("Succeeded", CREATION)
     assert shoot.uid
     yield shoot, credentials
