@@ -91,7 +91,7 @@ async def test_a_due_edge_switches_and_says_so(side: str, enabled: bool, reason:
 
 async def test_a_second_start_for_the_same_time_changes_nothing() -> None:
     """The owner may have switched back since."""
-    world = World(scheduled(), {"lastHibernationTriggerTime": at(NOW + timedelta(minutes=1))})
+    world = World(scheduled(), {"lastHibernationTriggerTime": at(NOW + timedelta(days=1))})
     assert (await world.switch()).note == "no schedule is due"
     assert world.garden.writes == []
 
@@ -104,7 +104,7 @@ async def test_what_is_so_already_needs_no_new_generation() -> None:
 
 
 async def test_what_was_due_before_there_was_the_shoot_is_not_made_up_for() -> None:
-    world = World(scheduled(), creationTimestamp=at(NOW + timedelta(minutes=1)))
+    world = World(scheduled(), creationTimestamp=at(NOW + timedelta(days=1)))
     assert (await world.switch()).note == "no schedule is due"
 
 
