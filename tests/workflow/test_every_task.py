@@ -1,8 +1,5 @@
 """Every task of creation and deletion: it fails for good, is mended, is retried, and nothing finished runs again."""
 
-import time
-from statistics import median
-
 import pytest
 
 from api.flows import FinishedTask, FlowInput, FlowOutcome, ShootFacts
@@ -16,8 +13,6 @@ from workflows.shoot.reconcile import reconcile_flow
 
 FACTS = ShootFacts(credentials="1")
 KINDS = {OperationType.CREATE: FlowKind.RECONCILE, OperationType.DELETE: FlowKind.DELETE}
-SECONDS: list[float] = []
-"""From each retry to the next attempt of the task that had failed."""
 
 
 def graph(what: OperationType, shoot: ShootRef = SHOOT) -> Flow:
@@ -73,16 +68,9 @@ async def test_a_task_that_failed_for_good_is_retried_alone(world: World, what: 
     for name in later:
         world.hold(name)
     world.change(operations=("retry",))
-    asked = time.monotonic()
     await world.wake()
     await world.until(lambda: bool(set(world.runs) & later) or len(world.finished) == 2)
 
     again = {name for name in world.runs if name not in later}
     assert again == {task, flow.completes(task)} - {""}
     assert world.runs[task] == 2
-    SECONDS.append(min(world.begun[flow.completes(task) or task][-1], world.begun[task][-1]) - asked)
-
-
-def test_the_next_attempt_starts_within_a_second() -> None:
-    """Of all tasks that ran before this test; the median, since others use this machine, too."""
-    assert not SECONDS or median(SECONDS) < 1, f"median {median(SECONDS):.2f} s of {len(SECONDS)} tasks"
