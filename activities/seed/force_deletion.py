@@ -10,7 +10,6 @@ from typing import Any
 from temporalio import activity
 
 from activities.components import base, machine_controller_manager
-from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters
 from activities.kube.errors import NotFound
 from activities.seed import rollout
@@ -127,15 +126,5 @@ class ForceDeletionActivities:
 
     async def _wait_gone(self, task: ShootTask, *kinds: Resource) -> None:
         for kind in kinds:
-            cache = self._clusters.seed_caches.of(kind)
-            left: list[str] = []
-
-            def gone(_: object) -> bool:
-                left[:] = [item["metadata"]["name"] for item in cache.list(task.technical_id)]  # noqa: B023
-                return not left  # noqa: B023
-
-            try:
-                await heartbeating(cache.wait_until(gone, _RELEASE_SECONDS))
-            except TimeoutError:
-                names = ", ".join(sorted(left))
-                raise TimeoutError(f"{kind.kind} left in {task.technical_id}: {names}") from None
+            caches = self._clusters.seed_caches
+            await rollout.wait_none_left(caches, kind, task.technical_id, _RELEASE_SECONDS, what=kind.kind)

@@ -152,7 +152,7 @@ class HibernationActivities:
         await self._await_no_pods(namespace, stopped["status"]["labelSelector"]["matchLabels"])
 
     async def _await_no_pods(self, namespace: str, labels: Mapping[str, str]) -> None:
-        pods = self._clusters.seed_caches.of(resources.POD, namespace, labels=_selector(labels))
+        pods = self._clusters.seed_caches.of(resources.POD, namespace, labels=rollout.selector(labels))
         await _none_left(pods, "pods", _any, _STOP_SECONDS)
 
 
@@ -214,10 +214,6 @@ def _etcd_at_rest(etcd: Object | None, generation: int) -> Object | None:
     asked = (etcd["metadata"].get("annotations") or {}).get(constants.OPERATION)
     done = not asked and status.get("observedGeneration") == etcd["metadata"]["generation"]
     return etcd if done and not status.get("replicas") and "labelSelector" in status else None
-
-
-def _selector(labels: Mapping[str, str]) -> str:
-    return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def _name(obj: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from temporalio.exceptions import ApplicationError
@@ -67,10 +67,11 @@ async def deploy(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> No
 
 
 def _versioned_of(select: Mapping[str, str]) -> str:
-    return f"{_selector(select)},{base.VERSIONED_LABEL}=true"
+    return f"{selector(select)},{base.VERSIONED_LABEL}=true"
 
 
-def _selector(labels: Mapping[str, str]) -> str:
+def selector(labels: Mapping[str, str]) -> str:
+    """These labels as a selector."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
@@ -154,7 +155,7 @@ async def pod_trouble(client: KubeClient, deployment: Mapping[str, Any] | None) 
     """What hinders the pods of a Deployment, by name; None if they are merely not ready yet."""
     if deployment is None:
         return None
-    labels = _selector(deployment["spec"]["selector"]["matchLabels"])
+    labels = selector(deployment["spec"]["selector"]["matchLabels"])
     pods = await client.list(resources.POD, deployment["metadata"]["namespace"], labels=labels)
     return "; ".join(fault for pod in pods for fault in _pod_faults(pod)) or None
 
@@ -195,8 +196,34 @@ async def delete_versioned(client: KubeClient, select: Mapping[str, str], namesp
 async def wait_pods_gone(caches: Caches, namespace: str, labels: Mapping[str, str], timeout: float) -> None:
     """Return when the namespace has no Deployment of these labels and none of its pods. Raises TimeoutError."""
     for resource in (resources.DEPLOYMENT, resources.POD):
-        cache = caches.of(resource, namespace, labels=_selector(labels))
+        cache = caches.of(resource, namespace, labels=selector(labels))
         await heartbeating(cache.wait_until(lambda each: not each.list() or None, timeout))
+
+
+async def wait_none_left(
+    caches: Caches,
+    resource: Resource,
+    namespace: str,
+    timeout: float,
+    *,
+    what: str,
+    concerns: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+) -> None:
+    """Return when a namespace has none of these objects any more. Raises TimeoutError, naming those that are left."""
+    cache = caches.of(resource)
+    left: list[str] = []
+
+    def gone(_: object) -> bool:
+        left[:] = [item["metadata"]["name"] for item in cache.list(namespace) if concerns(item)]
+        return not left
+
+    def state() -> str:
+        return f"{what} left in {namespace}: {', '.join(sorted(left))}"
+
+    try:
+        await heartbeating(cache.wait_until(gone, timeout), details=state)
+    except TimeoutError:
+        raise TimeoutError(state()) from None
 
 
 async def wait_managed_resource(caches: Caches, name: str, namespace: str, timeout: float) -> None:

@@ -244,20 +244,14 @@ class ShootSystemActivities:
     # What they have in common
 
     async def _wait_gone(self, task: ShootTask, concerns: Callable[[Mapping[str, Any]], bool]) -> None:
-        cache = self._clusters.seed_caches.of(resources.MANAGED_RESOURCE)
-        left: list[str] = []
-
-        def gone(_: object) -> bool:
-            left[:] = [item["metadata"]["name"] for item in cache.list(task.technical_id) if concerns(item)]
-            return not left
-
-        def state() -> str:
-            return f"ManagedResources left in {task.technical_id}: {', '.join(sorted(left))}"
-
-        try:
-            await heartbeating(cache.wait_until(gone, _DELETION_SECONDS), details=state)
-        except TimeoutError:
-            raise TimeoutError(state()) from None
+        await rollout.wait_none_left(
+            self._clusters.seed_caches,
+            resources.MANAGED_RESOURCE,
+            task.technical_id,
+            _DELETION_SECONDS,
+            what="ManagedResources",
+            concerns=concerns,
+        )
 
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
         return await SecretsManager.load(
