@@ -172,6 +172,11 @@ class SecretsManager:
             now=now or datetime.now(UTC),
         )
 
+    @classmethod
+    async def of_shoot(cls, seed: KubeClient, namespace: str, shoot: Mapping[str, Any]) -> "SecretsManager":
+        """The one of a control plane, with the rotations that its Shoot's status tells."""
+        return await cls.load(seed, namespace=namespace, rotation=Rotation.of_shoot(shoot))
+
     @property
     def generated(self) -> tuple[str, ...]:
         """Names of all Secrets handed out, with their old ones and bundles; for ``TaskResult.secrets``."""

@@ -26,7 +26,6 @@ from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import Forbidden, NotFound, Unauthorized, Unreachable
 from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
-from activities.secrets.rotation import Rotation
 from activities.seed import first_token, rollout
 from activities.seed.facts import ApiNames, Networks, highly_available
 from activities.seed.first_token import FirstToken
@@ -421,9 +420,7 @@ class ControlPlaneActivities:
     # What they have in common
 
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
-        return await SecretsManager.load(
-            self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
-        )
+        return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
 
     async def _replicas(self, task: ShootTask, view: ClusterView, awake: int) -> int:
         """Of what lives on the API server."""

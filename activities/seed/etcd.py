@@ -20,7 +20,6 @@ from activities.etcd.client import client_tls
 from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.manager import SecretsManager, Which
-from activities.secrets.rotation import Rotation
 from activities.seed.extension_objects import asked_at
 from activities.seed.hibernation import wanted_asleep
 from activities.shoot.rotation import ETCD_SNAPSHOTTED
@@ -58,9 +57,7 @@ class EtcdActivities:
         """
         view = await self._clusters.cluster(task.technical_id)
         secrets, backup = await asyncio.gather(
-            SecretsManager.load(
-                self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
-            ),
+            SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot),
             self._backup(task, view),
         )
         wanted = await asyncio.gather(*(self._etcd(task, view, secrets, backup, role) for role in ROLES))
@@ -98,9 +95,7 @@ class EtcdActivities:
     async def _full_snapshot(self, task: ShootTask) -> str:
         """Name of the snapshot that the sidecar of etcd-main has made."""
         view = await self._clusters.cluster(task.technical_id)
-        secrets = await SecretsManager.load(
-            self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
-        )
+        secrets = await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
         name = component.name_of(component.MAIN)
         service = await self._clusters.seed.get(SERVICE, f"{name}-client", task.technical_id)
         bundle = secrets.get(component.CA, Which.BUNDLE).data["bundle.crt"]

@@ -19,7 +19,6 @@ from activities.heartbeat import heartbeating
 from activities.kube.cache import Cache
 from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.manager import SecretsManager
-from activities.secrets.rotation import Rotation
 from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.extensions import Extensions
@@ -137,9 +136,7 @@ class OperatingSystemConfigActivities:
         return TaskResult(note=f"{len(nodes.list())} nodes")
 
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
-        return await SecretsManager.load(
-            self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
-        )
+        return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
 
     async def _referenced(self, task: ShootTask, osc: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
         """Base64 data of the Secrets that files take their content from."""

@@ -22,7 +22,6 @@ from activities.secrets.configs import (
     VPNTlsAuth,
 )
 from activities.secrets.manager import SecretsManager, Which
-from activities.secrets.rotation import Rotation
 from activities.seed.shoot_state import read_shoot_state
 from activities.shoot.rotation import KEY_POPULATED
 from api import constants
@@ -104,9 +103,7 @@ class SecretActivities:
         return TaskResult(note=f"{len(deleted)} unused secrets deleted")
 
     async def _load(self, task: ShootTask, cluster: ClusterView) -> SecretsManager:
-        return await SecretsManager.load(
-            self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(cluster.shoot)
-        )
+        return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, cluster.shoot)
 
     async def _generic_kubeconfig(self, task: ShootTask, cluster: ClusterView, manager: SecretsManager) -> None:
         """The kubeconfig of all pods of the control plane, and its name where extensions look for it."""

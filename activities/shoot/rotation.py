@@ -19,7 +19,6 @@ from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import AlreadyExists, NotFound
 from activities.secrets import crypto
 from activities.secrets.manager import SecretsManager, Which
-from activities.secrets.rotation import Rotation
 from activities.shoot import survey
 from api import resources
 from api.names import issued_kubeconfigs
@@ -111,9 +110,7 @@ class RotationActivities:
     async def find_users_of_old_credentials(self, request: SurveyRequest) -> Survey:
         """Nodes, tokens, namespaces, extensions and kubeconfigs that the completion of a rotation would cut off."""
         view = await self._clusters.cluster(request.technical_id)
-        secrets = await SecretsManager.load(
-            self._clusters.seed, namespace=request.technical_id, rotation=Rotation.of_shoot(view.shoot)
-        )
+        secrets = await SecretsManager.of_shoot(self._clusters.seed, request.technical_id, view.shoot)
         shoot = await self._clusters.shoot(request.technical_id)
         match request.kind:
             case Kind.CERTIFICATE_AUTHORITIES:
@@ -323,9 +320,7 @@ class RotationActivities:
         await self._clusters.seed.patch(resources.DEPLOYMENT, _API_SERVER, task.technical_id, patch)
 
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
-        return await SecretsManager.load(
-            self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
-        )
+        return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
 
 
 async def _extensions(seed: KubeClient, namespace: str) -> list[dict[str, Any]]:

@@ -21,7 +21,6 @@ from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import ApiError
 from activities.secrets.configs import ShootCertificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
-from activities.secrets.rotation import Rotation
 from activities.seed import rollout
 from activities.seed.facts import ApiNames, Networks
 from api import constants, resources
@@ -254,9 +253,7 @@ class ShootSystemActivities:
         )
 
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
-        return await SecretsManager.load(
-            self._clusters.seed, namespace=task.technical_id, rotation=Rotation.of_shoot(view.shoot)
-        )
+        return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
 
     async def _hand_over(self, task: ShootTask, name: str, objects: Sequence[Mapping[str, Any]]) -> None:
         await rollout.apply(self._clusters.seed, managed_resource(name, task.technical_id, objects))
