@@ -53,9 +53,12 @@ async def deploy(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> No
     if before is not None and (before["metadata"].get("annotations") or {}).get(constants.SCALED_DOWN):
         # The watchdog has stopped it and will start it again; until then it stays as it is.
         deployment = {**deployment, "spec": {**deployment["spec"], "replicas": before["spec"].get("replicas", 0)}}
-        objects = [deployment if item["kind"] == "Deployment" else item for item in objects]
-    await apply(client, objects)
-    if before is None or _references(before) == _references(deployment):
+    await apply(client, [item for item in objects if item["kind"] != "Deployment"])
+    if before is None:
+        await client.apply_blindly(deployment, manager=MANAGER)
+        return
+    await client.apply(deployment, manager=MANAGER, live=before)
+    if _references(before) == _references(deployment):
         return
     # Pods of the revision that is going now may start once more before they are replaced.
     kept = _references(before) | _references(deployment)
