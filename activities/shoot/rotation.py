@@ -18,8 +18,9 @@ from activities.kube.client import KubeClient
 from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import AlreadyExists, NotFound
 from activities.secrets import crypto
-from activities.secrets.manager import SecretsManager, Which
+from activities.secrets.manager import Handle, SecretsManager, Which
 from activities.shoot import survey
+from activities.shoot.survey import KEY_NAME, annotations
 from api import resources
 from api.names import issued_kubeconfigs
 from api.operations import ShootTask, TaskResult
@@ -29,8 +30,6 @@ from api.rotation import Kind, Survey, SurveyRequest, User, status_of
 CA_BUNDLE_NAME = "credentials.gardener.cloud/ca-bundle-name"
 """Label of a namespace's root CA: the bundle of the control plane that it was seen to hold."""
 ROOT_CA = "kube-root-ca.crt"
-KEY_NAME = "credentials.gardener.cloud/key-name"
-"""Label of what was made or written anew with a key: the Secret that holds it."""
 RESOURCES_LABELED = "credentials.gardener.cloud/resources-labeled"
 ETCD_SNAPSHOTTED = "credentials.gardener.cloud/etcd-snapshotted"
 KEY_POPULATED = "credentials.gardener.cloud/new-encryption-key-populated"
@@ -175,13 +174,13 @@ class RotationActivities:
         waiting: list[str] = []
 
         async def renew(secret: dict[str, Any]) -> None:
-            if _annotations(secret).get(KEY_NAME) != key:
+            if annotations(secret).get(KEY_NAME) != key:
                 change = {"annotations": {_RENEW_AT: None, KEY_NAME: key}}
                 await seed.patch(resources.SECRET, secret["metadata"]["name"], namespace, {"metadata": change})
 
         def renewed(_: object) -> bool:
             waiting[:] = sorted(
-                item["metadata"]["name"] for item in cache.list(namespace) if _RENEW_AT not in _annotations(item)
+                item["metadata"]["name"] for item in cache.list(namespace) if _RENEW_AT not in annotations(item)
             )
             return not waiting
 
@@ -209,23 +208,16 @@ class RotationActivities:
         """
         view = await self._clusters.cluster(task.technical_id)
         key = (await self._secrets(task, view)).get("service-account-key", Which.CURRENT)
-        suffix = hashlib.sha256(key.data["id_rsa.pub"]).hexdigest()[:6]
         shoot = await self._clusters.shoot(task.technical_id)
         found = await shoot.list(resources.SERVICE_ACCOUNT, labels=f"{KEY_NAME}!={key.name}")
         accounts = [each for each in found if each.get("secrets")]
 
         async def one(account: dict[str, Any]) -> None:
             metadata = account["metadata"]
-            name = f"{metadata['name']}-token-{suffix}"
+            name = _token_secret_name(metadata, key)
             await _create_token_secret(shoot, metadata, name)
-            secrets = [{"name": name}, *(each for each in account["secrets"] if each["name"] != name)]
-            change = {"labels": {KEY_NAME: key.name}, "resourceVersion": metadata["resourceVersion"]}
-            await shoot.patch(
-                resources.SERVICE_ACCOUNT,
-                metadata["name"],
-                metadata["namespace"],
-                {"metadata": change, "secrets": secrets},
-            )
+            others = [each for each in account["secrets"] if each["name"] != name]
+            await _list_secrets(shoot, metadata, [{"name": name}, *others], label=key.name)
 
         await heartbeating(_paced(accounts, one))
         return TaskResult(note=f"{len(accounts)} accounts")
@@ -240,7 +232,6 @@ class RotationActivities:
         rotation = status_of(view.shoot).get(Kind.SERVICE_ACCOUNT_KEY) or {}
         before = datetime.fromisoformat(rotation["lastInitiationFinishedTime"])
         key = (await self._secrets(task, view)).get("service-account-key", Which.CURRENT)
-        suffix = hashlib.sha256(key.data["id_rsa.pub"]).hexdigest()[:6]
         shoot = await self._clusters.shoot(task.technical_id)
         accounts = await shoot.list(resources.SERVICE_ACCOUNT, labels=KEY_NAME)
 
@@ -249,7 +240,7 @@ class RotationActivities:
             kept = []
             for each in account.get("secrets") or ():
                 secret = await shoot.find(resources.SECRET, each["name"], metadata["namespace"])
-                new = each["name"] == f"{metadata['name']}-token-{suffix}"
+                new = each["name"] == _token_secret_name(metadata, key)
                 if secret is None:
                     continue
                 if new or datetime.fromisoformat(secret["metadata"]["creationTimestamp"]) >= before:
@@ -257,13 +248,7 @@ class RotationActivities:
                     continue
                 uid = secret["metadata"]["uid"]
                 await shoot.delete(resources.SECRET, each["name"], metadata["namespace"], uid=uid)
-            change = {"labels": {KEY_NAME: None}, "resourceVersion": metadata["resourceVersion"]}
-            await shoot.patch(
-                resources.SERVICE_ACCOUNT,
-                metadata["name"],
-                metadata["namespace"],
-                {"metadata": change, "secrets": kept},
-            )
+            await _list_secrets(shoot, metadata, kept, label=None)
 
         await heartbeating(_paced(accounts, one))
         return TaskResult(note=f"{len(accounts)} accounts")
@@ -313,7 +298,7 @@ class RotationActivities:
         return written
 
     async def _marks(self, task: ShootTask) -> Mapping[str, str]:
-        return _annotations(await self._clusters.seed.get(resources.DEPLOYMENT, _API_SERVER, task.technical_id))
+        return annotations(await self._clusters.seed.get(resources.DEPLOYMENT, _API_SERVER, task.technical_id))
 
     async def _mark(self, task: ShootTask, marks: Mapping[str, str | None]) -> None:
         patch = {"metadata": {"annotations": dict(marks)}}
@@ -333,6 +318,20 @@ async def _extensions(seed: KubeClient, namespace: str) -> list[dict[str, Any]]:
     )
     found = await asyncio.gather(*(seed.list(kind, namespace) for kind in kinds))
     return [item for items in found for item in items]
+
+
+def _token_secret_name(account: Mapping[str, Any], key: Handle) -> str:
+    """Of the token of an account that is signed with this key."""
+    return f"{account['name']}-token-{hashlib.sha256(key.data['id_rsa.pub']).hexdigest()[:6]}"
+
+
+async def _list_secrets(
+    shoot: KubeClient, account: Mapping[str, Any], secrets: list[dict[str, Any]], label: str | None
+) -> None:
+    """Have an account list these Secrets, and carry this key's label; refused if it has changed meanwhile."""
+    change = {"labels": {KEY_NAME: label}, "resourceVersion": account["resourceVersion"]}
+    patch = {"metadata": change, "secrets": secrets}
+    await shoot.patch(resources.SERVICE_ACCOUNT, account["name"], account["namespace"], patch)
 
 
 async def _create_token_secret(shoot: KubeClient, account: Mapping[str, Any], name: str) -> None:
@@ -368,11 +367,6 @@ async def _resources_named(client: KubeClient, names: tuple[str, ...]) -> list[R
         for entry in (await client.request("GET", path)).get("resources") or ():
             if entry["name"] == plural:
                 found.append(Resource(group, version, entry["kind"], plural, bool(entry["namespaced"])))
-    return found
-
-
-def _annotations(item: Mapping[str, Any]) -> Mapping[str, str]:
-    found: Mapping[str, str] = item["metadata"].get("annotations") or {}
     return found
 
 

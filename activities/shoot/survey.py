@@ -14,7 +14,8 @@ import yaml
 from api import constants
 from api.rotation import User
 
-_KEY_NAME = "credentials.gardener.cloud/key-name"
+KEY_NAME = "credentials.gardener.cloud/key-name"
+"""Label of what was made or written anew with a key: the Secret that holds it."""
 
 Object = Mapping[str, Any]
 _PURPOSES = {
@@ -31,7 +32,7 @@ def nodes(found: Iterable[Object], issuers: Mapping[str, str]) -> Iterator[User]
         if metadata.get("deletionTimestamp"):
             continue
         who = f"node {metadata['name']}"
-        told = json.loads(_annotations(node).get(constants.CERTIFICATE_ISSUERS) or "{}")
+        told = json.loads(annotations(node).get(constants.CERTIFICATE_ISSUERS) or "{}")
         if not told:
             yield User(
                 who=who, why="does not tell its certificates", remedy="look at gardener-node-agent.service on it"
@@ -76,7 +77,7 @@ def extensions(found: Iterable[Object], since: str) -> Iterator[User]:
     begun = datetime.fromisoformat(since)
     for each in found:
         metadata = each["metadata"]
-        asked = _annotations(each).get(constants.TIMESTAMP)
+        asked = annotations(each).get(constants.TIMESTAMP)
         last = (each.get("status") or {}).get("lastOperation") or {}
         if asked and datetime.fromisoformat(asked) >= begun and last.get("state") == "Succeeded":
             continue
@@ -102,7 +103,7 @@ def issued_kubeconfigs(recorded: Mapping[str, str], issuer: str, now: datetime) 
 def tokens_of_ours(secrets: Iterable[Object], key: str) -> Iterator[User]:
     """Tokens of the control plane that were not issued anew."""
     for secret in secrets:
-        if _annotations(secret).get(_KEY_NAME) != key:
+        if annotations(secret).get(KEY_NAME) != key:
             name = secret["metadata"]["name"]
             yield User(who=f"access {name}", why="has a token of the old key", remedy="reconcile the Shoot")
 
@@ -132,6 +133,7 @@ def _key_of(token: str) -> str:
     return str(json.loads(base64.urlsafe_b64decode(padded)).get("kid", ""))
 
 
-def _annotations(item: Object) -> Mapping[str, str]:
+def annotations(item: Object) -> Mapping[str, str]:
+    """Of an object, which may have none."""
     found: Mapping[str, str] = item["metadata"].get("annotations") or {}
     return found
