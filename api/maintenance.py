@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion, MachineImage, MachineImageVersion
@@ -107,17 +108,8 @@ class _Planner:
         automatic = "Automatic update of Kubernetes version configured"
         reason = f"Kubernetes version {forced} - force update required" if forced else automatic
         allowed = [each for each in versions if limit is None or Version(each.version) <= Version(limit)]
-        try:
-            target = _kubernetes_target(allowed, current, bool(forced), self._now)
-        except NoVersion as error:
-            text = f"Could not update Kubernetes version from {current}: {error}"
-            self._plan.failures.append(Update(KUBERNETES, where, text, reason))
-            return current
-        if target is None:
-            return current
-        text = f"Updated Kubernetes version from {current} to {target}"
-        self._plan.updates.append(Update(KUBERNETES, where, text, reason))
-        return target
+        choose = partial(_kubernetes_target, allowed, current, bool(forced), self._now)
+        return self._noted(KUBERNETES, where, "Kubernetes version", current, reason, choose)
 
     def _image(self, where: str, pool: Worker, name: str, current: str, kubelet: str) -> str:
         """The version of the pool's image afterwards."""
@@ -129,16 +121,23 @@ class _Planner:
         automatic = "Automatic update of the machine image version is configured"
         reason = f"Machine image version {forced} - force update required" if forced else automatic
         fitting = [each for each in versions if _fits(each, pool, current, kubelet)]
+        choose = partial(_image_target, image, fitting, current, bool(forced), self._now)
+        return self._noted(MACHINE_IMAGE, where, f"machine image {name!r}", current, reason, choose)
+
+    def _noted(
+        self, kind: str, where: str, what: str, current: str, reason: str, choose: Callable[[], str | None]
+    ) -> str:
+        """The chosen version, or the current one; the plan says what came of it."""
         try:
-            target = _image_target(image, fitting, current, bool(forced), self._now)
+            target = choose()
         except NoVersion as error:
-            text = f"Could not update machine image {name!r} from {current}: {error}"
-            self._plan.failures.append(Update(MACHINE_IMAGE, where, text, reason))
+            text = f"Could not update {what} from {current}: {error}"
+            self._plan.failures.append(Update(kind, where, text, reason))
             return current
         if target is None:
             return current
-        text = f"Updated machine image {name!r} from {current} to {target}"
-        self._plan.updates.append(Update(MACHINE_IMAGE, where, text, reason))
+        text = f"Updated {what} from {current} to {target}"
+        self._plan.updates.append(Update(kind, where, text, reason))
         return target
 
     def _drop_what_is_gone(self, version: str) -> None:
