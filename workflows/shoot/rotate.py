@@ -49,6 +49,7 @@ def rotation_id(request: RotationInput) -> str:
 class _Rotation:
     """What all rotations have in common. Workflow id: ``<lifecycle id>/rotate-<what>/<start time>``."""
 
+    @workflow.init
     def __init__(self, request: RotationInput) -> None:
         self._request = request
         self._view = RotationView()
@@ -158,10 +159,6 @@ class _Rotation:
 class RotateCertificateAuthorities(_Rotation):
     """New certificate authorities, and certificates by them."""
 
-    @workflow.init
-    def __init__(self, request: RotationInput) -> None:
-        super().__init__(request)
-
     @workflow.run
     async def run(self, request: RotationInput) -> None:
         await self.accompany()
@@ -170,10 +167,6 @@ class RotateCertificateAuthorities(_Rotation):
 @workflow.defn(versioning_behavior=long_lived())
 class RotateServiceAccountKey(_Rotation):
     """A new key for the tokens of service accounts."""
-
-    @workflow.init
-    def __init__(self, request: RotationInput) -> None:
-        super().__init__(request)
 
     @workflow.run
     async def run(self, request: RotationInput) -> None:
@@ -184,10 +177,6 @@ class RotateServiceAccountKey(_Rotation):
 class RotateETCDEncryptionKey(_Rotation):
     """A new key for what is stored in etcd."""
 
-    @workflow.init
-    def __init__(self, request: RotationInput) -> None:
-        super().__init__(request)
-
     @workflow.run
     async def run(self, request: RotationInput) -> None:
         await self.accompany()
@@ -196,10 +185,6 @@ class RotateETCDEncryptionKey(_Rotation):
 @workflow.defn(versioning_behavior=long_lived())
 class RotateSSHKeypair(_Rotation):
     """A new SSH key pair for the machines; done with the next reconcile that succeeds."""
-
-    @workflow.init
-    def __init__(self, request: RotationInput) -> None:
-        super().__init__(request)
 
     @workflow.run
     async def run(self, request: RotationInput) -> None:
