@@ -7,7 +7,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from activities.garden.shoots import ShootActivities
     from activities.seed.secrets import CleanupSecrets
-    from api.flows import FlowInput, FlowOutcome, FlowProgress, ReportProgress
+    from api.flows import FlowInput, FlowOutcome, FlowProgress, ReportProgress, Survey
     from api.operations import ShootTask, seed_queue
     from api.repair import Repair
     from workflows import options
@@ -55,6 +55,15 @@ class OperationWorkflow:
         await workflow.wait_condition(lambda: self.graph is not None)
         if self.graph is not None:
             self.graph.resume(request)
+
+    async def run_surveyed(self, request: FlowInput, flow_of: Callable[[FlowInput, Survey], Flow]) -> FlowOutcome:
+        """Run a flow whose tasks depend on what is there."""
+        self.report(request.task)
+        survey = await workflow.execute_activity(
+            "survey", request.task, result_type=Survey, **options.survey(seed_queue(request.task.seed))
+        )
+        self.graph = flow_of(request, survey)
+        return await self.graph.run()
 
     def report(self, task: ShootTask) -> None:
         """Keep the Shoot's status in step with this workflow while it runs.

@@ -8,7 +8,6 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from api.flows import FlowInput, FlowOutcome, Survey
-    from api.operations import seed_queue
     from workflows import options
     from workflows.flow import EVERYTHING, Flow
     from workflows.shoot.base import OperationWorkflow, shoot_flow
@@ -137,9 +136,4 @@ class DeleteShoot(OperationWorkflow):
 
     @workflow.run
     async def run(self, request: FlowInput) -> FlowOutcome:
-        self.report(request.task)
-        survey = await workflow.execute_activity(
-            "survey", request.task, result_type=Survey, **options.survey(seed_queue(request.task.seed))
-        )
-        self.graph = delete_flow(request, survey)
-        return await self.graph.run()
+        return await self.run_surveyed(request, delete_flow)

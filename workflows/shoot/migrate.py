@@ -158,9 +158,4 @@ class MigrateShoot(OperationWorkflow):
 
     @workflow.run
     async def run(self, request: FlowInput) -> FlowOutcome:
-        self.report(request.task)
-        survey = await workflow.execute_activity(
-            "survey", request.task, result_type=Survey, **options.survey(seed_queue(request.task.seed))
-        )
-        self.graph = migrate_flow(request, survey)
-        return await self.graph.run()
+        return await self.run_surveyed(request, migrate_flow)
