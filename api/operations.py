@@ -1,7 +1,9 @@
 """What flows and activities say to each other: references, never objects, never secret values."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -33,8 +35,19 @@ class ShootRef(ApiModel):
     name: str
     uid: str
 
+    @classmethod
+    def of(cls, shoot: Mapping[str, Any]) -> Self:
+        """Of a Shoot as the API has it."""
+        metadata = shoot["metadata"]
+        return cls(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+def lifecycle_id(shoot: ShootRef) -> str:
+    """Workflow id of a Shoot's lifecycle; those of its operations and rotations begin with it."""
+    return f"shoot/{shoot.namespace}/{shoot.name}/{shoot.uid}"
 
 
 class ShootTask(ApiModel):

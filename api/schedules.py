@@ -47,7 +47,7 @@ def wanted_schedules(shoot: Mapping[str, Any]) -> dict[str, WantedSchedule]:
     metadata, spec = shoot["metadata"], shoot["spec"]
     if "deletionTimestamp" in metadata:
         return {}
-    ref = ShootRef(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
+    ref = ShootRef.of(shoot)
     found = [
         WantedSchedule(f"{schedule_prefix(HIBERNATION, ref)}{edge.name}", ref, str(edge), edge) for edge in edges(spec)
     ]

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from temporalio import activity
 
 from activities.garden.events import record
+from activities.garden.live import find_shoot, staying
 from activities.kube.client import KubeClient
 from activities.kube.errors import Forbidden, Invalid
 from api import resources
@@ -30,8 +31,8 @@ class SwitchActivities:
             Conflict: the Shoot changed meanwhile; the next attempt looks again.
         """
         shoot = request.shoot
-        live = await self._garden.find(resources.SHOOT, shoot.name, shoot.namespace)
-        if live is None or live["metadata"]["uid"] != shoot.uid or "deletionTimestamp" in live["metadata"]:
+        live = staying(await find_shoot(self._garden, shoot))
+        if live is None:
             return TaskResult(note="the Shoot is gone or going")
         status = live.get("status") or {}
         now = max(request.now, datetime.now(UTC))

@@ -7,6 +7,7 @@ from typing import Any
 from temporalio import activity
 
 from activities.garden.events import MESSAGE_LIMIT, record
+from activities.garden.live import find_shoot, staying
 from activities.kube.client import KubeClient
 from activities.kube.errors import Forbidden, Invalid, NotFound
 from api import constants, resources
@@ -47,8 +48,8 @@ class MaintenanceActivities:
             Conflict: the Shoot changed meanwhile; the next attempt looks again.
         """
         shoot = request.shoot
-        live = await self._garden.find(resources.SHOOT, shoot.name, shoot.namespace)
-        if live is None or live["metadata"]["uid"] != shoot.uid or "deletionTimestamp" in live["metadata"]:
+        live = staying(await find_shoot(self._garden, shoot))
+        if live is None:
             return TaskResult(note="the Shoot is gone or going")
         now = max(request.now, datetime.now(UTC))
         if is_asked_for(live) or _in_window(live, now):

@@ -8,12 +8,12 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.garden.live import find_shoot, staying, the_same
 from activities.heartbeat import heartbeating
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from api import constants, resources
-from api.operations import ShootRef
 from api.rotation import (
     FORCED_COMPLETION,
     RotationInput,
@@ -58,9 +58,8 @@ class GardenRotationActivities:
             return self._view(cache.get(shoot.name, shoot.namespace), request)
 
     def _view(self, live: dict[str, Any] | None, request: RotationInput) -> RotationView:
-        if live is None or live["metadata"]["uid"] != request.shoot.uid or "deletionTimestamp" in live["metadata"]:
-            return RotationView()
-        return view_of(live, request.kind, request.initiated)
+        here = staying(the_same(live, request.shoot))
+        return view_of(here, request.kind, request.initiated) if here is not None else RotationView()
 
     @activity.defn
     async def report_survey(self, request: SurveyReport) -> None:
@@ -73,7 +72,7 @@ class GardenRotationActivities:
             "message": str(request.survey)[:_MESSAGE_LIMIT] or "nobody known needs the old ones",
         }
         for _ in range(_CONFLICTS):
-            live = await self._find(request.shoot)
+            live = await find_shoot(self._garden, request.shoot)
             if live is None:
                 return
             known = (live.get("status") or {}).get("constraints") or []
@@ -107,7 +106,7 @@ class GardenRotationActivities:
             ApplicationError: ``OperationRefused`` (final) with what the garden says against it.
         """
         for _ in range(_CONFLICTS):
-            live = await self._find(request.shoot)
+            live = await find_shoot(self._garden, request.shoot)
             if live is None or phase_of(status_of(live), request.kind) is not request.phase:
                 return
             annotations = live["metadata"].get("annotations") or {}
@@ -164,10 +163,6 @@ class GardenRotationActivities:
             await self._garden.create(event)
         except AlreadyExists:
             return
-
-    async def _find(self, shoot: ShootRef) -> dict[str, Any] | None:
-        live = await self._garden.find(resources.SHOOT, shoot.name, shoot.namespace)
-        return live if live is not None and live["metadata"]["uid"] == shoot.uid else None
 
 
 def _now() -> str:

@@ -24,6 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.garden.events import MANAGER, record
 from activities.garden.events import MESSAGE_LIMIT as _MESSAGE_LIMIT
+from activities.garden.live import find_shoot
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import ApiError, Conflict, NotFound
@@ -50,7 +51,7 @@ from api.flows import (
 )
 from api.images import OWN_VERSION
 from api.names import technical_id
-from api.operations import OperationType, ShootRef, ShootTask, TaskResult
+from api.operations import OperationType, ShootRef, ShootTask, TaskResult, lifecycle_id
 from api.registrations import versions_by_phase, wanted_extensions
 from api.repair import SOMEBODY, Action, Repair
 from api.rotation import RotationFacts
@@ -200,7 +201,7 @@ class ShootActivities:
 
         Rotations of credentials are none: they outlive many.
         """
-        lifecycle = f"shoot/{shoot.namespace}/{shoot.name}/{shoot.uid}"
+        lifecycle = lifecycle_id(shoot)
         query = (
             f'WorkflowId STARTS_WITH "{lifecycle}/" AND WorkflowId NOT STARTS_WITH "{lifecycle}/rotate-" '
             'AND ExecutionStatus = "Running"'
@@ -587,8 +588,7 @@ class ShootActivities:
     # The Shoot
 
     async def _find(self, shoot: ShootRef) -> dict[str, Any] | None:
-        live = await self._garden.find(resources.SHOOT, shoot.name, shoot.namespace)
-        return live if live is not None and live["metadata"]["uid"] == shoot.uid else None
+        return await find_shoot(self._garden, shoot)
 
     async def _get(self, shoot: ShootRef) -> dict[str, Any]:
         live = await self._find(shoot)

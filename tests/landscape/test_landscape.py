@@ -277,6 +277,7 @@ def test_logs_are_at_hand(own):
 
 def test_down_leaves_nothing_behind(own, before, landscape):
     """Processes, mounts, namespaces, links, routes, control groups, rules and files: all as before."""
+    own.up()
     namespaces = {f"gardener-{NAME}-{cluster}" for cluster in ("garden", "cloud", "seed-1", "seed-2")}
     assert namespaces <= _traces()["network namespaces"], "this test would see nothing otherwise"
 
@@ -372,7 +373,7 @@ def _processes() -> Iterator[str]:
         except OSError:
             continue
         if re.search(r"/landscapes/|/run/gardener/", command) or "gardener-" in group:
-            yield f"{entry.name} {command[:200]} {re.findall('gardener-[a-z0-9-]+', group)[:1]}"
+            yield f"{entry.name} {command} {re.findall('gardener-[a-z0-9-]+', group)[:1]}"
 
 
 _ANOTHER = re.compile(rf"(/landscapes/|/run/gardener/|gardener-)(?!{NAME}[-/])(?!{NAME}$)[a-z0-9]")

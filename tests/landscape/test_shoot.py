@@ -18,10 +18,9 @@ from cryptography.x509.oid import NameOID
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from api import images
-from api.operations import ShootRef
+from api.operations import ShootRef, lifecycle_id
 from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.shoots import DELETION, Shoot, background, eventually, refused, temporal
-from workflows.shoot.lifecycle import lifecycle_id
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180, func_only=True)]
 

@@ -13,13 +13,13 @@ from temporalio.service import RPCError
 
 from activities.heartbeat import heartbeating, waiting_for
 from api.flows import FlowInput, ShootFacts
-from api.operations import OperationType, ShootTask
+from api.operations import OperationType, ShootTask, lifecycle_id
 from api.repair import Action, Repair
 from tests.workflow.world import SEED, SHOOT, World
 from workers.cli.explain import Explanation, explain, named_object
 from workers.cli.flow_view import read_flow
 from workflows.shoot.decision import FlowKind
-from workflows.shoot.lifecycle import LifecycleProgress, ShootLifecycle, lifecycle_id, operation_id
+from workflows.shoot.lifecycle import LifecycleProgress, ShootLifecycle, operation_id
 from workflows.shoot.reconcile import reconcile_flow
 
 KINDS = ("Infrastructure", "Etcd", "Deployment", "Worker", "DNSRecord", "ManagedResource", "Secret")

@@ -4,9 +4,9 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
 from api.flows import Survey
-from api.operations import OperationType
+from api.operations import OperationType, lifecycle_id
 from tests.workflow.world import DESTINATION, SEED, World, operation
-from workflows.shoot.lifecycle import OperationRequest, ShootLifecycle, lifecycle_id
+from workflows.shoot.lifecycle import OperationRequest, ShootLifecycle
 
 RETRY = OperationRequest(operation="retry", by="tester", reason="mended")
 

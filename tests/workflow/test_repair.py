@@ -4,12 +4,12 @@ import pytest
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 
 from api.flows import TaskState
-from api.operations import TaskResult
+from api.operations import TaskResult, lifecycle_id
 from api.repair import Action, Repair
 from tests.workflow.world import World
 from workers.cli.flow_view import FlowView, read_flow
 from workflows.shoot.decision import FlowKind
-from workflows.shoot.lifecycle import OperationAnswer, ShootLifecycle, lifecycle_id, operation_id
+from workflows.shoot.lifecycle import OperationAnswer, ShootLifecycle, operation_id
 
 BROKEN = "deploy_apiserver"
 

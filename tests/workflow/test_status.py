@@ -27,7 +27,7 @@ from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from api import resources
 from api.flows import ShootRules
-from api.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, seed_queue
+from api.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, lifecycle_id, seed_queue
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 from workers.codec import EncryptionCodec, data_converter, read_key_file, write_key_file
 from workers.codec_server import application
@@ -35,7 +35,7 @@ from workers.heartbeats import Heartbeats
 from workers.registry import garden_activities
 from workflows import visibility
 from workflows.shoot import WORKFLOWS
-from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle, lifecycle_id
+from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
 
 SHOOT = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
 TEMPORAL = Path(sys.executable).parent / "temporal"

@@ -34,12 +34,12 @@ from api.flows import (
     StartOperation,
     Survey,
 )
-from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult, seed_queue
+from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult, lifecycle_id, seed_queue
 from api.schedules import ScheduledTime
 from tests.workflow.rotation_garden import RotationGarden
 from workflows.shoot import WORKFLOWS
 from workflows.shoot.decision import Memory
-from workflows.shoot.lifecycle import LifecycleInput, LifecycleProgress, ShootLifecycle, lifecycle_id
+from workflows.shoot.lifecycle import LifecycleInput, LifecycleProgress, ShootLifecycle
 
 SHOOT = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
 SEED = "seed-1"

@@ -171,9 +171,7 @@ async def _row(temporal: Client, live: dict[str, Any], kind: Kind, rotation: Act
 
 
 def _workflow_of(live: dict[str, Any], rotation: ActiveRotation) -> str:
-    metadata = live["metadata"]
-    shoot = ShootRef(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
-    return rotation_id(RotationInput(shoot=shoot, kind=rotation.kind, initiated=rotation.initiated))
+    return rotation_id(RotationInput(shoot=ShootRef.of(live), kind=rotation.kind, initiated=rotation.initiated))
 
 
 def _with_both(

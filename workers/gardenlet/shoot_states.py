@@ -53,7 +53,7 @@ class ShootStateController:
             return None
         await self._activities.persist_shootstate(
             ShootTask(
-                shoot=ShootRef(namespace=str(key.namespace), name=key.name, uid=shoot["metadata"]["uid"]),
+                shoot=ShootRef.of(shoot),
                 technical_id=shoot["status"]["technicalID"],
                 seed=self._clusters.seed_name,
                 generation=shoot["metadata"]["generation"],

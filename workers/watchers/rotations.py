@@ -47,7 +47,7 @@ class RotationWatcher:
         shoot = self._shoots.get(key.name, key.namespace)
         if shoot is None or "deletionTimestamp" in shoot["metadata"]:
             return
-        ref = ShootRef(namespace=key.namespace or "", name=key.name, uid=shoot["metadata"]["uid"])
+        ref = ShootRef.of(shoot)
         for each in active(status_of(shoot)):
             request = RotationInput(shoot=ref, kind=each.kind, initiated=each.initiated)
             workflow = ROTATIONS[each.kind]

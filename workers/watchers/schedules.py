@@ -117,8 +117,7 @@ class ScheduleWatcher:
 
     async def _maintain_now(self, shoot: Object) -> Requeue:
         """Start what the annotation asks for; the workflow takes it away."""
-        metadata = shoot["metadata"]
-        ref = ShootRef(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
+        ref = ShootRef.of(shoot)
         await self._temporal.start_workflow(
             MaintainShoot.run,
             ScheduledShoot(shoot=ref),

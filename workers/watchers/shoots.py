@@ -15,11 +15,11 @@ from activities.kube.cache import Caches, Key, key_of
 from activities.kube.client import WatchEvent
 from activities.kube.controller import Controller
 from api import resources
-from api.operations import GARDEN_QUEUE, ShootRef
+from api.operations import GARDEN_QUEUE, ShootRef, lifecycle_id
 from workers.runtime import log_context
 from workers.tracing import Tracing, change_of
 from workflows import visibility
-from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle, lifecycle_id
+from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class ShootWatcher:
         arrived = self._arrived.pop(key, time.monotonic())
         if shoot is None:
             return
-        ref = ShootRef(namespace=key.namespace or "", name=key.name, uid=shoot["metadata"]["uid"])
+        ref = ShootRef.of(shoot)
         log_context.set({"shoot": str(ref)})
         try:
             await self._temporal.start_workflow(

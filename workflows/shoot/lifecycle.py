@@ -37,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
         Survey,
     )
     from api.model import ApiModel
-    from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask
+    from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, lifecycle_id
     from api.repair import SOMEBODY, Action, Repair
     from workflows import options, visibility
     from workflows.flow import Flow, failed_outcome
@@ -107,11 +107,6 @@ class LifecycleProgress(ApiModel):
     child: FlowId | None = None
     """The running operation."""
     memory: Memory = Memory()
-
-
-def lifecycle_id(shoot: ShootRef) -> str:
-    """Workflow id of a Shoot's lifecycle."""
-    return f"shoot/{shoot.namespace}/{shoot.name}/{shoot.uid}"
 
 
 def operation_id(shoot: ShootRef, flow: FlowKind, generation: int, attempt: int) -> str:

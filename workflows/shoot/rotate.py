@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.garden.rotation import GardenRotationActivities
     from activities.shoot.rotation import RotationActivities
     from api.constants import OPERATION_RECONCILE
-    from api.operations import seed_queue
+    from api.operations import lifecycle_id, seed_queue
     from api.rotation import (
         COMPLETION,
         CompleteRotation,
@@ -41,9 +41,7 @@ _NAMES = {
 
 def rotation_id(request: RotationInput) -> str:
     """Workflow id of a rotation."""
-    shoot = request.shoot
-    lifecycle = f"shoot/{shoot.namespace}/{shoot.name}/{shoot.uid}"
-    return f"{lifecycle}/rotate-{_NAMES[request.kind]}/{request.initiated}"
+    return f"{lifecycle_id(request.shoot)}/rotate-{_NAMES[request.kind]}/{request.initiated}"
 
 
 class _Rotation:
