@@ -340,17 +340,20 @@ def _traces() -> dict[str, set[str]]:
         "addresses": set(run("ip", "-oneline", "-4", "address").splitlines()),
         "routes": set(run("ip", "route").splitlines()),
         "control groups": {f"{path}" for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()},
-        "rules of iptables": set(run("iptables-save").splitlines()) - set(run("iptables-save").splitlines()[:1]),
+        "rules of iptables": set(_rules_of_iptables()),
         "forwarding": {Path("/proc/sys/net/ipv4/ip_forward").read_text()},
         "landscapes": set(_entries(str(Path.home() / ".local/state/gardener/landscapes"))),
         "sockets": {f"/run/gardener/{entry}" for entry in _entries("/run/gardener")},
         "results of CNI": set(_results_of_cni()),
         "links to logs": {os.readlink(f"/var/log/containers/{entry}") for entry in _entries("/var/log/containers")},
     }
-    return {
-        what: {line for line in lines if not _belongs_to_another(line)} - _comments(lines)
-        for what, lines in found.items()
-    }
+    return {what: {line for line in lines if not _belongs_to_another(line)} for what, lines in found.items()}
+
+
+def _rules_of_iptables() -> Iterator[str]:
+    """Without counters: packets of others are counted, too."""
+    for table in ("filter", "nat", "mangle", "raw"):
+        yield from (f"{table} {rule}" for rule in run("iptables", "--table", table, "--list-rules").splitlines())
 
 
 def _results_of_cni() -> Iterator[str]:
@@ -381,10 +384,6 @@ _ANOTHER = re.compile(rf"(/landscapes/|/run/gardener/|gardener-)(?!{NAME}[-/])(?
 
 def _belongs_to_another(line: str) -> bool:
     return bool(_ANOTHER.search(line)) and NAME not in line
-
-
-def _comments(lines: set[str]) -> set[str]:
-    return {line for line in lines if line.startswith("#")}
 
 
 def _entries(directory: str) -> list[str]:
