@@ -5,11 +5,11 @@ reads it.
 """
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TypeVar
-
-from temporalio import activity
 
 T = TypeVar("T")
 
@@ -20,7 +20,8 @@ _WAITS: dict[bytes, list[str]] = {}
 @contextmanager
 def waiting_for(what: str) -> Iterator[None]:
     """Name an object that is waited for now, in the heartbeats of the activity."""
-    if not activity.in_activity():
+    activity = _activity()
+    if activity is None:
         yield
         return
     token = activity.info().task_token
@@ -44,7 +45,7 @@ async def heartbeating(awaitable: Awaitable[T], interval: float = 2.0, details: 
     await asyncio.sleep(0)  # then the first heartbeat knows what is waited for
     try:
         while not task.done():
-            if activity.in_activity():
+            if activity := _activity():
                 waits = "; ".join(dict.fromkeys(_WAITS.get(activity.info().task_token, ())))
                 told = (waits, details() if details else "")
                 activity.heartbeat(*(told if any(told) else ()))
@@ -54,3 +55,13 @@ async def heartbeating(awaitable: Awaitable[T], interval: float = 2.0, details: 
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
     return task.result()
+
+
+def _activity() -> ModuleType | None:
+    """Temporal's functions for the activity that runs here, if one does.
+
+    Processes beside a control plane and on nodes wait for objects, too. They run no activities, and users wait for
+    them to start: they never load Temporal's library.
+    """
+    activity = sys.modules.get("temporalio.activity")
+    return activity if activity is not None and activity.in_activity() else None

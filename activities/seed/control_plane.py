@@ -2,7 +2,7 @@
 
 import asyncio
 import ipaddress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
@@ -16,19 +16,20 @@ from activities.components import (
     machine_controller_manager,
     resource_manager,
     scheduler,
+    shoot_system,
     vpn_seed_server,
 )
 from activities.components.managed_resource import managed_resource
 from activities.errors import permanent
 from activities.heartbeat import heartbeating
-from activities.kube.client import KubeClient
+from activities.kube.client import KubeClient, Object
 from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import Forbidden, NotFound, Unauthorized, Unreachable
 from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
-from activities.seed import first_token, rollout
+from activities.seed import rollout
 from activities.seed.facts import ApiNames, Networks, highly_available
-from activities.seed.first_token import FirstToken
+from activities.seed.first_token import FirstToken, is_fresh
 from activities.seed.gateway import gateway_address
 from activities.seed.hibernation import apiserver_replicas, is_asleep, wanted_asleep
 from activities.seed.namespace import write_shoot_status
@@ -202,11 +203,12 @@ class ControlPlaneActivities:
             longest_update_delay=view.longest_update_delay,
         )
         objects = resource_manager.objects(manager)
-        access = next(item for item in objects if item["metadata"]["name"] == first_token.ACCESS)
-        live = await self._clusters.seed.apply(access, manager=MANAGER)
-        token = FirstToken(self._clusters.seed, task.technical_id, secrets)
+        access = await self._access(resource_manager.NAME, objects)
+        # Owners' rights, too: the cluster is theirs from now on, not only when all system components are up.
+        rights = [shoot_system.owners(), *resource_manager.shoot_objects()]
+        token = FirstToken(self._clusters.seed, task.technical_id, secrets, resource_manager.NAME, rights)
         note = "asleep" if asleep else "its token works"
-        if not asleep and not await token.works(live):
+        if not asleep and not await token.works(access):
             await token.obtain()
             note = "got its first token"
         await rollout.deploy(self._clusters.seed, objects)
@@ -305,7 +307,11 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def deploy_machine_controller_manager(self, task: ShootTask) -> TaskResult:
-        """Apply the machine controller manager, and its rights in the shoot."""
+        """Apply the machine controller manager, and its rights in the shoot; get it a token where nobody did yet.
+
+        A second run finds the token in its Secret.
+        """
+        name, rights = machine_controller_manager.NAME, machine_controller_manager.shoot_objects()
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
         wanted = machine_controller_manager.MachineControllerManager(
@@ -313,12 +319,11 @@ class ControlPlaneActivities:
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             replicas=await self._replicas(task, view, 1),
         )
-        await self._deploy_with_rights(
-            task,
-            machine_controller_manager.NAME,
-            machine_controller_manager.objects(wanted),
-            machine_controller_manager.shoot_objects(),
-        )
+        objects = machine_controller_manager.objects(wanted)
+        if wanted.replicas and not is_fresh(await self._access(name, objects), datetime.now(UTC)):
+            account = base.service_account(name, "kube-system")
+            await FirstToken(self._clusters.seed, task.technical_id, secrets, name, [account, *rights]).obtain()
+        await self._deploy_with_rights(task, name, objects, rights)
         return TaskResult(secrets=secrets.generated)
 
     @activity.defn
@@ -428,6 +433,12 @@ class ControlPlaneActivities:
 
     async def _wait(self, name: str, task: ShootTask, timeout: float) -> None:
         await rollout.wait_deployment(self._clusters.seed_caches, name, task.technical_id, timeout)
+
+    async def _access(self, name: str, objects: list[dict[str, Any]]) -> Object:
+        """The Secret for a component's token in the shoot, as it is once it is there."""
+        access = base.shoot_access_name(name)
+        wanted = next(item for item in objects if item["metadata"]["name"] == access)
+        return await self._clusters.seed.apply(wanted, manager=MANAGER)
 
     async def _deploy_with_rights(
         self,

@@ -1,16 +1,19 @@
-"""How a shoot's resource manager gets the token by which it requests all others, its own included.
+"""How an account in a shoot gets a token before the resource manager can request it.
 
-With a certificate of the shoot's client CA that is made here, lives 10 minutes and is stored nowhere: we set up the
-resource manager's account in the shoot, request a token for it, and put that where it will renew it. (Gardener stores
-such a certificate and starts the resource manager twice, with it and without.)
+The resource manager's own, by which it requests all others, and the machine controller manager's: machines take
+longest to come, so it starts beside the resource manager. With a certificate of the shoot's client CA that is made
+here, lives 10 minutes and is stored nowhere, we set up the account in the shoot, request a token for it, and put that
+where the resource manager will renew it. (Gardener stores such a certificate and starts the resource manager twice,
+with it and without.)
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from activities.components import apiserver, base, resource_manager, shoot_system
+from activities.components import apiserver, base
+from activities.components.base import Manifest
 from activities.kube.client import KubeClient
 from activities.kube.errors import Unauthorized
 from activities.secrets import crypto
@@ -22,17 +25,22 @@ from api import resources
 _CERTIFICATE_VALIDITY = timedelta(minutes=10)
 _TOKEN_VALIDITY = timedelta(hours=12)
 _RENEW_AT = "serviceaccount.resources.gardener.cloud/token-renew-timestamp"
-ACCESS = base.shoot_access_name(resource_manager.NAME)
-"""Secret of the token in the control-plane namespace."""
 
 
 class FirstToken:
-    """Of one shoot; made for one activity."""
+    """Of one account in one shoot; made for one activity.
 
-    def __init__(self, seed: KubeClient, namespace: str, secrets: SecretsManager) -> None:
+    ``rights`` are objects in the shoot: the account itself, and what gives it what it may do.
+    """
+
+    def __init__(
+        self, seed: KubeClient, namespace: str, secrets: SecretsManager, account: str, rights: Sequence[Manifest]
+    ) -> None:
         self._seed = seed
         self._namespace = namespace
         self._secrets = secrets
+        self._account = account
+        self._rights = rights
 
     async def works(self, access: Mapping[str, Any]) -> bool:
         """Whether the token in Secret ``access`` is accepted, and its account may still do everything."""
@@ -53,9 +61,9 @@ class FirstToken:
         return bool(answer["status"]["allowed"])
 
     async def obtain(self) -> None:
-        """Set up the account, and its owners' rights; request a token and store it. Repeatable."""
+        """Set up the account, request a token and store it. Repeatable."""
         pair = crypto.signed(
-            "gardener.cloud:system:gardener-resource-manager",
+            f"gardener.cloud:system:{self._account}",
             organizations=["system:masters"],
             ca=self._secrets.get("ca-client", Which.CURRENT).key_pair(),
             usage=Usage.CLIENT,
@@ -65,12 +73,11 @@ class FirstToken:
         )
         user = {"client-certificate-data": _text(pair.certificate), "client-key-data": _text(pair.key)}
         async with await self._client(user) as shoot:
-            # Owners, too: the cluster is theirs from now on, not only when all system components are up.
-            for item in (shoot_system.owners(), *resource_manager.shoot_objects()):
+            for item in self._rights:
                 await shoot.apply(item, manager=MANAGER)
             answer = await shoot.request(
                 "POST",
-                f"/api/v1/namespaces/kube-system/serviceaccounts/{resource_manager.NAME}/token",
+                f"/api/v1/namespaces/kube-system/serviceaccounts/{self._account}/token",
                 body={
                     "apiVersion": "authentication.k8s.io/v1",
                     "kind": "TokenRequest",
@@ -82,7 +89,7 @@ class FirstToken:
             "metadata": {"annotations": {_RENEW_AT: renew_at.strftime("%Y-%m-%dT%H:%M:%SZ")}},
             "data": {"token": _text(answer["status"]["token"].encode())},
         }
-        await self._seed.patch(resources.SECRET, ACCESS, self._namespace, patch)
+        await self._seed.patch(resources.SECRET, base.shoot_access_name(self._account), self._namespace, patch)
 
     async def _client(self, user: dict[str, str]) -> KubeClient:
         service = await self._seed.get(resources.SERVICE, apiserver.NAME, self._namespace)
@@ -101,6 +108,13 @@ class FirstToken:
                 "current-context": "shoot",
             }
         )
+
+
+def is_fresh(access: Mapping[str, Any], now: datetime) -> bool:
+    """Whether Secret ``access`` holds a token that nobody has to renew yet."""
+    renew_at = (access["metadata"].get("annotations") or {}).get(_RENEW_AT)
+    held = bool((access.get("data") or {}).get("token"))
+    return held and renew_at is not None and now < datetime.fromisoformat(renew_at)
 
 
 def _text(data: bytes) -> str:

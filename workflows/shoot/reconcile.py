@@ -164,7 +164,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
         unless=workerless)  # fmt: skip
     add("wait_os_configs", after=["deploy_os_configs"], completes="deploy_os_configs",
         unless=workerless, **wait(minutes=3))  # fmt: skip
-    add("deploy_shoot_system", after=["wait_resource_manager", *extended], unless=asleep)
+    add("deploy_shoot_system", after=["wait_apiserver", *extended], unless=asleep)
     add("deploy_cluster_identity", after=["ensure_cluster_identity", "wait_shoot_namespaces"], unless=asleep)
     prepared = ["wait_control_plane_extension", "wait_shoot_namespaces", "deploy_scheduler", *extended]
     add("deploy_network", after=["wait_infrastructure", "init_shoot_client", *prepared], unless=workerless)
@@ -177,11 +177,11 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_metrics_server", after=["wait_os_configs", *prepared], unless=machines_unneeded)
 
     # Machines, and the way back to them.
-    add("deploy_node_agent_resources", after=["wait_os_configs", "wait_resource_manager"], unless=machines_unneeded)
+    add("deploy_node_agent_resources", after=["wait_os_configs", "wait_apiserver"], unless=machines_unneeded)
     manager = "deploy_machine_controller_manager"
     if not restoring:
         add(manager, unless=workerless,
-            after=["wait_infrastructure", "wait_resource_manager",
+            after=["wait_infrastructure", "wait_apiserver",
                    *([] if no_new_token_key else ["create_sa_secrets"])])  # fmt: skip
     add("deploy_worker", unless=workerless, inputs=[facts.credentials],
         after=["wait_infrastructure", "deploy_shoot_system", "deploy_node_agent_resources",

@@ -287,6 +287,28 @@ async def test_a_resource_manager_that_was_locked_out_is_let_in_again(world, los
     assert result.note == "got its first token"
 
 
+async def test_the_machine_controller_manager_does_not_wait_for_another_one_to_get_its_token(world):
+    """Machines take longest to come, and the resource manager takes its time to start."""
+    await world.control_plane.deploy_machine_controller_manager(TASK)
+    access = world.secret("shoot-access-machine-controller-manager")
+    token = base64.b64decode(access["data"]["token"]).decode()
+    await world.control_plane.deploy_machine_controller_manager(TASK)
+
+    assert world.shoot.tokens == {token: "kube-system:machine-controller-manager"}
+    assert world.secret("shoot-access-machine-controller-manager") == access
+
+
+async def test_a_token_that_ran_out_in_a_long_sleep_is_replaced(world):
+    await world.control_plane.deploy_machine_controller_manager(TASK)
+    name, renewed = "shoot-access-machine-controller-manager", "2026-11-21T11:00:00Z"
+    annotations = {"serviceaccount.resources.gardener.cloud/token-renew-timestamp": renewed}
+    world.seed.change(SECRETS, name, NAMESPACE, {"metadata": {"annotations": annotations}})
+    await world.control_plane.deploy_machine_controller_manager(TASK)
+
+    assert len(world.shoot.tokens) == 2
+    assert renewed not in world.secret(name)["metadata"]["annotations"].values()
+
+
 async def test_owners_are_let_in_before_the_system_components_are_there(world):
     tell_about_rights(world, allowed=True)
     await world.control_plane.deploy_resource_manager(TASK)

@@ -65,6 +65,7 @@ def test_reconcile_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
         ("wait_backup_entry", "deploy_etcds"),
         ("wait_apiserver", "deploy_resource_manager"),
         ("wait_apiserver", "deploy_kube_controller_manager"),
+        ("wait_apiserver", "deploy_machine_controller_manager"),
         ("wait_apiserver", "init_shoot_client"),
         ("wait_infrastructure", "deploy_control_plane_extension"),
         ("wait_infrastructure", "deploy_os_configs"),
