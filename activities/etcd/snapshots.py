@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 FULL, INCR = "Full", "Incr"
 
 _NAME = re.compile(r"(Full|Incr)-(\d{8,})-(\d{8,})-(\d+)(\.gz)?(\.final)?")
+_FENCE = re.compile(r"Fence-(\d{8,})")
 
 _HOUR = 3600
 _DAY = 24 * _HOUR
@@ -61,6 +62,39 @@ def parse_all(names: Iterable[str]) -> list[Snapshot]:
     return sorted(found, key=lambda snapshot: (snapshot.created, snapshot.last, snapshot.first))
 
 
+def fence_name(revision: int) -> str:
+    """The object by which another seed says: I go on from this revision, and what is written here later counts nothing.
+
+    Without directory. Its name says all, so it is there whole or not at all.
+    """
+    return f"Fence-{revision:08d}"
+
+
+def fence(names: Iterable[str]) -> int | None:
+    """The revision that another seed goes on from; None if nobody has taken over. Of several, the first counts."""
+    found = [int(match[1]) for name in names if (match := _FENCE.fullmatch(name.rsplit("/", 1)[-1]))]
+    return min(found, default=None)
+
+
+def end_of(names: Iterable[str]) -> int | None:
+    """The revision at which the history of these objects ends; None while it may go on.
+
+    A fence counts more than a final snapshot: who has been given up may still come and take one.
+    """
+    names = list(names)
+    if (fenced := fence(names)) is not None:
+        return fenced
+    final = next((each for each in fulls(parse_all(names)) if each.final), None)
+    return final.last if final else None
+
+
+def counted(names: Iterable[str]) -> list[Snapshot]:
+    """As ``parse_all``, without what was written after the end."""
+    names = list(names)
+    end = end_of(names)
+    return [each for each in parse_all(names) if end is None or each.last <= end]
+
+
 def fulls(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
     """Full snapshots, the newest first; of two with one revision the later."""
     found = [snapshot for snapshot in snapshots if snapshot.is_full]
@@ -90,27 +124,28 @@ def plans(snapshots: Sequence[Snapshot]) -> list[Plan]:
     An older full one may be the only way if the newest cannot be read; with the deltas in between it
     leads to the same revision. Deltas behind a gap are of no use: what is missing cannot be skipped.
     """
-    found = [Plan(full, _chain(full.last, snapshots)) for full in fulls(snapshots)]
+    found = [Plan(full, chain(full.last, snapshots)) for full in fulls(snapshots)]
     return sorted(found, key=lambda plan: (plan.revision, plan.full.last, plan.full.created), reverse=True)
 
 
-def _chain(revision: int, snapshots: Iterable[Snapshot]) -> tuple[Snapshot, ...]:
+def chain(revision: int, snapshots: Iterable[Snapshot]) -> tuple[Snapshot, ...]:
+    """Deltas that lead on from a revision, one after the other, up to the first gap."""
     deltas = sorted((item for item in snapshots if not item.is_full), key=lambda item: (item.first, -item.last))
-    chain = []
+    found = []
     for delta in deltas:
         if delta.last <= revision:
             continue
         if delta.first > revision + 1:
             break
-        chain.append(delta)
+        found.append(delta)
         revision = delta.last
-    return tuple(chain)
+    return tuple(found)
 
 
 def since_latest_full(snapshots: Sequence[Snapshot]) -> tuple[Snapshot | None, tuple[Snapshot, ...]]:
     """The newest full snapshot and its deltas."""
     newest = next(iter(fulls(snapshots)), None)
-    return newest, _chain(newest.last, snapshots) if newest else ()
+    return newest, chain(newest.last, snapshots) if newest else ()
 
 
 def unneeded(snapshots: Sequence[Snapshot], now: int) -> list[Snapshot]:

@@ -7,7 +7,7 @@ and a copy that was stopped anywhere goes on where it stopped. Source: spec/exte
 import asyncio
 import base64
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -72,11 +72,15 @@ class CopyBackupsController:
     async def _copy(self, task: Object, source: Store, target: Store) -> str:
         """Copy all there is; returns what is waited for, empty if it is done."""
         directories = [snapshots.directory(task["spec"][side]["prefix"]) for side in ("sourceStore", "targetStore")]
-        there = snapshots.parse_all(item.name for item in await source.list(directories[0]))
-        if fault := lacks_final(task, there, datetime.now(UTC)):
+        names = [item.name for item in await source.list(directories[0])]
+        there = snapshots.counted(names)
+        if snapshots.fence(names) is None and (fault := lacks_final(task, there, datetime.now(UTC))):
             return fault
         if not snapshots.fulls(there):
             return f"bucket {task['spec']['sourceStore']['container']} has no full snapshot in {directories[0]}"
+        if snapshots.fence(names) is None:
+            # From now on it does not matter what the old seed still writes, if it is not dead but cut off.
+            await source.put(directories[0] + snapshots.fence_name(snapshots.last_revision(there)), _nothing())
         have = {item.name.rsplit("/", 1)[-1] for item in await target.list(directories[1])}
         missing = [item for item in there if _unmarked(item).name not in have]
         limit = asyncio.Semaphore(_PARALLEL)
@@ -108,6 +112,10 @@ class CopyBackupsController:
             )
         except NotFound:
             return
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    yield b""
 
 
 _NO_FINAL = "there is no final snapshot"

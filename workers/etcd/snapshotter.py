@@ -26,6 +26,8 @@ _FIRST_DELAY = 0.2
 _LONGEST_DELAY = 10.0
 _LEVEL = 3
 _CATCH_UP_SECONDS = 30.0
+_TAKEOVER_SECONDS = 10.0
+"""How long an etcd takes changes that comes back from where it was cut off, while another seed has its cluster."""
 _LEADERSHIP_SECONDS = 10.0
 """How often we ask whether our member still leads; two that back up for a moment only write twice."""
 
@@ -145,6 +147,7 @@ class Snapshotter:
         """One connection to etcd: catch up with the store, then watch and keep the times."""
         await self._until_leader()
         self._known = snapshots.parse_all([item.name for item in await self._store.list(self._directory)])
+        await self._refuse_if_taken_over()
         stored = snapshots.last_revision(self._known)
         current = await self._etcd.revision()
         if current < stored:
@@ -166,6 +169,7 @@ class Snapshotter:
             self._by_schedule(self._schedule.full, self._full),
             self._collect_garbage(),
             self._notice_loss(),
+            self._notice_takeover(),
             self._while_leader(),
         ]
         if self._schedule.defragmentation:
@@ -264,6 +268,7 @@ class Snapshotter:
         if newest is not None and newest.last == revision and (newest.final or not final):
             return newest
         snapshot = Snapshot(FULL, 0, revision, int(self._clock()), final=final)
+        await self._refuse_if_taken_over()
         size = await self._store.put(self._directory + snapshot.name, _gzip(self._etcd.snapshot()))
         self._known.append(snapshot)
         self._since_full = 0
@@ -277,6 +282,7 @@ class Snapshotter:
         writer, self._writer = self._writer, DeltaWriter()
         snapshot = Snapshot(INCR, writer.first, writer.last, int(self._clock()))
         try:
+            await self._refuse_if_taken_over()
             size = await self._store.put(self._directory + snapshot.name, _once(writer.finish()))
         except BaseException:
             self._lost.set()
@@ -284,6 +290,24 @@ class Snapshotter:
         self._known.append(snapshot)
         log.info("delta snapshot %s, %d bytes", snapshot.name, size)
         return snapshot
+
+    async def _refuse_if_taken_over(self) -> None:
+        """Nobody reads what is written behind a fence: who may not back up may take no changes, either.
+
+        Where the history ended in good order, nobody is served any more, and the final snapshot may be asked for again.
+        """
+        there = [item.name for item in await self._store.list(self._directory)]
+        if (revision := snapshots.fence(there)) is None:
+            return
+        if not any(each.final and each.last == revision for each in snapshots.parse_all(there)):
+            await self._etcd.seal()
+        raise SnapshotError(f"another seed has taken over at revision {revision}: this etcd is not the one any more")
+
+    async def _notice_takeover(self) -> None:
+        while True:
+            await asyncio.sleep(_TAKEOVER_SECONDS)
+            async with self._busy:
+                await self._refuse_if_taken_over()
 
     def _set_fault(self, fault: str) -> None:
         if fault and fault != self.fault:

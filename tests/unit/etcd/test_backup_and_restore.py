@@ -536,3 +536,33 @@ async def test_an_etcd_that_moves_to_another_bucket_is_the_same_to_the_last_revi
         assert await moved.content() == before
         again = await moved.ask("maintenance/hashkv", {"revision": revision})
         assert again["hash"] == hashed["hash"]
+
+
+async def test_who_was_given_up_backs_nothing_up_and_takes_nothing(landscape, monkeypatch):
+    """It was cut off, another seed has taken over, and it comes back."""
+    monkeypatch.setattr("workers.etcd.snapshotter._TAKEOVER_SECONDS", 0.1)
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await member.put("served", "1")
+        (landscape.snapshots / snapshots.fence_name(1)).touch()
+        names = landscape.names()
+        await until(lambda: "another seed has taken over at revision 1" in snapshotter.fault)
+        with pytest.raises(AssertionError):
+            await member.put("late", "1")
+        with pytest.raises(AssertionError):
+            await member.ask("kv/deleterange", {"key": _b64("served")})
+        assert landscape.names() == names
+
+
+async def test_who_has_left_in_good_order_may_be_asked_again_for_the_final_snapshot(landscape):
+    """The flow that moves it may have been killed, and begins anew."""
+    async with landscape.member.running() as member:
+        async with landscape.backed_up() as snapshotter:
+            await member.put("a", "1")
+            final = await snapshotter.full(final=True)
+        (landscape.snapshots / snapshots.fence_name(final.last)).touch()
+        snapshotter = landscape.snapshotter()
+        task = asyncio.create_task(snapshotter.run())
+        await until(lambda: "taken over" in snapshotter.fault)
+        assert await snapshotter.full(final=True) == final
+        task.cancel()
+        await snapshotter.close()

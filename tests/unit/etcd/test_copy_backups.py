@@ -104,6 +104,19 @@ async def test_nothing_is_copied_before_the_final_snapshot_is_there(world: World
     assert await world.names() == []
 
 
+async def test_what_an_old_seed_writes_after_it_was_given_up_is_not_copied(world: World) -> None:
+    """It may be cut off and not dead: the copy says where it ends before it begins."""
+    await world.source.put(DIRECTORY + FULL, _content("full"))
+    world.order(enabled=False)
+    await world.run()
+    assert "Fence-00000010" in [each.name.removeprefix(DIRECTORY) for each in await world.source.list(DIRECTORY)]
+    for late in (DELTA, FINAL):
+        await world.source.put(DIRECTORY + late, _content("late"))
+    world.order(enabled=True, timeout="300s")
+    await world.run()
+    assert await world.names() == [FULL]
+
+
 async def test_an_empty_bucket_is_no_success(world: World) -> None:
     """An etcd that started empty would be a cluster lost."""
     world.order(enabled=False)

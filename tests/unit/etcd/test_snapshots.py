@@ -129,3 +129,27 @@ def test_a_delta_whose_lines_were_altered_is_damaged():
 def test_no_garbage_is_taken_for_a_delta(content):
     with pytest.raises(DamagedDelta):
         list(delta.read([content]))
+
+
+FINAL = full(20, 300, final=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "end"),
+    [
+        ([full(10).name], None),
+        ([full(10).name, FINAL.name], 20),
+        ([full(10).name, "Fence-00000010"], 10),
+        # Who was given up came back and took one: too late.
+        ([full(10).name, "Fence-00000010", FINAL.name], 10),
+        (["Fence-00000010", "Fence-00000012"], 10),
+    ],
+)
+def test_a_history_ends_with_its_final_snapshot_or_at_a_fence(names, end):
+    assert snapshots.end_of(names) == end
+
+
+def test_what_was_written_after_the_end_does_not_count():
+    names = [full(10).name, incr(11, 15).name, snapshots.fence_name(15), incr(16, 20).name, FINAL.name]
+    assert snapshots.counted(names) == [full(10), incr(11, 15)]
+    assert snapshots.counted([full(10).name, "other"]) == [full(10)]
