@@ -12,6 +12,8 @@ from activities.etcd.client import client_tls
 from activities.kube.client import KubeClient
 from api.resources import SECRET
 
+_SHOW_SECONDS = 5.0
+
 
 async def tls_of(client: KubeClient, etcd: Mapping[str, Any]) -> ssl.SSLContext:
     """Client TLS for the members of an etcd.
@@ -29,3 +31,21 @@ async def tls_of(client: KubeClient, etcd: Mapping[str, Any]) -> ssl.SSLContext:
         for file in files:
             file.write_bytes(base64.b64decode(own["data"][file.name]))
         return client_tls(bundle, str(files[0]), str(files[1]))
+
+
+async def server_certificate_of(client: KubeClient, etcd: Mapping[str, Any]) -> bytes:
+    """The certificate (DER) that members of an etcd are to show. Raises NotFound, KeyError."""
+    name = etcd["spec"]["etcd"]["clientUrlTls"]["serverTLSSecretRef"]["name"]
+    secret = await client.get(SECRET, name, etcd["metadata"]["namespace"])
+    return ssl.PEM_cert_to_DER_cert(base64.b64decode(secret["data"]["tls.crt"]).decode())
+
+
+async def shown_certificate(host: str, port: int, tls: ssl.SSLContext, server_name: str) -> bytes:
+    """The certificate (DER) that a member shows. Raises OSError, which TimeoutError and ssl.SSLError are."""
+    async with asyncio.timeout(_SHOW_SECONDS):
+        _, writer = await asyncio.open_connection(host, port, ssl=tls, server_hostname=server_name)
+    try:
+        shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return shown
+    finally:
+        writer.close()

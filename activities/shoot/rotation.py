@@ -309,9 +309,9 @@ class RotationActivities:
 
 
 async def _extensions(seed: KubeClient, namespace: str) -> list[dict[str, Any]]:
+    """Those that hold credentials of the shoot; an Infrastructure does not, and is reconciled on change only."""
     kinds = (
         resources.CONTROL_PLANE,
-        resources.INFRASTRUCTURE,
         resources.NETWORK,
         resources.WORKER,
         resources.EXTENSION,

@@ -4,6 +4,7 @@ HTTPS with client certificates of etcd's CA, since ``/snapshot/full`` costs whoe
 and the database a pass. Interface: spec/extensions.md 5.
 """
 
+import asyncio
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ from workers.runtime import load_config, run_until_signal
 
 log = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 1.0
 _NICE = 5
 """Etcd in the same pod, and whoever waits for it, come first."""
 
@@ -74,7 +76,24 @@ class BackupRestoreConfig(ApiModel):
 async def run(config_path: str) -> None:
     """Serve until SIGTERM. What is not written then is read from etcd again at the next start."""
     os.nice(_NICE)
-    config = load_config(BackupRestoreConfig, config_path)
+    await run_until_signal(_run(load_config(BackupRestoreConfig, config_path)))
+
+
+async def _run(config: BackupRestoreConfig) -> None:
+    """Begin anew whenever the mounted certificates are others."""
+    while True:
+        mounted = config.tls.ca.read_bytes(), config.tls.server_certificate.read_bytes()
+        serving = asyncio.create_task(_serve(config))
+        try:
+            while mounted == (config.tls.ca.read_bytes(), config.tls.server_certificate.read_bytes()):
+                if (await asyncio.wait([serving], timeout=_LOOK_SECONDS))[0]:
+                    return await serving
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
+
+
+async def _serve(config: BackupRestoreConfig) -> None:
     tls = config.tls
     etcd_tls = client_tls(tls.ca.read_bytes(), str(tls.client_certificate), str(tls.client_key))
     schedule = Schedule(
@@ -94,7 +113,7 @@ async def run(config_path: str) -> None:
         snapshotter = Snapshotter(etcd, store, config.store.prefix, schedule)
         try:
             async with serving(snapshotter, config):
-                await run_until_signal(snapshotter.run())
+                await snapshotter.run()
         finally:
             await snapshotter.close()
 

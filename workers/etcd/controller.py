@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from activities.etcd.access import tls_of
+from activities.etcd.access import server_certificate_of, shown_certificate, tls_of
 from activities.etcd.client import EtcdClient, EtcdError
 from activities.kube.cache import Caches, Key, key_of
 from activities.kube.client import KubeClient, Object, WatchEvent
@@ -28,6 +28,7 @@ from api.resources import (
     PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_DISRUPTION_BUDGET,
+    SECRET,
     SERVICE,
     STATEFUL_SET,
 )
@@ -66,6 +67,8 @@ class EtcdController:
         self._probes: dict[Key, asyncio.Task[None]] = {}
         self._served: dict[Key, tuple[str, float]] = {}
         """By pod: the run of it that was seen to serve, and when."""
+        self._applied: dict[Key, int] = {}
+        """Generation of the StatefulSet that we wrote last: the cache may be behind."""
         self._next_check: dict[Key, float] = {}
         """When a pending requeue asks the sidecars again; without it every event would begin a rhythm of its own."""
 
@@ -87,6 +90,7 @@ class EtcdController:
         etcd = self._etcds.get(key.name, key.namespace)
         if etcd is None:
             self._next_check.pop(key, None)
+            self._applied.pop(key, None)
             for pod in [*self._member_ids, *self._served]:
                 if self._pods.get(pod.name, pod.namespace) is None:
                     self._member_ids.pop(pod, None)
@@ -112,15 +116,25 @@ class EtcdController:
             etcd = await self._patch(etcd, {"metadata": {"finalizers": finalizers}})
         kind = "Reconcile" if _operation(etcd).get("state") == "Succeeded" else _operation(etcd).get("type", "Create")
         try:
-            *rest, stateful_set = manifests.objects(etcd)
+            *rest, stateful_set = manifests.objects(etcd, await self._tls_files(etcd))
             await asyncio.gather(*(self._client.apply(manifest, manager=MANAGER) for manifest in rest))
-            await self._client.apply(stateful_set, manager=MANAGER)
-        except (ApiError, ValueError) as error:
+            applied = await self._client.apply(stateful_set, manager=MANAGER)
+        except (ApiError, ValueError, KeyError) as error:
             await self._write_operation(etcd, kind, "Error", str(error))
             raise
+        self._applied[key_of(etcd)] = applied["metadata"].get("generation", 0)
         etcd = await self._write_operation(etcd, kind, "Succeeded", "")
+        # Before the request is answered: whoever made it must not see how members were before.
+        etcd = await self._write_status(etcd, self._members(etcd), applied, _condition_of(etcd, "BackupReady"))
         asked = {name: None for name in _OPERATIONS if name in (etcd["metadata"].get("annotations") or {})}
         return await self._patch(etcd, {"metadata": {"annotations": asked}}) if asked else etcd
+
+    async def _tls_files(self, etcd: Object) -> dict[str, str]:
+        sources, namespace = manifests.tls_sources(etcd), etcd["metadata"]["namespace"]
+        names = sorted({name for name, _ in sources.values()})
+        found = await asyncio.gather(*(self._client.get(SECRET, name, namespace) for name in names))
+        data = {name: secret["data"] for name, secret in zip(names, found, strict=True)}
+        return {path: data[name][key] for path, (name, key) in sources.items()}
 
     async def _write_operation(self, etcd: Object, kind: str, state: str, error: str) -> Object:
         name, now = etcd["metadata"]["name"], _now()
@@ -163,7 +177,7 @@ class EtcdController:
                 self._probe(etcd, pod)
         if not serving:
             return None
-        asked = [pod for pod in serving if self._known(pod) is None]
+        asked = [pod for pod in serving if self._known(pod) is None or not _uses_tls(etcd, pod)]
         key, clock = key_of(etcd), asyncio.get_running_loop().time
         check_backup = manifests.has_backup(etcd) and clock() >= self._next_check.get(key, 0.0)
         if not asked and not check_backup:
@@ -173,7 +187,9 @@ class EtcdController:
         except (NotFound, KeyError, ValueError, ssl.SSLError) as error:
             log.warning("%s: client certificate can't be used: %s", key, type(error).__name__)
             return Requeue(_CHECK_SECONDS)
-        answered = all(await asyncio.gather(*(self._ask_member(etcd, pod, tls) for pod in asked)))
+        answers = await asyncio.gather(*(self._ask_member(etcd, pod, tls) for pod in asked))
+        answered = all(each is not None for each in answers)
+        pods |= {each["metadata"]["name"]: each for each in answers if each is not None}
         if check_backup:
             backup = await self._ask_backup(etcd, serving, tls)
         await self._write_status(etcd, pods, stateful_set, backup)
@@ -205,7 +221,7 @@ class EtcdController:
         ready = sum(1 for member in members if member["status"] == "Ready")
         quorum = replicas // 2 + 1
         observed = (stateful_set or {}).get("status") or {}
-        updated = stateful_set is not None and _is_updated(stateful_set, pods)
+        updated = stateful_set is not None and self._is_updated(etcd, stateful_set, pods)
         faults = "; ".join(f"{item['name']}: {item['reason']}" for item in members if item["status"] != "Ready")
         serving = f"{ready} of {replicas} members serve" + (f"; {faults}" if faults else "")
         now = _now()
@@ -217,7 +233,7 @@ class EtcdController:
                 "Members",
                 f"{ready} of {replicas} are ready",
             ),
-            _condition("AllMembersUpdated", updated, "Rollout", "" if updated else "the StatefulSet is rolling"),
+            _condition("AllMembersUpdated", updated, "Rollout", "" if updated else "members are being changed"),
         ]
         if manifests.has_backup(etcd):
             conditions.append(backup or _condition("BackupReady", None, "NotAsked", "the sidecar was not asked yet"))
@@ -234,6 +250,20 @@ class EtcdController:
             "selector": ",".join(f"{name}={value}" for name, value in sorted(selector.items())),
             "conditions": _dated(conditions, (etcd.get("status") or {}).get("conditions") or (), now),
         }
+
+    def _is_updated(self, etcd: Object, stateful_set: Object, pods: Mapping[str, Object | None]) -> bool:
+        status, generation = stateful_set.get("status") or {}, stateful_set["metadata"].get("generation", 0)
+        if status.get("observedGeneration") != generation or generation < self._applied.get(key_of(etcd), 0):
+            return False
+        if not stateful_set["spec"]["replicas"]:
+            return not status.get("replicas")
+        revision = status.get("updateRevision")
+        return all(
+            pod is not None
+            and pod["metadata"]["labels"].get("controller-revision-hash") == revision
+            and _uses_tls(etcd, pod)
+            for pod in pods.values()
+        )
 
     def _members(self, etcd: Object) -> dict[str, Object | None]:
         namespace = etcd["metadata"]["namespace"]
@@ -289,17 +319,36 @@ class EtcdController:
                                 return
                     await asyncio.sleep(_PROBE_INTERVAL)
 
-    async def _ask_member(self, etcd: Object, pod: Object, tls: ssl.SSLContext) -> bool:
+    async def _ask_member(self, etcd: Object, pod: Object, tls: ssl.SSLContext) -> Object | None:
+        """The pod of a member that answers, and with the TLS files that were ordered; else None."""
         port = etcd["spec"]["etcd"].get("clientPort", manifests.CLIENT_PORT)
-        endpoint = f"https://{_host(pod)}:{port}"
+        name = manifests.local_name(etcd)
         try:
-            async with EtcdClient(endpoint, tls, server_name=manifests.local_name(etcd)) as client:
+            async with EtcdClient(f"https://{_host(pod)}:{port}", tls, server_name=name) as client:
                 status = await client.status()
-        except EtcdError as error:
+            if not _uses_tls(etcd, pod):
+                # It took our certificate; the one that it shows changes at the same moment as whom it trusts.
+                shown = await shown_certificate(_host(pod), port, tls, name)
+                if shown != await server_certificate_of(self._client, etcd):
+                    await self._remind(etcd, pod)
+                    return None
+                pod = await self._annotate(pod, {manifests.TLS_IN_USE: manifests.tls_checksum(etcd)})
+        except (EtcdError, OSError) as error:
             log.info("%s: %s", key_of(etcd), error)
-            return False
+            if not _uses_tls(etcd, pod):
+                await self._remind(etcd, pod)
+            return None
         self._member_ids[key_of(pod)] = (_instance(pod), status.id, status.is_leader)
-        return True
+        return pod
+
+    async def _remind(self, etcd: Object, pod: Object) -> None:
+        """Have the kubelet look at the pod's Secret now: by itself it does so once a minute."""
+        await self._annotate(pod, {manifests.TLS_ORDERED: f"{manifests.tls_checksum(etcd)} at {_now()}"})
+
+    async def _annotate(self, pod: Object, annotations: dict[str, str]) -> Object:
+        metadata = pod["metadata"]
+        patch = {"metadata": {"annotations": annotations}}
+        return await self._client.patch(POD, metadata["name"], metadata["namespace"], patch)
 
     def _known(self, pod: Object) -> tuple[str, bool] | None:
         instance, member, leads = self._member_ids.get(key_of(pod), ("", "", False))
@@ -342,6 +391,7 @@ class EtcdController:
             (SERVICE, manifests.client_service_name(etcd)),
             (SERVICE, manifests.peer_service_name(etcd)),
             (CONFIG_MAP, manifests.config_map_name(etcd)),
+            (SECRET, manifests.tls_secret_name(etcd)),
         ]
         await asyncio.gather(*(self._client.delete(resource, item, namespace) for resource, item in doomed))
         if pods:
@@ -426,17 +476,10 @@ def _host(pod: Object) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _is_updated(stateful_set: Object, pods: Mapping[str, Object | None]) -> bool:
-    status = stateful_set.get("status") or {}
-    if status.get("observedGeneration") != stateful_set["metadata"]["generation"]:
-        return False
-    if not stateful_set["spec"]["replicas"]:
-        return not status.get("replicas")
-    revision = status.get("updateRevision")
-    return all(
-        pod is not None and pod["metadata"]["labels"].get("controller-revision-hash") == revision
-        for pod in pods.values()
-    )
+def _uses_tls(etcd: Object, pod: Object) -> bool:
+    """Whether a member was seen to use the TLS files that its Etcd names, or has another pod if it does not."""
+    in_use = (pod["metadata"].get("annotations") or {}).get(manifests.TLS_IN_USE)
+    return not manifests.changes_tls_in_place(etcd) or in_use == manifests.tls_checksum(etcd)
 
 
 def _condition(kind: str, good: bool | None, reason: str, message: str) -> dict[str, Any]:

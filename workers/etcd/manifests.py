@@ -10,6 +10,8 @@ from api import images
 from workers.etcd.wrapper import INITIALIZATION_FILE
 
 Etcd = Mapping[str, Any]
+TLSFiles = Mapping[str, str]
+"""Base64 of each file that ``tls_sources`` names."""
 
 CLIENT_PORT = 2379
 PEER_PORT = 2380
@@ -20,6 +22,9 @@ BACKUP_PORT = 8080
 INSTANCE = "app.kubernetes.io/part-of"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 CONTROLLER = "etcd-druid"
+TLS_ORDERED = "druid.gardener.cloud/tls-ordered"
+TLS_IN_USE = "druid.gardener.cloud/tls-in-use"
+"""Annotations of a member's pod: checksums of the TLS files that it is to use, and was seen to use."""
 
 _CONFIG = "/var/etcd/config"
 _RUN = "/var/etcd/run"
@@ -44,12 +49,13 @@ _UNITS = {
 }
 
 
-def objects(etcd: Etcd) -> list[Manifest]:
+def objects(etcd: Etcd, tls: TLSFiles) -> list[Manifest]:
     """Everything but the StatefulSet, in any order, and then the StatefulSet, which needs the rest.
 
     Its claims are among the rest, so that they are bound when the pods want to be scheduled.
     """
     made = [_config_map(etcd), _client_service(etcd), _peer_service(etcd), _disruption_budget(etcd)]
+    made.append(_tls_secret(etcd, tls))
     made.append(_stateful_set(etcd, base.checksum(made[0]["data"])))
     owner = [
         {
@@ -99,6 +105,36 @@ def config_map_name(etcd: Etcd) -> str:
 def local_name(etcd: Etcd) -> str:
     """The name in the server certificate that stands for any member."""
     return f"{etcd['metadata']['name']}-local"
+
+
+def tls_secret_name(etcd: Etcd) -> str:
+    return f"{etcd['metadata']['name']}-tls"
+
+
+def tls_sources(etcd: Etcd) -> dict[str, tuple[str, str]]:
+    """TLS files by their path in the members' pods: the Secret that each is in, and its key."""
+    found: dict[str, tuple[str, str]] = {}
+    for side in ("client", "peer"):
+        tls = etcd["spec"]["etcd"].get(f"{side}UrlTls")
+        if not tls:
+            continue
+        authority = tls["tlsCASecretRef"]
+        key = authority.get("dataKey", "bundle.crt")
+        found[f"{side}-ca/{key}"] = (authority["name"], key)
+        for role in ("server", "client"):
+            if pair := tls.get(f"{role}TLSSecretRef"):
+                found |= {f"{side}-{role}/{file}": (pair["name"], file) for file in ("tls.crt", "tls.key")}
+    return found
+
+
+def tls_checksum(etcd: Etcd) -> str:
+    """Of the TLS files: what is in a Secret of a name never changes."""
+    return base.checksum(tls_sources(etcd))[:16]
+
+
+def changes_tls_in_place(etcd: Etcd) -> bool:
+    """Whether members take new TLS files without another pod: one that is alone must not go away."""
+    return len(member_names(etcd)) == 1
 
 
 def has_backup(etcd: Etcd) -> bool:
@@ -167,6 +203,8 @@ def _wrapper_config(etcd: Etcd) -> dict[str, Any]:
     if heartbeat := section.get("heartbeatDuration"):
         config["heartbeat-interval"] = seconds(heartbeat) * 1000
         config["election-timeout"] = config["heartbeat-interval"] * 10
+    if changes_tls_in_place(etcd):
+        config["socket-options"] = {"reuse-port": True}  # for the etcd that takes over from it
     if section.get("clientUrlTls"):
         config["client-transport-security"] = _transport_security("client", section["clientUrlTls"])
     if peer_tls:
@@ -175,6 +213,7 @@ def _wrapper_config(etcd: Etcd) -> dict[str, Any]:
         "etcd": config,
         "dataDir": f"{_DATA}/new.etcd",
         "runDirectory": _RUN,
+        "tlsDirectory": _TLS if changes_tls_in_place(etcd) else None,
         "members": {
             member: f"{peer_scheme}://{member}.{peer_service_name(etcd)}.{namespace}.svc:{peer}" for member in members
         },
@@ -234,6 +273,21 @@ def _backup_restore_config(etcd: Etcd) -> dict[str, Any]:
     return {key: value for key, value in wanted.items() if value is not None}
 
 
+def _tls_secret(etcd: Etcd, tls: TLSFiles) -> Manifest:
+    """All TLS files of the members, under one name: their pods stay when it changes."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(etcd, tls_secret_name(etcd)),
+        "type": "Opaque",
+        "data": {_key_of(path): content for path, content in tls.items()},
+    }
+
+
+def _key_of(path: str) -> str:
+    return path.replace("/", ".")
+
+
 def _client_service(etcd: Etcd) -> Manifest:
     extra = etcd["spec"]["etcd"].get("clientService") or {}
     ports = {"client": etcd["spec"]["etcd"].get("clientPort", CLIENT_PORT)}
@@ -291,6 +345,9 @@ def _stateful_set(etcd: Etcd, config_checksum: str) -> Manifest:
     if has_backup(etcd):
         containers.append(_backup_container(etcd))
     security = {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False} if spec.get("runAsRoot") else {}
+    checksums = {"checksum/etcd-configmap": config_checksum}
+    if not changes_tls_in_place(etcd):
+        checksums["checksum/etcd-tls"] = tls_checksum(etcd)
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -306,7 +363,7 @@ def _stateful_set(etcd: Etcd, config_checksum: str) -> Manifest:
             "template": {
                 "metadata": {
                     "labels": _labels(etcd),
-                    "annotations": {**(spec.get("annotations") or {}), "checksum/etcd-configmap": config_checksum},
+                    "annotations": {**(spec.get("annotations") or {}), **checksums},
                 },
                 "spec": {
                     "automountServiceAccountToken": False,
@@ -331,10 +388,7 @@ def _stateful_set(etcd: Etcd, config_checksum: str) -> Manifest:
 
 def _etcd_container(etcd: Etcd, claim: str) -> Manifest:
     section = etcd["spec"]["etcd"]
-    mounts = {"config": _CONFIG}
-    for side in ("client", "peer"):
-        if section.get(f"{side}UrlTls"):
-            mounts |= {f"{side}-ca": f"{_TLS}/{side}-ca", f"{side}-server": f"{_TLS}/{side}-server"}
+    mounts = {"config": _CONFIG, "tls": _TLS}
     if has_backup(etcd):
         mounts["backup-credentials"] = _BACKUP_CREDENTIALS
     container = base.container(
@@ -375,9 +429,7 @@ def _backup_container(etcd: Etcd) -> Manifest:
         mounts={
             "config": _CONFIG,
             "run": _RUN,
-            "client-ca": f"{_TLS}/client-ca",
-            "client-server": f"{_TLS}/client-server",
-            "client-client": f"{_TLS}/client-client",
+            "tls": _TLS,
             "backup-credentials": _BACKUP_CREDENTIALS,
         },
         ports={"backuprestore": port},
@@ -390,19 +442,16 @@ def _backup_container(etcd: Etcd) -> Manifest:
 
 
 def _volumes(etcd: Etcd) -> list[Manifest]:
-    section = etcd["spec"]["etcd"]
-    volumes = [base.config_map_volume("config", config_map_name(etcd)), base.empty_dir("run", memory=True)]
-    for side in ("client", "peer"):
-        if tls := section.get(f"{side}UrlTls"):
-            volumes += [
-                base.secret_volume(f"{side}-ca", tls["tlsCASecretRef"]["name"]),
-                base.secret_volume(f"{side}-server", tls["serverTLSSecretRef"]["name"]),
-            ]
+    tls = base.secret_volume("tls", tls_secret_name(etcd))
+    tls["secret"]["items"] = [{"key": _key_of(path), "path": path} for path in tls_sources(etcd)]
+    volumes = [
+        base.config_map_volume("config", config_map_name(etcd)),
+        base.empty_dir("run", memory=True),
+        tls,
+    ]
     if has_backup(etcd):
-        volumes += [
-            base.secret_volume("client-client", section["clientUrlTls"]["clientTLSSecretRef"]["name"]),
-            base.secret_volume("backup-credentials", etcd["spec"]["backup"]["store"]["secretRef"]["name"]),
-        ]
+        secret = etcd["spec"]["backup"]["store"]["secretRef"]["name"]
+        volumes.append(base.secret_volume("backup-credentials", secret))
     return volumes
 
 

@@ -1,4 +1,8 @@
-"""What an etcd container starts: restores an empty or broken data directory, then becomes etcd.
+"""What an etcd container starts: restores an empty or broken data directory, then becomes etcd, or looks after it.
+
+A member that is alone must serve while its certificate authorities change, and etcd reads those once. So the
+next etcd is started beside the last one: it takes connections, and answers them once it has the data, which the
+last one holds as long as it runs. Clients wait for that moment; none is refused.
 
 ``python3 -m workers.etcd.wrapper CONFIG``. On the way of every API server's start, so: the standard
 library only, and nothing imported before it is needed. Configuration is JSON, made by
@@ -7,6 +11,7 @@ library only, and nothing imported before it is needed. Configuration is JSON, m
     etcd            etcd's own configuration, but for what differs by member
     dataDir         data directory
     runDirectory    where etcd's configuration and the result of the initialization are written
+    tlsDirectory    mounted TLS files that may change while the member serves; null where its pod changes with them
     members         peer URL by name of every member; ours is $POD_NAME
     store           provider, bucket, prefix, credentialsDirectory; null without backups
 """
@@ -23,13 +28,12 @@ from workers.etcd.json_log import log
 
 INITIALIZATION_FILE = "initialization.json"
 _RETRY_SECONDS = 2.0
-_END_SOON = """\
-"$@" & etcd=$!
-trap 'kill -TERM $etcd; sleep 0.5; kill -KILL $etcd 2>/dev/null' TERM
-wait $etcd
-"""
-"""When it is to end, etcd takes no connections any more and waits 7 s for its watches, which do not end by themselves.
-Nobody is served meanwhile if it is alone, and it need not be: what it has confirmed is on disk."""
+_LOOK_SECONDS = 0.2
+_END_SECONDS = 0.5
+"""For an etcd that ends when nobody is served in its place."""
+_HAND_OVER_SECONDS = 2.0
+"""For one that ends while connections already go to the next; requests that it has are to be answered."""
+_BIND_SECONDS = 20.0
 
 
 def main(config_path: str) -> NoReturn:
@@ -44,10 +48,122 @@ def main(config_path: str) -> NoReturn:
         _report(config, "Failed", detail=type(error).__name__)
         log("error", f"{type(error).__name__}: {error}")
         raise SystemExit(1) from None
-    command = [os.environ.get("ETCD_BINARY", "etcd"), "--config-file", str(file)]
-    if len(config["members"]) == 1:
-        command = ["sh", "-c", _END_SOON, "etcd", *command]
-    os.execvp(command[0], command)
+    if config.get("tlsDirectory"):
+        raise SystemExit(Supervisor(config, file).run())
+    os.execvp(_binary(), [_binary(), "--config-file", str(file)])
+
+
+def _binary() -> str:
+    return os.environ.get("ETCD_BINARY", "etcd")
+
+
+class Supervisor:
+    """Runs the etcd of a member that is alone, and lets another one take over when its TLS files change."""
+
+    def __init__(self, config: dict[str, Any], file: Path) -> None:
+        self._config = config
+        self._file = file
+        self._mounted = Path(config["tlsDirectory"])
+        self._etcd = 0
+        self._ending = False
+
+    def run(self) -> int:
+        """Exit status of etcd, once it ends by itself or we are told to end."""
+        signal.signal(signal.SIGTERM, lambda *_: self._told_to_end())
+        generation = _generation(self._mounted)
+        self._etcd = self._start(generation)
+        while not self._ending:
+            ended, status = os.waitpid(self._etcd, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status) or 1
+            if (mounted := _generation(self._mounted)) != generation and self._hand_over(mounted):
+                generation = mounted
+            time.sleep(_LOOK_SECONDS)
+        _end(self._etcd)
+        return 143
+
+    def _told_to_end(self) -> None:
+        self._ending = True
+
+    def _start(self, generation: str) -> int:
+        """Of files of its own: etcd reads certificates anew for each connection, and these must fit its authorities."""
+        import shutil
+
+        run = Path(self._config["runDirectory"])
+        own = run / f"tls-{generation}"
+        if not own.exists():
+            new = run / "tls.new"
+            shutil.rmtree(new, ignore_errors=True)
+            shutil.copytree(self._mounted / generation, new)
+            new.rename(own)
+        file = run / f"etcd-{generation}.yaml"
+        file.write_text(self._file.read_text().replace(f"{self._mounted}/", f"{own}/"))
+        return os.posix_spawnp(_binary(), [_binary(), "--config-file", str(file)], os.environ)
+
+    def _hand_over(self, generation: str) -> bool:
+        """Start the next etcd, and end the last one once the next is bound; whether it came to that."""
+        import shutil
+        import ssl
+
+        security = self._config["etcd"]["client-transport-security"]
+        authorities, certificate, key = (
+            security[name].replace(f"{self._mounted}/", f"{self._mounted / generation}/")
+            for name in ("trusted-ca-file", "cert-file", "key-file")
+        )
+        try:
+            ssl.create_default_context(cafile=authorities).load_cert_chain(certificate, key)
+        except OSError as error:  # which ssl.SSLError is
+            log("error", f"new TLS files are of no use, etcd goes on with those of before: {error.strerror}")
+            return False
+        port = int(self._config["etcd"]["listen-client-urls"].rpartition(":")[2])
+        bound = _listeners(port)
+        following = self._start(generation)
+        deadline = time.monotonic() + _BIND_SECONDS
+        while _listeners(port) <= bound:
+            ended, _ = os.waitpid(following, os.WNOHANG)
+            if ended or time.monotonic() > deadline or self._ending:
+                log("error", "etcd does not start with the new TLS files; the last one goes on, trying again")
+                if not ended:
+                    _end(following)
+                return False
+            time.sleep(0.02)
+        log("info", "TLS files have changed; the next etcd takes over")
+        _end(self._etcd, _HAND_OVER_SECONDS)
+        self._etcd = following
+        for older in Path(self._config["runDirectory"]).glob("tls-*"):
+            if older.name != f"tls-{generation}":
+                shutil.rmtree(older)
+        return True
+
+
+def _generation(directory: Path) -> str:
+    """Name of the directory that the kubelet has put in place, with all files of one version of a Secret."""
+    return os.readlink(directory / "..data")
+
+
+def _listeners(port: int) -> int:
+    """Sockets that take connections to a port."""
+    found = 0
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            found += state == "0A" and int(local.rpartition(":")[2], 16) == port
+    return found
+
+
+def _end(etcd: int, seconds: float = _END_SECONDS) -> None:
+    """End it soon: it takes no connections any more, and waits 7 s for its watches, which do not end by themselves.
+
+    Requests are answered within the time that it has; what it has confirmed is on disk.
+    """
+    os.kill(etcd, signal.SIGTERM)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if os.waitpid(etcd, os.WNOHANG)[0]:
+            return
+        time.sleep(0.02)
+    os.kill(etcd, signal.SIGKILL)
+    os.waitpid(etcd, 0)
 
 
 def prepare(config: dict[str, Any], name: str) -> Path:

@@ -9,6 +9,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -467,23 +468,43 @@ async def test_the_interface_takes_client_certificates_only(landscape, pki, tmp_
 @pytest.mark.parametrize("obeys", [True, False])
 def test_a_member_that_is_alone_ends_soon(tmp_path: Path, obeys: bool) -> None:
     """Its clients are not served while it ends, and reconnect to the one that comes after it."""
-    etcd = tmp_path / "etcd"
     last = "exit 0" if obeys else ":"
-    etcd.write_text(
-        f"#!/bin/sh\ntrap 'echo told > {tmp_path}/told; {last}' TERM\ntouch $2\nwhile :; do sleep 0.1; done\n"
+    supervisor = _supervised(
+        tmp_path,
+        f"trap 'echo told > {tmp_path}/told; {last}' TERM\ntouch {tmp_path}/ready\nwhile :; do sleep 0.1; done",
     )
-    etcd.chmod(0o755)
-    ready = tmp_path / "ready"
-    process = subprocess.Popen(["sh", "-c", wrapper._END_SOON, "etcd", str(etcd), "--config-file", str(ready)])
-    while not ready.exists():
+    while not (tmp_path / "ready").exists():
         time.sleep(0.01)
-    process.terminate()
-    assert process.wait(timeout=5) != 0
+    supervisor.terminate()
+    assert supervisor.wait(timeout=5) != 0
     assert (tmp_path / "told").exists()
 
 
 def test_a_member_that_fails_fails_its_container(tmp_path: Path) -> None:
-    assert subprocess.run(["sh", "-c", wrapper._END_SOON, "etcd", "sh", "-c", "exit 7"], check=False).returncode == 7
+    assert _supervised(tmp_path, "exit 7").wait(timeout=20) == 7
+
+
+def _supervised(directory: Path, script: str) -> "subprocess.Popen[bytes]":
+    """The wrapper, with data to start from, around something that is not etcd."""
+    etcd = directory / "etcd"
+    etcd.write_text(f"#!/bin/sh\n{script}\n")
+    etcd.chmod(0o755)
+    (directory / "tls/..1").mkdir(parents=True)
+    (directory / "tls/..data").symlink_to("..1")
+    config = {
+        "etcd": {},
+        "dataDir": str(directory / "data"),
+        "runDirectory": str(directory),
+        "tlsDirectory": str(directory / "tls"),
+        "members": {NAME: "http://etcd-main-0:2380"},
+        "advertiseClientUrls": "",
+        "store": None,
+    }
+    (directory / "wrapper.json").write_text(json.dumps(config))
+    environment = {**os.environ, "POD_NAME": NAME, "ETCD_BINARY": str(etcd)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "workers.etcd.wrapper", str(directory / "wrapper.json")], env=environment
+    )
 
 
 def _without_certificate(pki: Path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,7 @@ from workers.etcd.controller import FINALIZER, EtcdController
 
 NAMESPACE = "shoot--local--one"
 KEY = Key(NAMESPACE, "etcd-main")
+TLS = {"client-ca/bundle.crt": "", "client-server/tls.crt": "", "client-server/tls.key": ""}
 
 
 def etcd(**changes):
@@ -50,8 +52,8 @@ def test_the_resource_fits_its_own_schema(changes):
 
 
 def test_only_the_main_etcd_has_a_sidecar_and_the_backup_port():
-    main = manifests.objects(etcd())
-    events = manifests.objects(etcd(role="events", backup=None))
+    main = manifests.objects(etcd(), TLS)
+    events = manifests.objects(etcd(role="events", backup=None), TLS)
 
     def containers(objects):
         return [item["name"] for item in by_kind(objects, "StatefulSet")["spec"]["template"]["spec"]["containers"]]
@@ -63,7 +65,7 @@ def test_only_the_main_etcd_has_a_sidecar_and_the_backup_port():
 
 
 def test_pods_run_as_nobody_with_nothing_but_their_volumes():
-    pod = by_kind(manifests.objects(etcd()), "StatefulSet")["spec"]["template"]["spec"]
+    pod = by_kind(manifests.objects(etcd(), TLS), "StatefulSet")["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     for container in pod["containers"]:
@@ -74,13 +76,13 @@ def test_pods_run_as_nobody_with_nothing_but_their_volumes():
 
 
 def test_a_sidecar_whose_store_is_down_does_not_take_etcd_out_of_its_service():
-    pod = by_kind(manifests.objects(etcd()), "StatefulSet")["spec"]["template"]["spec"]
+    pod = by_kind(manifests.objects(etcd(), TLS), "StatefulSet")["spec"]["template"]["spec"]
     assert "readinessProbe" in pod["containers"][0]
     assert "readinessProbe" not in pod["containers"][1]
 
 
 def test_clients_need_certificates_and_the_peer_port_of_a_single_member_is_closed():
-    config = json.loads(by_kind(manifests.objects(etcd()), "ConfigMap")["data"]["wrapper.json"])
+    config = json.loads(by_kind(manifests.objects(etcd(), TLS), "ConfigMap")["data"]["wrapper.json"])
     assert config["etcd"]["listen-client-urls"] == "https://0.0.0.0:2379"
     assert config["etcd"]["client-transport-security"]["client-cert-auth"] is True
     assert config["etcd"]["listen-peer-urls"] == "http://127.0.0.1:2380"
@@ -88,7 +90,9 @@ def test_clients_need_certificates_and_the_peer_port_of_a_single_member_is_close
 
 
 def test_three_members_know_each_other_by_tls():
-    made = manifests.objects(etcd(replicas=3, peer_certificate="peer", peer_ca_bundle="peer-ca", highly_available=True))
+    made = manifests.objects(
+        etcd(replicas=3, peer_certificate="peer", peer_ca_bundle="peer-ca", highly_available=True), TLS
+    )
     config = json.loads(by_kind(made, "ConfigMap")["data"]["wrapper.json"])
     assert config["members"]["etcd-main-2"] == f"https://etcd-main-2.etcd-main-peer.{NAMESPACE}.svc:2380"
     assert config["etcd"]["listen-peer-urls"] == "https://0.0.0.0:2380"
@@ -98,25 +102,46 @@ def test_three_members_know_each_other_by_tls():
 
 
 def test_the_sidecars_configuration_is_one_it_accepts():
-    data = by_kind(manifests.objects(etcd()), "ConfigMap")["data"]
+    data = by_kind(manifests.objects(etcd(), TLS), "ConfigMap")["data"]
     config = BackupRestoreConfig.model_validate(json.loads(data["backup-restore.yaml"]))
     assert config.store.prefix == "entry/etcd-main"
     assert config.delta_snapshot_period.total_seconds() == 300
     assert config.delta_snapshot_memory_limit == 100 << 20
 
 
-def test_another_configuration_or_certificate_rolls_the_pods_and_the_same_does_not():
+def test_another_configuration_rolls_the_pods_and_the_same_does_not():
     def template(**changes):
-        return by_kind(manifests.objects(etcd(**changes)), "StatefulSet")["spec"]["template"]
+        return by_kind(manifests.objects(etcd(**changes), TLS), "StatefulSet")["spec"]["template"]
 
     assert template() == template()
-    assert template() != template(server_certificate="etcd-server-main-2")
     assert template() != template(window_begin="030000+0000")
 
 
-def test_no_secret_value_is_in_any_manifest_only_names():
-    text = json.dumps(manifests.objects(etcd()))
-    assert '"kind": "Secret"' not in text
+def test_another_certificate_rolls_members_that_others_stand_in_for_and_no_other():
+    """A member that is alone takes it while it serves."""
+
+    def template(**changes):
+        return by_kind(manifests.objects(etcd(**changes), TLS), "StatefulSet")["spec"]["template"]
+
+    others = {"replicas": 3, "highly_available": True, "peer_certificate": "peer", "peer_ca_bundle": "peer-ca"}
+    assert template(**others) != template(**others, server_certificate="etcd-server-main-2")
+    assert template() == template(server_certificate="etcd-server-main-2")
+
+
+def test_every_tls_file_is_where_the_configuration_looks_for_it():
+    made = manifests.objects(etcd(), TLS)
+    volumes = by_kind(made, "StatefulSet")["spec"]["template"]["spec"]["volumes"]
+    items = next(each for each in volumes if each["name"] == "tls")["secret"]["items"]
+    security = json.loads(by_kind(made, "ConfigMap")["data"]["wrapper.json"])["etcd"]["client-transport-security"]
+
+    paths = {f"/var/etcd/tls/{each['path']}" for each in items}
+    assert {security[name] for name in ("cert-file", "key-file", "trusted-ca-file")} <= paths
+    assert set(by_kind(made, "Secret")["data"]) <= {each["key"] for each in items}
+
+
+def test_no_secret_value_is_in_any_manifest_but_the_secret():
+    text = json.dumps([each for each in manifests.objects(etcd(), {"a": "SENTINEL"}) if each["kind"] != "Secret"])
+    assert "SENTINEL" not in text
 
 
 def test_backups_fall_into_the_first_hour_of_the_window_and_differ_by_shoot():
@@ -179,6 +204,17 @@ def controller(cluster):
 
 def add(cluster, **changes):
     made = etcd(**changes)
+    for name, *keys in (
+        ("ca-etcd-bundle-1", "bundle.crt"),
+        ("etcd-server-main-1", "tls.crt", "tls.key"),
+        ("etcd-client-1", "tls.crt", "tls.key"),
+    ):
+        cluster.objects["Secret", NAMESPACE, name] = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "data": dict.fromkeys(keys, ""),
+        }
     cluster.objects["Etcd", NAMESPACE, made["metadata"]["name"]] = made
     return made
 
@@ -194,6 +230,7 @@ def run_pod(cluster, *, ready: bool):
             "name": "etcd-main-0",
             "namespace": NAMESPACE,
             "uid": "pod-1",
+            "annotations": {manifests.TLS_IN_USE: manifests.tls_checksum(etcd())},
             "labels": {
                 **stateful_set["spec"]["template"]["metadata"]["labels"],
                 "controller-revision-hash": "r1",
@@ -309,6 +346,22 @@ async def test_pods_of_an_older_revision_are_not_all_updated(cluster, controller
     assert condition(cluster, "AllMembersUpdated")["status"] == "False"
 
 
+async def test_a_member_with_the_certificates_of_before_is_not_updated_and_the_kubelet_is_told(cluster, controller):
+    """Else the API server would come with a certificate that etcd does not know yet."""
+    add(cluster)
+    await controller._reconcile(KEY)
+    run_pod(cluster, ready=True)
+    pod = cluster.objects["Pod", NAMESPACE, "etcd-main-0"]
+    before = manifests.tls_checksum(etcd(server_certificate="etcd-server-main-0"))
+    pod["metadata"]["annotations"] = {manifests.TLS_IN_USE: before}
+    await EtcdController(cluster, cluster)._ask_member(etcd(), pod, ssl.create_default_context())
+    await controller._reconcile(KEY)
+
+    assert condition(cluster, "AllMembersUpdated")["status"] == "False"
+    told = cluster.objects["Pod", NAMESPACE, "etcd-main-0"]["metadata"]["annotations"][manifests.TLS_ORDERED]
+    assert told.startswith(manifests.tls_checksum(etcd()))
+
+
 async def test_an_etcd_that_does_not_fit_reports_why(cluster, controller):
     add(cluster)["spec"]["etcd"]["quota"] = "lots"
     with pytest.raises(ValueError, match="quantity"):
@@ -333,4 +386,4 @@ async def test_an_etcd_goes_only_after_its_pods(cluster, controller):
     del cluster.objects["Pod", NAMESPACE, "etcd-main-0"]
     await controller._reconcile(KEY)
     assert made["metadata"]["finalizers"] == []
-    assert {key[0] for key in cluster.objects} == {"Etcd"}
+    assert {key[0] for key in cluster.objects if not key[2].endswith("-1")} == {"Etcd"}
