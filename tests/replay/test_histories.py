@@ -161,6 +161,15 @@ async def test_the_view_of_a_deletion_knows_what_was_there() -> None:
     assert (task.state, task.note) == (TaskState.SKIPPED, "no API server")
 
 
+async def test_the_view_of_a_move_tells_what_runs_in_which_seed() -> None:
+    """One activity runs in both: each is a task, and a row, of its own."""
+    shown = await view("moved-1-MigrateShoot-failed")
+    states = {task.name: task.state for task in shown.tasks}
+
+    assert (states["deploy_etcds"], states["deploy_etcds_there"]) == (TaskState.FINISHED, TaskState.BLOCKED)
+    assert "deploy_worker" not in states, "its graph is that of a move"
+
+
 async def test_a_worker_that_died_between_two_steps_is_told() -> None:
     """It leaves no other trace than that another one took the next step."""
     history = recorded("created-1-ReconcileShoot-completed")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -31,6 +32,7 @@ _MARKS = {
     TaskState.BLOCKED: ("·", "dim red"),
     TaskState.CANCELED: ("✘", "yellow"),
 }
+_WIDE = 4000
 _STATES = {"Running": "cyan", "Completed": "green", "Failed": "red"}
 
 
@@ -296,7 +298,8 @@ def _time(time: datetime) -> str:
 
 
 def _console() -> Console:
-    return Console(highlight=False)
+    """As wide as the terminal; whoever reads a pipe or a file wants each row in one line."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
 
 
 def _add_repairs() -> None:

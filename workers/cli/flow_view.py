@@ -4,7 +4,7 @@ The history tells everything that has ended, the server's description what is be
 built again from the flow's input, what is still to come. No worker needs to be up.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ from api.repair import Repair
 from workflows.flow import Flow
 from workflows.shoot.delete import DeleteShoot, delete_flow
 from workflows.shoot.force_delete import ForceDeleteShoot, force_delete_flow
+from workflows.shoot.migrate import MigrateShoot, migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
 SURVEY = "survey"
@@ -143,8 +144,8 @@ class FlowHistory:
             [self._input] = await self._converter.decode(begin.input.payloads, [FlowInput])
         elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled = event.activity_task_scheduled_event_attributes
-            name = scheduled.activity_type.name
-            if name not in _OURS:
+            if scheduled.activity_type.name not in _OURS:
+                name = scheduled.activity_id  # two tasks may run one activity, each somewhere else
                 run = self._runs.get(name)
                 if run is None:
                     run = self._runs[name] = _Run(name, at, scheduled.task_queue.name)
@@ -231,7 +232,7 @@ class FlowHistory:
                 run.code = _code(last)
 
     def graph(self) -> Flow | None:
-        """The flow's graph; None as long as a deletion has not looked at what is there."""
+        """The flow's graph; None as long as a flow that depends on what is there has not looked."""
         graph = self._graph()
         if graph is not None:
             for repair in self._repairs:
@@ -241,8 +242,8 @@ class FlowHistory:
     def _graph(self) -> Flow | None:
         if self._input is None:
             return None
-        if self._kind == DeleteShoot.__name__:
-            return delete_flow(self._input, self._survey) if self._survey else None
+        if self._kind in _SURVEYED:
+            return _SURVEYED[self._kind](self._input, self._survey) if self._survey else None
         return (
             force_delete_flow(self._input) if self._kind == ForceDeleteShoot.__name__ else reconcile_flow(self._input)
         )
@@ -250,7 +251,7 @@ class FlowHistory:
     async def view(self, pending: Sequence[Any] = ()) -> FlowView:
         """All that is known now; ``pending`` are the server's pending activities."""
         for item in pending:
-            if run := self._runs.get(item.activity_type.name):
+            if run := self._runs.get(item.activity_id):
                 await self._tell_pending(run, item)
         graph = self.graph()
         tasks = self._tasks_of(graph) if graph else tuple(self._task(run) for run in self._runs.values())
@@ -387,6 +388,11 @@ _ACTIVITY_EVENTS = frozenset(
         EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
     }
 )
+_SURVEYED: dict[str, Callable[[FlowInput, Survey], Flow]] = {
+    DeleteShoot.__name__: delete_flow,
+    MigrateShoot.__name__: migrate_flow,
+}
+"""Flows whose tasks depend on what is there."""
 _REPAIRS = frozenset({"repair", "pause", "resume"})
 """Updates and signals of an operation's workflow."""
 _ENDS = {
