@@ -145,6 +145,9 @@ WORKER_CRI_NAME = "worker.gardener.cloud/cri-name"
 WORKER_NODE_AGENT_SECRET = "worker.gardener.cloud/gardener-node-agent-secret-name"
 NODE_CRITICAL_COMPONENT = "node.gardener.cloud/critical-component"
 
+KUBE_RESERVED = {"cpu": "80m", "memory": "1Gi", "pid": "20k"}
+"""What kubelets keep for themselves where nobody says otherwise. Source: spec/api-core.md 10.3."""
+
 # Taints.
 TAINT_CRITICAL_COMPONENTS_NOT_READY = "node.gardener.cloud/critical-components-not-ready"
 TAINT_SEED_PROTECTED = "seed.gardener.cloud/protected"

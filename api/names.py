@@ -5,10 +5,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from api.constants import KUBE_RESERVED
 from api.operations import ShootTask
 
-_FIXED_KUBELET_SETTINGS = ("cpuManagerPolicy", "evictionHard", "kubeReserved")
-"""What scheduled pods count on: a node that had less for them after a restart of its kubelet would throw some out."""
+_FIXED_KUBELET_SETTINGS = ("cpuManagerPolicy", "evictionHard")
+"""Beside what is reserved, what scheduled pods count on: a node that had less for them after a restart of its kubelet would throw some out."""
 
 
 def technical_id(project: str, shoot: str) -> str:
@@ -69,7 +70,10 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
         "machine": pool["machine"],
         "volumes": [pool.get("volume"), pool.get("dataVolumes")],
         "cri": (pool.get("cri") or {}).get("name"),
-        "kubelet": {name: kubelet.get(name) for name in _FIXED_KUBELET_SETTINGS},
+        "kubelet": {
+            **{name: kubelet.get(name) for name in _FIXED_KUBELET_SETTINGS},
+            "kubeReserved": KUBE_RESERVED | (kubelet.get("kubeReserved") or {}),
+        },
         "rotation": started,
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -169,7 +169,7 @@ def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
     has a drop-in of its own.
     """
     wanted = (node.pool.get("kubernetes") or {}).get("kubelet") or node.shoot["spec"]["kubernetes"].get("kubelet") or {}
-    reserved = {"cpu": "80m", "memory": "1Gi", "pid": "20k", **(wanted.get("kubeReserved") or {})}
+    reserved = constants.KUBE_RESERVED | (wanted.get("kubeReserved") or {})
     same_name = (
         "cpuCFSQuota", "cpuManagerPolicy", "containerLogMaxFiles", "containerLogMaxSize",
         "evictionMaxPodGracePeriod", "evictionPressureTransitionPeriod", "failSwapOn", "featureGates",

@@ -324,7 +324,7 @@ def _default_kubernetes(shoot: Shoot, around: Surroundings) -> None:
     kubelet = kubernetes.kubelet = kubernetes.kubelet or KubeletConfig()
     _default_kubelet(kubelet)
     if kubelet.kube_reserved is None:
-        kubelet.kube_reserved = KubeReserved(cpu="80m", memory="1Gi", pid="20k")
+        kubelet.kube_reserved = KubeReserved(**constants.KUBE_RESERVED)
     if manager.node_cidr_mask_size is None:
         manager.node_cidr_mask_size = _mask_size(shoot)
     if manager.node_monitor_grace_period is None:

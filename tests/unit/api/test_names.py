@@ -47,6 +47,8 @@ def changed(item: dict[str, Any], dotted: str, value: Any) -> dict[str, Any]:
         ("shoot", "spec.kubernetes.kubelet.evictionHard", {"memoryAvailable": "200Mi"}, True),
         ("shoot", "spec.kubernetes.kubelet.cpuManagerPolicy", "static", True),
         ("shoot", "spec.kubernetes.kubelet.maxPods", 90, False),
+        ("pool", "kubernetes", {"kubelet": {"maxPods": 90}}, False),
+        ("pool", "kubernetes", {"kubelet": {"kubeReserved": {"cpu": "90m"}}}, True),
         ("shoot", "spec.kubernetes.kubelet.evictionSoft", {"memoryAvailable": "300Mi"}, False),
         ("shoot", "spec.kubernetes.kubelet.podPidsLimit", 1000, False),
         ("shoot", "spec.kubernetes.kubeProxy", {"mode": "IPVS"}, False),
