@@ -9,7 +9,8 @@ from api.constants import KUBE_RESERVED
 from api.operations import ShootTask
 
 _FIXED_KUBELET_SETTINGS = ("cpuManagerPolicy", "evictionHard")
-"""Beside what is reserved, what scheduled pods count on: a node that had less for them after a restart of its kubelet would throw some out."""
+"""Beside what is reserved, what scheduled pods count on: a node that had less for them after a restart of its kubelet
+would throw some out."""
 
 
 def technical_id(project: str, shoot: str) -> str:

@@ -73,6 +73,11 @@ class Repair(ApiModel):
         return f"{self.by} {_DONE[self.action]}{task}" + (f": {self.reason}" if self.reason else "")
 
     @property
+    def is_pause(self) -> bool:
+        """Whether it begins or ends a pause."""
+        return self.action in (Action.PAUSE, Action.RESUME)
+
+    @property
     def fault(self) -> str:
         """Why it can never be accepted; empty if it can."""
         if self.action.needs_task and not self.task:

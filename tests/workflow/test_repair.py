@@ -191,6 +191,8 @@ async def test_a_paused_shoot_gets_no_operation_until_it_is_resumed(world: World
     await world.resting("olga paused: it is night; it goes on once somebody resumes it")
     await ask(world, asking(Action.RESUME))
     assert await ended(world, 1) == "Succeeded"
+    texts = [each.text for each in (await shown(world, 1)).interventions]
+    assert texts == ["olga paused: it is night", "olga resumed: it is night"]
 
 
 async def test_a_canceled_operation_rests_and_goes_on_where_it_was(world: World) -> None:

@@ -181,10 +181,9 @@ async def _with_later(client: Client, shoot: str, view: FlowView) -> FlowView:
     if lifecycle is None:
         return view
     memory = (await lifecycle.query("progress", result_type=LifecycleProgress)).memory
-    known = {(each.at, each.text) for each in view.interventions}
     repairs = (*memory.outcome.repairs, *([memory.paused] if memory.paused else []))
-    later = [Intervention(at=each.at, text=f"{each}") for each in repairs if (each.at, f"{each}") not in known]
-    return view.model_copy(update={"interventions": (*view.interventions, *later)})
+    later = (Intervention(at=each.at, text=f"{each}") for each in repairs)
+    return view.model_copy(update={"interventions": tuple(dict.fromkeys((*view.interventions, *later)))})
 
 
 async def running_lifecycle(client: Client, shoot: str) -> WorkflowHandle[Any, Any] | None:

@@ -346,9 +346,13 @@ def state_after_failure(failed: tuple[FailedTask, ...], cycle_start: datetime, n
 
 
 def remember(memory: Memory, view: ShootView, step: Run) -> Memory:
-    """The memory at the start of an attempt; the outcome only stays within a generation."""
+    """The memory at the start of an attempt; the outcome only stays within a generation.
+
+    That somebody paused or resumed since the last attempt is told by the next one, of whichever generation.
+    """
     attempts = memory.attempts + 1 if _counts_on(view, memory, step.operation, step.flow) else 1
     same = _same(view, memory, step.operation, step.flow)
+    pauses = (each for each in memory.outcome.repairs if each.attempt > memory.attempts and each.is_pause)
     return memory.model_copy(
         update={
             "generation": view.generation,
@@ -356,7 +360,7 @@ def remember(memory: Memory, view: ShootView, step: Run) -> Memory:
             "flow": step.flow,
             "version": view.our_version,
             "attempts": attempts,
-            "outcome": memory.outcome if same else FlowOutcome(),
+            "outcome": memory.outcome if same else FlowOutcome(repairs=tuple(pauses)),
             "requested": (),
         }
     )

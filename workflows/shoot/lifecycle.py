@@ -415,14 +415,12 @@ class ShootLifecycle:
             case Action.RESET:
                 self._note(made)
                 self._remember(requested=(*self._memory.requested, OPERATION_RETRY))
-            case Action.PAUSE:
-                self._remember(paused=made)
+            case Action.PAUSE | Action.RESUME:
+                self._remember(paused=made if made.action is Action.PAUSE else None)
                 if child is not None:
-                    await child.signal("pause", made)
-            case Action.RESUME:
-                self._remember(paused=None)
-                if child is not None:
-                    await child.signal("resume", made)
+                    await child.signal(str(made.action), made)
+                else:
+                    self._note(made)
         await self._record(made, refusal)
         return refusal
 
