@@ -103,6 +103,8 @@ class ShootStateActivities:
     async def persist_shootstate(self, task: ShootTask) -> TaskResult:
         """Write what the destination needs; a second run of the same migration only adds.
 
+        While all is well, nothing is written if nothing has changed: then the time in it is that of the last change.
+
         Raises:
             ApplicationError: ``ShootStateTooBig`` (final) with the biggest parts, if the garden would not take it.
         """
@@ -110,10 +112,14 @@ class ShootStateActivities:
         if shoot is None or shoot["metadata"]["uid"] != task.shoot.uid:
             raise ApplicationError(f"Shoot {task.shoot} does not exist any more", type="ShootGone", non_retryable=True)
         spec = await self._collect(task)
+        counts = ", ".join(f"{len(spec[part])} {part}" for part in ("gardener", "extensions", "resources"))
         annotations = {constants.TIMESTAMP: datetime.now(UTC).isoformat().replace("+00:00", "Z")}
-        if task.operation is OperationType.MIGRATE:
+        live = await self._clusters.garden.find(resources.SHOOT_STATE, task.shoot.name, task.shoot.namespace)
+        if task.operation is not OperationType.MIGRATE:
+            if live and self._holds(live, spec, task):
+                return TaskResult(note=counts)
+        else:
             annotations[MIGRATING_FROM] = task.seed
-            live = await self._clusters.garden.find(resources.SHOOT_STATE, task.shoot.name, task.shoot.namespace)
             if live and (live["metadata"].get("annotations") or {}).get(MIGRATING_FROM) == task.seed:
                 spec = shoot_state.merged(_converted(live["spec"], self._clusters.sealing.open, task), spec)
         wanted = {
@@ -145,7 +151,6 @@ class ShootStateActivities:
                 non_retryable=True,
             ) from None
         await self._clusters.garden.apply(wanted, manager=MANAGER)
-        counts = ", ".join(f"{len(spec[part])} {part}" for part in ("gardener", "extensions", "resources"))
         return TaskResult(note=counts)
 
     @activity.defn
@@ -157,6 +162,17 @@ class ShootStateActivities:
             await self._clusters.garden.patch(resources.SHOOT_STATE, name, namespace, confirmed)
             await self._clusters.garden.delete(resources.SHOOT_STATE, name, namespace)
         return TaskResult()
+
+    def _holds(self, live: Mapping[str, Any], spec: Mapping[str, Any], task: ShootTask) -> bool:
+        """Whether a ShootState of this Shoot, and of no migration, says the same already."""
+        metadata = live["metadata"]
+        ours = [each["uid"] for each in metadata.get("ownerReferences") or ()] == [task.shoot.uid]
+        if not ours or MIGRATING_FROM in (metadata.get("annotations") or {}):
+            return False
+        try:
+            return _converted(live.get("spec") or {}, self._clusters.sealing.open, task) == spec
+        except CannotOpen:
+            return False
 
     async def _collect(self, task: ShootTask) -> dict[str, Any]:
         seed, namespace = self._clusters.seed, task.technical_id

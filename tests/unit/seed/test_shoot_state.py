@@ -127,6 +127,21 @@ async def test_a_look_while_all_is_well_replaces_the_one_before(clusters: Any, a
     assert len(shoot_state.unpacked_machine_state(state.machine_state)["pool"]["machines"]) == 1
 
 
+async def test_a_look_that_finds_what_is_kept_already_writes_nothing(clusters: Any, api: ApiServer) -> None:
+    """Each regular reconciliation of each Shoot ends with a look."""
+    activities = ShootStateActivities(clusters)
+    regular = TASK.model_copy(update={"operation": OperationType.RECONCILE})
+    await activities.persist_shootstate(regular)
+    before = api.find(STATES, "demo", "garden-local")
+
+    await activities.persist_shootstate(regular)
+    assert api.find(STATES, "demo", "garden-local") == before
+
+    clusters.sealing = Sealing({"two": secrets.token_bytes(32)})
+    await activities.persist_shootstate(regular)
+    assert api.find(STATES, "demo", "garden-local") != before, "who has another key writes what it can read"
+
+
 async def test_a_state_of_an_earlier_shoot_of_this_name_is_none(clusters: Any) -> None:
     await ShootStateActivities(clusters).persist_shootstate(TASK)
     other = TASK.model_copy(update={"shoot": TASK.shoot.model_copy(update={"uid": "later"})})
