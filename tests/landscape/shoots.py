@@ -1,5 +1,6 @@
 """What tests do with a Shoot, by the commands that a user has, and what of it can be found in the landscape."""
 
+import asyncio
 import base64
 import json
 import subprocess
@@ -14,10 +15,11 @@ from typing import Any, TypeVar
 import dns.message
 import dns.query
 import yaml
-from temporalio.client import Client
+from temporalio.client import Client, RPCError
 
 from api import constants
 from tests.landscape.conftest import BIN, Landscape, run
+from workers.cli.flow_view import read_flow
 from workers.codec import data_converter
 
 EXAMPLE = Path(__file__).parents[2] / "examples/shoot.yaml"
@@ -247,6 +249,21 @@ async def temporal(landscape: Landscape) -> Client:
     return await Client.connect(
         facts["temporal"]["address"], data_converter=data_converter(Path(facts["codecKeyFile"]))
     )
+
+
+async def started(client: Client, shoot: Shoot, task: str) -> None:
+    """Wait until a task of the running creation has started. Temporal may be on its way back."""
+    async with asyncio.timeout(CREATION):
+        while True:
+            try:
+                query = f'GardenerShoot = "{shoot.reference}" AND GardenerOperation = "Create"'
+                async for each in client.list_workflows(f'{query} AND ExecutionStatus = "Running"'):
+                    flow = await read_flow(client, shoot.reference, each.id, each.run_id)
+                    if any(view.name == task and view.started for view in flow.tasks):
+                        return
+            except RPCError:
+                pass
+            await asyncio.sleep(0.1)  # the clock of a poll
 
 
 def refused(*argv: str | Path, stdin: str | None = None) -> str:

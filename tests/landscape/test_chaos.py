@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client, RPCError
 
 from tests.landscape.conftest import Landscape
-from tests.landscape.shoots import CREATION, Shoot, temporal
-from workers.cli.flow_view import read_flow
+from tests.landscape.shoots import CREATION, Shoot, started, temporal
 
 pytestmark = [pytest.mark.landscape, pytest.mark.chaos, pytest.mark.timeout(120, func_only=True)]
 
@@ -54,7 +52,7 @@ async def _disturb(shoot: Shoot) -> list[str]:
     client = await temporal(shoot.landscape)
     killed = []
     for task, victim in _VICTIMS:
-        await _started(client, shoot, task)
+        await started(client, shoot, task)
         killed.append(victim.format(seed=shoot.seed))
         shoot.landscape.gardener("kill", killed[-1])
     return killed
@@ -137,18 +135,3 @@ def test_it_works(disturbed: Disturbed) -> None:
             "wait", f"--for=condition={condition}", f"shoot/{disturbed.shoot.name}", "--timeout=60s", timeout=70
         )
     assert disturbed.shoot.kubectl("-n", "kube-system", "logs", "-l", "app=vpn-shoot", "--tail=1")
-
-
-async def _started(client: Client, shoot: Shoot, task: str) -> None:
-    """Wait until a task of the running creation has started. Temporal may be on its way back."""
-    async with asyncio.timeout(CREATION):
-        while True:
-            try:
-                query = f'GardenerShoot = "{shoot.reference}" AND GardenerOperation = "Create"'
-                async for each in client.list_workflows(f'{query} AND ExecutionStatus = "Running"'):
-                    flow = await read_flow(client, shoot.reference, each.id, each.run_id)
-                    if any(view.name == task and view.started for view in flow.tasks):
-                        return
-            except RPCError:
-                pass
-            await asyncio.sleep(0.1)  # the clock of a poll

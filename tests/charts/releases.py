@@ -1,0 +1,133 @@
+"""The charts as releases in a cluster of a landscape that runs none of our processes itself."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+
+from landscape import plan as plans
+from landscape import workers
+from landscape.cluster import Credentials
+from landscape.plan import VPN_NETWORK, Plan
+from tests.landscape.conftest import Landscape
+
+CHARTS = Path(__file__).parents[2] / "charts"
+CLUSTER = "seed-1"
+"""All releases are here: it is the seed, and has the nodes that the garden lacks."""
+NAMESPACE = "garden"
+ADMISSION_PORT = 30943
+_INSTALL_SECONDS = 600
+REPLICAS = int(os.environ.get("GARDENER_TEST_REPLICAS", "2"))
+"""Of each worker. One, where the machine is too busy for two of each: who dies is then replaced by its Deployment."""
+_PATIENT = {"leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s"}}
+"""On a busy machine a leader is slow before it is dead."""
+
+RELEASES = ("gardener", "provider-local", "gardenlet", "resource-manager")
+DEPLOYMENTS = {
+    "gardener-admission",
+    "gardener-codec-server",
+    "gardener-controller-manager",
+    "gardener-extension-provider-local",
+    "gardener-resource-manager",
+    "gardener-scheduler",
+    "gardenlet",
+}
+
+
+def install(landscape: Landscape) -> None:
+    """All charts, by Helm; returns when all pods are ready."""
+    plan = plans.load(landscape.name)
+    assert plan is not None
+    _secrets(landscape, plan)
+    values = _values(plan)
+    with helm.Config(kubeconfig_path=plan.kubeconfig(CLUSTER), namespace=NAMESPACE) as config:
+        for name in RELEASES:
+            config.install(CHARTS / name, name, values[name], wait="watcher", timeout=_INSTALL_SECONDS)
+
+
+def uninstall(landscape: Landscape) -> None:
+    with helm.Config(
+        kubeconfig_path=landscape.directory / f"kubeconfigs/{CLUSTER}.yaml", namespace=NAMESPACE
+    ) as config:
+        for name in reversed(RELEASES):
+            config.uninstall(name, ignore_not_found=True)
+
+
+def _values(plan: Plan) -> dict[str, dict[str, Any]]:
+    seed = plan.cluster(CLUSTER)
+    temporal = {"address": plan.temporal_address}
+    return {
+        "gardener": {
+            "temporal": temporal,
+            "garden": {"kubeconfigSecret": "garden-admin"},
+            "controllerManager": {
+                "replicas": REPLICAS,
+                "kubeconfigSecret": "garden-controller-manager",
+                "config": _PATIENT,
+            },
+            "scheduler": {"replicas": REPLICAS, "kubeconfigSecret": "garden-scheduler", "config": _PATIENT},
+            "admission": {
+                "replicas": REPLICAS,
+                "kubeconfigSecret": "garden-admission",
+                "url": f"https://{_admission_address(plan)}:{ADMISSION_PORT}",
+                "service": {"type": "NodePort", "nodePort": ADMISSION_PORT},
+            },
+            "codecServer": {"replicas": REPLICAS, "allowedOrigins": [plan.temporal_ui]},
+        },
+        "provider-local": {
+            "temporal": temporal,
+            "seedName": seed.name,
+            "loadBalancerIp": seed.address,
+            "replicas": REPLICAS,
+            "config": _PATIENT,
+        },
+        "gardenlet": {
+            "temporal": temporal,
+            "garden": {"kubeconfigSecret": f"garden-{seed.name}"},
+            "seedConfig": workers.seed_config(plan, seed),
+            "replicas": REPLICAS,
+            "config": {"vpn": {"network": VPN_NETWORK}} | _PATIENT,
+        },
+        "resource-manager": {"replicas": REPLICAS, "config": _PATIENT},
+    }
+
+
+def _admission_address(plan: Plan) -> str:
+    """The garden has a link to each seed, and reaches nothing else of it."""
+    return plan.garden_link(CLUSTER).right_address
+
+
+def _secrets(landscape: Landscape, plan: Plan) -> None:
+    """What an operator makes before: kubeconfigs, the key of the codec, admission's certificate."""
+    processes = plan.directory / "garden/processes"
+    authority = Credentials.of(plan.garden).ca
+    serving = authority.issue("admission-charts", "gardener-admission", names=[_admission_address(plan)])
+    secrets = {
+        "garden-admin": {"kubeconfig": plan.kubeconfig("garden")},
+        **{
+            f"garden-{name}": {"kubeconfig": processes / f"{name}.kubeconfig"}
+            for name in ("controller-manager", "scheduler", "admission", CLUSTER)
+        },
+        "gardener-codec-key": {"key": plan.codec_key},
+        "gardener-admission-tls": {
+            "tls.crt": serving.certificate,
+            "tls.key": serving.key,
+            "ca.crt": authority.files.certificate,
+        },
+    }
+    objects = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
+    objects += [_secret(name, files) for name, files in secrets.items()]
+    listing = {"apiVersion": "v1", "kind": "List", "items": objects}
+    landscape.kubectl(CLUSTER, "apply", "--server-side", "-f", "-", stdin=json.dumps(listing))
+
+
+def _secret(name: str, files: Mapping[str, Path]) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "stringData": {key: file.read_text() for key, file in files.items()},
+    }
