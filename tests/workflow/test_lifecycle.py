@@ -316,3 +316,14 @@ async def test_a_move_out_of_a_lost_seed_does_not_wait_for_it(world: World) -> N
     assert world.finished[0].task.seed == DESTINATION
     assert world.ran("abandon_source") == 1
     assert world.ran("snapshot_etcd") == 0
+
+
+async def test_a_shoot_that_fell_asleep_is_told_to_be_asleep(world: World) -> None:
+    """Of what the operation worked towards, not of what is wanted by now."""
+    world.facts = world.facts.model_copy(update={"hibernated": True})
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+
+    assert (world.finished[0].state, world.finished[0].hibernated) == ("Succeeded", True)
+    order = [world.log.index(task) for task in ("wait_worker", "hibernate_control_plane", "delete_internal_dns")]
+    assert order == sorted(order)
