@@ -236,6 +236,48 @@ class CloudCredentials:
         self.shoot.garden("delete", "secret", self.name, "--timeout=30s")
 
 
+@dataclass(frozen=True)
+class CloudAccount(CloudCredentials):
+    """An account of the cloud with rights that come and go, while its credentials stay the same."""
+
+    def open(self) -> None:
+        """Make it, without any right, and a binding to it."""
+        self._cloud("create", "serviceaccount", self.name)
+        self.write(self.with_token(self._cloud("create", "token", self.name, "--duration=2h").strip()))
+        self.bind()
+
+    def permit(self) -> None:
+        """Let it do what every tenant may."""
+        account = f"--serviceaccount=default:{self.name}"
+        self._cloud("create", "clusterrolebinding", self.name, "--clusterrole=tenants", account)
+        eventually(self._may, f"{self.name} may do something in the cloud", 20)
+
+    def forbid(self) -> None:
+        """Take all its rights."""
+        self._cloud("delete", "clusterrolebinding", self.name, "--ignore-not-found")
+        eventually(lambda: not self._may(), f"{self.name} may do nothing in the cloud", 20)
+
+    def remove(self) -> None:
+        super().remove()
+        self._cloud("delete", "clusterrolebinding", self.name, "--ignore-not-found")
+        self._cloud("delete", "serviceaccount", self.name, "--ignore-not-found")
+
+    def _may(self) -> bool:
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": f"system:serviceaccount:default:{self.name}",
+                "resourceAttributes": {"verb": "create", "resource": "pods"},
+            },
+        }
+        answer = self._cloud("create", "-f", "-", "-o", "jsonpath={.status.allowed}", stdin=json.dumps(review))
+        return answer == "true"
+
+    def _cloud(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.shoot.landscape.kubectl("cloud", *arguments, stdin=stdin)
+
+
 _FLEETING = ("events", "leases.coordination.k8s.io", "endpoints", "componentstatuses", "metrics.k8s.io")
 
 
