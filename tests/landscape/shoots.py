@@ -125,8 +125,9 @@ class Shoot:
 
     # Its flows
 
-    def gardener(self, *arguments: str) -> str:
-        return run("env", f"GARDENER_LANDSCAPE={self.landscape.name}", BIN / "gardener", *arguments)
+    def gardener(self, *arguments: str, timeout: float = 60) -> str:
+        environment = f"GARDENER_LANDSCAPE={self.landscape.name}"
+        return run("env", environment, BIN / "gardener", *arguments, timeout=timeout)
 
     def flow(self, workflow_id: str = "") -> dict[str, Any]:
         """The newest operation, or the one named."""

@@ -133,7 +133,8 @@ def moved(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
         before = _running(shoot)
         with Probe(shoot).running() as probe:
             eventually(lambda: len(probe.answered) > 20, "the probe is answered", 30)
-            text = shoot.gardener("shoot", "move", shoot.reference, "--to", destination, "--follow", "-o", "json")
+            move = ["shoot", "move", shoot.reference, "--to", destination, "--follow", "-o", "json"]
+            text = shoot.gardener(*move, timeout=_MOVE_SECONDS)
             answered = len(probe.answered)
             eventually(lambda: len(probe.answered) > answered + 20, "the probe is answered after the move", 60)
         for asked_once in ("seed", "kubeconfig"):
