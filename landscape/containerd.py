@@ -33,6 +33,7 @@ _FORMAT = 2
 """Changes when prepared roots of earlier code are of no use."""
 _KEPT_ROOTS = 2
 """Of earlier contents: one may be being copied, another checkout may use one. They share what is the same."""
+_IMPORT_ATTEMPTS = 3
 _CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 
 
@@ -140,7 +141,7 @@ async def _import(root: Path, socket: Path, archives: Sequence[Path]) -> list[st
     for name in changed:
         archive = wanted[name]
         state = _state(archive)
-        output = await _ctr(socket, "images", "import", "--no-unpack=false", name)
+        output = await _import_archive(socket, name)
         known[name] = Imported(state, tuple(re.findall(r"^unpacking (\S+)", output, re.MULTILINE)))
         _remember(root, known)
     obsolete = known.keys() - wanted.keys()
@@ -150,6 +151,21 @@ async def _import(root: Path, socket: Path, archives: Sequence[Path]) -> list[st
             await _ctr(socket, "images", "remove", "--sync", *gone)
         _remember(root, {name: content for name, content in known.items() if name in wanted})
     return [wanted[name].name for name in changed]
+
+
+async def _import_archive(socket: Path, archive: str) -> str:
+    """Import all images of an archive; returns what ctr says of it.
+
+    Containerd collects its garbage beside: it may take a layer of an image that was replaced just when this import has
+    found it and builds on it. The next attempt then unpacks that layer again.
+    """
+    for _ in range(_IMPORT_ATTEMPTS - 1):
+        try:
+            return await _ctr(socket, "images", "import", "--no-unpack=false", archive)
+        except LandscapeError as error:
+            if "parent snapshot" not in str(error):
+                raise
+    return await _ctr(socket, "images", "import", "--no-unpack=false", archive)
 
 
 async def _ctr(socket: Path, *arguments: str) -> str:
@@ -231,9 +247,15 @@ async def _import_offline(root: Path, scratch: Path, archives: Sequence[Path]) -
 
 
 async def copy(source: Path, target: Path) -> None:
-    """Copy a containerd root: hard links for blobs and layers, real copies of what is written to in place."""
-    await run("cp", "--archive", "--link", source, target)
-    await asyncio.to_thread(_unlink_databases, target)
+    """Copy a containerd root: hard links for blobs and layers, real copies of what is written to in place.
+
+    The target is there when it is whole: two containerds on one database would wait for each other, and spoil it.
+    """
+    scratch = target.with_name(f".{target.name}.copy")
+    await asyncio.to_thread(shutil.rmtree, scratch, True)
+    await run("cp", "--archive", "--link", source, scratch)
+    await asyncio.to_thread(_unlink_databases, scratch)
+    await asyncio.to_thread(scratch.rename, target)
 
 
 def _unlink_databases(root: Path) -> None:

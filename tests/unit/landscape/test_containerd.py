@@ -1,0 +1,89 @@
+"""Roots of containerd: copied as a whole or not at all, and filled though containerd collects its garbage meanwhile."""
+
+from pathlib import Path
+
+import pytest
+
+from landscape import containerd
+from landscape.errors import LandscapeError
+
+_DATABASE = "io.containerd.metadata.v1.bolt/meta.db"
+_BLOB = "io.containerd.content.v1.content/blobs/sha256/1"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "prepared"
+    for name in (_DATABASE, _BLOB):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text("content")
+    return root
+
+
+async def test_a_copy_shares_blobs_and_no_database(root, tmp_path):
+    await containerd.copy(root, tmp_path / "copy")
+
+    assert (tmp_path / "copy" / _BLOB).samefile(root / _BLOB)
+    assert not (tmp_path / "copy" / _DATABASE).samefile(root / _DATABASE)
+    assert (tmp_path / "copy" / _DATABASE).read_text() == "content"
+
+
+async def test_a_copy_that_was_interrupted_is_not_taken_for_one(root, tmp_path, monkeypatch):
+    """A containerd on the prepared root's own database would spoil it for all clusters to come."""
+    with monkeypatch.context() as patched:
+        patched.setattr(containerd, "_unlink_databases", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            await containerd.copy(root, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+    await containerd.copy(root, tmp_path / "copy")
+    assert not (tmp_path / "copy" / _DATABASE).samefile(root / _DATABASE)
+
+
+def _killed(_: Path) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def ctr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A ctr that fails as often as it is told to, and notes that it was called."""
+
+    def behaving(failures: int, message: str) -> Path:
+        calls = tmp_path / "calls"
+        calls.touch()
+        program = tmp_path / "bin/ctr"
+        program.parent.mkdir()
+        program.write_text(
+            f"#!/bin/sh\necho >> {calls}\n"
+            f'if [ "$(wc -l < {calls})" -le {failures} ]; then echo "{message}" >&2; exit 1; fi\n'
+            "echo unpacking an.example/image:1\n"
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+        return calls
+
+    return behaving
+
+
+async def test_an_import_that_lost_a_layer_to_the_garbage_collection_is_repeated(ctr, tmp_path):
+    calls = ctr(2, "parent snapshot sha256:1 does not exist: not found")
+    archive = tmp_path / "images.tar"
+    archive.write_text("archive")
+
+    assert await containerd._import(tmp_path, tmp_path / "socket", [archive]) == ["images.tar"]
+    assert len(calls.read_text().splitlines()) == 3
+    assert containerd.imported(tmp_path)[str(archive)].images == ("an.example/image:1",)
+
+
+@pytest.mark.parametrize(
+    ("failures", "message", "attempts"),
+    [(9, "parent snapshot sha256:1 does not exist: not found", 3), (9, "no space left on device", 1)],
+)
+async def test_an_import_that_cannot_work_says_why(ctr, tmp_path, failures, message, attempts):
+    calls = ctr(failures, message)
+    archive = tmp_path / "images.tar"
+    archive.write_text("archive")
+
+    with pytest.raises(LandscapeError, match=message):
+        await containerd._import(tmp_path, tmp_path / "socket", [archive])
+    assert len(calls.read_text().splitlines()) == attempts
