@@ -302,9 +302,9 @@ def spread_over_hosts(select: Labels) -> list[Manifest]:
 # Volumes
 
 
-def secret_volume(name: str, secret: str, *keys: str) -> Manifest:
+def secret_volume(name: str, secret: str, *keys: str, optional: bool = False) -> Manifest:
     """Keys of one Secret (all if none is named), readable by the pod's group alone."""
-    source: Manifest = {"secretName": secret, "defaultMode": 0o640}
+    source: Manifest = {"secretName": secret, "defaultMode": 0o640, **({"optional": True} if optional else {})}
     if keys:
         source["items"] = [{"key": key, "path": key} for key in keys]
     return {"name": name, "secret": source}

@@ -112,7 +112,8 @@ class ExtensionActivities:
     async def deploy_backup_entry(self, task: ShootTask) -> TaskResult:
         """Order the Shoot's place in the seed's bucket; its provider writes Secret ``etcd-backup``.
 
-        The garden shows it as a BackupEntry owned by the Shoot.
+        The garden shows it as a BackupEntry owned by the Shoot. While its control plane moves, that goes on naming
+        the old seed, which has the backups until it hands them over.
         """
         view = await self._clusters.cluster(task.technical_id)
         name = backup_entry_name(task)
@@ -125,19 +126,20 @@ class ExtensionActivities:
             "secretRef": generated or bucket["spec"]["secretRef"],
             **_optional(backupBucketProviderStatus=bucket.get("status", {}).get("providerStatus")),
         }
-        await self._clusters.garden.apply(
-            {
-                "apiVersion": resources.CORE_BACKUP_ENTRY.api_version,
-                "kind": "BackupEntry",
-                "metadata": {
-                    "name": name,
-                    "namespace": task.shoot.namespace,
-                    "ownerReferences": [_owner(task)],
+        if not task.destination:
+            await self._clusters.garden.apply(
+                {
+                    "apiVersion": resources.CORE_BACKUP_ENTRY.api_version,
+                    "kind": "BackupEntry",
+                    "metadata": {
+                        "name": name,
+                        "namespace": task.shoot.namespace,
+                        "ownerReferences": [_owner(task)],
+                    },
+                    "spec": {"bucketName": bucket["metadata"]["name"], "seedName": task.seed},
                 },
-                "spec": {"bucketName": bucket["metadata"]["name"], "seedName": task.seed},
-            },
-            manager=extension.MANAGER,
-        )
+                manager=extension.MANAGER,
+            )
         return await self._deploy(kinds.BACKUP_ENTRY, task, spec)
 
     @activity.defn

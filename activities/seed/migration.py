@@ -39,6 +39,8 @@ _FINAL_SNAPSHOT_SECONDS = 5 * 60
 _TAKEN_OVER_SECONDS = 15
 """The same for a source that is said to be lost: if it lives after all, it has so long to take one."""
 _SNAPSHOT = aiohttp.ClientTimeout(total=5 * 60, sock_connect=5)
+_FOLLOWING_SECONDS = 4 * 60
+_LOOK_SECONDS = 0.3
 _MACHINE_KINDS = (resources.MACHINE_DEPLOYMENT, resources.MACHINE_SET, resources.MACHINE)
 _SOURCE_SECRET = "source-etcd-backup"
 _ETCD = etcd_component.name_of(etcd_component.MAIN)
@@ -107,13 +109,27 @@ class MigrationActivities:
         Raises:
             ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` if the sidecar does not answer, or its store fails.
         """
+        doing = f"final snapshot of {task.technical_id}/{_ETCD}"
+        info = await heartbeating(self._ask_sidecar(task, "snapshot/full?final=true", doing))
+        return TaskResult(note=str(info.get("snapName", "")))
+
+    @activity.defn
+    async def flush_etcd(self, task: ShootTask) -> TaskResult:
+        """Write what etcd-main has got since its last snapshot, so that little is left for the final one.
+
+        Raises:
+            ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` if the sidecar does not answer, or its store fails.
+        """
+        doing = f"snapshot of {task.technical_id}/{_ETCD}"
+        info = await heartbeating(self._ask_sidecar(task, "snapshot/delta", doing))
+        return TaskResult(note=str(info.get("snapName", "nothing new")))
+
+    async def _ask_sidecar(self, task: ShootTask, path: str, doing: str) -> dict[str, Any]:
         live = await self._clusters.seed.get(resources.ETCD, _ETCD, task.technical_id)
         service = await self._clusters.seed.get(resources.SERVICE, f"{_ETCD}-client", task.technical_id)
         port = live["spec"]["backup"].get("port", etcd_component.BACKUP_PORT)
-        url = f"https://{service['spec']['clusterIP']}:{port}/snapshot/full?final=true"
         tls = await tls_of(self._clusters.seed, live)
-        info = await heartbeating(_get(url, tls, f"{_ETCD}-local", f"final snapshot of {task.technical_id}/{_ETCD}"))
-        return TaskResult(note=str(info.get("snapName", "")))
+        return await _get(f"https://{service['spec']['clusterIP']}:{port}/{path}", tls, f"{_ETCD}-local", doing)
 
     # On the destination
 
@@ -176,16 +192,15 @@ class MigrationActivities:
     async def copy_etcd_backups(self, task: ShootTask) -> TaskResult:
         """Order the copy of all snapshots into our bucket; nothing if they are there already.
 
-        A second run of the same attempt finds its order; another attempt's is replaced.
+        A second run of the same attempt finds its order; another attempt's is replaced unless it is done.
         """
         seed, namespace = self._clusters.seed, task.technical_id
         if not await kinds.SOURCE_BACKUP_ENTRY.wanted(self._clusters, task):
             return TaskResult(note="nothing to copy")
-        if await seed.find(resources.ETCD, _ETCD, namespace) is not None:
-            return TaskResult(note="the backups are restored")
         live = await seed.find(resources.ETCD_COPY_BACKUPS_TASK, task.shoot.name, namespace)
         if live is not None:
-            if (live["metadata"].get("annotations") or {}).get(constants.TIMESTAMP) == task.trigger:
+            asked = (live["metadata"].get("annotations") or {}).get(constants.TIMESTAMP)
+            if asked == task.trigger or _condition(live, "Succeeded"):
                 return TaskResult()
             await self.delete_copy_task(task)
         patience = _TAKEN_OVER_SECONDS if await self._is_taken_over(task) else _FINAL_SNAPSHOT_SECONDS
@@ -216,6 +231,39 @@ class MigrationActivities:
             resources.CORE_BACKUP_ENTRY, source_backup_entry_name(task), task.shoot.namespace
         )
         return constants.BACKUP_ENTRY_TAKEN_OVER in (entry["metadata"].get("annotations") or {})
+
+    @activity.defn
+    async def wait_etcd_following(self, task: ShootTask) -> TaskResult:
+        """Wait until our etcd-main holds what the old seed's bucket does, and takes over what is added.
+
+        Raises:
+            ApplicationError: ``EtcdNotFollowing`` with what the sidecar says, once the time is over.
+        """
+        fault = ""
+
+        async def following() -> str:
+            nonlocal fault
+            while True:
+                try:
+                    doing = f"state of {task.technical_id}/{_ETCD}"
+                    answer = await self._ask_sidecar(task, "initialization/revision", doing)
+                except (ApplicationError, NotFound) as error:
+                    fault = str(error)
+                else:
+                    if answer["revision"]:
+                        return f"revision {answer['revision']}"
+                    if answer["status"] == "Successful":
+                        return "it has taken over"
+                    fault = "it has not begun"
+                await asyncio.sleep(_LOOK_SECONDS)
+
+        try:
+            return TaskResult(note=await heartbeating(asyncio.wait_for(following(), _FOLLOWING_SECONDS)))
+        except TimeoutError:
+            raise ApplicationError(
+                f"{_ETCD} of shoot {task.technical_id} does not follow the one on its old seed: {fault}",
+                type="EtcdNotFollowing",
+            ) from None
 
     @activity.defn
     async def wait_etcd_backups_copied(self, task: ShootTask) -> TaskResult:
@@ -280,8 +328,8 @@ async def _get(url: str, tls: ssl.SSLContext, server_name: str, doing: str) -> d
             aiohttp.ClientSession(timeout=_SNAPSHOT, trust_env=False) as session,
             session.get(url, ssl=tls, server_hostname=server_name) as answer,
         ):
-            if answer.status == 200:
-                info: dict[str, Any] = await answer.json()
+            if answer.status in (200, 204):
+                info: dict[str, Any] = await answer.json() if answer.status == 200 else {}
                 return info
             reason = f"the sidecar answered {answer.status}: {(await answer.text())[:300]}"
     except (aiohttp.ClientError, TimeoutError) as error:

@@ -145,6 +145,7 @@ def application(snapshotter: Snapshotter, config: BackupRestoreConfig) -> web.Ap
     app.router.add_get("/snapshot/latest", handlers.latest)
     app.router.add_get("/initialization/start", handlers.start_initialization)
     app.router.add_get("/initialization/status", handlers.initialization_status)
+    app.router.add_get("/initialization/revision", handlers.initialization_revision)
     return app
 
 
@@ -189,6 +190,10 @@ class _Handlers:
     async def initialization_status(self, _: web.Request) -> web.Response:
         return web.Response(text=self._initialization())
 
+    async def initialization_revision(self, _: web.Request) -> web.Response:
+        """Up to where an etcd that follows another seed's has come; 0 where it does not, or has not begun."""
+        return web.json_response({"status": self._initialization(), "revision": self._initialized("revision", 0)})
+
     async def config(self, _: web.Request) -> web.Response:
         shown = self._config.model_dump(mode="json", by_alias=True)
         return web.json_response(shown)
@@ -210,10 +215,13 @@ class _Handlers:
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
 
     def _initialization(self) -> str:
+        return str(self._initialized("status", "New"))
+
+    def _initialized(self, key: str, otherwise: Any) -> Any:
         try:
-            return str(json.loads(self._config.initialization_file.read_bytes())["status"])
-        except (OSError, ValueError, KeyError):
-            return "New"
+            return json.loads(self._config.initialization_file.read_bytes()).get(key, otherwise)
+        except (OSError, ValueError):
+            return otherwise
 
     def _info(self, snapshot: Snapshot) -> dict[str, Any]:
         return {

@@ -31,6 +31,9 @@ _RUN = "/var/etcd/run"
 _DATA = "/var/etcd/data"
 _TLS = "/var/etcd/tls"
 _BACKUP_CREDENTIALS = "/var/etcd/backup"
+_SOURCE_CREDENTIALS = "/var/etcd/source-backup"
+_SOURCE_SECRET = "source-etcd-backup"
+"""There while a control plane moves; always mounted, so that an etcd does not restart when the move is over."""
 _DEFAULT_QUOTA = "8Gi"
 
 _RESTORE_SECONDS = 3600
@@ -219,6 +222,7 @@ def _wrapper_config(etcd: Etcd) -> dict[str, Any]:
         },
         "advertiseClientUrls": f"{client_scheme}://$NAME.{peer_service_name(etcd)}.{namespace}.svc:{client}",
         "store": _store(etcd),
+        "source": _source(etcd),
     }
 
 
@@ -242,6 +246,14 @@ def _store(etcd: Etcd) -> dict[str, Any] | None:
         "prefix": store["prefix"],
         "credentialsDirectory": _BACKUP_CREDENTIALS,
     }
+
+
+def _source(etcd: Etcd) -> dict[str, Any] | None:
+    """Of the seed that the control plane leaves: another bucket, and in it the same place."""
+    if not has_backup(etcd):
+        return None
+    store = etcd["spec"]["backup"]["store"]
+    return {"provider": store["provider"], "prefix": store["prefix"], "credentialsDirectory": _SOURCE_CREDENTIALS}
 
 
 def _backup_restore_config(etcd: Etcd) -> dict[str, Any]:
@@ -390,7 +402,7 @@ def _etcd_container(etcd: Etcd, claim: str) -> Manifest:
     section = etcd["spec"]["etcd"]
     mounts = {"config": _CONFIG, "tls": _TLS}
     if has_backup(etcd):
-        mounts["backup-credentials"] = _BACKUP_CREDENTIALS
+        mounts |= {"backup-credentials": _BACKUP_CREDENTIALS, "source-credentials": _SOURCE_CREDENTIALS}
     container = base.container(
         "etcd",
         section.get("image") or images.GARDENER,
@@ -450,8 +462,10 @@ def _volumes(etcd: Etcd) -> list[Manifest]:
         tls,
     ]
     if has_backup(etcd):
-        secret = etcd["spec"]["backup"]["store"]["secretRef"]["name"]
-        volumes.append(base.secret_volume("backup-credentials", secret))
+        volumes += [
+            base.secret_volume("backup-credentials", etcd["spec"]["backup"]["store"]["secretRef"]["name"]),
+            base.secret_volume("source-credentials", _SOURCE_SECRET, optional=True),
+        ]
     return volumes
 
 

@@ -1,6 +1,7 @@
 """Makes a data directory from the snapshots of a store: the newest full one, then all deltas.
 
-Works beside the data directory and renames at the end: killed in between, the next start begins anew.
+Or follows a store that another etcd still writes to, until the history there has ended. Works beside the data
+directory and renames at the end: killed in between, the next start begins anew.
 Standard library only, as the wrapper that calls it.
 """
 
@@ -13,7 +14,7 @@ import socket
 import subprocess
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ from workers.etcd.store_reader import StoreReader
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
+"""Between looks at a store that is followed: users wait for its end."""
+_AGAIN_SECONDS = 1.0
+"""Before following begins anew."""
 _GZIP = 16 + zlib.MAX_WBITS
 
 
@@ -65,12 +70,64 @@ def restore(config: dict[str, Any], name: str, found: list[str]) -> int:
             log("warning", f"restoring from {plan.full.name}: {error}")
             faults.append(str(error))
             continue
-        _sync_tree(part)
-        part.rename(data)
-        _sync(data.parent)
+        _keep(part, data)
         log("info", f"restored revision {revision} from {plan.full.name} and {len(plan.deltas)} deltas")
         return revision
     raise RestoreFailed("; ".join(faults))
+
+
+def follow(config: dict[str, Any], name: str, tell: Callable[[int], None]) -> int:
+    """Restore what the store of the seed that a control plane leaves holds, and go on with what is added to it.
+
+    Returns the revision at which that history has ended: by a final snapshot, or by the fence of our own seed. Until
+    then nobody is served. ``tell`` hears of each revision up to which we hold all that is there.
+
+    Raises:
+        Unreadable: the store stopped answering; trying again may help.
+    """
+    reader = StoreReader(config["source"])
+    data = Path(config["dataDir"])
+    part = data.with_name(f"{data.name}.part")
+    while True:
+        plan = next(iter(snapshots.plans(snapshots.counted(reader.names()))), None)
+        if plan is not None:
+            shutil.rmtree(part, ignore_errors=True)
+            try:
+                _restore_full(config, name, reader, plan.full, part)
+                revision = _follow_deltas(config, name, reader, part, tell)
+            except _Blocked as error:
+                log("warning", f"following from {plan.full.name}: {error}; beginning anew")
+            else:
+                _keep(part, data)
+                log("info", f"followed to revision {revision}, the last of the old seed")
+                return revision
+        time.sleep(_LOOK_SECONDS if plan is None else _AGAIN_SECONDS)
+
+
+def _follow_deltas(
+    config: dict[str, Any], name: str, reader: StoreReader, part: Path, tell: Callable[[int], None]
+) -> int:
+    told = 0
+    with _etcd(config, name, part) as connection:
+        revision = connection.revision()
+        while True:
+            names = reader.names()
+            end, there = snapshots.end_of(names), snapshots.counted(names)
+            for snapshot in snapshots.chain(revision, there):
+                revision = _apply_delta(connection, reader, snapshot, revision)
+            if end is not None and revision >= end:
+                return revision
+            if revision < snapshots.last_revision(there):
+                raise _Blocked(f"no delta leads on from revision {revision}")
+            if revision > told:
+                tell(told := revision)
+            time.sleep(_LOOK_SECONDS)
+
+
+def _keep(part: Path, data: Path) -> None:
+    _sync_tree(part)
+    part.rename(data)
+    _sync(data.parent)
 
 
 def _restore_full(config: dict[str, Any], name: str, reader: StoreReader, full: Snapshot, part: Path) -> None:
@@ -104,23 +161,27 @@ def _apply_deltas(config: dict[str, Any], name: str, reader: StoreReader, plan: 
         if revision < plan.full.last:
             raise _Blocked(f"{plan.full.name} holds only revision {revision}")
         for snapshot in plan.deltas:
-            if snapshot.last <= revision:
-                continue
-            try:
-                for number, changes in groupby(delta.read(reader.read(snapshot.name)), key=lambda item: item.revision):
-                    # A full snapshot may hold more than its name says.
-                    if number <= revision:
-                        continue
-                    if number != revision + 1:
-                        raise _Blocked(f"revisions {revision + 1} to {number - 1} are missing in {snapshot.name}")
-                    revision = connection.apply(changes)
-                    if revision != number:
-                        raise _Blocked(f"applying revision {number} of {snapshot.name} led to {revision}")
-            except DamagedDelta as error:
-                raise _Blocked(f"{snapshot.name} is damaged: {error}") from None
+            revision = _apply_delta(connection, reader, snapshot, revision)
         if revision < plan.revision:
             raise _Blocked(f"the deltas end at revision {revision}, not {plan.revision}")
         return revision
+
+
+def _apply_delta(connection: "_Connection", reader: StoreReader, snapshot: Snapshot, revision: int) -> int:
+    """Revision by revision; what etcd has already is left out. Returns the last one."""
+    try:
+        for number, changes in groupby(delta.read(reader.read(snapshot.name)), key=lambda item: item.revision):
+            # A full snapshot may hold more than its name says.
+            if number <= revision:
+                continue
+            if number != revision + 1:
+                raise _Blocked(f"revisions {revision + 1} to {number - 1} are missing in {snapshot.name}")
+            revision = connection.apply(changes)
+            if revision != number:
+                raise _Blocked(f"applying revision {number} of {snapshot.name} led to {revision}")
+    except DamagedDelta as error:
+        raise _Blocked(f"{snapshot.name} is damaged: {error}") from None
+    return revision
 
 
 class _Connection:

@@ -23,21 +23,20 @@ class StoreReader:
     def __init__(self, store: dict[str, Any]) -> None:
         if store["provider"] != "local":
             raise Unreadable(f"backup provider {store['provider']!r} is unknown, must be 'local'")
-        self._bucket = store["bucket"]
         self._directory = snapshots.directory(store["prefix"])
         try:
             credentials = Path(store["credentialsDirectory"])
+            self._bucket = store.get("bucket") or (credentials / "bucketName").read_text().strip()
             self._endpoint = urlsplit((credentials / "endpoint").read_text().strip())
             self._token = (credentials / "token").read_text().strip()
         except OSError as error:
             raise Unreadable(f"credentials of the backup store can't be read: {error.strerror}") from None
 
-    def snapshots(self) -> list[str]:
-        """Names of all snapshots, without directory."""
+    def names(self) -> list[str]:
+        """Of all snapshots, and of what stands beside them, without directory."""
         path = f"/{self._bucket}?prefix={quote(self._directory, safe='')}"
         content = b"".join(self._get(path, f"listing {self._bucket}/{self._directory}"))
-        names = [item["name"].rsplit("/", 1)[-1] for item in json.loads(content)["objects"]]
-        return [name for name in names if snapshots.parse(name)]
+        return [item["name"].rsplit("/", 1)[-1] for item in json.loads(content)["objects"]]
 
     def read(self, name: str) -> Iterator[bytes]:
         """Content of a snapshot; one that breaks off raises Unreadable."""

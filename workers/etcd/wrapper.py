@@ -14,13 +14,17 @@ library only, and nothing imported before it is needed. Configuration is JSON, m
     tlsDirectory    mounted TLS files that may change while the member serves; null where its pod changes with them
     members         peer URL by name of every member; ours is $POD_NAME
     store           provider, bucket, prefix, credentialsDirectory; null without backups
+    source          the same of the seed that the control plane comes from, where it moves; its bucket is told by a
+                    file beside the credentials, and without these it does not move
 """
 
+import contextlib
 import json
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -237,7 +241,13 @@ def _fnv64a(content: bytes) -> int:
 def _initialize(config: dict[str, Any], name: str, data: Path, fault: str) -> None:
     _report(config, "Progress", detail=fault)
     store = config.get("store")
-    found: list[str] = _snapshots(store) if store else []
+    found = _names(store) if store else []
+    if found_elsewhere(config, found):
+        if data.exists():
+            _set_aside(data)
+        with held(config):
+            _follow(config, name)
+        return
     if found and len(config["members"]) > 1:
         _await_another_member(config, name, fault)
         found = []
@@ -255,6 +265,50 @@ def _initialize(config: dict[str, Any], name: str, data: Path, fault: str) -> No
     else:
         log("info", f"{fault}; starting empty")
         _report(config, "Successful", detail="new")
+
+
+def found_elsewhere(config: dict[str, Any], found: list[str]) -> bool:
+    """Whether the data come from another seed's bucket: those of our own are not newer."""
+    source = config.get("source")
+    if not source or len(config["members"]) > 1 or not Path(source["credentialsDirectory"], "bucketName").exists():
+        return False
+    from activities.etcd import snapshots
+
+    ours = snapshots.last_revision(snapshots.parse_all(found))
+    return ours <= snapshots.last_revision(snapshots.counted(_names(source)))
+
+
+@contextlib.contextmanager
+def held(config: dict[str, Any]) -> Iterator[None]:
+    """Have clients that come too soon wait instead of being refused: who is refused waits longer each time."""
+    import socket
+    from urllib.parse import urlsplit
+
+    address = urlsplit(config["etcd"]["listen-client-urls"])
+    with socket.socket() as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((address.hostname, address.port))
+        opened.listen(64)
+        yield
+
+
+def _follow(config: dict[str, Any], name: str) -> None:
+    """Does not end before the old seed's history has: until then its etcd is the one."""
+    from workers.etcd.restore import follow
+    from workers.etcd.store_reader import Unreadable
+
+    def tell(revision: int) -> None:
+        _report(config, "Progress", detail="following the old seed's etcd", revision=revision)
+
+    while True:
+        try:
+            revision = follow(config, name, tell)
+        except Unreadable as error:
+            log("warning", f"{error}; trying again")
+            time.sleep(_RETRY_SECONDS)
+        else:
+            _report(config, "Successful", detail=f"took over revision {revision}", revision=revision)
+            return
 
 
 def _await_another_member(config: dict[str, Any], name: str, fault: str) -> None:
@@ -287,8 +341,8 @@ def _set_aside(data: Path) -> None:
     data.rename(data.with_name(f"{data.name}.broken-{int(time.time())}"))
 
 
-def _snapshots(store: dict[str, Any]) -> list[str]:
-    """Names of what can be restored.
+def _names(store: dict[str, Any]) -> list[str]:
+    """Names of what there is to be restored.
 
     Does not end before the store has answered: an etcd that starts empty because its backups could
     not be seen would be written to, and the backups would be lost to it.
@@ -297,16 +351,16 @@ def _snapshots(store: dict[str, Any]) -> list[str]:
 
     while True:
         try:
-            return StoreReader(store).snapshots()
+            return StoreReader(store).names()
         except Unreadable as error:
             log("warning", f"{error}; trying again, nothing is started without knowing the backups")
             time.sleep(_RETRY_SECONDS)
 
 
-def _report(config: dict[str, Any], status: str, *, detail: str) -> None:
+def _report(config: dict[str, Any], status: str, *, detail: str, revision: int = 0) -> None:
     file = Path(config["runDirectory"], INITIALIZATION_FILE)
     temporary = file.with_suffix(".new")
-    temporary.write_text(json.dumps({"status": status, "detail": detail}))
+    temporary.write_text(json.dumps({"status": status, "detail": detail, "revision": revision}))
     temporary.rename(file)
 
 

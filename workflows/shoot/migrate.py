@@ -3,9 +3,9 @@
 What another seed needs is kept: secrets, machines and extension states in the ShootState, etcd's data in the bucket.
 Extensions let go of what they made, and nothing of it is deleted outside the seed. Tasks and order: spec/flows.md 5.
 
-The destination takes part, so that users miss their API server for seconds only: what can be prepared there is, before
-the API server stops, and etcd and API server start there as soon as the last snapshot is copied. The restoration that
-follows finds them running, and brings the rest.
+The destination takes part, so that users miss their API server for seconds only. Before the API server stops, an etcd
+there holds what the source's bucket does and takes over each delta; it serves nobody until the final snapshot is there.
+The restoration that follows finds etcd and API server running, and brings the rest.
 """
 
 from typing import Any
@@ -59,7 +59,7 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
         **wait(minutes=facts.extension_minutes))  # fmt: skip
     add("persist_shootstate", after=[f"wait_{kind}_migrated" for kind in (*early, before)], unless=no_namespace)
 
-    # The destination: all that needs neither the data nor the name.
+    # The destination: all that needs neither the last of the data nor the name.
     there = request.task.model_copy(update={"seed": request.task.destination, "operation": OperationType.RESTORE})
 
     def add_there(name: str, minutes: float = 0, **declared: Any) -> None:
@@ -82,7 +82,13 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
     add_there("deploy_api_service", after=["init_secrets_there"], unless=handed_over)
     add_there("wait_api_service", minutes=10, after=["deploy_api_service_there"], unless=handed_over)
     add_there("deploy_apiserver_sni", after=["deploy_api_service_there"], unless=handed_over)
-    prepared = ["wait_source_backup_entry_there", "deploy_cloud_secret_there", "deploy_references_there",
+    add_there("deploy_backup_entry", after=["deploy_namespace_there"], unless=handed_over)
+    add_there("wait_backup_entry", minutes=10, after=["deploy_backup_entry_there"], completes="deploy_backup_entry",
+              unless=handed_over)  # fmt: skip
+    add_there("deploy_etcds", unless=handed_over,
+              after=["init_secrets_there", "wait_source_backup_entry_there", "wait_backup_entry_there"])  # fmt: skip
+    add_there("wait_etcd_following", minutes=5, after=["deploy_etcds_there"], unless=handed_over)
+    prepared = ["wait_etcd_following_there", "deploy_cloud_secret_there", "deploy_references_there",
                 "wait_api_service_there", "deploy_apiserver_sni_there"]  # fmt: skip
 
     # From here on the ShootState is what the destination knows; what it holds may go.
@@ -106,44 +112,47 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
         unless=no_namespace,
         **wait(minutes=10))  # fmt: skip
 
-    # The API server stops, and only then is the last snapshot the last.
-    add("delete_apiserver", after=["wait_shoot_managed_resources_deleted", "wait_etcds", *prepared],
-        unless=no_namespace)  # fmt: skip
+    # The names stay as they are until the destination has them.
+    records = ["internal_dns", "external_dns"]
+    for record in records:
+        add(f"migrate_{record}", after=["persist_shootstate"], unless=no_namespace)
+        add(f"wait_{record}_migrated", after=[f"migrate_{record}"], completes=f"migrate_{record}",
+            unless=no_namespace, **wait(minutes=10))  # fmt: skip
+        add(f"delete_{record}", after=[f"wait_{record}_migrated"], unless=no_namespace, **wait(minutes=2))
+    let_go = [f"delete_{record}" for record in records]
+
+    # The API server stops, and only then is the last snapshot the last: from here on the move can only go on.
+    add("flush_etcd", after=["wait_shoot_managed_resources_deleted", "wait_etcds", *let_go, *prepared],
+        unless=no_api_server or handed_over)  # fmt: skip
+    add("delete_apiserver", after=["flush_etcd"], unless=no_namespace)
     add("wait_apiserver_deleted", after=["delete_apiserver"], unless=no_namespace, **wait(minutes=5))
     add("delete_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace)
     add("delete_vpn_server", after=["wait_apiserver_deleted"], unless=no_machines)
     add("snapshot_etcd", after=["wait_apiserver_deleted"], unless=handed_over, **options.seed_call(minutes=6))
-    lasting, records = ["extensions_after_apiserver", "infrastructure"], ["internal_dns", "external_dns"]
-    for kind in (*lasting, *records):
+    for kind in ("extensions_after_apiserver", "infrastructure"):
         unneeded = no_machines if kind == "infrastructure" else no_namespace
         add(f"migrate_{kind}", after=["wait_apiserver_deleted"], unless=unneeded)
         add(f"wait_{kind}_migrated", after=[f"migrate_{kind}"], completes=f"migrate_{kind}", unless=unneeded,
             **wait(minutes=10))  # fmt: skip
         add(f"delete_{kind}", after=[f"wait_{kind}_migrated"], unless=unneeded, **wait(minutes=2))
-        if kind in lasting:
-            add(f"wait_{kind}_deleted", after=[f"delete_{kind}"], completes=f"delete_{kind}", unless=unneeded,
-                **wait(minutes=10))  # fmt: skip
-    let_go = [*(f"wait_{kind}_deleted" for kind in lasting), *(f"delete_{kind}" for kind in records)]
+        add(f"wait_{kind}_deleted", after=[f"delete_{kind}"], completes=f"delete_{kind}", unless=unneeded,
+            **wait(minutes=10))  # fmt: skip
+        let_go.append(f"wait_{kind}_deleted")
 
-    # The destination has the data now, and then the name: from here on the move can only go on.
-    add_there("deploy_backup_entry", after=["snapshot_etcd"], unless=handed_over)
-    add_there("wait_backup_entry", minutes=10, after=["deploy_backup_entry_there"], completes="deploy_backup_entry",
-              unless=handed_over)  # fmt: skip
-    add_there("copy_etcd_backups", after=["wait_backup_entry_there", "wait_source_backup_entry_there"],
-              unless=handed_over)  # fmt: skip
+    # An API server asks for its etcd for 20 s, and that serves once it has all: its pod is made while the old one ends.
+    add_there("deploy_apiserver", after=["delete_apiserver"], unless=handed_over)
+    add_there("wait_etcds", minutes=5, after=["snapshot_etcd"], completes="deploy_etcds", unless=handed_over)
+    for record in records:
+        add_there(f"deploy_{record}", minutes=2, after=["wait_apiserver_deleted"], unless=handed_over)
+    add_there("wait_apiserver", minutes=5, after=["deploy_apiserver_there", "wait_etcds_there"], unless=handed_over)
+    # Older snapshots, too: nobody waits for them.
+    add_there("copy_etcd_backups", after=["wait_etcds_there"], unless=handed_over)
     add_there("wait_etcd_backups_copied", minutes=11, after=["copy_etcd_backups_there"], completes="copy_etcd_backups",
               unless=handed_over)  # fmt: skip
-    add_there("deploy_etcds", after=["wait_etcd_backups_copied_there"], unless=handed_over)
-    # Etcd does not listen before what it restores is complete, and the API server waits for it.
-    add_there("deploy_apiserver", after=["deploy_etcds_there"], unless=handed_over)
-    add_there("wait_etcds", minutes=5, after=["deploy_etcds_there"], completes="deploy_etcds", unless=handed_over)
-    for record in records:
-        add_there(f"deploy_{record}", minutes=2, after=[f"delete_{record}", "deploy_references_there"],
-                  unless=handed_over)  # fmt: skip
-    add_there("wait_apiserver", minutes=5, after=["deploy_apiserver_there", "wait_etcds_there"], unless=handed_over)
 
-    # What is left on the source goes once the destination has it.
-    add("migrate_backup_entry", after=["wait_etcds_there", *let_go], unless=no_namespace, **wait(minutes=10))
+    # What is left on the source goes once the destination has it, and the destination says so.
+    add("migrate_backup_entry", after=["wait_etcd_backups_copied_there", *let_go], unless=no_namespace,
+        **wait(minutes=10))  # fmt: skip
     add("delete_etcds", after=["migrate_backup_entry"], unless=no_namespace)
     add("wait_etcds_deleted", after=["delete_etcds"], unless=no_namespace, **wait(minutes=5))
     add("delete_namespace", after=["wait_etcds_deleted"])

@@ -27,7 +27,7 @@ from workers.etcd import wrapper
 from workers.etcd.backup_restore import BackupRestoreConfig, serving
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.etcd.restore import RestoreFailed
-from workers.etcd.snapshotter import Schedule, Snapshotter
+from workers.etcd.snapshotter import Schedule, SnapshotError, Snapshotter
 from workers.object_store import application
 
 pytestmark = pytest.mark.landscape  # its binaries
@@ -559,6 +559,73 @@ async def test_an_etcd_that_moves_to_another_bucket_is_the_same_to_the_last_revi
         assert again["hash"] == hashed["hash"]
 
 
+class Follower:
+    """An etcd in another seed that takes over what the first one's sidecar writes."""
+
+    def __init__(self, landscape: Landscape, pki: Path, directory: Path) -> None:
+        directory.mkdir()
+        credentials = directory / "source-credentials"
+        shutil.copytree(landscape.member.config["store"]["credentialsDirectory"], credentials)
+        (credentials / "bucketName").write_text("seed-1")
+        self.member = Member(directory, pki, None)
+        source = {"provider": "local", "prefix": "entry/etcd-main", "credentialsDirectory": str(credentials)}
+        self.member.config["source"] = source
+
+    @property
+    def status(self) -> dict:
+        file = Path(self.member.config["runDirectory"], wrapper.INITIALIZATION_FILE)
+        return json.loads(file.read_text()) if file.exists() else {}
+
+    @contextlib.asynccontextmanager
+    async def preparing(self, landscape: Landscape):
+        """Ends when it has taken over."""
+        task = asyncio.create_task(asyncio.to_thread(wrapper.prepare, self.member.config, NAME))
+        try:
+            yield
+        except BaseException:
+            (landscape.snapshots / snapshots.fence_name(0)).touch()  # a thread cannot be canceled
+            raise
+        await task
+
+    async def reaches(self, revision: int) -> None:
+        await until(lambda: self.status.get("revision") == revision)
+
+
+async def test_an_etcd_follows_another_one_s_and_serves_when_that_has_ended(landscape, pki, tmp_path):
+    """All but the last changes are there before the old one stops, and nobody is served by two."""
+    follower = Follower(landscape, pki, tmp_path / "destination")
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await member.put("first", "1")
+        async with follower.preparing(landscape):
+            await follower.reaches((await snapshotter.delta()).last)
+            await change_things(member)
+            await follower.reaches((await snapshotter.delta()).last)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(follower.member.client.revision(), 0.5)
+            await member.put("last", "1")
+            await snapshotter.full(final=True)
+        before = await member.content()
+        hashed = await member.ask("maintenance/hashkv", {"revision": int(before["revision"])})
+    assert follower.status["status"] == "Successful"
+    async with follower.member.running() as moved:
+        assert await moved.content() == before
+        again = await moved.ask("maintenance/hashkv", {"revision": int(before["revision"])})
+        assert again["hash"] == hashed["hash"]
+
+
+async def test_an_etcd_takes_over_at_the_fence_what_the_old_seed_writes_later_or_not(landscape, pki, tmp_path):
+    follower = Follower(landscape, pki, tmp_path / "destination")
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await member.put("first", "1")
+        last = (await snapshotter.delta()).last
+        before = await member.content()
+        await member.put("too late", "1")
+        await snapshotter.full(final=True)
+        (landscape.snapshots / snapshots.fence_name(last)).touch()
+    async with follower.member.running() as moved:
+        assert await moved.content() == before
+
+
 async def test_who_was_given_up_backs_nothing_up_and_takes_nothing(landscape, monkeypatch):
     """It was cut off, another seed has taken over, and it comes back."""
     monkeypatch.setattr("workers.etcd.snapshotter._TAKEOVER_SECONDS", 0.1)
@@ -587,3 +654,14 @@ async def test_who_has_left_in_good_order_may_be_asked_again_for_the_final_snaps
         assert await snapshotter.full(final=True) == final
         task.cancel()
         await snapshotter.close()
+
+
+async def test_an_etcd_that_has_backups_of_its_own_that_are_newer_follows_nobody(landscape, pki, tmp_path):
+    """It has taken over long ago; the old seed's bucket is only not yet removed."""
+    follower = Follower(landscape, pki, tmp_path / "destination")
+    async with landscape.member.running(), landscape.backed_up() as snapshotter:
+        await snapshotter.full(final=True)
+        old, newer = landscape.names(), [snapshots.Snapshot("Full", 0, 1000, 1).name]
+        assert await asyncio.to_thread(wrapper.found_elsewhere, follower.member.config, old)
+        assert not await asyncio.to_thread(wrapper.found_elsewhere, follower.member.config, newer)
+    assert not wrapper.found_elsewhere({**follower.member.config, "source": None}, [])

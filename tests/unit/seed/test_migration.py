@@ -14,6 +14,7 @@ from activities.etcd.store import LocalStoreAdmin
 from activities.kube.cache import Caches
 from activities.kube.clusters import ClusterView
 from activities.secrets.sealing import Sealing
+from activities.seed import migration
 from activities.seed.migration import MigrationActivities
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
@@ -120,7 +121,7 @@ async def test_backups_in_our_own_bucket_need_no_copy(
     assert seed.find(f"{EXTENSIONS}/backupentries", f"source-{ENTRY}") is None
 
 
-async def test_the_copy_is_ordered_once_for_each_attempt_and_never_over_a_running_etcd(
+async def test_the_copy_is_ordered_once_for_each_attempt_until_it_is_done(
     activities: MigrationActivities, seed: ApiServer
 ) -> None:
     await activities.deploy_source_backup_entry(TASK)
@@ -137,9 +138,43 @@ async def test_the_copy_is_ordered_once_for_each_attempt_and_never_over_a_runnin
     ]
     assert first["spec"]["sourceStore"]["prefix"] == f"{ENTRY}/etcd-main"
 
-    seed.put(ETCDS, {"metadata": {"name": "etcd-main"}, "spec": {}}, NAMESPACE)
     again = TASK.model_copy(update={"trigger": "2026-11-21T11:00:00.000000Z"})
-    assert (await activities.copy_etcd_backups(again)).note == "the backups are restored"
+    await activities.copy_etcd_backups(again)
+    second = seed.find(COPIES, "demo", NAMESPACE)
+    assert second != first
+    seed.change(COPIES, "demo", NAMESPACE, {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}})
+    done = seed.find(COPIES, "demo", NAMESPACE)
+    await activities.copy_etcd_backups(TASK)
+    assert seed.find(COPIES, "demo", NAMESPACE) == done
+
+
+async def test_the_old_etcd_is_flushed_and_the_new_one_waited_for_by_their_sidecars(
+    activities: MigrationActivities, seed: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[dict[str, Any]] = [
+        {"snapName": "Incr-1"},
+        {},
+        {"status": "Progress", "revision": 0},
+        {"status": "Progress", "revision": 7},
+        {"status": "Successful", "revision": 0},
+    ]
+    asked = []
+
+    async def get(url: str, *_: Any) -> dict[str, Any]:
+        asked.append(url)
+        return answers.pop(0)
+
+    async def tls_of(*_: Any) -> None: ...
+
+    monkeypatch.setattr(migration, "_get", get)
+    monkeypatch.setattr(migration, "tls_of", tls_of)
+    seed.put(ETCDS, {"metadata": {"name": "etcd-main"}, "spec": {"backup": {"port": 8080}}}, NAMESPACE)
+    service = {"metadata": {"name": "etcd-main-client"}, "spec": {"clusterIP": "100.64.0.9"}}
+    seed.put("/api/v1/services", service, NAMESPACE)
+    notes = [(await activities.flush_etcd(TASK)).note for _ in range(2)]
+    notes += [(await activities.wait_etcd_following(TASK)).note for _ in range(2)]
+    assert notes == ["Incr-1", "nothing new", "revision 7", "it has taken over"]
+    assert set(asked) == {f"https://100.64.0.9:8080/{path}" for path in ("snapshot/delta", "initialization/revision")}
 
 
 async def test_an_etcd_that_is_not_there_does_not_start_without_a_snapshot(

@@ -184,12 +184,13 @@ def test_migrate_keeps_the_order_of_flows_md(
     flow = migrate_flow(FlowInput(task=task, facts=facts), there)
     early = ("network", "os_configs", "worker")
     rules = [
-        # 1: never two API servers for one cluster
-        ("wait_apiserver_deleted", "deploy_etcds_there"),
-        ("wait_apiserver_deleted", "deploy_apiserver_there"),
+        # 1: never two API servers for one cluster; the second one's etcd serves nobody before the final snapshot
+        ("wait_etcd_following_there", "delete_apiserver"),
+        ("delete_apiserver", "deploy_apiserver_there"),
         # 2: the API server is gone, then the last snapshot, then the backups are handed over, then etcd, then the rest
         ("wait_apiserver_deleted", "snapshot_etcd"),
-        ("snapshot_etcd", "deploy_backup_entry_there"),
+        ("snapshot_etcd", "wait_etcds_there"),
+        ("snapshot_etcd", "copy_etcd_backups_there"),
         ("snapshot_etcd", "migrate_backup_entry"),
         ("migrate_backup_entry", "delete_etcds"),
         ("wait_etcds_deleted", "delete_namespace"),
@@ -203,13 +204,15 @@ def test_migrate_keeps_the_order_of_flows_md(
         ("keep_managed_objects", "delete_managed_resources"),
         # 5: the destination makes no secret before it can read those of the source
         ("persist_shootstate", "init_secrets_there"),
-        # 6: the destination's etcd starts after the copy, and the source's ends after that
-        ("wait_etcd_backups_copied_there", "deploy_etcds_there"),
-        ("wait_etcds_there", "delete_etcds"),
+        # 6: the destination's etcd knows the source's bucket when it starts, and the source's ends after all is copied
+        ("wait_source_backup_entry_there", "deploy_etcds_there"),
+        ("wait_etcds_there", "migrate_backup_entry"),
+        ("wait_etcd_backups_copied_there", "migrate_backup_entry"),
         ("delete_internal_dns", "deploy_internal_dns_there"),
         ("delete_external_dns", "deploy_external_dns_there"),
         # what can be prepared is, before users miss anything
         *((name, "delete_apiserver") for name in ("wait_api_service_there", "wait_source_backup_entry_there")),
+        *((name, "delete_apiserver") for name in ("flush_etcd", "delete_internal_dns", "delete_external_dns")),
         *((name, "delete_cluster") for name in flow.names if name != "delete_cluster"),
     ]
     assert list(violations(flow, *rules)) == []
