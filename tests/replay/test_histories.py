@@ -166,7 +166,7 @@ async def test_the_view_of_a_move_tells_what_runs_in_which_seed() -> None:
     shown = await view("moved-1-MigrateShoot-failed")
     states = {task.name: task.state for task in shown.tasks}
 
-    assert (states["deploy_etcds"], states["deploy_etcds_there"]) == (TaskState.FINISHED, TaskState.BLOCKED)
+    assert (states["wait_etcds"], states["wait_etcds_there"]) == (TaskState.FINISHED, TaskState.BLOCKED)
     assert "deploy_worker" not in states, "its graph is that of a move"
 
 

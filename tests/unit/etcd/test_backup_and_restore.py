@@ -27,7 +27,7 @@ from workers.etcd import wrapper
 from workers.etcd.backup_restore import BackupRestoreConfig, serving
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.etcd.restore import RestoreFailed
-from workers.etcd.snapshotter import Schedule, SnapshotError, Snapshotter
+from workers.etcd.snapshotter import Schedule, Snapshotter
 from workers.object_store import application
 
 pytestmark = pytest.mark.landscape  # its binaries
