@@ -30,7 +30,7 @@ down: venv ## Take the landscape down; nothing stays but caches.
 test: venv packages ## All tests but slow ones; those of the landscape bring up one of their own.
 	$(BIN)/pytest $(PYTEST_ARGS)
 
-test-slow: venv packages ## What takes minutes: a control plane that moves, repairs, nodes that are cut off, what a second reconciliation writes.
+test-slow: venv packages ## What takes minutes of one cluster: it moves, is repaired, loses its nodes, is reconciled for nothing.
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
 test-upgrade: venv packages ## Upgrade a cluster by one minor of Kubernetes; the older one is compiled once.
