@@ -22,6 +22,7 @@ from activities.provider_local.extension import (
     required_secret_data,
     secret_data,
 )
+from api import constants
 from api.errors import ErrorCode
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, NAMESPACE, SECRET
 
@@ -169,7 +170,7 @@ def _place(extension: Extension) -> tuple[str, str]:
     """Namespace and Secret that an entry's etcd reads."""
     source = extension.name.startswith(_SOURCE_PREFIX)
     namespace = extension.name.removeprefix(_SOURCE_PREFIX).rpartition("--")[0]
-    return namespace, "source-etcd-backup" if source else "etcd-backup"
+    return namespace, constants.SOURCE_BACKUP_SECRET if source else "etcd-backup"
 
 
 async def _exists(seed: KubeClient, namespace: str) -> bool:

@@ -42,7 +42,6 @@ _SNAPSHOT = aiohttp.ClientTimeout(total=5 * 60, sock_connect=5)
 _FOLLOWING_SECONDS = 4 * 60
 _LOOK_SECONDS = 0.3
 _MACHINE_KINDS = (resources.MACHINE_DEPLOYMENT, resources.MACHINE_SET, resources.MACHINE)
-_SOURCE_SECRET = "source-etcd-backup"
 _ETCD = etcd_component.name_of(etcd_component.MAIN)
 
 
@@ -218,7 +217,7 @@ class MigrationActivities:
                     "annotations": {constants.TIMESTAMP: task.trigger},
                 },
                 "spec": {
-                    "sourceStore": _store(source, task, _SOURCE_SECRET),
+                    "sourceStore": _store(source, task, constants.SOURCE_BACKUP_SECRET),
                     "targetStore": _store(target, task, etcd_component.BACKUP_SECRET),
                     "waitForFinalSnapshot": {"enabled": True, "timeout": f"{patience}s"},
                 },

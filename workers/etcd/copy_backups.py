@@ -73,12 +73,12 @@ class CopyBackupsController:
         """Copy all there is; returns what is waited for, empty if it is done."""
         directories = [snapshots.directory(task["spec"][side]["prefix"]) for side in ("sourceStore", "targetStore")]
         names = [item.name for item in await source.list(directories[0])]
-        there = snapshots.counted(names)
-        if snapshots.fence(names) is None and (fault := lacks_final(task, there, datetime.now(UTC))):
+        there, fenced = snapshots.counted(names), snapshots.fence(names) is not None
+        if not fenced and (fault := lacks_final(task, there, datetime.now(UTC))):
             return fault
         if not snapshots.fulls(there):
             return f"bucket {task['spec']['sourceStore']['container']} has no full snapshot in {directories[0]}"
-        if snapshots.fence(names) is None:
+        if not fenced:
             # From now on it does not matter what the old seed still writes, if it is not dead but cut off.
             await source.put(directories[0] + snapshots.fence_name(snapshots.last_revision(there)), _nothing())
         have = {item.name.rsplit("/", 1)[-1] for item in await target.list(directories[1])}

@@ -6,7 +6,7 @@ from typing import Any
 
 from activities.components import base
 from activities.components.base import Manifest
-from api import images
+from api import constants, images
 from workers.etcd.wrapper import INITIALIZATION_FILE
 
 Etcd = Mapping[str, Any]
@@ -32,8 +32,7 @@ _DATA = "/var/etcd/data"
 _TLS = "/var/etcd/tls"
 _BACKUP_CREDENTIALS = "/var/etcd/backup"
 _SOURCE_CREDENTIALS = "/var/etcd/source-backup"
-_SOURCE_SECRET = "source-etcd-backup"
-"""There while a control plane moves; always mounted, so that an etcd does not restart when the move is over."""
+"""Files are there while a control plane moves; always mounted, so that an etcd does not restart when that is over."""
 _DEFAULT_QUOTA = "8Gi"
 
 _RESTORE_SECONDS = 3600
@@ -464,7 +463,7 @@ def _volumes(etcd: Etcd) -> list[Manifest]:
     if has_backup(etcd):
         volumes += [
             base.secret_volume("backup-credentials", etcd["spec"]["backup"]["store"]["secretRef"]["name"]),
-            base.secret_volume("source-credentials", _SOURCE_SECRET, optional=True),
+            base.secret_volume("source-credentials", constants.SOURCE_BACKUP_SECRET, optional=True),
         ]
     return volumes
 
