@@ -105,6 +105,7 @@ class Cluster:
         if self._cluster.is_seed:  # the cloud's machines use no Services of the cloud
             self._start(self._proxy())
         async with Api(self._plan.kubeconfig(self._cluster.name)) as api:
+            await api.apply(_rights_of_only_node(self._cluster.name))
             await until(lambda: _node_ready(api, self._cluster.name), f"node {self._cluster.name}", 120, self._hopeless)
 
     def _start(self, spec: ProcessSpec) -> None:
@@ -199,7 +200,7 @@ class Cluster:
         if not cluster.has_node:
             # Nothing here turns ClusterIPs into endpoints: aggregated APIs are called at their endpoints.
             flags["enable-aggregator-routing"] = "true"
-        return self._spec("kube-apiserver", flags, GOGC="30")
+        return self._spec("kube-apiserver", flags, GOGC="75")
 
     def _audit_policy(self) -> Path:
         """Who wrote what: no reads, no contents, and nothing of what beats by the clock."""
@@ -360,6 +361,22 @@ def kubelet_config(
         "nodeStatusUpdateFrequency": "5s",
         "crashLoopBackOff": {"maxContainerRestartPeriod": "15s"},
         "shutdownGracePeriod": "0s",
+    }
+
+
+def _rights_of_only_node(name: str) -> dict[str, Any]:
+    """Let the only node read what its pods need without being asked which pods those are.
+
+    A kubelet may see a pod before the API server's node authorizer does. It is then refused the pod's claims, and
+    tries again only 10 to 20 s later. Where there is one node, all pods are its own.
+    """
+    role = "system:node"
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": f"{role}:{name}"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": f"{role}:{name}"}],
     }
 
 

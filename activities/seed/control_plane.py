@@ -176,8 +176,13 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def delete_apiserver(self, task: ShootTask) -> TaskResult:
-        """Drop our own connections, then delete the API server."""
+        """Drop our own connections, then delete the API server.
+
+        At once: the cluster goes, or goes on in another seed as soon as nobody writes here.
+        """
         await self._clusters.forget_shoot(task.technical_id)
+        seed, caches = self._clusters.seed, self._clusters.seed_caches
+        await rollout.end(seed, caches, task.technical_id, apiserver.SELECT, _DELETION_SECONDS)
         await self._delete_component(task, apiserver.NAME, apiserver.SELECT)
         return TaskResult()
 

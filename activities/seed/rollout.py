@@ -203,6 +203,27 @@ async def wait_pods_gone(caches: Caches, namespace: str, labels: Mapping[str, st
         await heartbeating(cache.wait_until(lambda each: not each.list() or None, timeout))
 
 
+async def end(client: KubeClient, caches: Caches, namespace: str, labels: Mapping[str, str], timeout: float) -> None:
+    """Delete a Deployment whose clients need no grace, by its labels: its pods get a second to end.
+
+    A kubelet that has begun to end a pod does not hurry when it is asked to later. So it is not the pods' owners who
+    delete them, with all their grace: the owners go first, without them. Whatever is left is found by a second run.
+    Raises TimeoutError.
+    """
+    for owner in (resources.DEPLOYMENT, resources.REPLICA_SET):
+        await _delete_all(client, owner, namespace, labels, propagation="Orphan")
+        cache = caches.of(owner, namespace, labels=selector(labels))
+        await heartbeating(cache.wait_until(lambda each: not each.list() or None, timeout))
+    await _delete_all(client, resources.POD, namespace, labels, grace_seconds=1)
+
+
+async def _delete_all(
+    client: KubeClient, resource: Resource, namespace: str, labels: Mapping[str, str], **options: Any
+) -> None:
+    for live in await client.list(resource, namespace, labels=selector(labels)):
+        await client.delete(resource, live["metadata"]["name"], namespace, uid=live["metadata"]["uid"], **options)
+
+
 async def wait_none_left(
     caches: Caches,
     resource: Resource,

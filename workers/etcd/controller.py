@@ -47,6 +47,8 @@ _LOOK_AGAIN_SECONDS = 0.1
 _PROBE_INTERVAL = 0.05
 _PROBE_SECONDS = 30.0
 """A member that takes longer is restoring; then the kubelet's second does not matter."""
+_BINDING_SECONDS = 2.0
+"""A claim that is not bound by then waits for its first pod, as its storage class may say."""
 _KUBELET_SECONDS = 10.0
 """How long what we saw counts against a kubelet that has not seen it."""
 _ANSWER = aiohttp.ClientTimeout(total=5, sock_connect=2)
@@ -61,6 +63,7 @@ class EtcdController:
         self._etcds = caches.of(ETCD)
         self._stateful_sets = caches.of(STATEFUL_SET, labels=selector)
         self._pods = caches.of(POD, labels=selector)
+        self._claims = caches.of(PERSISTENT_VOLUME_CLAIM, labels=selector)
         self._member_ids: dict[Key, tuple[str, str, bool]] = {}
         """By pod: which run of it told us, its member's id, and whether it leads."""
         self._enqueue: Callable[[Key], None] = lambda _: None
@@ -118,6 +121,7 @@ class EtcdController:
         try:
             *rest, stateful_set = manifests.objects(etcd, await self._tls_files(etcd))
             await asyncio.gather(*(self._client.apply(manifest, manager=MANAGER) for manifest in rest))
+            await self._bound(manifest for manifest in rest if manifest["kind"] == PERSISTENT_VOLUME_CLAIM.kind)
             applied = await self._client.apply(stateful_set, manager=MANAGER)
         except (ApiError, ValueError, KeyError) as error:
             await self._write_operation(etcd, kind, "Error", str(error))
@@ -128,6 +132,17 @@ class EtcdController:
         etcd = await self._write_status(etcd, self._members(etcd), applied, _condition_of(etcd, "BackupReady"))
         asked = {name: None for name in _OPERATIONS if name in (etcd["metadata"].get("annotations") or {})}
         return await self._patch(etcd, {"metadata": {"annotations": asked}}) if asked else etcd
+
+    async def _bound(self, claims: Iterable[Object]) -> None:
+        """Let claims be bound before there are pods for them.
+
+        A pod is scheduled as soon as its claim names a volume, but a kubelet that does not see the claim's phase
+        ``Bound`` by then looks again only 10 to 20 s later.
+        """
+        keys = [key_of(claim) for claim in claims]
+        waits = (self._claims.wait_for(key.name, key.namespace, _is_bound, _BINDING_SECONDS) for key in keys)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.gather(*waits)
 
     async def _tls_files(self, etcd: Object) -> dict[str, str]:
         sources, namespace = manifests.tls_sources(etcd), etcd["metadata"]["namespace"]
@@ -438,6 +453,10 @@ def _to_roll_out(etcd: Object) -> bool:
 
 def _operation(etcd: Object) -> dict[str, Any]:
     return dict((etcd.get("status") or {}).get("lastOperation") or {})
+
+
+def _is_bound(claim: Object | None) -> bool:
+    return claim is not None and (claim.get("status") or {}).get("phase") == "Bound"
 
 
 def _is_ready(pod: Object) -> bool:

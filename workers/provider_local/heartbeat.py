@@ -13,6 +13,8 @@ _log = logging.getLogger(__name__)
 
 _NAME = "gardener-extension-heartbeat"
 _PERIOD_SECONDS = 30
+_RETRY_SECONDS = 1
+"""After a failure: a new seed has no namespace for it yet, and Shoots wait for the first one."""
 
 
 async def run_heartbeat(seed: KubeClient, namespace: str) -> None:
@@ -25,8 +27,10 @@ async def run_heartbeat(seed: KubeClient, namespace: str) -> None:
             "metadata": {"name": _NAME, "namespace": namespace},
             "spec": {"holderIdentity": MANAGER, "leaseDurationSeconds": _PERIOD_SECONDS, "renewTime": renewed},
         }
+        pause = _PERIOD_SECONDS
         try:
             await seed.apply_blindly(lease, manager=MANAGER)
         except ApiError as error:
             _log.warning("heartbeat not written: %s", error)
-        await asyncio.sleep(_PERIOD_SECONDS)
+            pause = _RETRY_SECONDS
+        await asyncio.sleep(pause)

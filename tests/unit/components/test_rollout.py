@@ -18,6 +18,7 @@ NAMESPACE = "shoot--dev--a"
 SELECT = {"app": "x"}
 DEPLOYMENTS = "/apis/apps/v1/deployments"
 PODS = "/api/v1/pods"
+REPLICA_SETS = "/apis/apps/v1/replicasets"
 
 
 @pytest.fixture
@@ -164,3 +165,27 @@ async def test_a_managed_resource_is_awaited_with_its_present_secret(seed):
 
     api.change(path, "x", NAMESPACE, {"status": {"secretsDataChecksum": secrets_checksum([secret])}})
     await rollout.wait_managed_resource(caches, "x", NAMESPACE, 2)
+
+
+async def test_pods_that_need_no_grace_are_deleted_after_their_owners(seed):
+    """Deleted before its ReplicaSet, a pod would be made anew; deleted by it, it would take all its grace."""
+    api, client, caches = seed
+    asked = []
+
+    def note(request):
+        if request.method == "DELETE":
+            asked.append(request)
+
+    api.answer = note
+    owned = {"metadata": {"name": "x-1", "namespace": NAMESPACE, "labels": SELECT, "uid": "uid-1"}}
+    for path, each in ((DEPLOYMENTS, deployment()), (REPLICA_SETS, owned), (PODS, owned)):
+        api.put(path, each)
+    for _ in range(2):
+        await asyncio.wait_for(rollout.end(client, caches, NAMESPACE, SELECT, 30), 5)
+
+    assert not api.objects
+    options = [await request.json() for request in asked]
+    assert [request.path.split("/")[-2] for request in asked] == ["deployments", "replicasets", "pods"]
+    assert [each.get("propagationPolicy") for each in options] == ["Orphan", "Orphan", None]
+    assert [each.get("gracePeriodSeconds") for each in options] == [None, None, 1]
+    assert options[2]["preconditions"]["uid"] == "uid-1"

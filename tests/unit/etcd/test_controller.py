@@ -170,6 +170,9 @@ def test_durations_that_are_none_are_refused(text):
 class Cluster(MemoryCluster):
     """The seed as the controller sees it: its caches are what was written."""
 
+    bound = True
+    """What becomes of a claim whose binding is awaited."""
+
     async def apply(self, obj, *, manager):
         made = await super().apply(obj, manager=manager)
         self.objects[self._key(obj)]["metadata"] |= {"generation": 1, "uid": f"uid-{self.writes}"}
@@ -184,7 +187,16 @@ class Cluster(MemoryCluster):
         return await super().delete(res, name, namespace)
 
     def of(self, resource, **_):
+        async def wait_for(name, namespace, predicate, timeout):
+            claim = self.objects[resource.kind, namespace, name]
+            if not self.bound:
+                raise TimeoutError
+            assert not predicate(claim)
+            claim["status"] = {"phase": "Bound"}
+            assert predicate(claim)
+
         return SimpleNamespace(
+            wait_for=wait_for,
             get=lambda name, namespace: self.objects.get((resource.kind, namespace, name)),
             list=lambda namespace: [
                 item for key, item in self.objects.items() if key[:2] == (resource.kind, namespace)
@@ -267,6 +279,28 @@ async def test_a_rollout_applies_everything_and_answers_the_request(cluster, con
     assert status["ready"] is False
     owner = cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["uid"]) == ("Etcd", "uid-1")
+
+
+async def test_pods_come_when_their_claims_are_bound(cluster, controller, monkeypatch):
+    add(cluster)
+    apply = cluster.apply
+
+    async def apply_and_look(manifest, *, manager):
+        if manifest["kind"] == "StatefulSet":
+            claims = [each for key, each in cluster.objects.items() if key[0] == "PersistentVolumeClaim"]
+            assert [each["status"]["phase"] for each in claims] == ["Bound"]
+        return await apply(manifest, manager=manager)
+
+    monkeypatch.setattr(cluster, "apply", apply_and_look)
+    await controller._reconcile(KEY)
+    assert ("StatefulSet", NAMESPACE, "etcd-main") in cluster.objects
+
+
+async def test_claims_that_wait_for_their_first_pod_get_it(cluster, controller):
+    add(cluster)
+    cluster.bound = False
+    await controller._reconcile(KEY)
+    assert ("StatefulSet", NAMESPACE, "etcd-main") in cluster.objects
 
 
 async def test_without_a_request_a_changed_spec_is_not_rolled_out(cluster, controller):

@@ -1,0 +1,32 @@
+"""An extension is heard of as soon as its seed has a place for its Lease."""
+
+import asyncio
+
+import pytest
+
+from activities.kube.errors import NotFound
+from workers.provider_local import heartbeat
+
+
+class Seed:
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.renewed = asyncio.Event()
+
+    async def apply_blindly(self, lease, *, manager):
+        if self.failures:
+            self.failures -= 1
+            raise NotFound(404, "NotFound", "applying a Lease", 'namespaces "garden" not found')
+        assert lease["spec"]["holderIdentity"] == manager
+        self.renewed.set()
+
+
+async def test_a_heartbeat_that_could_not_be_written_is_soon_tried_again(monkeypatch):
+    monkeypatch.setattr(heartbeat, "_RETRY_SECONDS", 0.01)
+    seed = Seed(failures=2)
+    beating = asyncio.create_task(heartbeat.run_heartbeat(seed, "garden"))
+    await asyncio.wait_for(seed.renewed.wait(), 2)
+    assert not seed.failures
+    beating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beating
