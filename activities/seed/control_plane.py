@@ -250,7 +250,8 @@ class ControlPlaneActivities:
             server=server.name,
             settings=view.shoot["spec"]["kubernetes"].get("kubeScheduler") or {},
         )
-        await self._deploy_with_rights(task, scheduler.NAME, scheduler.objects(wanted), scheduler.shoot_objects())
+        objects, rights = scheduler.objects(wanted), scheduler.shoot_objects()
+        await self._deploy_with_rights(task, secrets, scheduler.NAME, objects, rights)
         return TaskResult(secrets=secrets.generated)
 
     @activity.defn
@@ -277,12 +278,8 @@ class ControlPlaneActivities:
             settings=view.shoot["spec"]["kubernetes"].get("kubeControllerManager") or {},
             workers=not view.workerless,
         )
-        await self._deploy_with_rights(
-            task,
-            controller_manager.NAME,
-            controller_manager.objects(wanted),
-            controller_manager.shoot_objects(),
-        )
+        objects, rights = controller_manager.objects(wanted), controller_manager.shoot_objects()
+        await self._deploy_with_rights(task, secrets, controller_manager.NAME, objects, rights)
         return TaskResult(secrets=secrets.generated)
 
     @activity.defn
@@ -312,10 +309,7 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def deploy_machine_controller_manager(self, task: ShootTask) -> TaskResult:
-        """Apply the machine controller manager, and its rights in the shoot; get it a token where nobody did yet.
-
-        A second run finds the token in its Secret.
-        """
+        """Apply the machine controller manager, and its rights in the shoot."""
         name, rights = machine_controller_manager.NAME, machine_controller_manager.shoot_objects()
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
@@ -324,11 +318,7 @@ class ControlPlaneActivities:
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             replicas=await self._replicas(task, view, 1),
         )
-        objects = machine_controller_manager.objects(wanted)
-        if wanted.replicas and not is_fresh(await self._access(name, objects), datetime.now(UTC)):
-            account = base.service_account(name, "kube-system")
-            await FirstToken(self._clusters.seed, task.technical_id, secrets, name, [account, *rights]).obtain()
-        await self._deploy_with_rights(task, name, objects, rights)
+        await self._deploy_with_rights(task, secrets, name, machine_controller_manager.objects(wanted), rights)
         return TaskResult(secrets=secrets.generated)
 
     @activity.defn
@@ -448,12 +438,21 @@ class ControlPlaneActivities:
     async def _deploy_with_rights(
         self,
         task: ShootTask,
+        secrets: SecretsManager,
         name: str,
         objects: list[dict[str, Any]],
         shoot_objects: list[dict[str, Any]],
     ) -> None:
-        rights = _rights(f"shoot-core-{name}", task, shoot_objects)
-        await rollout.apply(self._clusters.seed, rights)
+        """Apply a component and its rights in the shoot; get it a token where nobody did yet.
+
+        A second run finds the token in its Secret.
+        """
+        runs = any(each["spec"]["replicas"] for each in objects if each["kind"] == resources.DEPLOYMENT.kind)
+        if runs and not is_fresh(await self._access(name, objects), datetime.now(UTC)):
+            account = base.service_account(name, "kube-system")
+            rights = [account, *shoot_objects]
+            await FirstToken(self._clusters.seed, task.technical_id, secrets, name, rights).obtain()
+        await rollout.apply(self._clusters.seed, _rights(f"shoot-core-{name}", task, shoot_objects))
         await rollout.deploy(self._clusters.seed, objects)
 
     async def _delete_component(self, task: ShootTask, name: str, select: dict[str, str], *, own: bool = False) -> None:

@@ -1,10 +1,10 @@
 """How an account in a shoot gets a token before the resource manager can request it.
 
-The resource manager's own, by which it requests all others, and the machine controller manager's: machines take
-longest to come, so it starts beside the resource manager. With a certificate of the shoot's client CA that is made
-here, lives 10 minutes and is stored nowhere, we set up the account in the shoot, request a token for it, and put that
-where the resource manager will renew it. (Gardener stores such a certificate and starts the resource manager twice,
-with it and without.)
+The resource manager's own, by which it requests all others, and those of the controllers and the scheduler: machines
+take longest to come, so what they need starts beside the resource manager. With a certificate of the shoot's client CA
+that is made here, lives 10 minutes and is stored nowhere, we set up the account in the shoot, request a token for it,
+and put that where the resource manager will renew it. (Gardener stores such a certificate and starts the resource
+manager twice, with it and without.)
 """
 
 import base64

@@ -106,7 +106,10 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("delete_source_backup_entry", after=["wait_etcds", "init_shoot_client"], unless=staying or no_backup)
     add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"],
         completes="delete_source_backup_entry", unless=staying or no_backup, **wait(minutes=10))  # fmt: skip
-    add("deploy_kube_controller_manager", after=["wait_resource_manager", *base])
+    # A new cluster's controllers start beside the resource manager, with first tokens of their own: a machine that
+    # comes before them waits for its certificate.
+    controllers = ["wait_apiserver" if creating else "wait_resource_manager"]
+    add("deploy_kube_controller_manager", after=[*controllers, *base])
     nothing_new = not (new_ca or token_key.preparing) and "nobody waits for new credentials"
     add("restart_control_plane_pods", after=["deploy_kube_controller_manager", "wait_control_plane_extension"],
         unless=TASK_RESTART_CONTROL_PLANE_PODS not in facts.tasks and "not asked for")  # fmt: skip
@@ -133,7 +136,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
         **wait(minutes=10))  # fmt: skip
     add("rewrite_remove_label", after=["wait_apiserver", "init_shoot_client"], unless=old_encryption_kept,
         **wait(minutes=10))  # fmt: skip
-    add("deploy_scheduler", after=["wait_resource_manager"], unless=workerless)
+    add("deploy_scheduler", after=controllers, unless=workerless)
     if not tunnel_first:
         # Only the infrastructure knows the machines' network, and the tunnel leads there.
         add("deploy_vpn_server", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)

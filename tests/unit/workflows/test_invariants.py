@@ -58,8 +58,9 @@ def test_reconcile(facts: ShootFacts, operation: OperationType) -> None:
         # 10: etcd before API server before what lives on it; Infrastructure before what builds on it
         *((earlier, later) for earlier, later in pairwise(
             ["deploy_backup_entry", "wait_backup_entry", "deploy_etcds", "deploy_apiserver", "wait_apiserver",
-             "deploy_resource_manager", "wait_resource_manager", "deploy_kube_controller_manager"])),
-        ("wait_resource_manager", "init_shoot_client"),
+             "deploy_resource_manager", "wait_resource_manager", "init_shoot_client"])),
+        *(("wait_apiserver" if operation is OperationType.CREATE else "wait_resource_manager", later) for later in
+          ("deploy_kube_controller_manager", "deploy_scheduler")),
         *(("wait_infrastructure", later) for later in
           ("deploy_control_plane_extension", "deploy_os_configs", "deploy_worker", "deploy_network")),
         # the phases of extensions
