@@ -287,15 +287,24 @@ async def test_a_resource_manager_that_was_locked_out_is_let_in_again(world, los
     assert result.note == "got its first token"
 
 
-async def test_the_machine_controller_manager_does_not_wait_for_another_one_to_get_its_token(world):
+@pytest.mark.parametrize(
+    ("activity", "name"),
+    [
+        ("deploy_machine_controller_manager", "machine-controller-manager"),
+        ("deploy_kube_controller_manager", "kube-controller-manager"),
+        ("deploy_scheduler", "kube-scheduler"),
+    ],
+)
+async def test_controllers_do_not_wait_for_the_resource_manager_to_get_their_token(world, activity, name):
     """Machines take longest to come, and the resource manager takes its time to start."""
-    await world.control_plane.deploy_machine_controller_manager(TASK)
-    access = world.secret("shoot-access-machine-controller-manager")
+    deploy = getattr(world.control_plane, activity)
+    await deploy(TASK)
+    access = world.secret(f"shoot-access-{name}")
     token = base64.b64decode(access["data"]["token"]).decode()
-    await world.control_plane.deploy_machine_controller_manager(TASK)
+    await deploy(TASK)
 
-    assert world.shoot.tokens == {token: "kube-system:machine-controller-manager"}
-    assert world.secret("shoot-access-machine-controller-manager") == access
+    assert world.shoot.tokens == {token: f"kube-system:{name}"}
+    assert world.secret(f"shoot-access-{name}") == access
 
 
 async def test_a_token_that_ran_out_in_a_long_sleep_is_replaced(world):
