@@ -139,8 +139,9 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
             **wait(minutes=10))  # fmt: skip
         let_go.append(f"wait_{kind}_deleted")
 
-    # An API server asks for its etcd for 20 s, and that serves once it has all: its pod is made while the old one ends.
-    add_there("deploy_apiserver", after=["delete_apiserver"], unless=handed_over)
+    # An API server asks for its etcd for 20 s, and that serves nobody before it has all, which is after the last
+    # snapshot: its pod is made while the old one ends.
+    add_there("deploy_apiserver", after=["flush_etcd", *prepared], unless=handed_over)
     add_there("wait_etcds", minutes=5, after=["snapshot_etcd"], completes="deploy_etcds", unless=handed_over)
     for record in records:
         add_there(f"deploy_{record}", minutes=2, after=["wait_apiserver_deleted"], unless=handed_over)

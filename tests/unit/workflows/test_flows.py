@@ -186,7 +186,8 @@ def test_migrate_keeps_the_order_of_flows_md(
     rules = [
         # 1: never two API servers for one cluster; the second one's etcd serves nobody before the final snapshot
         ("wait_etcd_following_there", "delete_apiserver"),
-        ("delete_apiserver", "deploy_apiserver_there"),
+        ("wait_etcd_following_there", "deploy_apiserver_there"),
+        ("flush_etcd", "deploy_apiserver_there"),
         # 2: the API server is gone, then the last snapshot, then the backups are handed over, then etcd, then the rest
         ("wait_apiserver_deleted", "snapshot_etcd"),
         ("snapshot_etcd", "wait_etcds_there"),
