@@ -199,8 +199,14 @@ async def delete_versioned(client: KubeClient, select: Mapping[str, str], namesp
 async def wait_pods_gone(caches: Caches, namespace: str, labels: Mapping[str, str], timeout: float) -> None:
     """Return when the namespace has no Deployment of these labels and none of its pods. Raises TimeoutError."""
     for resource in (resources.DEPLOYMENT, resources.POD):
-        cache = caches.of(resource, namespace, labels=selector(labels))
-        await heartbeating(cache.wait_until(lambda each: not each.list() or None, timeout))
+        await _wait_gone(caches, resource, namespace, labels, timeout)
+
+
+async def _wait_gone(
+    caches: Caches, resource: Resource, namespace: str, labels: Mapping[str, str], timeout: float
+) -> None:
+    cache = caches.of(resource, namespace, labels=selector(labels))
+    await heartbeating(cache.wait_until(lambda each: not each.list() or None, timeout))
 
 
 async def end(client: KubeClient, caches: Caches, namespace: str, labels: Mapping[str, str], timeout: float) -> None:
@@ -212,8 +218,7 @@ async def end(client: KubeClient, caches: Caches, namespace: str, labels: Mappin
     """
     for owner in (resources.DEPLOYMENT, resources.REPLICA_SET):
         await _delete_all(client, owner, namespace, labels, propagation="Orphan")
-        cache = caches.of(owner, namespace, labels=selector(labels))
-        await heartbeating(cache.wait_until(lambda each: not each.list() or None, timeout))
+        await _wait_gone(caches, owner, namespace, labels, timeout)
     await _delete_all(client, resources.POD, namespace, labels, grace_seconds=1)
 
 
