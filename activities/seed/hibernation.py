@@ -36,8 +36,8 @@ _MANAGED_SLICES = "endpointslice.kubernetes.io/managed-by=endpointslice-controll
 
 
 def wanted_asleep(view: ClusterView, task: ShootTask) -> bool:
-    """Whether the owner wants the Shoot asleep; it is woken to be deleted."""
-    return view.hibernated and task.operation is not OperationType.DELETE
+    """Whether the owner wants the Shoot asleep; it is woken to be deleted, and to leave its seed."""
+    return view.hibernated and task.operation not in (OperationType.DELETE, OperationType.MIGRATE)
 
 
 async def is_asleep(seed: KubeClient, view: ClusterView, task: ShootTask) -> bool:

@@ -62,8 +62,9 @@ def check_move(shoot: Shoot, old: Shoot, source: Seed | None, destination: Seed 
         faults.forbidden(_SEED_NAME, f"the control plane in {before} is not created yet: wait for that")
     elif status.last_operation.type == "Create" and status.last_operation.state != "Succeeded":
         faults.forbidden(_SEED_NAME, f"the creation in {before} has not succeeded: let it, or delete the Shoot")
-    if (shoot.spec.hibernation and shoot.spec.hibernation.enabled) or (status is not None and status.hibernated):
-        faults.forbidden(_SEED_NAME, "the cluster is asleep: wake it up, then move it")
+    wanted_asleep = bool(shoot.spec.hibernation and shoot.spec.hibernation.enabled)
+    if status is not None and wanted_asleep != bool(status.hibernated):
+        faults.forbidden(_SEED_NAME, f"the cluster {'falls asleep' if wanted_asleep else 'wakes up'}: wait for that")
     if source is not None and source.spec.backup is None:
         faults.forbidden(_SEED_NAME, f"seed {before} has no backup, by which etcd's data would move")
     if destination is None:

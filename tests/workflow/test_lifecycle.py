@@ -318,6 +318,26 @@ async def test_a_move_out_of_a_lost_seed_does_not_wait_for_it(world: World) -> N
     assert world.ran("snapshot_etcd") == 0
 
 
+async def test_a_sleeping_control_plane_is_woken_to_leave_and_sleeps_on_where_it_goes(world: World) -> None:
+    world.facts = world.facts.model_copy(update={"hibernated": True})
+    world.change(status_seed=SEED, observed_generation=1, uid_recorded=True, gardener_version="v0", generation=2,
+                 spec_seed=DESTINATION, last_operation=operation(OperationType.RECONCILE, "Succeeded"))  # fmt: skip
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 2)
+
+    assert [(each.state, each.hibernated) for each in world.finished] == [("Succeeded", True)] * 2
+    left = world.log.index("Migrate Succeeded")
+    order = [
+        world.log.index(task)
+        for task in ("wait_etcds", "wait_apiserver", "wait_resource_manager", "delete_apiserver", "snapshot_etcd",
+                     "wait_etcd_backups_copied", "migrate_backup_entry", "delete_etcds")
+    ]  # fmt: skip
+    assert order == sorted(order)
+    assert world.log[:left].count("deploy_etcds") == world.log[:left].count("deploy_apiserver") == 1
+    assert "wait_etcds" not in world.log[left:]
+    assert "hibernate_control_plane" in world.log[left:]
+
+
 async def test_a_shoot_that_fell_asleep_is_told_to_be_asleep(world: World) -> None:
     """Of what the operation worked towards, not of what is wanted by now."""
     world.facts = world.facts.model_copy(update={"hibernated": True})

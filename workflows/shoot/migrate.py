@@ -25,6 +25,7 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
     flow, facts = shoot_flow(request), request.facts
     add, wait = flow.add, options.wait
     workerless = facts.workerless and "workerless"
+    asleep, awake = facts.hibernated and "hibernated", not facts.hibernated and "awake"
     no_namespace = not survey.namespace and "no namespace"
     no_api_server = no_namespace or (not survey.api_server and "no API server")
     handed_over = no_namespace or (not survey.backups and "the backups are handed over")
@@ -37,7 +38,10 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
     add("init_secrets", after=["deploy_namespace"], unless=no_namespace)
     add("deploy_etcds", after=["init_secrets"], unless=no_etcd)
     add("wait_etcds", after=["deploy_etcds"], completes="deploy_etcds", unless=no_etcd, **wait(minutes=5))
-    add("deploy_resource_manager", after=["wait_etcds"], unless=no_api_server)
+    # One that sleeps is woken, but for its machines: only the API server can let go of what it holds.
+    add("deploy_apiserver", after=["wait_etcds"], unless=no_api_server or awake)
+    add("wait_apiserver", after=["deploy_apiserver"], unless=no_api_server or awake, **wait(minutes=5))
+    add("deploy_resource_manager", after=["wait_apiserver"], unless=no_api_server)
     add("wait_resource_manager", after=["deploy_resource_manager"], unless=no_api_server, **wait(minutes=5))
 
     # Let go of what is in the shoot, then of its machines.
@@ -59,7 +63,9 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
         **wait(minutes=facts.extension_minutes))  # fmt: skip
     add("persist_shootstate", after=[f"wait_{kind}_migrated" for kind in (*early, before)], unless=no_namespace)
 
-    # The destination: all that needs neither the last of the data nor the name.
+    # The destination: all that needs neither the last of the data nor the name. Nobody waits for one that sleeps: it
+    # goes on sleeping there, and its etcd starts from our copy of its backups once it wakes up.
+    nobody_waits = handed_over or asleep
     there = request.task.model_copy(update={"seed": request.task.destination, "operation": OperationType.RESTORE})
 
     def add_there(name: str, minutes: float = 0, **declared: Any) -> None:
@@ -79,15 +85,15 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
     add_there("deploy_cloud_secret", after=["deploy_namespace_there"], unless=workerless or handed_over)
     add_there("deploy_references", after=["deploy_namespace_there"], unless=handed_over)
     add_there("init_secrets", after=["deploy_namespace_there"], unless=handed_over)
-    add_there("deploy_api_service", after=["init_secrets_there"], unless=handed_over)
-    add_there("wait_api_service", minutes=10, after=["deploy_api_service_there"], unless=handed_over)
-    add_there("deploy_apiserver_sni", after=["deploy_api_service_there"], unless=handed_over)
+    add_there("deploy_api_service", after=["init_secrets_there"], unless=nobody_waits)
+    add_there("wait_api_service", minutes=10, after=["deploy_api_service_there"], unless=nobody_waits)
+    add_there("deploy_apiserver_sni", after=["deploy_api_service_there"], unless=nobody_waits)
     add_there("deploy_backup_entry", after=["deploy_namespace_there"], unless=handed_over)
     add_there("wait_backup_entry", minutes=10, after=["deploy_backup_entry_there"], completes="deploy_backup_entry",
               unless=handed_over)  # fmt: skip
-    add_there("deploy_etcds", unless=handed_over,
+    add_there("deploy_etcds", unless=nobody_waits,
               after=["init_secrets_there", "wait_source_backup_entry_there", "wait_backup_entry_there"])  # fmt: skip
-    add_there("wait_etcd_following", minutes=5, after=["deploy_etcds_there"], unless=handed_over)
+    add_there("wait_etcd_following", minutes=5, after=["deploy_etcds_there"], unless=nobody_waits)
     prepared = ["wait_etcd_following_there", "deploy_cloud_secret_there", "deploy_references_there",
                 "wait_api_service_there", "deploy_apiserver_sni_there"]  # fmt: skip
 
@@ -141,11 +147,11 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
 
     # An API server asks for its etcd for 20 s, and that serves nobody before it has all, which is after the last
     # snapshot: its pod is made while the old one ends.
-    add_there("deploy_apiserver", after=["flush_etcd", *prepared], unless=handed_over)
-    add_there("wait_etcds", minutes=5, after=["snapshot_etcd"], completes="deploy_etcds", unless=handed_over)
+    add_there("deploy_apiserver", after=["flush_etcd", *prepared], unless=nobody_waits)
+    add_there("wait_etcds", minutes=5, after=["snapshot_etcd"], completes="deploy_etcds", unless=nobody_waits)
     for record in records:
-        add_there(f"deploy_{record}", minutes=2, after=["wait_apiserver_deleted"], unless=handed_over)
-    add_there("wait_apiserver", minutes=5, after=["deploy_apiserver_there", "wait_etcds_there"], unless=handed_over)
+        add_there(f"deploy_{record}", minutes=2, after=["wait_apiserver_deleted"], unless=nobody_waits)
+    add_there("wait_apiserver", minutes=5, after=["deploy_apiserver_there", "wait_etcds_there"], unless=nobody_waits)
     # Older snapshots, too: nobody waits for them.
     add_there("copy_etcd_backups", after=["wait_etcds_there"], unless=handed_over)
     add_there("wait_etcd_backups_copied", minutes=11, after=["copy_etcd_backups_there"], completes="copy_etcd_backups",

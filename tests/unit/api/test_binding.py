@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from api.core.v1beta1.seed import Seed
+from api.core.v1beta1.shoot import Hibernation
 from api.validation.binding import check_move, check_while_moving, is_moving
 from tests.unit.api.shoots import SEED as SEED_OBJECT
 from tests.unit.api.shoots import changed, complete
@@ -60,9 +61,17 @@ def test_what_is_not_there_yet_does_not_move() -> None:
     assert "the creation in seed-1 has not succeeded" in str(check_move(shoot, old, seed("seed-1"), seed("seed-2")))
 
 
-def test_a_sleeping_cluster_is_woken_up_first() -> None:
-    shoot, old = pair(hibernated=True)
-    assert "wake it up" in str(check_move(shoot, old, seed("seed-1"), seed("seed-2")))
+@pytest.mark.parametrize(
+    ("wanted", "asleep", "refusal"),
+    [(True, True, ""), (True, False, "falls asleep: wait for that"), (False, True, "wakes up: wait for that")],
+)
+def test_a_cluster_moves_awake_or_asleep_but_not_in_between(wanted: bool, asleep: bool, refusal: str) -> None:
+    shoot, old = pair(hibernated=asleep)
+    for each in (shoot, old):
+        each.spec.hibernation = Hibernation(enabled=wanted)
+    faults = check_move(shoot, old, seed("seed-1"), seed("seed-2"))
+    assert bool(faults) == bool(refusal)
+    assert refusal in str(faults)
 
 
 def test_a_move_changes_nothing_else() -> None:

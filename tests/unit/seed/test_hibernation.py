@@ -20,6 +20,7 @@ LABELS = {"gardener.cloud/role": "controlplane"}
 ON_API_SERVER = ("gardener-resource-manager", "kube-controller-manager", "machine-controller-manager")
 AGAIN = TASK.model_copy(update={"operation": OperationType.RECONCILE})
 DELETE = TASK.model_copy(update={"operation": OperationType.DELETE})
+MIGRATE = TASK.model_copy(update={"operation": OperationType.MIGRATE, "destination": "seed-2"})
 
 
 def asleep(wanted=True):
@@ -201,11 +202,11 @@ async def test_falling_asleep_everything_but_the_scheduler_goes_on(world):
     assert set(found.values()) == {1}
 
 
-@pytest.mark.parametrize("task", [AGAIN, DELETE], ids=["wakes", "deleted"])
-async def test_a_shoot_that_wakes_or_is_deleted_gets_its_control_plane_back(world, task):
+@pytest.mark.parametrize("task", [AGAIN, DELETE, MIGRATE], ids=["wakes", "deleted", "leaves"])
+async def test_a_shoot_that_wakes_or_goes_gets_its_control_plane_back(world, task):
     world.pin(asleep())
     await deploy_all(world, TASK)
-    world.pin(asleep(wanted=task is DELETE))
+    world.pin(asleep(wanted=task is not AGAIN))
     assert set((await deploy_all(world, task)).values()) == {1}
 
 
@@ -223,6 +224,7 @@ async def test_etcds_sleep_only_when_told_by_the_last_step(world):
     assert await deployed(asleep(), AGAIN, "2") == 1
     world.seed.change(ETCDS, "etcd-main", NAMESPACE, {"spec": {"replicas": 0}})
     assert await deployed(asleep(), AGAIN, "3") == 0
-    assert await deployed(asleep(), DELETE, "4") == 1
-    world.seed.change(ETCDS, "etcd-main", NAMESPACE, {"spec": {"replicas": 0}})
-    assert await deployed(asleep(wanted=False), AGAIN, "5") == 1
+    for trigger, task in enumerate((DELETE, MIGRATE), start=4):
+        assert await deployed(asleep(), task, f"{trigger}") == 1
+        world.seed.change(ETCDS, "etcd-main", NAMESPACE, {"spec": {"replicas": 0}})
+    assert await deployed(asleep(wanted=False), AGAIN, "6") == 1

@@ -211,6 +211,9 @@ def test_migrate_keeps_the_order_of_flows_md(
         ("wait_etcd_backups_copied_there", "migrate_backup_entry"),
         ("delete_internal_dns", "deploy_internal_dns_there"),
         ("delete_external_dns", "deploy_external_dns_there"),
+        # one that sleeps is served, by nobody but us, to let go of what it holds
+        ("wait_etcds", "deploy_apiserver"),
+        ("wait_apiserver", "deploy_resource_manager"),
         # what can be prepared is, before users miss anything
         *((name, "delete_apiserver") for name in ("wait_api_service_there", "wait_source_backup_entry_there")),
         *((name, "delete_apiserver") for name in ("flush_etcd", "delete_internal_dns", "delete_external_dns")),
