@@ -1,6 +1,7 @@
 """Which activities a process offers. A test holds the flows' task names against these lists."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
@@ -32,7 +33,9 @@ from activities.shoot.system import ShootSystemActivities
 from api.flows import ShootRules
 
 
-def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..., Any]]:
+def seed_activities(
+    clusters: Clusters, *, vpn_network: str, delta_snapshot_period: timedelta = timedelta(minutes=5)
+) -> list[Callable[..., Any]]:
     """Activities of queue ``seed-<name>``."""
     return _activities_of(
         SeedActivities(clusters),
@@ -41,7 +44,7 @@ def seed_activities(clusters: Clusters, *, vpn_network: str) -> list[Callable[..
         ReferenceActivities(clusters),
         RequiredExtensionActivities(clusters),
         SecretActivities(clusters),
-        EtcdActivities(clusters),
+        EtcdActivities(clusters, delta_snapshot_period=delta_snapshot_period),
         MigrationActivities(clusters),
         ShootStateActivities(clusters),
         ControlPlaneActivities(clusters, vpn_network=vpn_network),

@@ -53,6 +53,7 @@ class EtcdValues:
     uid: str = ""
     """Of the Shoot: spreads the times of backups over the window."""
     backup: Backup | None = None
+    delta_snapshot_period: timedelta = timedelta(minutes=5)
     peer_ca_bundle: str = ""
     peer_certificate: str = ""
     """Names of Secrets; empty where there is one member only."""
@@ -123,7 +124,7 @@ def _backup_section(values: EtcdValues) -> dict[str, Any]:
             "secretRef": {"name": BACKUP_SECRET},
         },
         "fullSnapshotSchedule": _daily(values, first_hour=True),
-        "deltaSnapshotPeriod": "5m",
+        "deltaSnapshotPeriod": f"{values.delta_snapshot_period.total_seconds():.0f}s",
         "deltaSnapshotMemoryLimit": "100Mi",
         "garbageCollectionPolicy": "Exponential",
         "garbageCollectionPeriod": "12h",

@@ -5,7 +5,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,9 @@ _SNAPSHOT = aiohttp.ClientTimeout(total=9 * 60, sock_connect=5)
 class EtcdActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters) -> None:
+    def __init__(self, clusters: Clusters, *, delta_snapshot_period: timedelta = timedelta(minutes=5)) -> None:
         self._clusters = clusters
+        self._delta_snapshot_period = delta_snapshot_period
 
     @activity.defn
     async def deploy_etcds(self, task: ShootTask) -> TaskResult:
@@ -160,6 +161,7 @@ class EtcdActivities:
             client_certificate=client.name,
             uid=task.shoot.uid,
             backup=backup if role == component.MAIN else None,
+            delta_snapshot_period=self._delta_snapshot_period,
             peer_ca_bundle=secrets.get(component.PEER_CA, Which.BUNDLE).name if peer else "",
             peer_certificate=peer[0].name if peer else "",
             highly_available=available,

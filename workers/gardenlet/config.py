@@ -61,6 +61,11 @@ class ShootStateConfig(ApiModel):
     """What another seed would need is kept in the garden this often, and when it changes. Source: spec/flows.md 7."""
 
 
+class EtcdConfig(ApiModel):
+    delta_snapshot_period: timedelta = Field(default=timedelta(minutes=5), ge=timedelta(seconds=1))
+    """Changes that are younger are lost with the seed."""
+
+
 class VpnConfig(ApiModel):
     network: str = "192.168.123.0/24"
     """Range of the tunnels; must not meet any network of a shoot or seed."""
@@ -84,6 +89,7 @@ class GardenletConfig(ApiModel):
     watchdog: WatchdogConfig = WatchdogConfig()
     tracing: TracingConfig | None = None
     shoot_state: ShootStateConfig = ShootStateConfig()
+    etcd: EtcdConfig = EtcdConfig()
     vpn: VpnConfig = VpnConfig()
     secrets: SecretsConfig = SecretsConfig()
     max_concurrent_activities: int = 200

@@ -47,7 +47,9 @@ async def run(config_path: str) -> None:
     worker = Worker(
         temporal,
         task_queue=seed_queue(seed_name),
-        activities=registry.seed_activities(clusters, vpn_network=config.vpn.network),
+        activities=registry.seed_activities(
+            clusters, vpn_network=config.vpn.network, delta_snapshot_period=config.etcd.delta_snapshot_period
+        ),
         interceptors=[Heartbeats(), ActivityInterceptor(tracing)],
         max_heartbeat_throttle_interval=THROTTLE,
         max_concurrent_activities=config.max_concurrent_activities,

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import ssl
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -107,6 +108,10 @@ def test_the_sidecars_configuration_is_one_it_accepts():
     assert config.store.prefix == "entry/etcd-main"
     assert config.delta_snapshot_period.total_seconds() == 300
     assert config.delta_snapshot_memory_limit == 100 << 20
+
+    data = by_kind(manifests.objects(etcd(delta_snapshot_period=timedelta(seconds=10)), TLS), "ConfigMap")["data"]
+    config = BackupRestoreConfig.model_validate(json.loads(data["backup-restore.yaml"]))
+    assert config.delta_snapshot_period.total_seconds() == 10
 
 
 def test_another_configuration_rolls_the_pods_and_the_same_does_not():
