@@ -26,6 +26,12 @@ VPN_PROXY_PORT = 9443
 _DEFAULT_MAX_INFLIGHT = 400
 _DEFAULT_MAX_MUTATING_INFLIGHT = 200
 
+_SHUTDOWN_DELAY_SECONDS = 15
+"""Source: Gardener's pkg/component/kubernetes/apiserver."""
+_TERMINATION_SECONDS = _SHUTDOWN_DELAY_SECONDS + 60 + 5
+"""The longest that a request may take comes after the delay, and then the end of watches and connections.
+Seldom is a pod that long about it."""
+
 _SECRETS = "/srv/kubernetes"
 
 
@@ -190,7 +196,7 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
         pod_labels={"networking.gardener.cloud/to-shoot-networks": "allowed"} if server.workers else None,
         pod={
             "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 30,
+            "terminationGracePeriodSeconds": _TERMINATION_SECONDS,
             # A safe sysctl: nobody may bind to 443 without it.
             "securityContext": base.non_root_pod(
                 sysctls=[{"name": "net.ipv4.ip_unprivileged_port_start", "value": str(PORT)}]
@@ -270,8 +276,10 @@ def _flags(server: ApiServer) -> list[str]:
         "requestheader-group-headers": "X-Remote-Group",
         "requestheader-username-headers": "X-Remote-User",
         "secure-port": str(PORT),
-        # Until the seed's nodes have learned that the pod is going, they still send it new connections.
-        "shutdown-delay-duration": "5s",
+        # Until the seed's nodes have learned that the pod is going, they still send it new connections: it serves them.
+        "shutdown-delay-duration": f"{_SHUTDOWN_DELAY_SECONDS}s",
+        # After that it ends what it has begun, and tells whoever comes late to come again, elsewhere.
+        "shutdown-send-retry-after": "true",
         # Without it the server waits for its watches to end, which they do not: until it is killed.
         "shutdown-watch-termination-grace-period": "1s",
         "service-account-key-file": f"{_SECRETS}/service-account-key-bundle/bundle.key",

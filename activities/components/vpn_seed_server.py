@@ -3,6 +3,9 @@
 The shoot dials in through the gateway; kube-apiserver reaches nodes, pods and services of the shoot by the
 proxy, as its ``cluster`` egress. Nothing in this pod can open a connection into the seed, and the shoot can
 open none into this pod: see ``_START``.
+
+While a new pod takes over, the shoot stays with the old one to its end, and then dials again. API servers go to the
+new one at once: what they send is sent again until the tunnel is there. So they wait, and are not refused.
 """
 
 import ipaddress
@@ -33,6 +36,8 @@ iptables -w -P FORWARD DROP
 exec openvpn --config /etc/openvpn/openvpn.conf
 """
 _TUNNEL_IS_UP = ["test", "-d", "/sys/class/net/tun0"]
+_LINGER = {"preStop": {"sleep": {"seconds": 2}}}
+"""Until the seed's nodes have learned that the pod is going, they still send it new connections."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,6 @@ def objects(server: VpnSeedServer) -> list[Manifest]:
             select=SELECT,
             ports={"openvpn": OPENVPN_PORT, "http-proxy": PROXY_PORT, "metrics": envoy.METRICS_PORT},
             labels=gateway.LABELS,
-            publishNotReadyAddresses=True,
         ),
         base.pod_disruption_budget(NAME, server.namespace, SELECT),
         _deployment(server, openvpn, proxy),
@@ -148,7 +152,8 @@ def proxy_config() -> Manifest:
     }
     cluster = {
         "name": "shoot",
-        "connect_timeout": "10s",
+        # A server that is new waits for the shoot to dial in; whoever has come to it meanwhile waits with it.
+        "connect_timeout": "30s",
         "lb_policy": "CLUSTER_PROVIDED",
         "cluster_type": {
             "name": "envoy.clusters.dynamic_forward_proxy",
@@ -178,6 +183,7 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
         # Not by TCP: each connection would be a client that fails, in the log.
         readinessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 2},
         livenessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 10, "initialDelaySeconds": 10},
+        lifecycle=_LINGER,
     )
     http_proxy = envoy.container(
         "http-proxy",
@@ -186,14 +192,13 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
         memory="48Mi",
         mounts={**secrets, "envoy": "/etc/envoy"},
         ports={"http-proxy": PROXY_PORT},
+        lifecycle=_LINGER,
     )
     return base.control_plane_deployment(
         NAME,
         server.namespace,
         select=SELECT,
         replicas=server.replicas,
-        # Two servers would share one client between them.
-        recreate=True,
         annotations=base.references([openvpn, proxy]),
         pod_labels={"networking.gardener.cloud/to-shoot-networks": "allowed"},
         pod={

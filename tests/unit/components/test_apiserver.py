@@ -68,6 +68,17 @@ def test_strangers_may_ask_for_nothing_but_health():
     assert "httpHeaders" not in probes["readinessProbe"]["httpGet"]
 
 
+def test_who_still_comes_to_a_server_that_goes_is_served():
+    """A client with a new connection each time saw one of 613 reset while the API server was rolled."""
+    made = apiserver.objects(server())
+    pod = deployment(made)["spec"]["template"]["spec"]
+
+    assert flags(made)["shutdown-delay-duration"] == "15s"
+    assert flags(made)["shutdown-send-retry-after"] == "true"
+    # The delay, and then the longest that a request may take: --request-timeout is a minute.
+    assert pod["terminationGracePeriodSeconds"] > 15 + 60
+
+
 def test_everything_towards_the_shoot_goes_through_the_tunnel():
     selections = config_file(apiserver.objects(server()), "egress-selector", "egress-selector-configuration.yaml")[
         "egressSelections"

@@ -111,6 +111,17 @@ def test_no_pod_of_a_control_plane_is_privileged(name):
             assert set(security["capabilities"].get("add", [])) == allowed
 
 
+def test_one_vpn_server_takes_over_from_the_other():
+    """Without any of them, the API server would be refused what it wants of the cluster, and so `kubectl logs`."""
+    (service,) = (each for each in IN_THE_SEED["vpn-seed-server"] if each["kind"] == "Service")
+    assert "publishNotReadyAddresses" not in service["spec"]
+    (workload,) = workloads(IN_THE_SEED["vpn-seed-server"])
+    assert workload["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    grace = workload["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    for each in containers(workload):
+        assert 0 < each["lifecycle"]["preStop"]["sleep"]["seconds"] < grace
+
+
 @pytest.mark.parametrize("name", [*IN_THE_SEED, *IN_THE_SHOOT])
 def test_every_container_says_what_it_needs_and_whether_it_is_well(name):
     found = workloads({**IN_THE_SEED, **IN_THE_SHOOT}[name])
