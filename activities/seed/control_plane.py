@@ -131,18 +131,18 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def encrypt_with_new_key(self, task: ShootTask) -> TaskResult:
-        """Once all replicas can read with the new encryption key, have them write with it.
+        """Once all replicas can read with the new encryption key, have them write with it, and none with the old one.
 
         A second run finds the mark that the first one left on the Deployment, and the configuration.
         """
-        await self._wait(apiserver.NAME, task, _APISERVER_SECONDS)
+        await self._wait_apiserver(task)
         mark = {"metadata": {"annotations": {KEY_POPULATED: "true"}}}
         await self._clusters.seed.patch(resources.DEPLOYMENT, apiserver.NAME, task.technical_id, mark)
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
         await generate_encryption_configuration(self._clusters.seed, view, secrets)
         deployed = await self._deploy_apiserver(task)
-        await self._wait(apiserver.NAME, task, _APISERVER_SECONDS)
+        await self._wait_apiserver(task)
         return TaskResult(secrets=tuple(sorted({*secrets.generated, *deployed.secrets})))
 
     async def _deploy_apiserver(self, task: ShootTask) -> TaskResult:
@@ -170,9 +170,16 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def wait_apiserver(self, task: ShootTask) -> TaskResult:
-        """Wait until all replicas of the newest revision are ready."""
-        await self._wait(apiserver.NAME, task, _APISERVER_SECONDS)
+        """Wait until all replicas of the newest revision are ready, and others ended.
+
+        What one that is ending stores is encrypted with its key, and it knows no token by a newer one.
+        """
+        await self._wait_apiserver(task)
         return TaskResult()
+
+    async def _wait_apiserver(self, task: ShootTask) -> None:
+        seed, caches = self._clusters.seed, self._clusters.seed_caches
+        await rollout.wait_replaced(seed, caches, apiserver.NAME, task.technical_id, _APISERVER_SECONDS)
 
     @activity.defn
     async def delete_apiserver(self, task: ShootTask) -> TaskResult:

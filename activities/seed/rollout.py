@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.components import base
 from activities.heartbeat import heartbeating
-from activities.kube.cache import Caches
+from activities.kube.cache import Cache, Caches
 from activities.kube.client import KubeClient
 from activities.kube.managed_resources import secrets_checksum, unfinished
 from api import constants, resources
@@ -92,6 +92,34 @@ async def wait_deployment(caches: Caches, name: str, namespace: str, timeout: fl
     """
     watch = _DeploymentWatch(caches, name, namespace, timeout)
     await heartbeating(watch.run(), details=lambda: watch.state)
+
+
+async def wait_replaced(client: KubeClient, caches: Caches, name: str, namespace: str, timeout: float) -> None:
+    """Like ``wait_deployment``, and then until the pods of older revisions have ended.
+
+    A Deployment does not count pods that are ending, but they serve their clients still. Raises TimeoutError, naming
+    them.
+    """
+    await wait_deployment(caches, name, namespace, timeout)
+    deployment = await client.get(resources.DEPLOYMENT, name, namespace)
+    # One of its own: it begins with what is there now, and not a moment ago.
+    cache = Cache(client, resources.POD, namespace, selector(deployment["spec"]["selector"]["matchLabels"]))
+    ending: list[str] = []
+
+    def ended(_: object) -> bool:
+        ending[:] = [each["metadata"]["name"] for each in cache.list() if "deletionTimestamp" in each["metadata"]]
+        return not ending
+
+    def state() -> str:
+        return f"pods of {namespace}/{name} have not ended: {', '.join(sorted(ending))}"
+
+    cache.start()
+    try:
+        await heartbeating(cache.wait_until(ended, timeout), details=state)
+    except TimeoutError:
+        raise TimeoutError(state()) from None
+    finally:
+        await cache.close()
 
 
 class _DeploymentWatch:

@@ -167,6 +167,27 @@ async def test_a_managed_resource_is_awaited_with_its_present_secret(seed):
     await rollout.wait_managed_resource(caches, "x", NAMESPACE, 2)
 
 
+async def test_what_ends_is_waited_for_where_it_would_do_harm(seed):
+    """An API server that was ending wrote Secrets with the encryption key that was dropped a minute later."""
+    api, client, caches = seed
+    api.put(DEPLOYMENTS, deployment(**READY))
+
+    def pod(name, **metadata):
+        return {"metadata": {"name": name, "namespace": NAMESPACE, "labels": SELECT, "uid": f"uid-{name}", **metadata}}
+
+    api.put(PODS, pod("new"))
+    await asyncio.wait_for(rollout.wait_replaced(client, caches, "x", NAMESPACE, 30), 5)
+
+    api.put(PODS, pod("old", deletionTimestamp="2026-11-22T08:00:00Z", finalizers=["x"]))
+    with pytest.raises(TimeoutError, match="pods of shoot--dev--a/x have not ended: old"):
+        await rollout.wait_replaced(client, caches, "x", NAMESPACE, 0.3)
+    waiting = asyncio.create_task(rollout.wait_replaced(client, caches, "x", NAMESPACE, 30))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    api.remove(PODS, "old", NAMESPACE)
+    await asyncio.wait_for(waiting, 5)
+
+
 async def test_pods_that_need_no_grace_are_deleted_after_their_owners(seed):
     """Deleted before its ReplicaSet, a pod would be made anew; deleted by it, it would take all its grace."""
     api, client, caches = seed
