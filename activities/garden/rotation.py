@@ -1,18 +1,18 @@
 """What a rotation's workflow sees of its Shoot, and says to it."""
 
 import asyncio
-import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.garden import events
 from activities.garden.live import find_shoot, staying, the_same
 from activities.heartbeat import heartbeating
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
-from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from activities.kube.errors import ApiError, Conflict, NotFound
 from api import constants, resources
 from api.rotation import (
     FORCED_COMPLETION,
@@ -31,7 +31,6 @@ _LOOK_AGAIN = 30 * 60.0
 _CONFLICTS = 5
 _MESSAGE_LIMIT = 1000
 _REFUSED = frozenset({400, 403, 422})
-MANAGER = "gardener-controller-manager"
 
 
 class GardenRotationActivities:
@@ -135,34 +134,9 @@ class GardenRotationActivities:
 
     async def _record(self, request: RotationStep) -> None:
         """An Event for those who are left behind, and who they can ask."""
-        shoot = request.shoot
-        identity = f"{shoot.uid}/{request.operation}/{request.forced}"
-        event = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {
-                "name": f"{shoot.name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}",
-                "namespace": shoot.namespace,
-            },
-            "involvedObject": {
-                "apiVersion": resources.SHOOT.api_version,
-                "kind": resources.SHOOT.kind,
-                "name": shoot.name,
-                "namespace": shoot.namespace,
-                "uid": shoot.uid,
-            },
-            "type": "Warning",
-            "reason": "OldCredentialsLeftBehind",
-            "message": f"The old {request.kind.words} go although somebody needs them: {request.forced}",
-            "source": {"component": MANAGER},
-            "firstTimestamp": _now(),
-            "lastTimestamp": _now(),
-            "count": 1,
-        }
-        try:
-            await self._garden.create(event)
-        except AlreadyExists:
-            return
+        identity = f"{request.operation}/{request.forced}"
+        message = f"The old {request.kind.words} go although somebody needs them: {request.forced}"
+        await events.record(self._garden, request.shoot, identity, "Warning", "OldCredentialsLeftBehind", message)
 
 
 def _now() -> str:

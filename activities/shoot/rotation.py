@@ -22,6 +22,7 @@ from activities.secrets.manager import Handle, SecretsManager, Which
 from activities.shoot import survey
 from activities.shoot.survey import KEY_NAME, annotations
 from api import resources
+from api.kubeconfigs import issued
 from api.names import issued_kubeconfigs
 from api.operations import ShootTask, TaskResult
 from api.resources import Resource
@@ -128,7 +129,7 @@ class RotationActivities:
         issuers = {"client": secrets.get("ca-client", Which.CURRENT).name}
         if not view.workerless:
             issuers["serving"] = secrets.get("ca-kubelet", Which.CURRENT).name
-        nodes, published, accesses, extensions, issued = await asyncio.gather(
+        nodes, published, accesses, extensions, given_out = await asyncio.gather(
             shoot.list(resources.NODE),
             shoot.list(resources.CONFIG_MAP, fields=f"metadata.name={ROOT_CA}"),
             seed.list(resources.SECRET, namespace, labels=_TOKEN_SECRETS),
@@ -143,7 +144,7 @@ class RotationActivities:
             *survey.namespaces(published, bundle),
             *survey.kubeconfigs_of_ours(accesses, bundle),
             *survey.extensions(extensions, status_of(view.shoot)[Kind.CERTIFICATE_AUTHORITIES]["lastInitiationTime"]),
-            *survey.issued_kubeconfigs((issued or {}).get("data") or {}, issuers["client"], now),
+            *survey.issued_kubeconfigs(issued(given_out), issuers["client"], now),
         ]
 
     async def _users_of_old_token_key(

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from api import constants
+from api.kubeconfigs import SHOWN_DIGITS, IssuedKubeconfig
 from api.rotation import User
 
 KEY_NAME = "credentials.gardener.cloud/key-name"
@@ -88,15 +89,14 @@ def extensions(found: Iterable[Object], since: str) -> Iterator[User]:
         )
 
 
-def issued_kubeconfigs(recorded: Mapping[str, str], issuer: str, now: datetime) -> Iterator[User]:
+def issued_kubeconfigs(recorded: Mapping[str, IssuedKubeconfig], issuer: str, now: datetime) -> Iterator[User]:
     """Kubeconfigs that we gave out, whose certificates the API server will not know any more."""
-    for serial, text in sorted(recorded.items()):
-        told = json.loads(text)
-        if told["issuer"] != issuer and datetime.fromisoformat(told["expires"]) > now:
+    for serial, each in recorded.items():
+        if each.issuer != issuer and not each.discarded and not each.expired(now):
             yield User(
-                who=f"kubeconfig {serial[:8]} of {told['user']}",
-                why=f"is valid until {told['expires']}",
-                remedy="have them take a new one, or wait until it has expired",
+                who=f"kubeconfig {serial[:SHOWN_DIGITS]} of {each.user}",
+                why=f"is valid until {each.expires}",
+                remedy="have them take a new one, wait until it has expired, or, if nobody has it any more, discard it",
             )
 
 

@@ -1,17 +1,24 @@
-"""``gardener credentials status|rotate|roll|complete NAMESPACE/NAME``: rotations of a Shoot's credentials."""
+"""``gardener credentials status|rotate|roll|complete NAMESPACE/NAME``: rotations of a Shoot's credentials.
+
+``kubeconfigs`` shows the kubeconfigs that were given out, and ``discard`` notes that nobody has one any more.
+"""
 
 import asyncio
 import getpass
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
 from temporalio.client import Client, RPCError, WorkflowUpdateFailedError
 
+from activities.garden import events
 from activities.kube.client import KubeClient
 from activities.kube.errors import ApiError, NotFound
 from api import constants, resources
+from api.kubeconfigs import SHOWN_DIGITS, Discard, IssuedKubeconfig, issued, noted
+from api.names import issued_kubeconfigs
 from api.operations import ShootRef
 from api.rotation import (
     COMPLETION,
@@ -128,6 +135,93 @@ def complete(
 
     text = _with_both(drop, garden_kubeconfig, connection)
     click.echo(json.dumps({"text": text}) if output == "json" else text)
+
+
+@credentials.command()
+@click.argument("shoot", callback=namespaced_name)
+@click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+def kubeconfigs(shoot: tuple[str, str], garden_kubeconfig: str | None, output: str) -> None:
+    """Kubeconfigs of the Shoot NAMESPACE/NAME that were given out and have not expired."""
+
+    async def find() -> dict[str, IssuedKubeconfig]:
+        async with KubeClient.from_kubeconfig(find_garden_kubeconfig(garden_kubeconfig)) as garden:
+            return await _given_out(garden, *shoot)
+
+    found = _run(find())
+    if output == "json":
+        click.echo(json.dumps({serial: each.model_dump(exclude_none=True) for serial, each in found.items()}, indent=2))
+        return
+    for serial, each in found.items():
+        click.echo(f"{serial[:SHOWN_DIGITS]} {each.expires} {each.user}, by {each.issuer}")
+        if each.discarded:
+            click.echo(f"  discarded by {each.discarded.by} on {each.discarded.at}: {each.discarded.reason}")
+
+
+@credentials.command()
+@click.argument("shoot", callback=namespaced_name)
+@click.argument("ids", nargs=-1, required=True, metavar="KUBECONFIG...")
+@click.option("--reason", required=True, help="How you know it; recorded.")
+@click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
+def discard(shoot: tuple[str, str], ids: tuple[str, ...], reason: str, garden_kubeconfig: str | None) -> None:
+    """Note that nobody has a KUBECONFIG of the Shoot NAMESPACE/NAME any more.
+
+    No rotation waits for it then. It stays valid for whoever has it nevertheless, until it expires or the authority
+    goes that has signed it.
+    """
+    if not reason.strip():
+        raise click.UsageError("who says that a kubeconfig is gone must give a reason")
+
+    async def note() -> list[str]:
+        async with KubeClient.from_kubeconfig(find_garden_kubeconfig(garden_kubeconfig)) as garden:
+            return await discard_kubeconfigs(garden, shoot, ids, reason.strip(), getpass.getuser())
+
+    for line in _run(note()):
+        click.echo(line)
+
+
+async def discard_kubeconfigs(
+    garden: KubeClient, shoot: tuple[str, str], ids: Sequence[str], reason: str, by: str
+) -> list[str]:
+    """Note it, each with an Event, and say so; what was noted first stays.
+
+    Raises ClickException, and notes nothing, if one of them is not known.
+    """
+    known = await _given_out(garden, *shoot)
+    live = await garden.get(resources.SHOOT, shoot[1], shoot[0])
+    said = []
+    for serial in [_serial(each, known, shoot) for each in ids]:
+        entry = known[serial]
+        what = f"kubeconfig {serial[:SHOWN_DIGITS]} of {entry.user}"
+        if entry.discarded:
+            said.append(f"{what} was discarded by {entry.discarded.by} on {entry.discarded.at} before")
+            continue
+        word = Discard(by=by, at=datetime.now(UTC).isoformat(timespec="seconds"), reason=reason)
+        data = {serial: noted(entry.model_copy(update={"discarded": word}))}
+        await garden.patch(resources.CONFIG_MAP, issued_kubeconfigs(shoot[1]), shoot[0], {"data": data})
+        told = f"Nobody has {what} any more, which is valid until {entry.expires}: {reason} (by {by})"
+        await events.record(garden, ShootRef.of(live), f"discard/{serial}", "Normal", "KubeconfigDiscarded", told)
+        said.append(f"{what} is noted as discarded; whoever has it can use it until {entry.expires}")
+    return said
+
+
+async def _given_out(garden: KubeClient, namespace: str, name: str) -> dict[str, IssuedKubeconfig]:
+    await garden.get(resources.SHOOT, name, namespace)
+    found = issued(await garden.find(resources.CONFIG_MAP, issued_kubeconfigs(name), namespace))
+    now = datetime.now(UTC)
+    return {serial: each for serial, each in found.items() if not each.expired(now)}
+
+
+def _serial(given: str, known: Mapping[str, IssuedKubeconfig], shoot: tuple[str, str]) -> str:
+    """The whole serial number of a kubeconfig that is named by the beginning of it."""
+    meant = [serial for serial in known if serial.startswith(given.lower())]
+    if len(given) < SHOWN_DIGITS or len(meant) != 1:
+        raise click.ClickException(
+            f"{given!r} is {'the beginning of several kubeconfigs' if len(meant) > 1 else 'no kubeconfig'} of Shoot "
+            f"{'/'.join(shoot)}: see `gardener credentials kubeconfigs {'/'.join(shoot)}`, and give {SHOWN_DIGITS} or "
+            "more digits of the number it shows with -o json"
+        )
+    return meant[0]
 
 
 def _annotate(shoot: tuple[str, str], operation: str, garden_kubeconfig: str | None) -> None:

@@ -19,6 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from activities.kube.client import KubeClient
 from activities.kube.errors import AlreadyExists, ApiError, NotFound
 from api import resources
+from api.kubeconfigs import IssuedKubeconfig, issued, noted
 from api.names import issued_kubeconfigs
 from workers.cli.connection import (
     SYSTEM_RESOLVER,
@@ -94,20 +95,16 @@ async def record_kubeconfig(garden: KubeClient, shoot: Mapping[str, Any], certif
 
     A rotation of the authorities is not completed while somebody would be cut off by it.
     """
-    issued = x509.load_pem_x509_certificate(certificate)
+    made = x509.load_pem_x509_certificate(certificate)
     metadata = shoot["metadata"]
     name, namespace = issued_kubeconfigs(metadata["name"]), metadata["namespace"]
     now = datetime.now(UTC)
-    known = ((await garden.find(resources.CONFIG_MAP, name, namespace)) or {}).get("data")
-    entry = {
-        "user": _common_name(issued.subject),
-        "issuer": _common_name(issued.issuer),
-        "expires": issued.not_valid_after_utc.isoformat(),
-    }
-    data: dict[str, str | None] = {f"{issued.serial_number:040x}": json.dumps(entry, sort_keys=True)}
-    for serial, text in (known or {}).items():
-        if datetime.fromisoformat(json.loads(text)["expires"]) < now:
-            data[serial] = None
+    known = await garden.find(resources.CONFIG_MAP, name, namespace)
+    entry = IssuedKubeconfig(
+        user=_common_name(made.subject), issuer=_common_name(made.issuer), expires=made.not_valid_after_utc.isoformat()
+    )
+    data: dict[str, str | None] = {serial: None for serial, each in issued(known).items() if each.expired(now)}
+    data[f"{made.serial_number:040x}"] = noted(entry)
     if known is None:
         owner = {"apiVersion": resources.SHOOT.api_version, "kind": "Shoot", "name": metadata["name"]}
         config_map = {

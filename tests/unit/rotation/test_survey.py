@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from activities.shoot import survey
+from api.kubeconfigs import Discard, IssuedKubeconfig
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SINCE = "2026-11-21T10:00:00Z"
@@ -66,13 +67,14 @@ def test_extensions_that_nobody_has_reconciled() -> None:
 
 
 def test_kubeconfigs_that_were_given_out_and_are_still_valid() -> None:
-    def given(user: str, issuer: str, expires: str) -> str:
-        return json.dumps({"user": user, "issuer": issuer, "expires": expires})
-
+    gone = Discard(by="zoe", at="2026-11-21T11:30:00+00:00", reason="its laptop was wiped")
     recorded = {
-        "aaaaaaaa1": given("ann", "ca-client-old", "2026-11-21T13:00:00+00:00"),
-        "bbbbbbbb1": given("bob", "ca-client-old", "2026-11-21T11:00:00+00:00"),
-        "cccccccc1": given("eve", "ca-client-new", "2026-11-21T13:00:00+00:00"),
+        "aaaaaaaa1": IssuedKubeconfig(user="ann", issuer="ca-client-old", expires="2026-11-21T13:00:00+00:00"),
+        "bbbbbbbb1": IssuedKubeconfig(user="bob", issuer="ca-client-old", expires="2026-11-21T11:00:00+00:00"),
+        "cccccccc1": IssuedKubeconfig(user="eve", issuer="ca-client-new", expires="2026-11-21T13:00:00+00:00"),
+        "dddddddd1": IssuedKubeconfig(
+            user="zoe", issuer="ca-client-old", expires="2026-11-21T13:00:00+00:00", discarded=gone
+        ),
     }
     (found,) = survey.issued_kubeconfigs(recorded, "ca-client-new", NOW)
     assert str(found) == "kubeconfig aaaaaaaa of ann is valid until 2026-11-21T13:00:00+00:00"
