@@ -129,10 +129,14 @@ class _DeploymentWatch:
         self._namespace = namespace
         self._deadline = time.monotonic() + timeout
         self._trouble_since: float | None = None
+        self._generation = 0
         self.state = f"waiting for Deployment {namespace}/{name}"
 
     async def run(self) -> None:
         cache = self._caches.of(resources.DEPLOYMENT)
+        live = await self._caches.client.find(resources.DEPLOYMENT, self._name, self._namespace)
+        # Where the cache is late, it shows the revision before as rolled out.
+        self._generation = live["metadata"]["generation"] if live else 0
         while True:
             left = self._deadline - time.monotonic()
             try:
@@ -146,7 +150,7 @@ class _DeploymentWatch:
                 self._judge(trouble, left <= _LOOK_AT_PODS_AFTER)
 
     def _rolled_out(self, deployment: dict[str, Any] | None) -> bool:
-        fault = rollout_fault(deployment)
+        fault = rollout_fault(deployment, self._generation)
         self.state = f"Deployment {self._namespace}/{self._name} {fault}"
         return fault is None
 
@@ -161,13 +165,13 @@ class _DeploymentWatch:
             raise TimeoutError(self.state)
 
 
-def rollout_fault(deployment: Mapping[str, Any] | None) -> str | None:
-    """Why a Deployment is not rolled out and available; None when it is."""
+def rollout_fault(deployment: Mapping[str, Any] | None, generation: int = 0) -> str | None:
+    """Why a Deployment is not rolled out and available, in this generation or a later one; None when it is."""
     if deployment is None:
         return "does not exist"
     status = deployment.get("status") or {}
     wanted = deployment["spec"].get("replicas", 1)
-    if status.get("observedGeneration", 0) < deployment["metadata"]["generation"]:
+    if status.get("observedGeneration", 0) < max(deployment["metadata"]["generation"], generation):
         return "is not observed yet"
     for condition in status.get("conditions") or ():
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":

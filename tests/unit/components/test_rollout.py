@@ -167,6 +167,22 @@ async def test_a_managed_resource_is_awaited_with_its_present_secret(seed):
     await rollout.wait_managed_resource(caches, "x", NAMESPACE, 2)
 
 
+async def test_a_cache_that_is_late_is_no_rollout(seed, monkeypatch):
+    """Secrets were written anew by an API server that was about to go: the cache did not know of its successor yet."""
+    api, client, caches = seed
+    api.put(DEPLOYMENTS, deployment(**READY))
+    await caches.of(resources.DEPLOYMENT).synced()
+    answer = client.find
+
+    async def find(*arguments):
+        live = await answer(*arguments)
+        return {**live, "metadata": {**live["metadata"], "generation": 3}}
+
+    monkeypatch.setattr(client, "find", find)
+    with pytest.raises(TimeoutError, match="is not observed yet"):
+        await rollout.wait_deployment(caches, "x", NAMESPACE, 0.2)
+
+
 async def test_what_ends_is_waited_for_where_it_would_do_harm(seed):
     """An API server that was ending wrote Secrets with the encryption key that was dropped a minute later."""
     api, client, caches = seed
