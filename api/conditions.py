@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from api import constants
+from api.times import timestamp
 
 NOT_CHECKED = "ConditionNotChecked"
 CHECK_ERROR = "ConditionCheckError"
@@ -96,7 +97,7 @@ def merge(
 ) -> list[dict[str, Any]]:
     """Conditions with what was found; an unchanged one keeps its times, one that nobody looked at stays as it is."""
     merged = {each["type"]: dict(each) for each in known}
-    moment = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    moment = timestamp(now)
     for finding in findings:
         old = merged.get(finding.type)
         status = next_status(old, finding, operation, thresholds.get(finding.type), now)
@@ -133,7 +134,7 @@ def not_checked(types: Iterable[str]) -> list[Finding]:
 
 def after_success(conditions: Iterable[Mapping[str, Any]], types: Iterable[str], now: datetime) -> list[dict[str, Any]]:
     """Conditions after an operation succeeded: what is not False is to be looked at anew. Source: spec/flows.md 1.4."""
-    moment = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    moment = timestamp(now)
     asked = set(types)
     return [
         {**each, "status": "Progressing", "lastTransitionTime": moment, "lastUpdateTime": moment}

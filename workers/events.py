@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from activities.kube.client import KubeClient
 from activities.kube.errors import ApiError
+from api.times import micro_timestamp, timestamp
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ async def emit(
     now = datetime.now(UTC)
     metadata = obj["metadata"]
     namespace = metadata.get("namespace") or "default"
-    seconds = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    seconds = timestamp(now)
     event = {
         "apiVersion": "v1",
         "kind": "Event",
@@ -40,7 +41,7 @@ async def emit(
         "reason": reason,
         "message": message[:1024],
         "action": reason,
-        "eventTime": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "eventTime": micro_timestamp(now),
         "firstTimestamp": seconds,
         "lastTimestamp": seconds,
         "count": 1,

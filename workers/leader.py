@@ -11,7 +11,7 @@ import socket
 import time
 import uuid
 from collections.abc import Coroutine
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -21,6 +21,7 @@ from activities.kube.errors import AlreadyExists, ApiError, Conflict
 from api.durations import parse_duration
 from api.model import ApiModel
 from api.resources import LEASE
+from api.times import micro_timestamp
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ class _Lease:
     async def _try(self) -> dict[str, Any] | None:
         """The Lease, if it is ours now."""
         found = await self._client.find(LEASE, self._name, self._config.resource_namespace)
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        now = micro_timestamp()
         spec = (found or {}).get("spec") or {}
         ours = spec.get("holderIdentity") == self._identity
         if found is not None and not ours and spec.get("holderIdentity") and not self._expired(found):

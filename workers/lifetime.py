@@ -11,6 +11,7 @@ from activities.kube.controller import Controller, Requeue, TryAgain
 from activities.kube.errors import Conflict
 from api import constants, resources
 from api.lifetime import expiration, lifetime, parsed
+from api.times import timestamp
 from workers.events import emit
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class _Keeper:
             return None
         end = expiration(shoot, allowed)
         if written is None or parsed(written) is None:
-            text = end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            text = timestamp(end)
             shoot = await self._annotate(shoot, {constants.SHOOT_EXPIRATION_TIMESTAMP: text})
         left = (end - datetime.now(UTC)).total_seconds()
         if left > 0:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from datetime import UTC, datetime
 from typing import Any
 
 from activities.kube.cache import Caches, Key
@@ -17,6 +16,7 @@ from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.model import ApiModel
 from api.scheduling import NoSeed, choose_seed
+from api.times import timestamp
 from workers.events import emit
 from workers.leader import LeaderElectionConfig, run_as_leader
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
@@ -147,7 +147,7 @@ class Scheduler:
             "state": "Pending",
             "progress": 0,
             "description": description,
-            "lastUpdateTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "lastUpdateTime": timestamp(),
         }
         await self._garden.patch(
             resources.SHOOT,

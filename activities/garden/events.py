@@ -1,12 +1,12 @@
 """Kubernetes Events about a Shoot."""
 
 import hashlib
-from datetime import UTC, datetime
 
 from activities.kube.client import KubeClient
 from activities.kube.errors import AlreadyExists
 from api import resources
 from api.operations import ShootRef
+from api.times import timestamp
 
 MANAGER = "gardener-controller-manager"
 MESSAGE_LIMIT = 1000
@@ -15,7 +15,7 @@ MESSAGE_LIMIT = 1000
 async def record(garden: KubeClient, shoot: ShootRef, identity: str, type_: str, reason: str, message: str) -> None:
     """One Event; its name is made of the Shoot's uid and ``identity``, so a second run finds it."""
     digest = hashlib.sha256(f"{shoot.uid}/{identity}".encode()).hexdigest()[:16]
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = timestamp()
     event = {
         "apiVersion": "v1",
         "kind": "Event",

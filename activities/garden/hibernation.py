@@ -12,6 +12,7 @@ from api import resources
 from api.hibernation import DEADLINE, Tick, edges, latest_tick
 from api.operations import ShootRef, TaskResult
 from api.schedules import ScheduledTime
+from api.times import timestamp
 
 
 class SwitchActivities:
@@ -51,7 +52,7 @@ class SwitchActivities:
                 await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, patch)
             except (Forbidden, Invalid) as error:
                 return await self._refused(shoot, tick, error.message or error.reason)
-        obeyed_now = {"lastHibernationTriggerTime": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        obeyed_now = {"lastHibernationTriggerTime": timestamp(now)}
         identity = {"metadata": {"uid": shoot.uid}}
         await self._garden.patch(
             resources.SHOOT, shoot.name, shoot.namespace, {**identity, "status": obeyed_now}, subresource="status"

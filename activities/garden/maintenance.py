@@ -17,6 +17,7 @@ from api.maintenance import Plan, plan_maintenance
 from api.maintenance_window import MaintenanceWindow
 from api.operations import ShootRef, TaskResult
 from api.schedules import ScheduledTime
+from api.times import timestamp
 
 _TASKS = (
     constants.TASK_DEPLOY_DNS_INTERNAL,
@@ -63,7 +64,7 @@ class MaintenanceActivities:
     async def _maintain(self, shoot: ShootRef, live: dict[str, Any], now: datetime) -> TaskResult:
         plan = await self._plan(live, now)
         intent = "; ".join(map(str, plan.updates)) or "there was nothing to update"
-        last = {"description": intent[:MESSAGE_LIMIT], "triggeredTime": _seconds(now), "state": _PROCESSING}
+        last = {"description": intent[:MESSAGE_LIMIT], "triggeredTime": timestamp(now), "state": _PROCESSING}
         live = await self._say(shoot, last, version=live["metadata"]["resourceVersion"])
         wanted = {"metadata": {"annotations": annotations_after(live)}, **({"spec": plan.spec} if plan.spec else {})}
         try:
@@ -74,7 +75,7 @@ class MaintenanceActivities:
             await self._write(live, {"metadata": {"annotations": answered(live)}})
             return TaskResult(note=f"refused: {why}"[:MESSAGE_LIMIT])
         for update in plan.updates:
-            await record(self._garden, shoot, f"{update}/{_seconds(now)}", "Normal", update.kind, str(update))
+            await record(self._garden, shoot, f"{update}/{timestamp(now)}", "Normal", update.kind, str(update))
         if plan.failures:
             total = len(plan.failures) + len(plan.updates)
             text = f"({len(plan.failures)}/{total}) maintenance operations failed"
@@ -155,7 +156,3 @@ def _in_window(live: Mapping[str, Any], now: datetime) -> bool:
         return MaintenanceWindow.parse(window["begin"], window["end"]).effective.contains(now)
     except ValueError:  # admission refuses it
         return False
-
-
-def _seconds(time: datetime) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

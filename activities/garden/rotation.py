@@ -1,7 +1,6 @@
 """What a rotation's workflow sees of its Shoot, and says to it."""
 
 import asyncio
-from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
@@ -25,6 +24,7 @@ from api.rotation import (
     status_of,
     view_of,
 )
+from api.times import timestamp
 
 _LOOK_AGAIN = 30 * 60.0
 """Seconds after which a rotation that stands still is shown again: so often is it asked who needs the old ones."""
@@ -78,7 +78,7 @@ class GardenRotationActivities:
             old: dict[str, Any] = next((each for each in known if each["type"] == found["type"]), {})
             if all(old.get(key) == value for key, value in found.items()):
                 return
-            now = _now()
+            now = timestamp()
             same = old.get("status") == found["status"]
             times = {"lastTransitionTime": old["lastTransitionTime"] if same else now, "lastUpdateTime": now}
             left = [each for each in known if each["type"] != found["type"]]
@@ -137,7 +137,3 @@ class GardenRotationActivities:
         identity = f"{request.operation}/{request.forced}"
         message = f"The old {request.kind.words} go although somebody needs them: {request.forced}"
         await events.record(self._garden, request.shoot, identity, "Warning", "OldCredentialsLeftBehind", message)
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -55,6 +55,7 @@ from api.operations import OperationType, ShootRef, ShootTask, TaskResult, lifec
 from api.registrations import versions_by_phase, wanted_extensions
 from api.repair import SOMEBODY, Action, Repair
 from api.rotation import RotationFacts
+from api.times import micro_timestamp, timestamp
 
 INITIALIZE = "initializeOperation"
 """taskID of errors from before a flow. Source: spec/flows.md 1.4."""
@@ -181,7 +182,7 @@ class ShootActivities:
                         "state": "Aborted",
                         "progress": 0,
                         "description": f"Seed {source} is lost; {destination} goes on with what is in its bucket.",
-                        "lastUpdateTime": _seconds(datetime.now(UTC)),
+                        "lastUpdateTime": timestamp(),
                     }
                     change = {"lastOperation": last, "lastErrors": None, "seedName": destination}
                     await self._patch_status(shoot, change, version=version)
@@ -270,19 +271,19 @@ class ShootActivities:
         verb = _VERBS.get(request.operation, "Reconciliation")
         rotations = rotation.status_of(live)
         if not deleting:
-            rotations = rotation.begin(rotations, request.consume, RotationFacts.of_shoot(live), _seconds(now))
+            rotations = rotation.begin(rotations, request.consume, RotationFacts.of_shoot(live), timestamp(now))
         change = {
             "technicalID": technical,
             "uid": metadata["uid"],
             "observedGeneration": generation,
             "gardener": {"id": MANAGER, "name": MANAGER, "version": OWN_VERSION},
-            "retryCycleStartTime": _seconds(cycle_start),
+            "retryCycleStartTime": timestamp(cycle_start),
             "lastOperation": {
                 "type": str(request.operation),
                 "state": "Processing",
                 "progress": 0,
                 "description": f"{verb} of Shoot cluster initialized, attempt {request.attempt}.",
-                "lastUpdateTime": _seconds(now),
+                "lastUpdateTime": timestamp(now),
             },
             "lastErrors": errors or None,
             **({} if deleting else {"seedName": seed}),
@@ -297,7 +298,7 @@ class ShootActivities:
             generation=generation,
             operation=request.operation,
             destination=spec["seedName"] if request.operation is OperationType.MIGRATE else "",
-            trigger=_precise(now),
+            trigger=micro_timestamp(now),
         )
         if constants.OPERATION_RETRY in request.consume:
             retried = Repair(action=Action.RETRY, by=request.asked_by or SOMEBODY)
@@ -343,7 +344,7 @@ class ShootActivities:
                 "state": request.state,
                 "progress": progress,
                 "description": request.description[:_MESSAGE_LIMIT],
-                "lastUpdateTime": _seconds(now),
+                "lastUpdateTime": timestamp(now),
             },
             "lastErrors": [_error(each.message, each.name, each.codes, each.at) for each in request.failed] or None,
         }
@@ -361,7 +362,7 @@ class ShootActivities:
                     change[field] = after_success(known, types, now)
             if (status.get("lastOperation") or {}).get("state") == "Processing":
                 before = rotation.status_of(live)
-                rotations = rotation.succeed(before, RotationFacts.of_shoot(live), _seconds(now))
+                rotations = rotation.succeed(before, RotationFacts.of_shoot(live), timestamp(now))
                 change |= _rotation_change(live, rotations)
                 await self._rotation_events(task, request.attempt, before, rotations)
         await self._patch_status(task.shoot, change, version=live["metadata"]["resourceVersion"])
@@ -420,7 +421,7 @@ class ShootActivities:
             "state": request.state,
             "progress": last.get("progress", 0),
             "description": request.description,
-            "lastUpdateTime": _seconds(datetime.now(UTC)),
+            "lastUpdateTime": timestamp(),
         }
         await self._patch_status(
             request.shoot, {"lastOperation": operation}, version=live["metadata"]["resourceVersion"]
@@ -549,7 +550,7 @@ class ShootActivities:
         if last.get("state") != "Processing":
             return False
         operation = {**status["lastOperation"], "type": str(task.operation), "state": "Processing"}
-        operation["lastUpdateTime"] = _seconds(datetime.now(UTC))
+        operation["lastUpdateTime"] = timestamp()
         change = {"lastOperation": operation, "lastErrors": status["lastErrors"] or None}
         try:
             await self._patch_status(task.shoot, change, version=live["metadata"]["resourceVersion"])
@@ -776,7 +777,7 @@ def _error(message: str, task: str, codes: tuple[str, ...], at: datetime) -> dic
         "description": message[:_MESSAGE_LIMIT],
         "taskID": task,
         **({"codes": list(codes)} if codes else {}),
-        "lastUpdateTime": _seconds(at),
+        "lastUpdateTime": timestamp(at),
     }
 
 
@@ -820,11 +821,3 @@ def _without_operations(annotations: Mapping[str, str], consumed: tuple[str, ...
 def _truthy(value: str | None) -> bool:
     """As Gardener reads booleans in annotations."""
     return (value or "").lower() in ("1", "t", "true")
-
-
-def _seconds(time: datetime) -> str:
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _precise(time: datetime) -> str:
-    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

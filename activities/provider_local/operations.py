@@ -57,6 +57,7 @@ from api.resources import (
     Resource,
 )
 from api.shoot_state import unpacked_machine_state
+from api.times import timestamp
 
 JOIN_SECONDS = 300.0
 """So long nothing may change while machines join or leave. Source: Gardener's generic Worker actuator."""
@@ -122,7 +123,7 @@ class ProviderLocalActivities:
             await self._deploy(worker, each)
         status = {
             "machineDeployments": [each.status for each in wanted],
-            "machineDeploymentsLastUpdateTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "machineDeploymentsLastUpdateTime": timestamp(),
         }
         await self._seed.patch(WORKER, task.name, task.namespace, {"status": status}, subresource="status")
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from api.images import OWN_VERSION
 from api.names import backup_entry_name
 from api.operations import ShootTask, TaskResult
 from api.resources import BACKUP_ENTRY, DEPLOYMENT, ETCD, SERVICE
+from api.times import micro_timestamp
 
 MANAGER = "gardenlet"
 
@@ -228,7 +229,7 @@ class EtcdActivities:
         live = await self._clusters.seed.find(ETCD, name, task.technical_id)
         if live is None or live["metadata"].get("deletionTimestamp"):
             return
-        confirmed = {constants.CONFIRMATION_DELETION: "true", constants.TIMESTAMP: _now()}
+        confirmed = {constants.CONFIRMATION_DELETION: "true", constants.TIMESTAMP: micro_timestamp()}
         await self._clusters.seed.patch(ETCD, name, task.technical_id, {"metadata": {"annotations": confirmed}})
         await self._clusters.seed.delete(ETCD, name, task.technical_id, uid=live["metadata"]["uid"])
 
@@ -279,7 +280,3 @@ def _highly_available(shoot: Mapping[str, Any]) -> bool:
 
 def _annotations(live: Mapping[str, Any]) -> Mapping[str, str]:
     return live["metadata"].get("annotations") or {}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")

@@ -21,6 +21,7 @@ from activities.secrets.configs import KeyAlgorithm, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed.rollout import MANAGER
 from api import resources
+from api.times import timestamp
 
 _CERTIFICATE_VALIDITY = timedelta(minutes=10)
 _TOKEN_VALIDITY = timedelta(hours=12)
@@ -86,7 +87,7 @@ class FirstToken:
             )
         renew_at = datetime.now(UTC) + _TOKEN_VALIDITY * 0.8
         patch = {
-            "metadata": {"annotations": {_RENEW_AT: renew_at.strftime("%Y-%m-%dT%H:%M:%SZ")}},
+            "metadata": {"annotations": {_RENEW_AT: timestamp(renew_at)}},
             "data": {"token": _text(answer["status"]["token"].encode())},
         }
         await self._seed.patch(resources.SECRET, base.shoot_access_name(self._account), self._namespace, patch)

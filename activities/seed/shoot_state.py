@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
@@ -22,6 +21,7 @@ from api import constants, resources, shoot_state
 from api.errors import ErrorCode
 from api.operations import OperationType, ShootTask, TaskResult
 from api.resources import Resource
+from api.times import micro_timestamp
 
 MANAGER = "gardenlet"
 MIGRATING_FROM = "shoot.gardener.cloud/migrating-from"
@@ -113,7 +113,7 @@ class ShootStateActivities:
             raise ApplicationError(f"Shoot {task.shoot} does not exist any more", type="ShootGone", non_retryable=True)
         spec = await self._collect(task)
         counts = ", ".join(f"{len(spec[part])} {part}" for part in ("gardener", "extensions", "resources"))
-        annotations = {constants.TIMESTAMP: datetime.now(UTC).isoformat().replace("+00:00", "Z")}
+        annotations = {constants.TIMESTAMP: micro_timestamp()}
         live = await self._clusters.garden.find(resources.SHOOT_STATE, task.shoot.name, task.shoot.namespace)
         if task.operation is not OperationType.MIGRATE:
             if live and self._holds(live, spec, task):

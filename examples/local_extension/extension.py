@@ -10,7 +10,6 @@ import asyncio
 import base64
 import json
 import logging
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -22,6 +21,7 @@ from activities.kube.errors import ApiError
 from activities.provider_local.extension import Actuator, Extension, delete_quietly
 from api.errors import ErrorCode
 from api.resources import CONFIG_MAP, DEPLOYMENT, EXTENSION, LEASE, MACHINE_DEPLOYMENT, MANAGED_RESOURCE, SECRET
+from api.times import micro_timestamp
 from workers.provider_local.controller import ExtensionController
 
 NAME = "local-ext"
@@ -96,7 +96,7 @@ class LocalExtension(Actuator):
         api_server = await self._seed.find(DEPLOYMENT, "kube-apiserver", extension.namespace)
         machines = await self._seed.list(MACHINE_DEPLOYMENT, extension.namespace)
         return {
-            "at": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "at": micro_timestamp(),
             "greeting": str((extension.spec.get("providerConfig") or {}).get("greeting", "hello")),
             "apiServer": str(api_server is not None).lower(),
             "machines": str(bool(machines)).lower(),
@@ -132,7 +132,7 @@ async def heartbeat(seed: KubeClient, namespace: str) -> None:
     """Tell the gardenlet that this extension is alive: without it no flow that needs it begins."""
     await seed.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, manager=NAME)
     while True:
-        renewed = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        renewed = micro_timestamp()
         lease = {
             "apiVersion": LEASE.api_version,
             "kind": LEASE.kind,

@@ -16,6 +16,7 @@ from rich.text import Text
 from temporalio.client import Client, RPCError, WorkflowExecution, WorkflowHandle
 
 from api.flows import TaskState
+from api.times import timestamp
 from workers.cli.connection import namespaced_name
 from workers.cli.explain import Explanation, explain
 from workers.cli.flow_view import FlowView, Intervention, TaskView, read_flow, watch_flow
@@ -128,8 +129,8 @@ def _row(each: WorkflowExecution) -> dict[str, Any]:
         "generation": generation,
         "attempt": attempt,
         "state": _state_of(each),
-        "started": _time(each.start_time),
-        "ended": _time(end) if end else None,
+        "started": timestamp(each.start_time),
+        "ended": timestamp(end) if end else None,
         "seconds": (end - each.start_time).total_seconds() if end else None,
         "workflowId": each.id,
         "runId": each.run_id,
@@ -290,10 +291,6 @@ def _as_json(view: FlowView) -> dict[str, Any]:
         shown["seconds"] = task.seconds(now) if task.ended else None
         del shown["indent"]
     return data
-
-
-def _time(time: datetime) -> str:
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _console() -> Console:

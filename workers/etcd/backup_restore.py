@@ -23,6 +23,7 @@ from activities.etcd.client import EtcdClient, client_tls
 from activities.etcd.snapshots import Snapshot
 from activities.etcd.store import Store, open_store
 from api.model import ApiModel
+from api.times import timestamp
 from workers.etcd.snapshotter import Schedule, SnapshotError, Snapshotter
 from workers.runtime import load_config, run_until_signal
 
@@ -228,7 +229,7 @@ class _Handlers:
             "kind": snapshot.kind,
             "startRevision": snapshot.first,
             "lastRevision": snapshot.last,
-            "createdOn": datetime.fromtimestamp(snapshot.created, UTC).isoformat().replace("+00:00", "Z"),
+            "createdOn": timestamp(datetime.fromtimestamp(snapshot.created, UTC)),
             "snapName": snapshot.name,
             "prefix": snapshots.directory(self._config.store.prefix),
             "compressionSuffix": ".gz" if snapshot.compressed else "",

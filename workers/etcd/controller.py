@@ -10,7 +10,6 @@ import copy
 import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -32,6 +31,7 @@ from api.resources import (
     SERVICE,
     STATEFUL_SET,
 )
+from api.times import timestamp
 from workers.etcd import manifests
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class EtcdController:
         return {path: data[name][key] for path, (name, key) in sources.items()}
 
     async def _write_operation(self, etcd: Object, kind: str, state: str, error: str) -> Object:
-        name, now = etcd["metadata"]["name"], _now()
+        name, now = etcd["metadata"]["name"], timestamp()
         status: dict[str, Any] = {
             "observedGeneration": etcd["metadata"]["generation"],
             "lastOperation": {
@@ -239,7 +239,7 @@ class EtcdController:
         updated = stateful_set is not None and self._is_updated(etcd, stateful_set, pods)
         faults = "; ".join(f"{item['name']}: {item['reason']}" for item in members if item["status"] != "Ready")
         serving = f"{ready} of {replicas} members serve" + (f"; {faults}" if faults else "")
-        now = _now()
+        now = timestamp()
         conditions = [
             _condition("Ready", ready >= quorum if replicas else None, "Quorum", serving),
             _condition(
@@ -299,7 +299,7 @@ class EtcdController:
                 member |= {"id": known[0], "role": "Leader" if known[1] else "Member"}
             old = before.get(name) or {}
             same = old.get("status") == state and old.get("lastTransitionTime")
-            member["lastTransitionTime"] = old["lastTransitionTime"] if same else _now()
+            member["lastTransitionTime"] = old["lastTransitionTime"] if same else timestamp()
             members.append(member)
         return members
 
@@ -358,7 +358,7 @@ class EtcdController:
 
     async def _remind(self, etcd: Object, pod: Object) -> None:
         """Have the kubelet look at the pod's Secret now: by itself it does so once a minute."""
-        await self._annotate(pod, {manifests.TLS_ORDERED: f"{manifests.tls_checksum(etcd)} at {_now()}"})
+        await self._annotate(pod, {manifests.TLS_ORDERED: f"{manifests.tls_checksum(etcd)} at {timestamp()}"})
 
     async def _annotate(self, pod: Object, annotations: dict[str, str]) -> Object:
         metadata = pod["metadata"]
@@ -424,7 +424,7 @@ class EtcdController:
             "state": "Processing",
             "description": f"waiting for {', '.join(running)} to end",
             "runID": (etcd["metadata"].get("annotations") or {}).get(constants.TIMESTAMP, ""),
-            "lastUpdateTime": _now(),
+            "lastUpdateTime": timestamp(),
         }
         with contextlib.suppress(NotFound):
             await self._client.patch(
@@ -523,7 +523,3 @@ def _dated(conditions: list[dict[str, Any]], before: Iterable[Mapping[str, Any]]
         update = old.get("lastUpdateTime") if same else None
         dated.append({**plain, "lastTransitionTime": transition or now, "lastUpdateTime": update or now})
     return dated
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -20,6 +20,7 @@ from activities.kube.client import KubeClient, Object
 from activities.kube.controller import Controller, Requeue
 from activities.kube.errors import NotFound
 from api.resources import ETCD_COPY_BACKUPS_TASK, SECRET
+from api.times import timestamp
 from workers.etcd import manifests
 
 log = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ def _succeeded(task: Mapping[str, Any]) -> bool:
 
 
 def _condition(kind: str, reason: str, message: str) -> dict[str, Any]:
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = timestamp()
     return {
         "type": kind,
         "status": "True",

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 from typing import Any
 
 from temporalio.client import Client
@@ -13,6 +12,7 @@ from activities.kube.errors import ApiError, NotFound
 from api import resources
 from api.images import OWN_VERSION
 from api.operations import GARDEN_QUEUE, SeedTask
+from api.times import micro_timestamp
 from workers.gardenlet.config import SeedConfig
 from workflows.seed import ReconcileSeed, seed_workflow_id
 
@@ -22,11 +22,6 @@ LEASE_NAMESPACE = "gardener-system-seed-lease"
 LEASE_SECONDS = 10
 """A lease that is not renewed for 40 s makes GardenletReady Unknown. Source: spec/api-core.md 12."""
 MANAGER = "gardenlet"
-
-
-def timestamp() -> str:
-    """Now, RFC 3339 with microseconds."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class SeedController:
@@ -59,7 +54,7 @@ class SeedController:
             name=seed["metadata"]["name"],
             uid=seed["metadata"]["uid"],
             generation=seed["metadata"]["generation"],
-            trigger=timestamp(),
+            trigger=micro_timestamp(),
         )
         await self._report(seed, "Processing", 0, "Seed reconciliation is running.", ready=False)
         handle = await self._temporal.start_workflow(
@@ -76,7 +71,7 @@ class SeedController:
         log.info("seed %s is ready for control planes", task.name)
 
     async def _report(self, seed: dict[str, Any], state: str, progress: int, description: str, *, ready: bool) -> None:
-        now = timestamp()
+        now = micro_timestamp()
         version = await self._clusters.seed.request("GET", "/version")
         identity = await self._clusters.seed.get(resources.NAMESPACE, "kube-system")
         known = {each["type"]: each for each in seed.get("status", {}).get("conditions") or []}
@@ -135,7 +130,7 @@ class SeedController:
             "spec": {
                 "holderIdentity": self._identity,
                 "leaseDurationSeconds": 40,
-                "renewTime": timestamp(),
+                "renewTime": micro_timestamp(),
             },
         }
         try:

@@ -11,6 +11,7 @@ from activities.kube.client import KubeClient
 from activities.kube.errors import AlreadyExists
 from api.local import bootstrap_token_id
 from api.resources import SECRET
+from api.times import timestamp
 
 _NAMESPACE = "kube-system"
 _ALPHABET = string.ascii_lowercase + string.digits
@@ -45,7 +46,7 @@ def _secret(name: str, token_id: str, token: str, machine: Mapping[str, Any], li
         " (created by the machine controller manager)",
         "token-id": token_id,
         "token-secret": token,
-        "expiration": (datetime.now(UTC) + lifetime).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "expiration": timestamp(datetime.now(UTC) + lifetime),
         "usage-bootstrap-authentication": "true",
         "usage-bootstrap-signing": "true",
     }

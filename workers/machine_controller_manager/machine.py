@@ -14,6 +14,7 @@ from activities.kube.errors import ApiError, Conflict, NotFound
 from activities.provider_local.machines import DRAIN_BLOCKED, FORCE_DELETION_LABEL
 from api.errors import ErrorCode
 from api.resources import MACHINE, MACHINE_CLASS, NODE
+from api.times import timestamp
 from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.bootstrap import delete_token, ensure_token
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
@@ -25,7 +26,6 @@ from workers.machine_controller_manager.objects import (
     duration,
     hold,
     is_deleting,
-    now,
     phase_of,
     release,
     write_status,
@@ -305,14 +305,14 @@ class MachineController:
             wanted["conditions"] = nodes.conditions_of(node)
             wanted["addresses"] = node.get("status", {}).get("addresses") or []
         if current.get("phase") != phase:
-            wanted["currentStatus"] = {"phase": phase, "lastUpdateTime": now()}
+            wanted["currentStatus"] = {"phase": phase, "lastUpdateTime": timestamp()}
         operation = {"type": type_, "state": state, "description": description}
         shown = {key: last.get(key) for key in operation}
         # A machine that goes on running is no news; its last operation stays the one that made it so.
         quiet = current.get("phase") == phase == "Running"
         # A refusal is written each time: by its time one sees that it still holds.
         if not quiet and (shown != operation or last.get("errorCode") != code or code is not None):
-            wanted["lastOperation"] = {**operation, "lastUpdateTime": now(), "errorCode": code}
+            wanted["lastOperation"] = {**operation, "lastUpdateTime": timestamp(), "errorCode": code}
         await write_status(self._seed, MACHINE, machine, wanted)
 
 

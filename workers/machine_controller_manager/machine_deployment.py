@@ -12,10 +12,10 @@ from activities.kube.errors import AlreadyExists, Conflict
 from activities.provider_local.machines import owner_reference
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE_DEPLOYMENT, MACHINE_SET
+from api.times import timestamp
 from workers.machine_controller_manager.objects import (
     hold,
     is_deleting,
-    now,
     owner_name,
     owner_uid,
     release,
@@ -235,7 +235,7 @@ def status(found: Mapping[str, Any], new: Mapping[str, Any], old: Sequence[Mappi
 def _with_times(condition: dict[str, Any], known: Mapping[str, Any] | None) -> dict[str, Any]:
     if known and all(known.get(key) == value for key, value in condition.items()):
         return dict(known)
-    time = now()
+    time = timestamp()
     same = known is not None and known.get("status") == condition["status"]
     return {
         **condition,

@@ -7,12 +7,8 @@ from typing import Any
 from activities.kube.client import KubeClient, Object
 from activities.kube.errors import NotFound
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
+from api.durations import parse_duration
 from api.resources import Resource
-
-
-def now() -> str:
-    """The time as Kubernetes writes it, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def age_of(timestamp: str) -> timedelta:
@@ -22,17 +18,7 @@ def age_of(timestamp: str) -> timedelta:
 
 def duration(text: str | None, default: timedelta) -> timedelta:
     """A Go duration like ``1h30m`` or ``10m0s``, as MachineConfiguration holds it."""
-    if not text:
-        return default
-    units = {"h": 3600.0, "m": 60.0, "s": 1.0}
-    seconds, number = 0.0, ""
-    for character in text:
-        if character in units:
-            seconds += float(number) * units[character]
-            number = ""
-        else:
-            number += character
-    return timedelta(seconds=seconds)
+    return parse_duration(text) if text else default
 
 
 def is_deleting(found: Mapping[str, Any]) -> bool:

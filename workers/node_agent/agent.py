@@ -6,9 +6,7 @@ import hashlib
 import json
 import logging
 import random
-import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import yaml
@@ -17,7 +15,9 @@ from activities.kube.cache import Cache
 from activities.kube.client import KubeClient, Object
 from activities.kube.errors import ApiError
 from api import constants
+from api.durations import parse_duration
 from api.resources import LEASE, NODE, SECRET
+from api.times import micro_timestamp
 from workers.node_agent.apply import OWN_UNIT, Applier
 from workers.node_agent.config import NodeAgentConfig
 from workers.node_agent.identity import issuer_of
@@ -40,8 +40,6 @@ _CERTIFICATES = {
 }
 _AGAIN_SECONDS = 5.0
 _LEASE_SECONDS = 10.0
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
 class NodeAgent:
@@ -126,7 +124,7 @@ class NodeAgent:
     def _still_delayed(self, node: Object | None, checksum: str) -> float:
         """Seconds until an update may be applied: the nodes of a pool take turns. New nodes don't wait."""
         if self._delayed is None or self._delayed[0] != checksum:
-            delay = parse_duration(_annotations(node).get(constants.NODE_AGENT_DELAY, "0s"))
+            delay = _seconds(_annotations(node).get(constants.NODE_AGENT_DELAY, "0s"))
             self._delayed = (checksum, asyncio.get_running_loop().time() + delay)
         return self._delayed[1] - asyncio.get_running_loop().time()
 
@@ -178,17 +176,17 @@ class NodeAgent:
             "spec": {
                 "holderIdentity": f"gardener-node-agent-{self._node_name}",
                 "leaseDurationSeconds": 40,
-                "renewTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+                "renewTime": micro_timestamp(),
             },
         }
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of a duration as Go writes it, like ``1m30s``; 0 for what is none."""
-    parts = _DURATION.findall(text)
-    if "".join(f"{number}{unit}" for number, unit in parts) != text:
+def _seconds(duration: str) -> float:
+    """Seconds of an annotation's duration; 0 for what is none."""
+    try:
+        return parse_duration(duration).total_seconds()
+    except ValueError:
         return 0.0
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 def _annotations(item: Mapping[str, Any] | None) -> Mapping[str, str]:

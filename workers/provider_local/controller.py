@@ -6,7 +6,6 @@ Source: spec/extensions.md 1.2, 1.3 and 1.5.
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -22,6 +21,7 @@ from activities.provider_local.extension import Actuator, Extension, load_extens
 from api import constants
 from api.errors import ErrorCode
 from api.resources import CLUSTER
+from api.times import timestamp
 
 _log = logging.getLogger(__name__)
 
@@ -207,14 +207,14 @@ class ExtensionController:
             "state": state,
             "progress": progress,
             "description": description,
-            "lastUpdateTime": now(),
+            "lastUpdateTime": timestamp(),
         }
         await self._patch(extension, {"status": {**status, "lastOperation": last}}, subresource="status")
 
     async def _failed(self, extension: Extension, type_: str, error: Exception) -> None:
         message, codes, final = describe(error)
         _log.warning("%s of %s failed: %s", type_, extension, message)
-        last_error = {"description": message, "codes": codes, "lastUpdateTime": now()}
+        last_error = {"description": message, "codes": codes, "lastUpdateTime": timestamp()}
         await self._report(
             extension,
             type_,
@@ -355,11 +355,6 @@ def describe(error: BaseException) -> tuple[str, list[str], bool]:
     if isinstance(error, RPCError):
         return f"Temporal does not answer: {error.status.name}", [ErrorCode.RETRYABLE_INFRA_DEPENDENCIES], False
     return str(error) or type(error).__name__, [], False
-
-
-def now() -> str:
-    """The time as Kubernetes writes it, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _is_failed(cluster: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 
 from activities.kube.client import KubeClient, Object
 from activities.kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
+from api.durations import parse_duration
 from api.resources import (
     DEPLOYMENT,
     EVENT,
@@ -23,7 +24,6 @@ from api.resources import (
     Resource,
 )
 from workers.resource_manager import names
-from workers.resource_manager.config import parse_duration
 from workers.resource_manager.manifests import Reference, annotation, pod_templates, truthy_annotation
 
 MANAGER = "gardener-resource-manager"

@@ -3,13 +3,13 @@
 Durations are written as in Go: ``1m``, ``12h``.
 """
 
-import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from api.durations import parse_duration
 from api.model import ApiModel
 from workers.leader import LeaderElectionConfig
 from workers.runtime import HealthConfig
@@ -18,20 +18,10 @@ DEFAULT_CLASS = "resources"
 """The class of a ManagedResource that names none."""
 ANY_CLASS = "*"
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
-_UNIT = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-
-
-def parse_duration(text: str) -> timedelta:
-    """A Go duration, ``1h30m``. Raises ValueError."""
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is no duration like 90s, 5m or 1h30m")
-    return timedelta(seconds=sum(float(number) * _UNIT[unit] for number, unit in parts))
-
-
 Duration = Annotated[
-    timedelta, BeforeValidator(lambda value: parse_duration(value) if isinstance(value, str) else value)
+    timedelta,
+    BeforeValidator(lambda value: parse_duration(value) if isinstance(value, str) else value),
+    Field(ge=timedelta()),
 ]
 
 

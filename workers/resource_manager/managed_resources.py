@@ -9,7 +9,6 @@ import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from activities.kube.cache import Cache, Caches, Key, key_of
@@ -23,6 +22,7 @@ from activities.kube.managed_resources import (
     secrets_checksum,
 )
 from api.resources import DEPLOYMENT, MANAGED_RESOURCE, POD, SECRET, Resource
+from api.times import timestamp
 from workers.resource_manager import health, names
 from workers.resource_manager.apply import Applier
 from workers.resource_manager.config import ANY_CLASS, DEFAULT_CLASS, Controllers
@@ -525,7 +525,7 @@ class ManagedResourceController:
     async def _report(self, managed_resource: Object, *conditions: Condition, **fields: Any) -> Object:
         """Write conditions and other fields of the status, if they say something new."""
         status = managed_resource.get("status") or {}
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        now = timestamp()
         merged = merge_conditions(status.get("conditions") or (), conditions, now)
         patch = {key: value for key, value in fields.items() if status.get(key) != value}
         if merged != (status.get("conditions") or []):

@@ -19,9 +19,10 @@ from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.controller import Controller, Requeue, TryAgain
 from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from activities.kube.kubeconfig import KubeconfigError, parse_kubeconfig
+from api.durations import parse_duration
 from api.resources import SECRET, SERVICE_ACCOUNT
+from api.times import timestamp
 from workers.resource_manager import names
-from workers.resource_manager.config import parse_duration
 from workers.resource_manager.manifests import annotation
 
 _log = logging.getLogger(__name__)
@@ -189,7 +190,6 @@ class TokenRequestor:
             )
             data = dict.fromkeys(name for name in _KEYS if name in (secret.get("data") or {}))
         metadata = secret["metadata"]
-        timestamp = renew_at.isoformat(timespec="seconds").replace("+00:00", "Z")
         try:
             written = await self._source.patch(
                 SECRET,
@@ -198,7 +198,7 @@ class TokenRequestor:
                 {
                     "metadata": {
                         "resourceVersion": metadata["resourceVersion"],
-                        "annotations": {names.SA_RENEW_TIMESTAMP: timestamp},
+                        "annotations": {names.SA_RENEW_TIMESTAMP: timestamp(renew_at)},
                     },
                     "data": data,
                 },

@@ -207,7 +207,7 @@ async def test_not_ready_says_why(world, spoil, reason):
 async def test_deletion_is_confirmed_and_repeatable(world, monkeypatch):
     await world.activities.deploy_etcds(TASK)
     confirmed = []
-    monkeypatch.setattr(module, "_now", lambda: "now")
+    monkeypatch.setattr(module, "micro_timestamp", lambda: "now")
     delete = world.seed.delete
 
     async def recording(res, name, namespace=None, *, uid=None):

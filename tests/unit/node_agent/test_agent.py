@@ -16,7 +16,7 @@ from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm, Usage
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.node_agent.fake_system import FakeSystem
-from workers.node_agent.agent import NodeAgent, parse_duration
+from workers.node_agent.agent import NodeAgent, _seconds
 from workers.node_agent.config import NodeAgentConfig
 
 NODES, SECRETS, LEASES = "/api/v1/nodes", "/api/v1/secrets", "/apis/coordination.k8s.io/v1/leases"
@@ -155,7 +155,7 @@ async def test_the_lease_belongs_to_the_node(api: ApiServer, agent: NodeAgent) -
     [("30s", 30), ("1m30s", 90), ("1h", 3600), ("500ms", 0.5), ("12.5s", 12.5), ("0s", 0), ("", 0), ("soon", 0)],
 )
 def test_durations_are_read_as_go_writes_them(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
+    assert _seconds(text) == seconds
 
 
 async def test_a_rotation_can_see_by_whom_the_machines_certificates_are_issued(

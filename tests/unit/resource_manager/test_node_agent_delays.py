@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from activities.kube.cache import Caches
+from api.durations import parse_duration
 from tests.unit.kube.waiting import until
-from workers.node_agent.agent import parse_duration
 from workers.resource_manager.node_agent_delays import NodeAgentDelays, delays
 
 NODES = "/api/v1/nodes"
@@ -29,7 +29,7 @@ def test_delays_are_spread_over_the_time_there_is(nodes, shortest, longest, want
 
     assert found == wanted
     for delay in found.values():
-        assert parse_duration(delay) == float(delay[:-1]), "the node agent reads it the same way"
+        assert parse_duration(delay).total_seconds() == float(delay[:-1]), "the node agent reads it the same way"
 
 
 async def test_nodes_are_told_again_when_one_comes_or_goes(target, clients):
