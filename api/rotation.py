@@ -140,7 +140,9 @@ class RotationInput(ApiModel):
     initiated: str
     """RFC 3339, in seconds: names the rotation among those of its kind."""
     seen: Phase = Phase.NONE
-    """The phase that an earlier run of the workflow saw last."""
+    """The phase that was seen last."""
+    seen_in: str = ""
+    """The seed that the control plane was in then."""
 
 
 class RotationView(ApiModel):

@@ -42,14 +42,15 @@ class GardenRotationActivities:
 
     @activity.defn
     async def await_rotation(self, request: RotationInput) -> RotationView:
-        """The rotation once it is in another phase than was seen last, or after half an hour."""
+        """The rotation once it is in another phase than was seen last, or in another seed, or after half an hour."""
         cache = self._caches.of(resources.SHOOT)
         shoot = request.shoot
 
         def changed(live: dict[str, Any] | None) -> RotationView | None:
             view = self._view(live, request)
             phase = view.rotation.phase if view.rotation else None
-            return view if phase != request.seen else None
+            moved = request.seen_in not in ("", view.seed)
+            return view if phase != request.seen or moved else None
 
         try:
             return await heartbeating(cache.wait_for(shoot.name, shoot.namespace, changed, _LOOK_AGAIN))

@@ -5,6 +5,7 @@ from typing import Any
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
+from temporalio.exceptions import ApplicationError
 
 from api.operations import GARDEN_QUEUE, ShootRef
 from api.rotation import (
@@ -33,6 +34,8 @@ class RotationGarden:
         self.view = RotationView()
         self.changed = asyncio.Event()
         self.users: tuple[User, ...] = ()
+        self.unanswered = ""
+        """Why the cluster cannot be asked."""
         self.reports: list[Survey] = []
         self.asked: list[tuple[str, str]] = []
 
@@ -73,6 +76,8 @@ class RotationGarden:
 
     @activity.defn
     async def find_users_of_old_credentials(self, request: SurveyRequest) -> Survey:
+        if self.unanswered:
+            raise ApplicationError(self.unanswered, non_retryable=True)
         return Survey(users=self.users)
 
     async def until(self, condition: Any) -> None:

@@ -1,5 +1,6 @@
 """A rotation of credentials from its start to its end: what it asks for, what it refuses, whom it names."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from api.rotation import (
     Kind,
     Phase,
     RotationInput,
+    RotationView,
     Survey,
     User,
 )
@@ -95,6 +97,26 @@ async def test_one_forgotten_node_holds_the_completion_by_its_name(
 
     await complete(handle, force=True, reason="it is burnt", by="ann")
     assert garden.asked == [("rotate-ca-complete", "it is burnt (by ann)")]
+
+
+async def test_a_cluster_that_cannot_be_asked_holds_the_completion_and_ends_no_rotation(
+    env: WorkflowEnvironment, garden: RotationGarden
+) -> None:
+    """It may sleep, or move to another seed, where the old one is asked in vain."""
+    garden.turn(CA, Phase.PREPARED)
+    garden.unanswered = "namespace t is not there"
+    handle = await garden.start(env.client, CA)
+    async with asyncio.timeout(20):
+        while not (await handle.query("progress", result_type=RotationView)).rotation:  # noqa: ASYNC110 -- a query is no event
+            await asyncio.sleep(0.02)
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await complete(handle)
+    assert "cannot be asked who needs the old ones: namespace t is not there; is it asleep?" in str(refused.value.cause)
+    assert garden.asked == []
+
+    garden.unanswered = ""
+    await complete(handle)
+    assert garden.asked == [("rotate-ca-complete", "")]
 
 
 async def test_who_needs_the_old_ones_is_looked_for_anew_when_asked(

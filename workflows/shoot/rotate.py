@@ -6,10 +6,11 @@ reconciles it. A rotation sees what comes of that, asks for what needs no owner,
 completion that nobody known is left behind.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from activities.garden.rotation import GardenRotationActivities
@@ -37,6 +38,19 @@ _NAMES = {
     Kind.ETCD_ENCRYPTION_KEY: "etcd-encryption-key",
     Kind.SSH_KEYPAIR: "ssh-keypair",
 }
+
+
+_LOOK_MINUTES = 3
+
+
+class _Unanswered(ApplicationError):
+    """Nobody can be asked who needs the old credentials."""
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def rotation_id(request: RotationInput) -> str:
@@ -68,13 +82,17 @@ class _Rotation:
     async def complete(self, request: CompleteRotation) -> str:
         """Have the old credentials dropped; returns once that is accepted, not when it is done.
 
-        Raises ApplicationError ``OldCredentialsInUse``, naming who needs them, unless it is forced.
+        Raises ApplicationError ``OldCredentialsInUse``, naming who needs them or why nobody can be asked, unless it is
+        forced.
         """
-        survey = await self._look()
-        if survey.users and not request.force:
+        try:
+            found = str(await self._look())
+        except _Unanswered as error:
+            found = error.message
+        if found and not request.force:
             raise ApplicationError(
                 f"the rotation of the {self._request.kind.words} of Shoot {self._request.shoot} cannot be completed: "
-                f"{survey}",
+                f"{found}",
                 type="OldCredentialsInUse",
                 non_retryable=True,
             )
@@ -99,12 +117,13 @@ class _Rotation:
             self._view = await workflow.execute_activity_method(
                 GardenRotationActivities.await_rotation, self._request, **options.follow("Wait for the next phase")
             )
-            self._request = self._request.model_copy(update={"seen": self._phase})
+            self._request = self._request.model_copy(update={"seen": self._phase, "seen_in": self._view.seed})
             self._show()
             if self._view.rotation is None:
                 break
             if self._phase is Phase.PREPARED:
-                await self._look()
+                with suppress(_Unanswered):  # asked again before anything depends on it
+                    await self._look()
             if not self._view.owners_turn:
                 await self._ask_for(OPERATION_RECONCILE)
             if workflow.info().is_continue_as_new_suggested():
@@ -113,14 +132,27 @@ class _Rotation:
         await workflow.wait_condition(workflow.all_handlers_finished)
 
     async def _look(self) -> Survey:
+        """Raises ``_Unanswered`` if the cluster cannot be asked for minutes: while it sleeps, or moves."""
         view = self._view
-        self._survey = await workflow.execute_activity_method(
-            RotationActivities.find_users_of_old_credentials,
-            SurveyRequest(
-                shoot=self._request.shoot, technical_id=view.technical_id, seed=view.seed, kind=self._request.kind
-            ),
-            **options.look(seed_queue(view.seed), "Find who needs the old credentials"),
-        )
+        self._survey = None
+        try:
+            self._survey = await workflow.execute_activity_method(
+                RotationActivities.find_users_of_old_credentials,
+                SurveyRequest(
+                    shoot=self._request.shoot, technical_id=view.technical_id, seed=view.seed, kind=self._request.kind
+                ),
+                **options.bounded(
+                    options.look(seed_queue(view.seed), "Find who needs the old credentials"), minutes=_LOOK_MINUTES
+                ),
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise _Unanswered(
+                f"Shoot {self._request.shoot} cannot be asked who needs the old ones: {_root(error)}; is it asleep?",
+                type="Unanswered",
+                non_retryable=True,
+            ) from None
         await workflow.execute_activity_method(
             GardenRotationActivities.report_survey,
             SurveyReport(shoot=self._request.shoot, kind=self._request.kind, survey=self._survey),

@@ -87,11 +87,11 @@ async def test_what_the_garden_refuses_is_final(monkeypatch: pytest.MonkeyPatch)
     assert refused.value.non_retryable
 
 
-async def test_a_rotation_is_awaited_until_its_next_phase_and_its_end() -> None:
-    def live(phase: str) -> dict[str, Any]:
+async def test_a_rotation_is_awaited_until_its_next_phase_its_move_and_its_end() -> None:
+    def live(phase: str, seed: str = "s") -> dict[str, Any]:
         made = shoot()
         rotation = {"certificateAuthorities": {"phase": phase, "lastInitiationTime": STARTED}}
-        made["status"] = {"seedName": "s", "technicalID": "t", "credentials": {"rotation": rotation}}
+        made["status"] = {"seedName": seed, "technicalID": "t", "credentials": {"rotation": rotation}}
         return made
 
     async with ApiServer().running() as server, server.client() as client:
@@ -99,8 +99,8 @@ async def test_a_rotation_is_awaited_until_its_next_phase_and_its_end() -> None:
         caches = Caches(client)
         activities = GardenRotationActivities(client, caches)
 
-        async def await_rotation(seen: Phase) -> RotationView:
-            request = RotationInput(shoot=REF, kind=CA, initiated=STARTED, seen=seen)
+        async def await_rotation(seen: Phase, seen_in: str = "s") -> RotationView:
+            request = RotationInput(shoot=REF, kind=CA, initiated=STARTED, seen=seen, seen_in=seen_in)
             return cast(RotationView, await ActivityEnvironment().run(activities.await_rotation, request))
 
         waiting = asyncio.create_task(await_rotation(Phase.PREPARING))
@@ -111,7 +111,11 @@ async def test_a_rotation_is_awaited_until_its_next_phase_and_its_end() -> None:
         assert view.rotation is not None
         assert (view.rotation.phase, view.owners_turn, view.seed) == (Phase.PREPARED, True, "s")
 
-        ending = asyncio.create_task(await_rotation(Phase.PREPARED))
-        server.put(SHOOTS, live("Completed"))
+        moving = asyncio.create_task(await_rotation(Phase.PREPARED))
+        server.put(SHOOTS, live("Prepared", seed="another"))
+        assert (await asyncio.wait_for(moving, 10)).seed == "another"
+
+        ending = asyncio.create_task(await_rotation(Phase.PREPARED, seen_in="another"))
+        server.put(SHOOTS, live("Completed", seed="another"))
         assert (await asyncio.wait_for(ending, 10)).rotation is None
         await caches.close()

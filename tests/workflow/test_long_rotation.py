@@ -1,0 +1,312 @@
+"""A rotation that its owner forgets for 40 days, and one that meets a fault at each of its tasks: both complete.
+
+Shoot, status and phases are the real ones, written by the real activities into a garden in memory; what a seed does is
+played.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, cast
+
+import pytest
+from temporalio import activity
+from temporalio.client import WorkflowExecutionStatus, WorkflowUpdateFailedError
+from temporalio.common import RawValue, WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
+
+import activities.garden.shoots as garden_shoots
+from activities.garden.rotation import GardenRotationActivities
+from activities.garden.shoots import ShootActivities
+from activities.kube.cache import Caches
+from activities.kube.client import KubeClient
+from api import resources
+from api.flows import FinishOperation, FlowId, ReportProgress, ShootRules, StartedOperation, StartOperation
+from api.flows import Survey as Found
+from api.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, lifecycle_id, seed_queue
+from api.rotation import (
+    CompleteRotation,
+    Kind,
+    RotationInput,
+    RotationView,
+    Survey,
+    SurveyRequest,
+    User,
+    active,
+    status_of,
+    view_of,
+)
+from tests.workflow.garden import FakeGarden, shoot, surroundings
+from workflows.shoot import WORKFLOWS
+from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
+from workflows.shoot.rotate import ROTATIONS, RotateCertificateAuthorities, rotation_id
+
+DEMO = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
+NODE = User(who="node n-1", why="has an old certificate", remedy="roll its pool")
+SECOND = timedelta(seconds=1)
+DAY = timedelta(days=1)
+HALF_A_DAY = timedelta(hours=12)
+_SYNC_PERIOD = timedelta(hours=21)
+"""With its jitter less than a day."""
+
+
+class Clock(datetime):
+    """The time of the server that skips it, for those who write it down."""
+
+    skipped = timedelta()
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "Clock":
+        return cast(Clock, datetime.now(tz) + cls.skipped)
+
+
+class Cluster:
+    """A Shoot in a garden in memory, and seeds that do whatever they are told."""
+
+    def __init__(self, env: WorkflowEnvironment) -> None:
+        self.env = env
+        other = next(each for each in surroundings() if each["kind"] == "Seed")
+        other["metadata"] |= {"name": "seed-2", "uid": "5eed-2"}
+        self.garden = FakeGarden(shoot(), *surroundings(), other)
+        self.users: tuple[User, ...] = ()
+        self.runs: Counter[tuple[str, str]] = Counter()
+        """By operation and task."""
+        self.surveyed: set[str] = set()
+        self.faults = 0
+        """How often each task of an operation fails."""
+        garden = cast(KubeClient, self.garden)
+        self._shoots = ShootActivities(garden, cast(Caches, None), ShootRules(sync_period=_SYNC_PERIOD))
+        self._rotations = GardenRotationActivities(garden, cast(Caches, None))
+
+    @asynccontextmanager
+    async def workers(self) -> AsyncIterator[None]:
+        """Those of the garden and of both seeds."""
+        shoots, rotations = self._shoots, self._rotations
+        played: list[Callable[..., Any]] = [
+            self.start_operation,
+            self.finish_operation,
+            self.await_rotation,
+            self.await_earlier_operations,
+            self.report_progress,
+            self.await_trouble,
+        ]
+        real: list[Callable[..., Any]] = [
+            shoots.look_at_shoot, shoots.refuse_operation,
+            rotations.report_survey, rotations.request_rotation_step,
+        ]  # fmt: skip
+        seed: list[Callable[..., Any]] = [self.survey, self.find_users_of_old_credentials, self.anything]
+        garden = Worker(self.env.client, task_queue=GARDEN_QUEUE, workflows=WORKFLOWS, activities=[*played, *real])
+        of_seeds = [
+            Worker(self.env.client, task_queue=seed_queue(name), activities=seed) for name in ("seed-1", "seed-2")
+        ]
+        async with garden, of_seeds[0], of_seeds[1]:
+            yield
+
+    # What people and watchers do
+
+    async def live(self) -> dict[str, Any]:
+        return await self.garden.get(resources.SHOOT, DEMO.name, DEMO.namespace)
+
+    async def change(self, *operations: str, **spec: Any) -> None:
+        """Like ``kubectl``, and the watcher after it."""
+        live = await self.live()
+        live["spec"] |= spec
+        live["metadata"]["generation"] += bool(spec)
+        if operations:
+            live["metadata"].setdefault("annotations", {})["gardener.cloud/operation"] = ";".join(operations)
+        self.garden.put(live)
+        await self.wake()
+
+    async def wake(self) -> None:
+        await self.env.client.start_workflow(
+            ShootLifecycle.run,
+            LifecycleInput(shoot=DEMO),
+            id=lifecycle_id(DEMO),
+            task_queue=GARDEN_QUEUE,
+            start_signal="wake",
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        )
+
+    async def watch(self) -> None:
+        """Start rotations, and wake the Shoot where something is asked for."""
+        live = await self.live()
+        for each in active(status_of(live)):
+            request = RotationInput(shoot=DEMO, kind=each.kind, initiated=each.initiated)
+            await self.env.client.start_workflow(
+                ROTATIONS[each.kind].run,
+                request,
+                id=rotation_id(request),
+                task_queue=GARDEN_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            )
+        if (live["metadata"].get("annotations") or {}).get("gardener.cloud/operation"):
+            await self.wake()
+
+    async def succeeded(self, what: str, *, generation: int = 0) -> None:
+        """Wait until the last operation is of this type, and has succeeded."""
+        async with asyncio.timeout(60):
+            while True:
+                status = (await self.live()).get("status") or {}
+                last = status.get("lastOperation") or {}
+                if (
+                    (last.get("type"), last.get("state")) == (what, "Succeeded")
+                    and status["observedGeneration"] >= generation
+                    and not (await self.live())["metadata"].get("annotations")
+                ):
+                    return
+                # What has failed is tried again after a while: that is skipped.
+                await (self.env.sleep(SECOND) if self.faults else asyncio.sleep(0.02))
+
+    async def phases(self) -> dict[str, str]:
+        rotation = status_of(await self.live())
+        return {kind: rotation[kind].get("phase", "") for kind in rotation}
+
+    async def days(self, number: int) -> None:
+        """So many, with the reconciliation that each of them brings."""
+        for _ in range(number):
+            before = self.runs["Reconcile", "deploy_etcds"]
+            await self.env.sleep(DAY)
+            assert self.runs["Reconcile", "deploy_etcds"] > before
+            await self.succeeded("Reconcile")
+
+    # Activities
+
+    @activity.defn
+    async def start_operation(self, request: StartOperation) -> StartedOperation:
+        await self._look_at_the_clock()
+        return await self._shoots.start_operation(request)
+
+    @activity.defn
+    async def finish_operation(self, request: FinishOperation) -> None:
+        await self._look_at_the_clock()
+        await self._shoots.finish_operation(request)
+
+    async def _look_at_the_clock(self) -> None:
+        Clock.skipped = await self.env.get_current_time() - datetime.now(UTC)
+
+    @activity.defn
+    async def await_rotation(self, request: RotationInput) -> RotationView:
+        view = view_of(await self.live(), request.kind, request.initiated)
+        moved = request.seen_in not in ("", view.seed)
+        if (view.rotation.phase if view.rotation else None) == request.seen and not moved:
+            raise ApplicationError("is as it was", next_retry_delay=HALF_A_DAY)
+        return view
+
+    @activity.defn
+    async def await_earlier_operations(self, shoot: ShootRef) -> None:
+        return None
+
+    @activity.defn
+    async def report_progress(self, request: ReportProgress) -> None:
+        return None
+
+    @activity.defn
+    async def await_trouble(self, flow: FlowId) -> TaskResult:
+        return TaskResult()
+
+    @activity.defn
+    async def survey(self, task: ShootTask) -> Found:
+        return Found(
+            namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True
+        )
+
+    @activity.defn
+    async def find_users_of_old_credentials(self, request: SurveyRequest) -> Survey:
+        self.surveyed.add(request.seed)
+        return Survey(users=self.users)
+
+    @activity.defn(dynamic=True)
+    async def anything(self, args: Sequence[RawValue]) -> TaskResult:
+        info = activity.info()
+        name = info.activity_type
+        operation = "?"
+        if name != "cleanup_secrets":
+            operation = str(activity.payload_converter().from_payload(args[0].payload, ShootTask).operation)
+        self.runs[operation, name] += 1
+        if info.attempt <= self.faults:
+            raise ApplicationError("its worker was killed", type="Killed")
+        return TaskResult(secrets=(f"secret-of-{name}",))
+
+
+@pytest.fixture
+async def cluster(env: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setattr(Clock, "skipped", timedelta())
+    monkeypatch.setattr(garden_shoots, "datetime", Clock)
+    return Cluster(env)
+
+
+async def rotate(cluster: Cluster) -> dict[str, Any]:
+    """A cluster with all its rotations begun, and its etcd encryption key's ended; the status of that."""
+    await cluster.wake()
+    await cluster.succeeded("Create")
+    await cluster.change("rotate-credentials-start")
+    await cluster.succeeded("Reconcile")
+    await cluster.watch()
+    async with asyncio.timeout(60):
+        while (await cluster.phases())[Kind.ETCD_ENCRYPTION_KEY] != "Completed":
+            await cluster.watch()
+            await cluster.env.sleep(SECOND)
+    await cluster.succeeded("Reconcile")
+    return dict(status_of(await cluster.live()))
+
+
+async def complete(cluster: Cluster, begun: dict[str, Any]) -> None:
+    """The owner's second word on what waits for it; and then all of it is over."""
+    for kind in (Kind.CERTIFICATE_AUTHORITIES, Kind.SERVICE_ACCOUNT_KEY):
+        request = RotationInput(shoot=DEMO, kind=kind, initiated=begun[kind]["lastInitiationTime"])
+        rotation = cluster.env.client.get_workflow_handle_for(RotateCertificateAuthorities.run, rotation_id(request))
+        assert (await rotation.describe()).status is WorkflowExecutionStatus.RUNNING
+        await rotation.execute_update(RotateCertificateAuthorities.complete, CompleteRotation())
+        await cluster.watch()
+        await cluster.succeeded("Reconcile")
+        await cluster.env.sleep(HALF_A_DAY)
+        with cluster.env.auto_time_skipping_disabled():
+            await asyncio.wait_for(rotation.result(), 60)
+        ended = status_of(await cluster.live())[kind]
+        assert ended["phase"] == "Completed"
+        assert ended["lastInitiationTime"] == begun[kind]["lastInitiationTime"]
+        assert ended["lastCompletionTime"] > begun[kind]["lastInitiationFinishedTime"]
+
+
+@pytest.mark.timeout(300)
+async def test_a_rotation_left_alone_for_40_days_completes(cluster: Cluster) -> None:
+    """Reconciled each day, asleep for two of them, and moved to another seed."""
+    cluster.users = (NODE,)
+    async with cluster.workers():
+        begun = await rotate(cluster)
+        await cluster.days(10)
+        await cluster.change(hibernation={"enabled": True})
+        await cluster.succeeded("Reconcile", generation=2)
+        await cluster.days(2)
+        await cluster.change(hibernation={"enabled": False})
+        await cluster.succeeded("Reconcile", generation=3)
+        await cluster.days(8)
+        await cluster.change(seedName="seed-2")
+        await cluster.succeeded("Restore", generation=4)
+        await cluster.days(20)
+        rotation = status_of(await cluster.live())
+        waiting = (Kind.CERTIFICATE_AUTHORITIES, Kind.SERVICE_ACCOUNT_KEY)
+        assert {kind: rotation[kind] for kind in waiting} == {kind: begun[kind] for kind in waiting}
+
+        request = RotationInput(shoot=DEMO, kind=waiting[0], initiated=begun[waiting[0]]["lastInitiationTime"])
+        handle = cluster.env.client.get_workflow_handle_for(RotateCertificateAuthorities.run, rotation_id(request))
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update(RotateCertificateAuthorities.complete, CompleteRotation())
+        assert "node n-1 has an old certificate" in str(refused.value.cause)
+        cluster.users = ()
+        await complete(cluster, begun)
+    assert cluster.surveyed == {"seed-1", "seed-2"}
+
+
+@pytest.mark.timeout(300)
+async def test_a_rotation_whose_tasks_all_fail_once_completes(cluster: Cluster) -> None:
+    """As when a worker is killed in the middle of each of them."""
+    async with cluster.workers():
+        cluster.faults = 1
+        begun = await rotate(cluster)
+        await complete(cluster, begun)
+    assert {number % 2 for (operation, _), number in cluster.runs.items() if operation == "Reconcile"} == {0}
