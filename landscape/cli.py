@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from landscape import lifecycle, network
+from landscape import lifecycle, network, power
 from landscape.errors import LandscapeError
 from landscape.plan import DEFAULT_NAME, SEEDS, Plan
 from landscape.processes import Running
@@ -107,9 +107,11 @@ def logs(name: str, process: str, follow: bool, tail: int) -> None:
 @landscape.command()
 @_name
 @click.argument("seed", type=click.Choice(SEEDS))
-def cut(name: str, seed: str) -> None:
+@click.option("--serving", is_flag=True, help="Users and machines still reach it; all that is central does not.")
+def cut(name: str, seed: str, serving: bool) -> None:
     """Part SEED from the garden, from Temporal and from the cloud."""
-    _run(network.set_seed_links(lifecycle.require(name), seed, "down"))
+    links = ("garden",) if serving else network.SEED_LINKS
+    _run(network.set_seed_links(lifecycle.require(name), seed, "down", links))
     click.echo(f"{seed} is cut off")
 
 
@@ -126,7 +128,15 @@ def heal(name: str, seed: str) -> None:
 @_name
 @click.argument("process")
 def kill(name: str, process: str) -> None:
-    """Kill PROCESS (SIGKILL), for example seed-1/kube-apiserver; it is started again."""
+    """Kill PROCESS (SIGKILL), for example seed-1/kube-apiserver; it is started again.
+
+    Of a whole seed, for example seed-1, all processes and pods are killed, and stay dead until the next `up`.
+    """
+    if process in SEEDS:
+        plan = lifecycle.require(name)
+        count = _run(power.off(plan, process, lifecycle.processes_of(plan)))
+        click.echo(f"{process} ({count} processes, and its pods) killed")
+        return
     _signal(name, process, signal.SIGKILL, "killed")
 
 
@@ -134,7 +144,7 @@ def kill(name: str, process: str) -> None:
 @_name
 @click.argument("process")
 def pause(name: str, process: str) -> None:
-    """Stop PROCESS from running (SIGSTOP), until it is resumed."""
+    """Stop PROCESS, or a whole seed with its pods, from running (SIGSTOP), until it is resumed."""
     _signal(name, process, signal.SIGSTOP, "paused")
 
 
@@ -142,12 +152,16 @@ def pause(name: str, process: str) -> None:
 @_name
 @click.argument("process")
 def resume(name: str, process: str) -> None:
-    """Let a paused PROCESS run on (SIGCONT)."""
+    """Let a paused PROCESS or seed run on (SIGCONT)."""
     _signal(name, process, signal.SIGCONT, "resumed")
 
 
 def _signal(name: str, process: str, number: signal.Signals, done: str) -> None:
-    processes = lifecycle.processes_of(lifecycle.require(name))
+    plan = lifecycle.require(name)
+    processes = lifecycle.processes_of(plan)
+    if process in SEEDS:
+        click.echo(f"{process} ({power.send(plan, process, processes, number)} processes) {done}")
+        return
     running: Running = processes.get(process)
     if not processes.send(running, number):
         raise LandscapeError(f"{process} does not run")

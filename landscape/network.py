@@ -7,6 +7,7 @@ nothing, gets no iptables rule and serves nothing: it only has a link to each na
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from landscape import plan as plans
@@ -16,6 +17,9 @@ from landscape.shell import run
 
 GATEWAY_PORTS = (443, 8132, 8443)
 """What machines may reach of a seed: SNI, the VPN's HTTP CONNECT, and the API server proxy."""
+
+SEED_LINKS = ("host", "garden", "cloud")
+"""Interfaces of a seed: to users, to what is central, to machines."""
 
 # What the landscapes serve; other traffic to these ranges must not take the host's default route.
 _PRIVATE = ("198.18.0.0/15", "100.96.0.0/11", "100.64.0.0/13")
@@ -58,10 +62,10 @@ def _forget_namespaces_directory(directory: Path = _NAMESPACES) -> None:
         directory.rmdir()
 
 
-async def set_seed_links(plan: Plan, seed: str, state: str) -> None:
+async def set_seed_links(plan: Plan, seed: str, state: str, interfaces: Sequence[str] = SEED_LINKS) -> None:
     """``down`` parts the seed from the garden, Temporal and the cloud; ``up`` joins them again."""
     namespace = plan.cluster(seed).netns
-    await _batch(namespace, [f"link set {interface} {state}" for interface in ("host", "garden", "cloud")])
+    await _batch(namespace, [f"link set {interface} {state}" for interface in interfaces])
     if state == "up":
         # Routes through an interface vanish with it.
         await _seed(plan, seed)

@@ -144,14 +144,15 @@ class Processes:
 
     def send(self, running: Running, number: signal.Signals) -> bool:
         """Signal the process; ``False``: it is gone."""
-        return _signal(running.pid, running.start_time, number)
+        return send(running.pid, running.start_time, number)
 
-    def stop(self, processes: Sequence[Running], grace: float = 5.0) -> None:
+    def stop(self, processes: Sequence[Running], grace: float = 5.0, *, politely: bool = True) -> None:
         """End processes: politely, after ``grace`` seconds by force; and forget them."""
         for running in processes:
             with self._locked(running.spec.name):
                 self._file(running.spec.name).unlink(missing_ok=True)
-        stop([(running.pid, running.start_time) for running in processes], grace)
+        signals = (signal.SIGTERM, signal.SIGKILL) if politely else (signal.SIGKILL,)
+        stop([(running.pid, running.start_time) for running in processes], grace, signals)
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
@@ -181,9 +182,9 @@ def stop(
     """End processes, each given by pid and start time: a signal, at most ``grace`` seconds, the next signal."""
     for number in signals:
         for pid, start_time in processes:
-            if _signal(pid, start_time, number) and number is signal.SIGTERM:
+            if send(pid, start_time, number) and number is signal.SIGTERM:
                 # A paused process gets its signals only once it continues.
-                _signal(pid, start_time, signal.SIGCONT)
+                send(pid, start_time, signal.SIGCONT)
         deadline = time.monotonic() + grace
         while processes and time.monotonic() < deadline:
             processes = [process for process in processes if _runs(*process)]
@@ -217,7 +218,8 @@ def _await_any_exit(processes: Sequence[tuple[int, int]], deadline: float) -> No
             os.waitpid(pid, os.WNOHANG)
 
 
-def _signal(pid: int, started: int, number: signal.Signals) -> bool:
+def send(pid: int, started: int, number: signal.Signals) -> bool:
+    """Signal the process, given by pid and start time; ``False``: it is gone."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -25,10 +25,7 @@ _FIXED = (
 def remove_pods(plan: Plan) -> None:
     """End every container of the landscape and remove what it leaves on the machine."""
     clusters = [cluster for cluster in plan.clusters if cluster.has_node]
-    # Shims before containers: a shim that sees its container end would write to its containerd.
-    _stop_shims(clusters)
-    for cluster in clusters:
-        cgroups.kill(cluster.cgroup)
+    kill_pods(clusters)
     sockets = [socket for cluster in clusters for socket in _shim_sockets(cluster)]
     unmount_below(plan.directory, plan.run_directory)
     for socket in sockets:
@@ -40,6 +37,14 @@ def remove_pods(plan: Plan) -> None:
     for directory in _FIXED:
         with contextlib.suppress(OSError):
             directory.rmdir()  # only if it is empty
+
+
+def kill_pods(clusters: list[ClusterPlan]) -> None:
+    """End every container of the clusters, and nothing else."""
+    # Shims before containers: a shim that sees its container end would write to its containerd.
+    stop(shims(clusters), grace=3.0, signals=(signal.SIGKILL,))
+    for cluster in clusters:
+        cgroups.kill(cluster.cgroup)
 
 
 def unmount_below(*directories: Path) -> None:
@@ -59,8 +64,8 @@ def _mount_points(*directories: Path) -> Iterator[str]:
             yield point
 
 
-def _stop_shims(clusters: list[ClusterPlan]) -> None:
-    """A shim names its containerd's socket on its command line: so we know which are ours."""
+def shims(clusters: list[ClusterPlan]) -> list[tuple[int, int]]:
+    """Pids and start times. A shim names its containerd's socket on its command line: so we know which are ours."""
     sockets = {os.fsencode(cluster.containerd_socket) for cluster in clusters}
     ours = []
     for entry in Path("/proc").iterdir():
@@ -69,7 +74,7 @@ def _stop_shims(clusters: list[ClusterPlan]) -> None:
                 arguments = (entry / "cmdline").read_bytes().split(b"\0")
                 if b"containerd-shim" in arguments[0] and sockets & set(arguments):
                     ours.append((int(entry.name), start_time(int(entry.name)) or 0))
-    stop(ours, grace=3.0, signals=(signal.SIGKILL,))
+    return ours
 
 
 def _shim_sockets(cluster: ClusterPlan) -> Iterator[Path]:
