@@ -145,7 +145,7 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
         "seedConfig": seed_config(plan, seed),
         "vpn": {"network": VPN_NETWORK},
         # Tests kill seeds, and look for what was written before.
-        "etcd": {"deltaSnapshotPeriod": 10},
+        "etcd": {"deltaSnapshotPeriod": 10, "takeoverTolerance": 15},
         # Tests wait for it.
         "watchdog": {"probeInterval": 5, "failures": 2},
         "health": _health(seed.address, 2728),

@@ -88,6 +88,14 @@ def end_of(names: Iterable[str]) -> int | None:
     return final.last if final else None
 
 
+def taken_over(names: Iterable[str]) -> int | None:
+    """The revision at which another seed has taken over, without being handed the history in good order."""
+    names = list(names)
+    fenced = fence(names)
+    handed_over = any(each.final and each.last == fenced for each in parse_all(names))
+    return None if handed_over else fenced
+
+
 def counted(names: Iterable[str]) -> list[Snapshot]:
     """As ``parse_all``, without what was written after the end."""
     names = list(names)

@@ -10,6 +10,7 @@ import copy
 import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import aiohttp
@@ -57,8 +58,11 @@ _ANSWER = aiohttp.ClientTimeout(total=5, sock_connect=2)
 class EtcdController:
     """One per seed; runs inside the gardenlet."""
 
-    def __init__(self, client: KubeClient, caches: Caches) -> None:
+    def __init__(
+        self, client: KubeClient, caches: Caches, takeover_tolerance: timedelta = manifests.TAKEOVER_TOLERANCE
+    ) -> None:
         self._client = client
+        self._takeover_tolerance = takeover_tolerance
         selector = f"{manifests.MANAGED_BY}={manifests.CONTROLLER}"
         self._etcds = caches.of(ETCD)
         self._stateful_sets = caches.of(STATEFUL_SET, labels=selector)
@@ -119,7 +123,7 @@ class EtcdController:
             etcd = await self._patch(etcd, {"metadata": {"finalizers": finalizers}})
         kind = "Reconcile" if _operation(etcd).get("state") == "Succeeded" else _operation(etcd).get("type", "Create")
         try:
-            *rest, stateful_set = manifests.objects(etcd, await self._tls_files(etcd))
+            *rest, stateful_set = manifests.objects(etcd, await self._tls_files(etcd), self._takeover_tolerance)
             await asyncio.gather(*(self._client.apply(manifest, manager=MANAGER) for manifest in rest))
             await self._bound(manifest for manifest in rest if manifest["kind"] == PERSISTENT_VOLUME_CLAIM.kind)
             applied = await self._client.apply(stateful_set, manager=MANAGER)

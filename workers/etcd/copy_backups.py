@@ -7,6 +7,7 @@ and a copy that was stopped anywhere goes on where it stopped. Source: spec/exte
 import asyncio
 import base64
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 """Between looks for the final snapshot: users wait for it. etcd-druid's 15 s would be most of a move's downtime."""
 _RETRY_SECONDS = 2.0
+_STOP_TIME = timedelta(seconds=2)
+"""For an etcd to be stopped that has heard nothing for too long."""
 _NEWEST = 4
 """So many full snapshots are looked at for the mark of the final one."""
 _PARALLEL = 8
@@ -36,8 +39,13 @@ _PARALLEL = 8
 class CopyBackupsController:
     """One per seed; runs inside the gardenlet."""
 
-    def __init__(self, client: KubeClient, caches: Caches) -> None:
+    def __init__(
+        self, client: KubeClient, caches: Caches, takeover_tolerance: timedelta = manifests.TAKEOVER_TOLERANCE
+    ) -> None:
         self._client = client
+        self._tolerance = takeover_tolerance + _STOP_TIME
+        self._inert: dict[Key, tuple[float, datetime]] = {}
+        """By task: when an old seed that was given up cannot serve any more, by our own clock, and for people."""
         self._tasks = caches.of(ETCD_COPY_BACKUPS_TASK)
 
     async def run(self) -> None:
@@ -49,12 +57,13 @@ class CopyBackupsController:
     async def _reconcile(self, key: Key) -> Requeue | None:
         task = self._tasks.get(key.name, key.namespace)
         if task is None or _succeeded(task):
+            self._inert.pop(key, None)
             return None
         stores: list[Store] = []
         try:
             for side in ("sourceStore", "targetStore"):
                 stores.append(await self._open(task, task["spec"][side]))
-            waiting = await self._copy(task, *stores)
+            waiting = await self._copy(key, task, *stores)
         except (StoreError, NotFound) as error:
             waiting = str(error)
             log.warning("%s: %s", key, waiting)
@@ -63,14 +72,14 @@ class CopyBackupsController:
         if not waiting:
             return None
         await self._write(task, {"lastError": waiting})
-        return Requeue(_LOOK_SECONDS if waiting.startswith(_NO_FINAL) else _RETRY_SECONDS)
+        return Requeue(_LOOK_SECONDS if waiting.startswith((_NO_FINAL, _MAY_SERVE)) else _RETRY_SECONDS)
 
     async def _open(self, task: Object, store: Mapping[str, Any]) -> Store:
         secret = await self._client.get(SECRET, store["secretRef"]["name"], task["metadata"]["namespace"])
         credentials = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
         return open_store(store["provider"], credentials, store["container"])
 
-    async def _copy(self, task: Object, source: Store, target: Store) -> str:
+    async def _copy(self, key: Key, task: Object, source: Store, target: Store) -> str:
         """Copy all there is; returns what is waited for, empty if it is done."""
         directories = [snapshots.directory(task["spec"][side]["prefix"]) for side in ("sourceStore", "targetStore")]
         names = [item.name for item in await source.list(directories[0])]
@@ -94,9 +103,22 @@ class CopyBackupsController:
         newest = snapshots.last_revision(there)
         log.info("%s: copied %d snapshots, up to revision %d", task["metadata"]["namespace"], len(missing), newest)
         final = any(item.final for item in there)
+        if not final and (fault := self._may_serve(key)):
+            return fault
         message = f"{len(there)} snapshots up to revision {newest}" + ("" if final else ", none of them final")
         await self._write(task, {"lastError": None, "conditions": [_condition("Succeeded", "Copied", message)]})
         return ""
+
+    def _may_serve(self, key: Key) -> str:
+        """Until when the old seed may serve that found no mark in its bucket when it looked there last.
+
+        By the time that passes here since we know of the mark: no two clocks have to agree.
+        """
+        now = time.monotonic()
+        end, shown = self._inert.setdefault(
+            key, (now + self._tolerance.total_seconds(), datetime.now(UTC) + self._tolerance)
+        )
+        return "" if now >= end else f"{_MAY_SERVE}; it stops by {shown:%H:%M:%S} UTC"
 
     async def _write(self, task: Object, status: dict[str, Any]) -> None:
         metadata, live = task["metadata"], task.get("status") or {}
@@ -119,6 +141,7 @@ async def _nothing() -> AsyncIterator[bytes]:
     yield b""
 
 
+_MAY_SERVE = "the old seed may serve still"
 _NO_FINAL = "there is no final snapshot"
 
 

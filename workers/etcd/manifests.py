@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from activities.components import base
@@ -28,6 +29,9 @@ TLS_IN_USE = "druid.gardener.cloud/tls-in-use"
 
 _CONFIG = "/var/etcd/config"
 _RUN = "/var/etcd/run"
+TAKEOVER_TOLERANCE = timedelta(minutes=2)
+"""How long an etcd serves that cannot read in its bucket whether another seed has taken over. Source: GEP-17, which has
+the same for its record in the DNS."""
 _DATA = "/var/etcd/data"
 _TLS = "/var/etcd/tls"
 _BACKUP_CREDENTIALS = "/var/etcd/backup"
@@ -51,12 +55,12 @@ _UNITS = {
 }
 
 
-def objects(etcd: Etcd, tls: TLSFiles) -> list[Manifest]:
+def objects(etcd: Etcd, tls: TLSFiles, takeover_tolerance: timedelta = TAKEOVER_TOLERANCE) -> list[Manifest]:
     """Everything but the StatefulSet, in any order, and then the StatefulSet, which needs the rest.
 
     Its claims are among the rest, so that they are bound when the pods want to be scheduled.
     """
-    made = [_config_map(etcd), _client_service(etcd), _peer_service(etcd), _disruption_budget(etcd)]
+    made = [_config_map(etcd, takeover_tolerance), _client_service(etcd), _peer_service(etcd), _disruption_budget(etcd)]
     made.append(_tls_secret(etcd, tls))
     made.append(_stateful_set(etcd, base.checksum(made[0]["data"])))
     owner = [
@@ -164,8 +168,8 @@ def _metadata(etcd: Etcd, name: str, **rest: Any) -> Manifest:
     return base.metadata(name, etcd["metadata"]["namespace"], labels=_labels(etcd), **rest)
 
 
-def _config_map(etcd: Etcd) -> Manifest:
-    data = {"wrapper.json": base.to_json(_wrapper_config(etcd))}
+def _config_map(etcd: Etcd, takeover_tolerance: timedelta) -> Manifest:
+    data = {"wrapper.json": base.to_json(_wrapper_config(etcd, takeover_tolerance))}
     if has_backup(etcd):
         data["backup-restore.yaml"] = base.to_json(_backup_restore_config(etcd))
     return {
@@ -176,7 +180,7 @@ def _config_map(etcd: Etcd) -> Manifest:
     }
 
 
-def _wrapper_config(etcd: Etcd) -> dict[str, Any]:
+def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]:
     section = etcd["spec"]["etcd"]
     shared = etcd["spec"].get("sharedConfig") or {}
     name, namespace = etcd["metadata"]["name"], etcd["metadata"]["namespace"]
@@ -221,6 +225,7 @@ def _wrapper_config(etcd: Etcd) -> dict[str, Any]:
         },
         "advertiseClientUrls": f"{client_scheme}://$NAME.{peer_service_name(etcd)}.{namespace}.svc:{client}",
         "store": _store(etcd),
+        "takeoverTolerance": takeover_tolerance.total_seconds() if has_backup(etcd) else None,
         "source": _source(etcd),
     }
 

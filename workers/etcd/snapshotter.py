@@ -299,7 +299,7 @@ class Snapshotter:
         there = [item.name for item in await self._store.list(self._directory)]
         if (revision := snapshots.fence(there)) is None:
             return
-        if not any(each.final and each.last == revision for each in snapshots.parse_all(there)):
+        if snapshots.taken_over(there) is not None:
             await self._etcd.seal()
         raise SnapshotError(f"another seed has taken over at revision {revision}: this etcd is not the one any more")
 

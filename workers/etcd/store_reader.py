@@ -20,9 +20,10 @@ class Unreadable(Exception):
 class StoreReader:
     """One etcd's snapshots; ``store`` as in the wrapper's configuration."""
 
-    def __init__(self, store: dict[str, Any]) -> None:
+    def __init__(self, store: dict[str, Any], timeout: float = _TIMEOUT) -> None:
         if store["provider"] != "local":
             raise Unreadable(f"backup provider {store['provider']!r} is unknown, must be 'local'")
+        self._timeout = timeout
         self._directory = snapshots.directory(store["prefix"])
         try:
             credentials = Path(store["credentialsDirectory"])
@@ -45,7 +46,7 @@ class StoreReader:
 
     def _get(self, path: str, doing: str) -> Iterator[bytes]:
         kind = http.client.HTTPSConnection if self._endpoint.scheme == "https" else http.client.HTTPConnection
-        connection = kind(self._endpoint.hostname or "", self._endpoint.port, timeout=_TIMEOUT)
+        connection = kind(self._endpoint.hostname or "", self._endpoint.port, timeout=self._timeout)
         try:
             connection.request("GET", path, headers={"Authorization": f"Bearer {self._token}"})
             response = connection.getresponse()

@@ -14,6 +14,8 @@ library only, and nothing imported before it is needed. Configuration is JSON, m
     tlsDirectory    mounted TLS files that may change while the member serves; null where its pod changes with them
     members         peer URL by name of every member; ours is $POD_NAME
     store           provider, bucket, prefix, credentialsDirectory; null without backups
+    takeoverTolerance   seconds that etcd serves without a word from the bucket that no other seed has taken over; null
+                    where it serves on
     source          the same of the seed that the control plane comes from, where it moves; its bucket is told by a
                     file beside the credentials, and without these it does not move
 """
@@ -46,14 +48,17 @@ def main(config_path: str) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     config = json.loads(Path(config_path).read_text())
     name = os.environ["POD_NAME"]
+    witness = Witness.of(config)
     try:
+        if witness:
+            witness.wait()
         file = prepare(config, name)
     except Exception as error:  # the last line of a container's log is what its status shows
         _report(config, "Failed", detail=type(error).__name__)
         log("error", f"{type(error).__name__}: {error}")
         raise SystemExit(1) from None
     if config.get("tlsDirectory"):
-        raise SystemExit(Supervisor(config, file).run())
+        raise SystemExit(Supervisor(config, file, witness).run())
     os.execvp(_binary(), [_binary(), "--config-file", str(file)])
 
 
@@ -64,19 +69,28 @@ def _binary() -> str:
 class Supervisor:
     """Runs the etcd of a member that is alone, and lets another one take over when its TLS files change."""
 
-    def __init__(self, config: dict[str, Any], file: Path) -> None:
+    def __init__(self, config: dict[str, Any], file: Path, witness: "Witness | None") -> None:
         self._config = config
         self._file = file
         self._mounted = Path(config["tlsDirectory"])
         self._etcd = 0
         self._ending = False
+        self._witness = witness
 
     def run(self) -> int:
         """Exit status of etcd, once it ends by itself or we are told to end."""
         signal.signal(signal.SIGTERM, lambda *_: self._told_to_end())
+        if self._witness:
+            self._witness.watch()
         generation = _generation(self._mounted)
-        self._etcd = self._start(generation)
+        if not self._started_by_right(generation):
+            return 143
         while not self._ending:
+            if self._doubtful:
+                _end(self._etcd, 0)
+                log("error", f"etcd is stopped: {self._witness and self._witness.doubt}")
+                if not self._started_by_right(generation):
+                    return 143
             ended, status = os.waitpid(self._etcd, os.WNOHANG)
             if ended:
                 return os.waitstatus_to_exitcode(status) or 1
@@ -85,6 +99,18 @@ class Supervisor:
             time.sleep(_LOOK_SECONDS)
         _end(self._etcd)
         return 143
+
+    def _started_by_right(self, generation: str) -> bool:
+        """Start etcd once nobody has taken over; whether it came to that before we were told to end."""
+        while self._doubtful and not self._ending:
+            time.sleep(_LOOK_SECONDS)
+        if not self._ending:
+            self._etcd = self._start(generation)
+        return not self._ending
+
+    @property
+    def _doubtful(self) -> bool:
+        return self._witness is not None and self._witness.doubtful
 
     def _told_to_end(self) -> None:
         self._ending = True
@@ -125,7 +151,7 @@ class Supervisor:
         deadline = time.monotonic() + _BIND_SECONDS
         while _listeners(port) <= bound:
             ended, _ = os.waitpid(following, os.WNOHANG)
-            if ended or time.monotonic() > deadline or self._ending:
+            if ended or time.monotonic() > deadline or self._ending or self._doubtful:
                 log("error", "etcd does not start with the new TLS files; the last one goes on, trying again")
                 if not ended:
                     _end(following)
@@ -138,6 +164,64 @@ class Supervisor:
             if older.name != f"tls-{generation}":
                 shutil.rmtree(older)
         return True
+
+
+class Witness:
+    """Looks into our bucket again and again whether another seed has taken over.
+
+    As long as it cannot tell, somebody may have. Time counts that nobody ran in, too: that of a pause.
+    """
+
+    def __init__(self, store: dict[str, Any], tolerance: float) -> None:
+        self._store = store
+        self._tolerance = tolerance
+        self._told: float | None = None
+        """When the last question was asked whose answer was that nobody has."""
+        self.doubt = "the bucket was not asked yet"
+
+    @classmethod
+    def of(cls, config: dict[str, Any]) -> "Witness | None":
+        tolerance = config.get("takeoverTolerance")
+        return cls(config["store"], tolerance) if tolerance and config.get("store") else None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether another seed may have taken over by now."""
+        return self._told is None or time.clock_gettime(time.CLOCK_BOOTTIME) - self._told > self._tolerance
+
+    def watch(self) -> None:
+        """Look from now on, beside what else is done."""
+        import threading
+
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def wait(self) -> None:
+        """Return once the bucket says that nobody has taken over."""
+        while not self.look():
+            log("warning", f"etcd is not started: {self.doubt}")
+            time.sleep(_RETRY_SECONDS)
+
+    def look(self) -> bool:
+        """Ask once."""
+        from activities.etcd import snapshots
+        from workers.etcd.store_reader import StoreReader, Unreadable
+
+        begun = time.clock_gettime(time.CLOCK_BOOTTIME)
+        try:
+            revision = snapshots.taken_over(StoreReader(self._store, self._tolerance / 3).names())
+        except Unreadable as error:
+            self.doubt = f"{error}; another seed may have taken over"
+            return False
+        if revision is not None:
+            self._told, self.doubt = None, f"another seed has taken over at revision {revision}"
+            return False
+        self._told, self.doubt = begun, "nothing was heard from the bucket for too long"
+        return True
+
+    def _watch(self) -> None:
+        while True:
+            self.look()
+            time.sleep(self._tolerance / 5)
 
 
 def _generation(directory: Path) -> str:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from activities.secrets.crypto import KeyAlgorithm
 from api.model import ApiModel
+from workers.etcd.manifests import TAKEOVER_TOLERANCE
 from workers.leader import LeaderElectionConfig
 from workers.runtime import ClientConnection, HealthConfig, TemporalConnection
 from workers.tracing import TracingConfig
@@ -64,6 +65,9 @@ class ShootStateConfig(ApiModel):
 class EtcdConfig(ApiModel):
     delta_snapshot_period: timedelta = Field(default=timedelta(minutes=5), ge=timedelta(seconds=1))
     """Changes that are younger are lost with the seed."""
+    takeover_tolerance: timedelta = Field(default=TAKEOVER_TOLERANCE, ge=timedelta(seconds=5))
+    """An etcd stops that cannot read for so long whether another seed has taken over, and one that takes over waits for
+    it. The same for all seeds."""
 
 
 class VpnConfig(ApiModel):

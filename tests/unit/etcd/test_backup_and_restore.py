@@ -7,12 +7,15 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -21,6 +24,7 @@ from aiohttp import web
 from activities.etcd import snapshots
 from activities.etcd.client import EtcdClient, EtcdError, client_tls
 from activities.etcd.store import LocalStore, LocalStoreAdmin
+from activities.kube.cache import Key
 from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signed
 from api.images import ETCD_VERSION
 from workers.etcd import wrapper
@@ -484,7 +488,93 @@ def test_a_member_that_fails_fails_its_container(tmp_path: Path) -> None:
     assert _supervised(tmp_path, "exit 7").wait(timeout=20) == 7
 
 
-def _supervised(directory: Path, script: str) -> "subprocess.Popen[bytes]":
+class Supervised:
+    """A member in whose place something counts its starts, with a bucket that it looks into."""
+
+    def __init__(self, directory: Path, store: dict[str, Any]) -> None:
+        self._pids = directory / "pids"
+        self._endpoint = Path(store["credentialsDirectory"], "endpoint")
+        self._bucket_is_at = self._endpoint.read_text()
+        script = f"echo $$ >> {self._pids}\nwhile :; do sleep 0.1; done"
+        self.process = _supervised(directory, script, store=store, takeoverTolerance=1.0)
+
+    @property
+    def pids(self) -> list[int]:
+        return [int(pid) for pid in self._pids.read_text().split()] if self._pids.exists() else []
+
+    def reach_bucket(self, reached: bool) -> None:
+        self._endpoint.write_text(self._bucket_is_at if reached else "http://127.0.0.1:1")
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110 -- processes are no events
+                await asyncio.sleep(0.02)
+
+    def serves(self, starts: int) -> bool:
+        """Whether the latest of so many starts is alive."""
+        return len(self.pids) == starts and Path(f"/proc/{self.pids[-1]}").exists()
+
+    def is_stopped(self) -> bool:
+        return not any(Path(f"/proc/{pid}").exists() for pid in self.pids)
+
+
+@pytest.fixture
+async def supervised(landscape, tmp_path):
+    (tmp_path / "pod").mkdir()
+    made = Supervised(tmp_path / "pod", landscape.member.config["store"])
+    yield made
+    made.process.send_signal(signal.SIGCONT)
+    made.process.terminate()
+    await asyncio.to_thread(made.process.wait, 10)
+
+
+async def test_an_etcd_that_hears_nothing_from_its_bucket_stops_until_it_does(supervised):
+    """Another seed may have taken over: no change is accepted that would be lost."""
+    await supervised.until(lambda: supervised.serves(1))
+    supervised.reach_bucket(False)
+    await supervised.until(supervised.is_stopped)
+    supervised.reach_bucket(True)
+    await supervised.until(lambda: supervised.serves(2))
+    await asyncio.sleep(1.5)
+    assert supervised.serves(2), "it goes on as long as it hears"
+
+
+async def test_an_etcd_that_finds_that_another_seed_has_taken_over_stops_for_good(supervised, landscape):
+    await supervised.until(lambda: supervised.serves(1))
+    landscape.snapshots.mkdir(parents=True, exist_ok=True)
+    (landscape.snapshots / snapshots.fence_name(7)).touch()
+    await supervised.until(supervised.is_stopped)
+    await asyncio.sleep(1.5)
+    assert supervised.is_stopped()
+    assert supervised.process.poll() is None
+
+
+async def test_an_etcd_whose_history_was_handed_over_may_be_asked_again(landscape):
+    """A migration that repeats its last snapshot finds it."""
+    witness = wrapper.Witness(landscape.member.config["store"], 1.0)
+    landscape.snapshots.mkdir(parents=True, exist_ok=True)
+    (landscape.snapshots / snapshots.fence_name(7)).touch()
+    assert not await asyncio.to_thread(witness.look)
+    assert witness.doubt == "another seed has taken over at revision 7"
+    final = snapshots.Snapshot(snapshots.FULL, 0, 7, 1, final=True)
+    (landscape.snapshots / final.name).touch()
+    assert await asyncio.to_thread(witness.look)
+    assert not witness.doubtful
+
+
+async def test_an_etcd_that_stood_still_does_not_go_on_as_if_nothing_were(supervised, landscape):
+    await supervised.until(lambda: supervised.serves(1))
+    supervised.process.send_signal(signal.SIGSTOP)
+    landscape.snapshots.mkdir(parents=True, exist_ok=True)
+    (landscape.snapshots / snapshots.fence_name(7)).touch()
+    await asyncio.sleep(1.5)
+    supervised.process.send_signal(signal.SIGCONT)
+    await supervised.until(supervised.is_stopped)
+    await asyncio.sleep(0.5)
+    assert supervised.is_stopped()
+
+
+def _supervised(directory: Path, script: str, **more: Any) -> "subprocess.Popen[bytes]":
     """The wrapper, with data to start from, around something that is not etcd."""
     etcd = directory / "etcd"
     etcd.write_text(f"#!/bin/sh\n{script}\n")
@@ -499,6 +589,7 @@ def _supervised(directory: Path, script: str) -> "subprocess.Popen[bytes]":
         "members": {NAME: "http://etcd-main-0:2380"},
         "advertiseClientUrls": "",
         "store": None,
+        **more,
     }
     (directory / "wrapper.json").write_text(json.dumps(config))
     environment = {**os.environ, "POD_NAME": NAME, "ETCD_BINARY": str(etcd)}
@@ -545,7 +636,7 @@ async def test_an_etcd_that_moves_to_another_bucket_is_the_same_to_the_last_revi
             copied.append(status)
 
     task = {"metadata": {"namespace": "shoot"}, "spec": stores}
-    assert await Controller()._copy(task, landscape.store, target) == ""
+    assert await Controller()._copy(Key("shoot", "demo"), task, landscape.store, target) == ""
     await target.close()
     assert copied[-1]["conditions"][0]["type"] == "Succeeded"
 

@@ -114,6 +114,12 @@ def test_the_sidecars_configuration_is_one_it_accepts():
     assert config.delta_snapshot_period.total_seconds() == 10
 
 
+def test_only_an_etcd_with_a_bucket_asks_there_whether_it_is_the_one():
+    for made, expected in ((etcd(), 15.0), (etcd(role="events", backup=None), None)):
+        data = by_kind(manifests.objects(made, TLS, timedelta(seconds=15)), "ConfigMap")["data"]
+        assert json.loads(data["wrapper.json"])["takeoverTolerance"] == expected
+
+
 def test_another_configuration_rolls_the_pods_and_the_same_does_not():
     def template(**changes):
         return by_kind(manifests.objects(etcd(**changes), TLS), "StatefulSet")["spec"]["template"]

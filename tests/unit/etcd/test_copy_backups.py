@@ -1,5 +1,6 @@
 """Copying backups between two buckets of a real object store: all of them, once, whatever was there before."""
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -48,13 +49,15 @@ class World:
         metadata = {"name": "demo", "creationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
         self.api.put(TASKS, {"metadata": metadata, "spec": {**stores, "waitForFinalSnapshot": wait}}, NAMESPACE)
 
-    async def run(self) -> Any:
-        """One look of the controller; returns the status that it leaves."""
+    async def run(self, tolerance: timedelta = timedelta(), looks: int = 1) -> Any:
+        """So many looks of the controller; returns the status that it leaves."""
         async with self.api.client() as client:
             caches = Caches(client)
-            controller = CopyBackupsController(client, caches)
+            controller = CopyBackupsController(client, caches, tolerance)
             await controller._tasks.synced()
-            await controller._reconcile(Key(NAMESPACE, "demo"))
+            for _ in range(looks):
+                await controller._reconcile(Key(NAMESPACE, "demo"))
+                await asyncio.sleep(0.1)
             await caches.close()
         return (self.api.find(TASKS, "demo", NAMESPACE) or {}).get("status") or {}
 
@@ -63,7 +66,8 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr("workers.etcd.copy_backups._STOP_TIME", timedelta())
     server = TestServer(application(tmp_path / "buckets", "admin"))
     await server.start_server()
     endpoint = str(server.make_url("")).rstrip("/")
@@ -115,6 +119,26 @@ async def test_what_an_old_seed_writes_after_it_was_given_up_is_not_copied(world
     world.order(enabled=True, timeout="300s")
     await world.run()
     assert await world.names() == [FULL]
+
+
+async def test_who_was_given_up_may_serve_until_it_has_heard_nothing_for_too_long(world: World) -> None:
+    """It looks for the mark now and then: what it accepted after the last look without one would be lost."""
+    await world.source.put(DIRECTORY + FULL, _content("full"))
+    world.order(enabled=False)
+    status = await world.run(timedelta(seconds=60))
+    assert "the old seed may serve still; it stops by" in status["lastError"]
+    assert "conditions" not in status
+    assert await world.names() == [FULL]
+    status = await world.run(timedelta(seconds=0.15), looks=3)
+    assert status["conditions"][0]["type"] == "Succeeded"
+
+
+async def test_who_has_taken_its_last_snapshot_serves_nobody(world: World) -> None:
+    for name in (FULL, DELTA, FINAL):
+        await world.source.put(DIRECTORY + name, _content(name))
+    world.order(enabled=True, timeout="300s")
+    status = await world.run(timedelta(seconds=60))
+    assert status["conditions"][0]["type"] == "Succeeded"
 
 
 async def test_an_empty_bucket_is_no_success(world: World) -> None:
