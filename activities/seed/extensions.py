@@ -25,13 +25,14 @@ from activities.seed.gateway import gateway_address
 from activities.seed.namespace import write_shoot_status
 from activities.seed.shoot_state import ShootStateView, read_shoot_state
 from api import resources
-from api.constants import GARDEN_NAMESPACE, SHOOT_TASKS, WORKER_POOL
+from api.constants import BACKUP_ENTRY_TAKEN_OVER, GARDEN_NAMESPACE, SHOOT_TASKS, WORKER_POOL
 from api.errors import ErrorCode
 from api.names import backup_entry_name, internal_api_domain, node_agent_secret_name, source_backup_entry_name
 from api.operations import OperationType, ShootTask, TaskResult, Wait
 from api.registrations import Phase
 
 CLOUD_SECRET = "cloudprovider"
+_KEPT = "kept for the old seed, which is lost: it must find there that it is not the one any more"
 _RUNTIME_BINARIES = "/var/bin/containerruntimes"
 
 Operation = Callable[[Kind, ShootTask], Awaitable[TaskResult]]
@@ -168,8 +169,20 @@ class ExtensionActivities:
         return TaskResult(note=f"{name} belongs to {task.destination}")
 
     @activity.defn
+    async def delete_source_backup_entry(self, task: ShootTask) -> TaskResult:
+        """Delete what the old bucket has of the Shoot; where its seed was lost, not before that is back and clean.
+
+        Until then it must find there that it is not the one any more.
+        """
+        if task.operation is OperationType.RESTORE and await is_taken_over(self._clusters, task):
+            return TaskResult(note=_KEPT)
+        return await self._extensions.delete(kinds.SOURCE_BACKUP_ENTRY, task)
+
+    @activity.defn
     async def wait_source_backup_entry_deleted(self, task: ShootTask) -> TaskResult:
         """Wait until the old bucket has nothing of the Shoot any more, then forget the way to it."""
+        if task.operation is OperationType.RESTORE and await is_taken_over(self._clusters, task):
+            return TaskResult(note=_KEPT)
         await self._extensions.wait_deleted(kinds.SOURCE_BACKUP_ENTRY, task)
         name = source_backup_entry_name(task)
         await self._clusters.seed.delete(resources.SECRET, name, GARDEN_NAMESPACE)
@@ -539,6 +552,14 @@ class Extensions:
                 for name in names
             )
         )
+
+
+async def is_taken_over(clusters: Clusters, task: ShootTask) -> bool:
+    """Whether the backups that we go on from are of a seed that was lost, and did not hand them over."""
+    entry = await clusters.garden.find(
+        resources.CORE_BACKUP_ENTRY, source_backup_entry_name(task), task.shoot.namespace
+    )
+    return entry is not None and BACKUP_ENTRY_TAKEN_OVER in (entry["metadata"].get("annotations") or {})
 
 
 def _activity(name: str, operation: Operation, kind: Kind) -> Callable[[ShootTask], Awaitable[TaskResult]]:

@@ -27,7 +27,7 @@ from activities.kube.errors import NotFound
 from activities.seed import extension_kinds as kinds
 from activities.seed import rollout
 from activities.seed.extension_objects import MANAGER, ExtensionObject
-from activities.seed.extensions import Extensions
+from activities.seed.extensions import Extensions, is_taken_over
 from api import constants, resources
 from api.errors import ErrorCode
 from api.names import backup_entry_name, source_backup_entry_name
@@ -36,7 +36,7 @@ from api.operations import ShootTask, TaskResult
 _COPY_SECONDS = 5 * 60.0
 _FINAL_SNAPSHOT_SECONDS = 5 * 60
 """How long a copy waits for the source's final snapshot. Source: spec/extensions.md 5."""
-_TAKEN_OVER_SECONDS = 15
+_TAKEN_OVER_SECONDS = 5
 """The same for a source that is said to be lost: if it lives after all, it has so long to take one."""
 _SNAPSHOT = aiohttp.ClientTimeout(total=5 * 60, sock_connect=5)
 _FOLLOWING_SECONDS = 4 * 60
@@ -202,7 +202,7 @@ class MigrationActivities:
             if asked == task.trigger or _condition(live, "Succeeded"):
                 return TaskResult()
             await self.delete_copy_task(task)
-        patience = _TAKEN_OVER_SECONDS if await self._is_taken_over(task) else _FINAL_SNAPSHOT_SECONDS
+        patience = _TAKEN_OVER_SECONDS if await is_taken_over(self._clusters, task) else _FINAL_SNAPSHOT_SECONDS
         source, target = await asyncio.gather(
             seed.get(resources.BACKUP_ENTRY, source_backup_entry_name(task)),
             seed.get(resources.BACKUP_ENTRY, backup_entry_name(task)),
@@ -224,12 +224,6 @@ class MigrationActivities:
             }
         )
         return TaskResult()
-
-    async def _is_taken_over(self, task: ShootTask) -> bool:
-        entry = await self._clusters.garden.get(
-            resources.CORE_BACKUP_ENTRY, source_backup_entry_name(task), task.shoot.namespace
-        )
-        return constants.BACKUP_ENTRY_TAKEN_OVER in (entry["metadata"].get("annotations") or {})
 
     @activity.defn
     async def wait_etcd_following(self, task: ShootTask) -> TaskResult:

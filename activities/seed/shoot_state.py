@@ -111,6 +111,9 @@ class ShootStateActivities:
         shoot = await self._clusters.garden.find(resources.SHOOT, task.shoot.name, task.shoot.namespace)
         if shoot is None or shoot["metadata"]["uid"] != task.shoot.uid:
             raise ApplicationError(f"Shoot {task.shoot} does not exist any more", type="ShootGone", non_retryable=True)
+        home = (shoot.get("status") or {}).get("seedName")
+        if task.operation is OperationType.RECONCILE and home not in (None, task.seed):
+            return TaskResult(note=f"{home} is its seed now")  # which we could not know while we were cut off
         spec = await self._collect(task)
         counts = ", ".join(f"{len(spec[part])} {part}" for part in ("gardener", "extensions", "resources"))
         annotations = {constants.TIMESTAMP: micro_timestamp()}

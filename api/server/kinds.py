@@ -134,7 +134,26 @@ async def _check_seed_choice(review: Review, shoot: Shoot, old: Shoot | None, ga
         )
     if old is not None and before is not None and not is_moving(old):
         source, destination = await _seed(before, garden), await _seed(shoot.spec.seed_name, garden)
+        await _check_nothing_left_behind(review, old, garden)
         refuse_forbidden(review, check_move(shoot, old, source, destination))
+
+
+async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden) -> None:
+    """A seed that was lost, and has not cleaned up, must find where it looks that the cluster is elsewhere."""
+    entry = await garden.find(resources.CORE_BACKUP_ENTRY, f"source-{_backup_entry_name(old)}", review.namespace)
+    if entry is None:
+        return
+    raise Refusal.forbidden(
+        review,
+        f"spec.seedName: the lost seed that it was taken from (bucket {entry['spec']['bucketName']}) has not cleaned "
+        "up what it has of it: wait until it is back and has; if it never comes back, delete BackupEntry "
+        f"{entry['metadata']['name']}",
+    )
+
+
+def _backup_entry_name(shoot: Shoot) -> str:
+    status = shoot.status
+    return f"{status.technical_id}--{status.uid}" if status else ""
 
 
 async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
@@ -154,8 +173,7 @@ async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garde
 
 async def _check_move_undisturbed(review: Review, shoot: Shoot, old: Shoot, garden: Garden) -> None:
     """While its control plane moves a Shoot stays as it is; turning round is possible up to a point."""
-    status = old.status
-    name = f"{status.technical_id}--{status.uid}" if status else ""
+    name = _backup_entry_name(old)
     # The destination's way to the source's bucket is what its preparation begins with.
     entry = await garden.find(resources.CORE_BACKUP_ENTRY, f"source-{name}", review.namespace) or await garden.find(
         resources.CORE_BACKUP_ENTRY, name, review.namespace

@@ -12,9 +12,10 @@ from api.flows import FlowInput, ShootFacts, Survey
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.workflows.decision_tables import TABLES
 from workflows.flow import Flow
-from workflows.shoot import delete, force_delete, migrate, reconcile
+from workflows.shoot import delete, force_delete, forget, migrate, reconcile
 from workflows.shoot.delete import delete_flow
 from workflows.shoot.force_delete import force_delete_flow
+from workflows.shoot.forget import forget_flow
 from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
@@ -134,6 +135,12 @@ def pages() -> dict[str, str]:
                 "no API server": _migrate(THERE.model_copy(update={"api_server": False})),
                 "the backups are handed over": _migrate(THERE.model_copy(update={"backups": False})),
             },
+        ),
+        "forget.md": _page(
+            "Forget a Shoot that another seed has taken over",
+            forget.__doc__ or "",
+            forget_flow(_input(ShootFacts(), OperationType.MIGRATE)),
+            {},
         ),
         "restore.md": _page(
             "Restore a Shoot's control plane from another seed",

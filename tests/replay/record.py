@@ -20,8 +20,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from api.flows import LastOperation, ShootFacts, Survey
-from api.operations import GARDEN_QUEUE, OperationType, SeedTask, TaskResult, seed_queue
+from api.flows import FlowInput, LastOperation, ShootFacts, Survey
+from api.operations import GARDEN_QUEUE, OperationType, SeedTask, ShootTask, TaskResult, seed_queue
 from api.rotation import CompleteRotation, Kind, Phase, User
 from api.schedules import ScheduledShoot
 from tests.workflow.conftest import TEMPORAL
@@ -29,6 +29,7 @@ from tests.workflow.world import DESTINATION, SHOOT, VERSION, World
 from tests.workflow.world import SEED as SOURCE
 from workflows import visibility
 from workflows.seed import ReconcileSeed, seed_workflow_id
+from workflows.shoot.forget import ForgetShoot, forget_id
 from workflows.shoot.hibernation import SwitchHibernation
 from workflows.shoot.maintenance import MaintainShoot
 from workflows.shoot.rotate import RotateCertificateAuthorities
@@ -127,9 +128,29 @@ async def moved(world: World) -> None:
     await world.until(lambda: len(world.finished) == 3, seconds=90)
 
 
+async def forgotten(world: World) -> None:
+    """A seed that was lost cleans up."""
+    task = ShootTask(shoot=world.shoot, technical_id="shoot--local--demo", seed=SOURCE, generation=2,
+                     operation=OperationType.MIGRATE, destination=DESTINATION, trigger="t")  # fmt: skip
+    world.fail_times("wait_worker_migrated", 1)
+    request = FlowInput(task=task, facts=world.facts)
+    id_ = forget_id(world.shoot, SOURCE)
+    await world.client.execute_workflow(ForgetShoot.run, request, id=id_, task_queue=GARDEN_QUEUE)
+
+
 SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
     each.__name__: each
-    for each in (created, failed_and_resumed, deleted, deleted_whole, force_deleted, rotated, scheduled, moved)
+    for each in (
+        created,
+        failed_and_resumed,
+        deleted,
+        deleted_whole,
+        force_deleted,
+        rotated,
+        scheduled,
+        moved,
+        forgotten,
+    )
 }
 
 

@@ -3,9 +3,10 @@
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
-from api.flows import Survey
-from api.operations import OperationType, lifecycle_id
+from api.flows import FlowInput, Survey
+from api.operations import GARDEN_QUEUE, OperationType, ShootTask, lifecycle_id
 from tests.workflow.world import DESTINATION, SEED, World, operation
+from workflows.shoot.forget import ForgetShoot, forget_id
 from workflows.shoot.lifecycle import OperationRequest, ShootLifecycle
 
 RETRY = OperationRequest(operation="retry", by="tester", reason="mended")
@@ -316,6 +317,27 @@ async def test_a_move_out_of_a_lost_seed_does_not_wait_for_it(world: World) -> N
     assert world.finished[0].task.seed == DESTINATION
     assert world.ran("abandon_source") == 1
     assert world.ran("snapshot_etcd") == 0
+
+
+async def test_a_seed_that_is_back_forgets_beside_all_operations(world: World) -> None:
+    """Its last step is the other seed's: nothing is left that would have to find the mark in the bucket."""
+    task = ShootTask(shoot=world.shoot, technical_id="shoot--local--demo", seed=SEED, generation=3,
+                     operation=OperationType.MIGRATE, destination=DESTINATION, trigger="t")  # fmt: skip
+    world.fail_times("wait_worker_migrated", 1)
+    await world.client.execute_workflow(
+        ForgetShoot.run,
+        FlowInput(task=task, facts=world.facts),
+        id=forget_id(world.shoot, SEED),
+        task_queue=GARDEN_QUEUE,
+    )
+    order = [
+        world.log.index(name)
+        for name in ("delete_machine_controller_manager", "shallow_delete_machine_objects", "delete_worker",
+                     "delete_etcds", "delete_namespace",
+                     "delete_source_backup_entry")
+    ]  # fmt: skip
+    assert order == sorted(order)
+    assert world.finished == [], "it is no operation of the Shoot"
 
 
 async def test_a_sleeping_control_plane_is_woken_to_leave_and_sleeps_on_where_it_goes(world: World) -> None:

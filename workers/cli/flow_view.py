@@ -23,6 +23,7 @@ from api.repair import Repair
 from workflows.flow import Flow
 from workflows.shoot.delete import DeleteShoot, delete_flow
 from workflows.shoot.force_delete import ForceDeleteShoot, force_delete_flow
+from workflows.shoot.forget import ForgetShoot, forget_flow
 from workflows.shoot.migrate import MigrateShoot, migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
@@ -244,9 +245,7 @@ class FlowHistory:
             return None
         if self._kind in _SURVEYED:
             return _SURVEYED[self._kind](self._input, self._survey) if self._survey else None
-        return (
-            force_delete_flow(self._input) if self._kind == ForceDeleteShoot.__name__ else reconcile_flow(self._input)
-        )
+        return _OTHERS.get(self._kind, reconcile_flow)(self._input)
 
     async def view(self, pending: Sequence[Any] = ()) -> FlowView:
         """All that is known now; ``pending`` are the server's pending activities."""
@@ -393,6 +392,10 @@ _SURVEYED: dict[str, Callable[[FlowInput, Survey], Flow]] = {
     MigrateShoot.__name__: migrate_flow,
 }
 """Flows whose tasks depend on what is there."""
+_OTHERS: dict[str, Callable[[FlowInput], Flow]] = {
+    ForceDeleteShoot.__name__: force_delete_flow,
+    ForgetShoot.__name__: forget_flow,
+}
 _REPAIRS = frozenset({"repair", "pause", "resume"})
 """Updates and signals of an operation's workflow."""
 _ENDS = {

@@ -16,6 +16,7 @@ from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.gardenlet.care import CareController, Watchdog
 from workers.gardenlet.config import GardenletConfig
+from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.seed import SeedController
 from workers.gardenlet.shoot_states import ShootStateController
 from workers.heartbeats import THROTTLE, Heartbeats
@@ -71,6 +72,7 @@ async def run(config_path: str) -> None:
                 CopyBackupsController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 CareController(clusters, config.shoot_care).run(),
                 Watchdog(clusters, config.watchdog).run(),
+                RemainsController(clusters, temporal).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
             ),
         )

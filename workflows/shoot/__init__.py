@@ -2,6 +2,7 @@
 
 from workflows.shoot.delete import DeleteShoot
 from workflows.shoot.force_delete import ForceDeleteShoot
+from workflows.shoot.forget import ForgetShoot
 from workflows.shoot.hibernation import SwitchHibernation
 from workflows.shoot.lifecycle import ShootLifecycle
 from workflows.shoot.maintenance import MaintainShoot
@@ -15,6 +16,7 @@ WORKFLOWS: list[type] = [
     MigrateShoot,
     DeleteShoot,
     ForceDeleteShoot,
+    ForgetShoot,
     SwitchHibernation,
     MaintainShoot,
     *ROTATIONS.values(),

@@ -123,6 +123,9 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("delete_backup_entry", after=["wait_etcds_deleted"])
     add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry",
         **wait(minutes=10))  # fmt: skip
+    add("delete_source_backup_entry", after=["wait_etcds_deleted"])
+    add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"],
+        completes="delete_source_backup_entry", **wait(minutes=10))  # fmt: skip
     add("delete_namespace", after=["delete_internal_dns", "delete_references", "wait_etcds_deleted"])
     add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
     add("delete_shootstate", after=["delete_namespace"])

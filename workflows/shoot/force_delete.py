@@ -46,7 +46,11 @@ def force_delete_flow(request: FlowInput) -> Flow:
     add("delete_backup_entry", after=["wait_etcds_deleted"])
     add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry",
         **wait(minutes=10))  # fmt: skip
-    add("force_delete_configmaps_and_secrets", after=["wait_etcds_deleted", "wait_backup_entry_deleted"])
+    add("delete_source_backup_entry", after=["wait_etcds_deleted"])
+    add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"],
+        completes="delete_source_backup_entry", **wait(minutes=10))  # fmt: skip
+    add("force_delete_configmaps_and_secrets",
+        after=["wait_etcds_deleted", "wait_backup_entry_deleted", "wait_source_backup_entry_deleted"])  # fmt: skip
     add("delete_namespace", after=["force_delete_configmaps_and_secrets"])
     add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
     add("delete_shootstate", after=["delete_namespace"])

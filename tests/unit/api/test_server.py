@@ -118,6 +118,24 @@ async def test_choosing_a_seed_needs_a_right_of_its_own(client, garden):
     assert "user alice may not update shoots/binding" in response["status"]["message"]
 
 
+async def test_a_control_plane_stays_until_the_seed_that_lost_it_is_clean(client, garden):
+    """The seed that comes back is to find where it looks that the cluster is elsewhere."""
+    old = complete("spec.seedName", "seed-1", bound=True).to_wire()
+    last = {"type": "Restore", "state": "Succeeded"}
+    old["status"] = {"seedName": "seed-1", "technicalID": "shoot--a--b", "uid": "0f3c", "lastOperation": last}
+    left = {"name": "source-shoot--a--b--0f3c", "namespace": old["metadata"]["namespace"]}
+    garden.objects.append(
+        {
+            "apiVersion": "core.gardener.cloud/v1beta1",
+            "kind": "BackupEntry",
+            "metadata": left,
+            "spec": {"bucketName": "uid-of-seed-3"},
+        }
+    )
+    response = await ask(client, "/validate", "UPDATE", changed(old, "spec.seedName", "seed-2"), old)
+    assert "wait until it is back" in response["status"]["message"]
+
+
 async def test_faults_of_the_object_are_invalid_and_of_its_surroundings_forbidden(client, garden):
     bad = complete("spec.provider.workers.0.minimum", 7).to_wire()
     assert (await ask(client, "/validate", "CREATE", bad))["status"]["code"] == 422

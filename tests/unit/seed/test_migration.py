@@ -1,5 +1,6 @@
 """What a move does with a seed's objects, against API servers in memory."""
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from activities.kube.cache import Caches
 from activities.kube.clusters import ClusterView
 from activities.secrets.sealing import Sealing
 from activities.seed import migration
+from activities.seed.extensions import ExtensionActivities
 from activities.seed.migration import MigrationActivities
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
@@ -57,7 +59,12 @@ async def seed() -> AsyncIterator[ApiServer]:
 
 
 @pytest.fixture
-async def activities(garden: ApiServer, seed: ApiServer) -> AsyncIterator[MigrationActivities]:
+async def activities(clusters: Any) -> MigrationActivities:
+    return MigrationActivities(clusters)
+
+
+@pytest.fixture
+async def clusters(garden: ApiServer, seed: ApiServer) -> AsyncIterator[Any]:
     async def cluster(_: str) -> ClusterView:
         return ClusterView({"metadata": {"name": NAMESPACE}, "spec": {"seed": {"metadata": {"uid": "uid-of-seed-2"}}}})
 
@@ -66,7 +73,7 @@ async def activities(garden: ApiServer, seed: ApiServer) -> AsyncIterator[Migrat
         clusters: Any = SimpleNamespace(
             garden=garden_client, seed=client, seed_caches=caches, cluster=cluster, sealing=Sealing()
         )
-        yield MigrationActivities(clusters)
+        yield clusters
         await caches.close()
 
 
@@ -108,6 +115,29 @@ async def test_the_way_to_the_old_bucket_is_found_again_when_the_entry_has_a_new
     assert ordered is not None
     assert ordered["spec"]["bucketName"] == "uid-of-seed-1"
     assert (seed.find(SECRETS, f"source-{ENTRY}", "garden") or {})["data"] == {"token": "dA=="}
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "handed over"])
+async def test_a_lost_seed_finds_the_mark_in_its_bucket_until_it_is_clean(
+    clusters: Any, activities: MigrationActivities, garden: ApiServer, seed: ApiServer, lost: bool
+) -> None:
+    """One that comes back and finds an empty bucket takes itself for the one, and fills it."""
+    there = {"spec": {"seedName": "seed-1" if lost else "seed-2"}}
+    garden.change(f"{CORE}/backupentries", ENTRY, "garden-local", there)
+    await activities.deploy_source_backup_entry(TASK)
+    extensions = ExtensionActivities(clusters)
+
+    def entries() -> list[bool]:
+        ordered = seed.find(f"{EXTENSIONS}/backupentries", f"source-{ENTRY}")
+        known = garden.find(f"{CORE}/backupentries", f"source-{ENTRY}", "garden-local")
+        return [ordered is not None, known is not None]
+
+    for operation in (OperationType.RESTORE, OperationType.RECONCILE):
+        task = TASK.model_copy(update={"operation": operation})
+        await extensions.delete_source_backup_entry(task)
+        await asyncio.wait_for(extensions.wait_source_backup_entry_deleted(task), 10)
+        kept = lost and operation is OperationType.RESTORE
+        assert entries() == [kept, kept]
 
 
 async def test_backups_in_our_own_bucket_need_no_copy(

@@ -12,6 +12,7 @@ from api.rotation import ActiveRotation, Kind, Phase
 from workflows.flow import Flow, GraphError, title_of
 from workflows.options import garden_call
 from workflows.shoot.delete import delete_flow
+from workflows.shoot.forget import EXTENSIONS, forget_flow
 from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
@@ -220,6 +221,29 @@ def test_migrate_keeps_the_order_of_flows_md(
         *((name, "delete_cluster") for name in flow.names if name != "delete_cluster"),
     ]
     assert list(violations(flow, *rules)) == []
+
+
+def test_a_seed_that_is_back_forgets_in_the_order_of_flows_md() -> None:
+    task = TASK.model_copy(update={"operation": OperationType.MIGRATE, "destination": "seed-2"})
+    flow = forget_flow(FlowInput(task=task, facts=ShootFacts()))
+    ours = ("delete_etcds", "force_delete_configmaps_and_secrets", "delete_namespace")
+    rules = [
+        # nobody looks after machines, or serves, when what they work on goes
+        ("wait_machine_controller_manager_deleted", "shallow_delete_machine_objects"),
+        ("wait_apiserver_deleted", "delete_resource_manager"),
+        ("delete_resource_manager", "force_delete_managed_resources"),
+        *(("force_delete_managed_resources", f"migrate_{kind}") for kind in EXTENSIONS),
+        # what extensions have not let go of, its deletion would destroy
+        *((f"wait_{kind}_migrated", f"delete_{kind}") for kind in (*EXTENSIONS, "internal_dns", "external_dns")),
+        *((f"wait_{kind}_deleted", "delete_cluster") for kind in EXTENSIONS),
+        *((name, later) for later in ours for name in ("force_delete_managed_resources", "migrate_backup_entry")),
+        # the mark in the bucket is there for as long as an etcd is
+        ("wait_etcds_deleted", "delete_namespace"),
+        ("wait_namespace_deleted", "delete_source_backup_entry"),
+    ]
+    assert list(violations(flow, *rules)) == []
+    there = {activity for activity, queue in flow.activities.items() if queue == "seed-seed-2"}
+    assert there == {"delete_source_backup_entry", "wait_source_backup_entry_deleted"}
 
 
 @given(facts=FACTS)

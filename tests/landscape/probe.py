@@ -1,0 +1,135 @@
+"""Somebody who reads and writes all the time, and what of a cluster must be the same after its control plane moved."""
+
+import base64
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from tests.landscape.shoots import Shoot
+
+_PERIOD = 0.1
+_REQUEST_SECONDS = 2.0
+_NAMESPACE = "default"
+
+
+@dataclass
+class Probe:
+    """Writes an object and reads it back, ten times a second, through the cluster's name in the DNS."""
+
+    shoot: Shoot
+    name: str = "probe"
+    address: str = ""
+    """Of one seed, whatever the DNS says."""
+    acknowledged: dict[str, float] = field(default_factory=dict)
+    """Names of what was written, and when that was answered (monotonic seconds)."""
+    answered: list[float] = field(default_factory=list)
+    failed: int = 0
+
+    def __post_init__(self) -> None:
+        config = yaml.safe_load(self.shoot.kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self._host = cluster.get("tls-server-name") or urlsplit(cluster["server"]).hostname
+        self._tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+        pair = self.shoot.directory / f"{self.shoot.name}-{self.name}.pem"
+        pair.touch(mode=0o600)
+        pair.write_bytes(base64.b64decode(user["client-certificate-data"]) + base64.b64decode(user["client-key-data"]))
+        self._tls.load_cert_chain(pair)
+        self._connection: http.client.HTTPSConnection | None = None
+        self._begun = int(time.time())
+        self._stop = threading.Event()
+
+    @contextmanager
+    def running(self) -> Iterator["Probe"]:
+        thread = threading.Thread(target=self._run, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            thread.join(10)
+
+    @property
+    def longest_silence(self) -> float:
+        """Seconds between two answers."""
+        return max(later - earlier for earlier, later in zip(self.answered, self.answered[1:], strict=False))
+
+    @property
+    def lost(self) -> dict[str, float]:
+        """What was acknowledged and is not there."""
+        found = json.loads(self.shoot.kubectl("get", "configmaps", "-l", f"probe={self.name}", "-o", "json"))["items"]
+        names = {each["metadata"]["name"] for each in found}
+        return {name: at for name, at in self.acknowledged.items() if name not in names}
+
+    def _run(self) -> None:
+        for number in count():
+            begun = time.monotonic()
+            name = f"{self.name}-{self._begun}-{number}"
+            try:
+                self._ask("POST", f"/api/v1/namespaces/{_NAMESPACE}/configmaps", self._config_map(name), 201)
+                self.acknowledged[name] = time.monotonic()
+                self._ask("GET", f"/api/v1/namespaces/{_NAMESPACE}/configmaps/{name}", None, 200)
+                self.answered.append(time.monotonic())
+            except (OSError, http.client.HTTPException):
+                self.failed += 1
+                self._disconnect()
+            if self._stop.wait(max(0.0, _PERIOD - (time.monotonic() - begun))):
+                return
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None, expected: int) -> None:
+        connection = self._connect()
+        connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status != expected:
+            raise http.client.HTTPException(f"{method} {path}: {answer.status}")
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        if self._connection is None:
+            address = self.address or self.shoot.address_of(self._host)
+            raw = socket.create_connection((address, 443), _REQUEST_SECONDS)
+            connection = http.client.HTTPSConnection(self._host, timeout=_REQUEST_SECONDS)
+            connection.sock = self._tls.wrap_socket(raw, server_hostname=self._host)
+            self._connection = connection
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _config_map(self, name: str) -> dict[str, Any]:
+        labels = {"probe": self.name}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}}
+
+
+def await_pods(shoot: Shoot) -> None:
+    shoot.kubectl("wait", "pods", "-A", "--all", "--for=condition=Ready", "--timeout=120s", timeout=130)
+
+
+def running(shoot: Shoot) -> dict[str, Any]:
+    """Nodes, machines and pods by their uids, with how often containers were restarted."""
+    nodes = json.loads(shoot.kubectl("get", "nodes", "-o", "json"))["items"]
+    pods = json.loads(shoot.kubectl("get", "pods", "-A", "-o", "json"))["items"]
+    machines = shoot.landscape.kubectl("cloud", "-n", f"infra-{shoot.technical_id}", "get", "pods", "-o", "json")
+    return {
+        "nodes": {each["metadata"]["name"]: each["metadata"]["uid"] for each in nodes},
+        "machines": {each["metadata"]["name"]: each["metadata"]["uid"] for each in json.loads(machines)["items"]},
+        "pods": {
+            each["metadata"]["name"]: (
+                each["metadata"]["uid"],
+                sum(status["restartCount"] for status in each["status"].get("containerStatuses") or ()),
+            )
+            for each in pods
+        },
+    }

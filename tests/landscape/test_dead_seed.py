@@ -1,0 +1,167 @@
+"""A control plane leaves a seed that takes no part: one that is dead, one that is cut off, one that stands still.
+
+An operator says so. What the seed did not back up any more is lost; nodes and pods go on. The seed comes back later, as
+one that knows nothing of it: it serves nobody, and cleans up what it has of the cluster and nothing else.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from _pytest.fixtures import SubRequest
+
+from tests.landscape.conftest import Landscape
+from tests.landscape.probe import Probe, await_pods, running
+from tests.landscape.shoots import CREATION, Shoot, eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
+
+DELTA = 10
+"""Seconds: what is older is in the bucket (landscape.workers)."""
+_SLACK = 3.0
+"""For a delta to be uploaded by a busy machine."""
+_MOVE_SECONDS = 240.0
+_CLEAN_SECONDS = 180.0
+
+FAULTS = {
+    "killed": (["kill"], ["up"]),
+    "cut": (["cut"], ["heal"]),
+    "paused": (["pause"], ["resume"]),
+}
+"""How a seed is taken out, and brought back."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A Shoot whose seed went away, and came back when its control plane was elsewhere."""
+
+    shoot: Shoot
+    source: str
+    destination: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+    probe: Probe
+    zombie: Probe
+    """Asks the old seed, whatever the DNS says."""
+    gone: float
+    asked: float
+    back: float
+    """Monotonic seconds: the seed was out, the operator asked, the seed was back."""
+    lost: dict[str, float]
+    phases: list[dict[str, Any]]
+
+    @property
+    def served(self) -> float:
+        """When the first write was answered after the operator had asked."""
+        return min(at for at in self.probe.acknowledged.values() if at > self.asked)
+
+
+@pytest.fixture(scope="module")
+def victim(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
+    shoot = Shoot(landscape, "victim", tmp_path_factory.mktemp("kubeconfigs"))
+    shoot.apply(shoot.manifest())
+    try:
+        shoot.wait_for_state("Succeeded", CREATION)
+        await_pods(shoot)
+        yield shoot
+    finally:
+        shoot.remove()
+
+
+@pytest.fixture(scope="module", params=FAULTS)
+def moved(victim: Shoot, request: SubRequest) -> Iterator[Move]:
+    shoot, landscape = victim, victim.landscape
+    out, back = FAULTS[request.param]
+    forget(shoot)
+    source = shoot.seed
+    destination = {"seed-1": "seed-2", "seed-2": "seed-1"}[source]
+    before = running(shoot)
+    gateway = landscape.facts["clusters"][source]["server"].split("//")[1].split(":")[0]
+    with ExitStack() as stack:
+        probe = stack.enter_context(Probe(shoot, f"probe-{request.param}").running())
+        zombie = stack.enter_context(Probe(shoot, f"zombie-{request.param}", gateway).running())
+        eventually(lambda: min(len(probe.answered), len(zombie.answered)) > 20, "the probes are answered", 60)
+        time.sleep(2 * DELTA)  # there is something that is old enough to be backed up
+        landscape.gardener(*out, source)
+        gone = time.monotonic()
+        stack.callback(bring_back, landscape, back, source)
+        move = ["shoot", "move", shoot.reference, "--to", destination, "--source-lost", "--follow", "-o", "json"]
+        asked = time.monotonic()
+        text = shoot.gardener(*move, timeout=_MOVE_SECONDS)
+        answered = len(probe.answered)
+        eventually(lambda: len(probe.answered) > answered + 20, "the probe is answered after the move", 60)
+        forget(shoot)
+        await_pods(shoot)
+        after = running(shoot)
+        bring_back(landscape, back, source)
+        came_back = time.monotonic()
+        yield Move(
+            shoot, source, destination, before, after, probe, zombie, gone, asked, came_back,
+            probe.lost | zombie.lost, [json.loads(line) for line in text.splitlines()],
+        )  # fmt: skip
+
+
+def bring_back(landscape: Landscape, command: list[str], seed: str) -> None:
+    landscape.gardener(*command, *([] if command == ["up"] else [seed]), timeout=300)
+
+
+def forget(shoot: Shoot) -> None:
+    """What is asked for once, and is another one after a move."""
+    for name in ("seed", "kubeconfig"):
+        shoot.__dict__.pop(name, None)
+
+
+def test_the_destination_serves_soon(moved: Move) -> None:
+    print(f"served {moved.served - moved.asked:.1f} s after the operator asked")
+    print(json.dumps(moved.phases, indent=1))
+    assert moved.served - moved.asked < 120  # 60 where the machine has nothing else to do
+    status = moved.shoot.get()["status"]
+    assert status["seedName"] == moved.destination
+    assert (status["lastOperation"]["type"], status["lastOperation"]["state"]) == ("Restore", "Succeeded")
+
+
+def test_what_is_lost_was_too_young_to_be_backed_up(moved: Move) -> None:
+    ages = [moved.gone - at for at in moved.lost.values()]
+    print(f"{len(ages)} writes are lost, the oldest {max(ages, default=0):.1f} s before the seed was out")
+    assert all(age < DELTA + _SLACK for age in ages)
+
+
+def test_no_node_is_replaced_and_no_pod_restarted(moved: Move) -> None:
+    assert moved.after == moved.before
+
+
+def test_the_seed_that_is_back_accepts_no_write(moved: Move) -> None:
+    """It would be lost: the cluster is elsewhere."""
+    accepted = [at for at in moved.zombie.acknowledged.values() if at > moved.served]
+    assert not accepted
+
+
+def test_the_seed_that_is_back_cleans_up_and_nobody_notices(moved: Move) -> None:
+    shoot, landscape = moved.shoot, moved.shoot.landscape
+
+    def namespaces() -> list[str]:
+        return landscape.kubectl(moved.source, "get", "namespaces", "-o", "name").split()
+
+    eventually(lambda: f"namespace/{shoot.technical_id}" not in namespaces(), "the old seed is clean", _CLEAN_SECONDS)
+    print(f"clean {time.monotonic() - moved.back:.1f} s after the seed was back")
+    assert running(shoot) == moved.before
+    answered = len(moved.probe.answered)
+    eventually(lambda: len(moved.probe.answered) > answered + 20, "the probe is answered", 20)
+    silent = [later - earlier for earlier, later in zip(moved.probe.answered, moved.probe.answered[1:], strict=False)
+              if earlier > moved.back]  # fmt: skip
+    assert max(silent, default=0) < 10
+    assert [each.partition("/")[0] for each in shoot.backups()] == [
+        landscape.kubectl("garden", "get", "seed", moved.destination, "-o", "jsonpath={.metadata.uid}")
+    ]
+
+
+def test_it_works_where_it_is(moved: Move) -> None:
+    for condition in ("APIServerAvailable", "ControlPlaneHealthy", "EveryNodeReady", "SystemComponentsHealthy"):
+        moved.shoot.garden(
+            "wait", f"--for=condition={condition}", f"shoot/{moved.shoot.name}", "--timeout=60s", timeout=70
+        )
+    assert moved.shoot.kubectl("-n", "kube-system", "logs", "-l", "app=vpn-shoot", "--tail=1")

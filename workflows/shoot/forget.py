@@ -1,0 +1,92 @@
+"""Clean up in a seed what it has of a Shoot whose control plane was taken over while the seed was lost.
+
+The cluster goes on elsewhere, and nothing of it may be touched: what it runs in the cloud, its names and its backups
+belong to the other seed. So nobody is asked but the seed itself, extensions let go as in a migration, and machines are
+forgotten. Last of all goes what keeps the seed from taking itself for the one: the mark in its bucket, with the
+backups there, which the other seed has copied. Source: spec/flows.md 8.
+"""
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from api.flows import FlowInput, FlowOutcome
+    from api.operations import OperationType, ShootRef, lifecycle_id, seed_queue
+    from workflows import options
+    from workflows.flow import Flow
+    from workflows.shoot.base import OperationWorkflow, shoot_flow
+
+EXTENSIONS = ("worker", "network", "os_configs", "container_runtimes", "extensions", "control_plane_extension",
+              "infrastructure")  # fmt: skip
+
+
+def forget_id(shoot: ShootRef, seed: str) -> str:
+    """Workflow id of the cleaning in one seed."""
+    return f"{lifecycle_id(shoot)}/forget/{seed}"
+
+
+def forget_flow(request: FlowInput) -> Flow:
+    """The whole flow, to be read from top to bottom. What is not there needs nothing."""
+    flow = shoot_flow(request)
+    add, wait = flow.add, options.wait
+
+    # Nobody acts any more: first who looks after machines, and who serves.
+    add("delete_machine_controller_manager")
+    add("wait_machine_controller_manager_deleted", after=["delete_machine_controller_manager"], **wait(minutes=5))
+    add("delete_apiserver")
+    add("wait_apiserver_deleted", after=["delete_apiserver"], **wait(minutes=5))
+    add("delete_apiserver_sni", after=["wait_apiserver_deleted"])
+    add("delete_vpn_server", after=["wait_apiserver_deleted"])
+    add("delete_resource_manager", after=["wait_apiserver_deleted"])
+
+    # Let go of what is in the cloud, in the DNS and in the shoot.
+    # Extensions wait for what they have in the shoot, which nobody can take out any more: that comes first.
+    add("shallow_delete_machine_objects", after=["wait_machine_controller_manager_deleted"])
+    add("force_delete_managed_resources", after=["delete_resource_manager"], **wait(minutes=2))
+    let_go = ["shallow_delete_machine_objects", "force_delete_managed_resources"]
+    for kind in EXTENSIONS:
+        add(f"migrate_{kind}", after=["wait_machine_controller_manager_deleted", "force_delete_managed_resources"])
+        add(f"wait_{kind}_migrated", after=[f"migrate_{kind}"], completes=f"migrate_{kind}", **wait(minutes=10))
+        add(f"delete_{kind}", after=[f"wait_{kind}_migrated", "shallow_delete_machine_objects"])
+        add(f"wait_{kind}_deleted", after=[f"delete_{kind}"], completes=f"delete_{kind}", **wait(minutes=10))
+        let_go.append(f"wait_{kind}_deleted")
+    for record in ("internal_dns", "external_dns"):
+        add(f"migrate_{record}")
+        add(f"wait_{record}_migrated", after=[f"migrate_{record}"], completes=f"migrate_{record}", **wait(minutes=10))
+        add(f"delete_{record}", after=[f"wait_{record}_migrated"], **wait(minutes=2))
+        let_go.append(f"delete_{record}")
+    add("migrate_backup_entry", after=["wait_apiserver_deleted"], **wait(minutes=10))
+
+    # What is left are our own objects.
+    add("delete_cluster", after=[*let_go, "migrate_backup_entry", "delete_apiserver_sni", "delete_vpn_server"])
+    add("delete_etcds", after=["delete_cluster"])
+    add("wait_etcds_deleted", after=["delete_etcds"], **wait(minutes=5))
+    add("force_delete_configmaps_and_secrets", after=["wait_etcds_deleted"])
+    add("delete_namespace", after=["force_delete_configmaps_and_secrets"])
+    add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
+
+    # No etcd is left there that would have to know that it is not the one.
+    there = request.task.model_copy(
+        update={"seed": request.task.destination, "operation": OperationType.RECONCILE, "destination": ""}
+    )
+    ordering, waiting = options.seed_call(), wait(minutes=10)
+    ordering["task_queue"] = waiting["task_queue"] = seed_queue(there.seed)
+    add("delete_source_backup_entry", after=["wait_namespace_deleted"], argument=lambda: there, **ordering)
+    add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"], argument=lambda: there,
+        completes="delete_source_backup_entry", **waiting)  # fmt: skip
+    return flow
+
+
+@workflow.defn
+class ForgetShoot(OperationWorkflow):
+    """Started by the gardenlet of the seed. Workflow id: ``<lifecycle id>/forget/<seed>``.
+
+    An operation of the seed, and none of the Shoot: its status does not tell of it.
+    """
+
+    @workflow.init
+    def __init__(self, request: FlowInput) -> None:
+        self.graph: Flow = forget_flow(request)
+
+    @workflow.run
+    async def run(self, request: FlowInput) -> FlowOutcome:
+        return await self.graph.run()
