@@ -24,6 +24,19 @@ rm -f /run/vpn/connected
 iptables -w -t nat -C POSTROUTING -o eth0 -s "$TUNNEL" -j MASQUERADE 2>/dev/null ||
   iptables -w -t nat -A POSTROUTING -o eth0 -s "$TUNNEL" -j MASQUERADE
 
+# The gateway's name may lead elsewhere while the old gateway still answers: in a seed that is cut off from all but us.
+addresses() { getent ahostsv4 "$GATEWAY" | cut -d' ' -f1 | sort -u; }
+follow() {
+  known=$(addresses)
+  while sleep 10; do
+    now=$(addresses)
+    [ -n "$now" ] || continue
+    [ -z "$known" ] || [ "$now" = "$known" ] || kill -USR1 1
+    known=$now
+  done
+}
+follow &
+
 exec openvpn --config /etc/openvpn/openvpn.conf
 """
 
@@ -133,7 +146,7 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
         memory="24Mi",
         mounts={"secrets": "/srv/secrets", "openvpn": "/etc/openvpn"},
         writable={"state": "/run/vpn"},
-        env=[{"name": "TUNNEL", "value": vpn.network}],
+        env=[{"name": "TUNNEL", "value": vpn.network}, {"name": "GATEWAY", "value": vpn.gateway_host}],
         security={
             "runAsUser": 0,
             "allowPrivilegeEscalation": False,

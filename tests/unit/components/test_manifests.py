@@ -2,6 +2,8 @@
 
 import base64
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -120,6 +122,24 @@ def test_one_vpn_server_takes_over_from_the_other():
     grace = workload["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     for each in containers(workload):
         assert 0 < each["lifecycle"]["preStop"]["sleep"]["seconds"] < grace
+
+
+def test_the_tunnel_is_dialed_anew_when_the_gateways_name_leads_elsewhere(tmp_path):
+    """A seed that is cut off from the garden may hold on to it, when the control plane is in another one."""
+    (config,) = (each for each in IN_THE_SHOOT["vpn-shoot"] if each["kind"] == "ConfigMap")
+    start = config["data"]["start.sh"]
+    loop = start[start.index("addresses()") : start.index("follow &")]
+    answers = ["198.18.2.2  STREAM", "", "198.18.2.2  STREAM", "198.18.3.2  STREAM", "198.18.3.2  STREAM"]
+    (tmp_path / "answers").write_text("\n".join(answers) + "\n")
+    played = """set -eu
+    getent() { head -n 1 answers; }
+    sleep() { sed -i 1d answers; [ -s answers ]; }
+    kill() { echo "$@" >> signals; }
+    """
+    subprocess.run(
+        ["sh", "-c", f"{played}\n{loop}\nfollow"], cwd=tmp_path, env={"GATEWAY": "api", **os.environ}, check=True
+    )
+    assert (tmp_path / "signals").read_text().splitlines() == ["-USR1 1"]
 
 
 @pytest.mark.parametrize("name", [*IN_THE_SEED, *IN_THE_SHOOT])
