@@ -65,11 +65,17 @@ class Probe:
         return max(later - earlier for earlier, later in zip(self.answered, self.answered[1:], strict=False))
 
     @property
+    def written(self) -> dict[str, float]:
+        """What was acknowledged up to now."""
+        return dict(self.acknowledged)
+
+    @property
     def lost(self) -> dict[str, float]:
         """What was acknowledged and is not there."""
+        written = self.written
         found = json.loads(self.shoot.kubectl("get", "configmaps", "-l", f"probe={self.name}", "-o", "json"))["items"]
         names = {each["metadata"]["name"] for each in found}
-        return {name: at for name, at in self.acknowledged.items() if name not in names}
+        return {name: at for name, at in written.items() if name not in names}
 
     def _run(self) -> None:
         for number in count():
