@@ -5,6 +5,7 @@ Names, labels and their order: spec/credentials.md 4 to 6.
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -41,10 +42,17 @@ _ACCOUNT_OF_TOKEN = "kubernetes.io/service-account.name"
 _TOKEN = "kubernetes.io/service-account-token"
 _API_SERVER = "kube-apiserver"
 
+CLIENT_AUTHORITIES = "extension-apiserver-authentication"
+"""ConfigMap of a shoot: whose certificates those go by that have the API server's word for who a client is."""
+_SYSTEM = "kube-system"
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
 MINUTE = 60.0
 _ROOT_CA_SECONDS = 4.5 * MINUTE
 """A little less than the task may take. Source: spec/flows.md 2."""
 _TOKEN_SECONDS = 0.5 * MINUTE
+_REMADE_SECONDS = 1.5 * MINUTE
+"""The API server looks after it each minute, and at once when it has gone."""
 _PARALLEL = 20
 _PER_SECOND = 100
 """Writes at most: the shoot's API server has others to serve. Source: spec/credentials.md 5 and 6."""
@@ -103,6 +111,41 @@ class RotationActivities:
         shoot = await self._clusters.shoot(task.technical_id)
         patch = {"metadata": {"labels": {CA_BUNDLE_NAME: bundle}}}
         await shoot.patch(resources.CONFIG_MAP, ROOT_CA, metadata["namespace"], patch)
+
+    @activity.defn
+    async def drop_old_client_authorities(self, task: ShootTask) -> TaskResult:
+        """Have extension API servers, controller manager and scheduler forget the old authorities of clients.
+
+        The API server adds its own to the ConfigMap that they go by, and takes none away before it expires. So that is
+        deleted where it holds others, and made anew with the present ones. A second run finds these.
+
+        Raises TimeoutError if it is not made anew.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        secrets = await self._secrets(task, view)
+        present = {
+            each
+            for name in ("ca-client", "ca-front-proxy")
+            for each in _certificates(secrets.get(name).data["bundle.crt"].decode())
+        }
+        shoot = await self._clusters.shoot(task.technical_id)
+        live = await shoot.find(resources.CONFIG_MAP, CLIENT_AUTHORITIES, _SYSTEM)
+        told = _certificates("".join(((live or {}).get("data") or {}).values()))
+        old = told - present
+        if live is not None and old:
+            await shoot.delete(resources.CONFIG_MAP, CLIENT_AUTHORITIES, _SYSTEM, uid=live["metadata"]["uid"])
+        cache = Cache(shoot, resources.CONFIG_MAP, _SYSTEM, fields=f"metadata.name={CLIENT_AUTHORITIES}")
+        cache.start()
+        try:
+            await heartbeating(cache.wait_until(lambda each: each.list() or None, _REMADE_SECONDS))
+        except TimeoutError:
+            raise TimeoutError(
+                f"ConfigMap {_SYSTEM}/{CLIENT_AUTHORITIES} of shoot {task.technical_id} is not there; "
+                "does its API server make it anew?"
+            ) from None
+        finally:
+            await cache.close()
+        return TaskResult(note=f"{len(old)} old authorities")
 
     # Who needs what is old
 
@@ -333,6 +376,10 @@ async def _list_secrets(
     change = {"labels": {KEY_NAME: label}, "resourceVersion": account["resourceVersion"]}
     patch = {"metadata": change, "secrets": secrets}
     await shoot.patch(resources.SERVICE_ACCOUNT, account["name"], account["namespace"], patch)
+
+
+def _certificates(text: str) -> frozenset[str]:
+    return frozenset(_CERTIFICATE.findall(text))
 
 
 async def _create_token_secret(shoot: KubeClient, account: Mapping[str, Any], name: str) -> None:

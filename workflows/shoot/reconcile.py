@@ -119,6 +119,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     root_ca_unneeded = ready_unneeded or workerless or (not new_ca and "no new CA")
     add("wait_root_ca_configmaps", after=["init_shoot_client", "wait_kube_controller_manager"],
         unless=root_ca_unneeded, **wait(minutes=5))  # fmt: skip
+    old_clients_kept = authorities is not RotationPhase.COMPLETING and "no old CA goes"
+    add("drop_old_client_authorities", after=["init_shoot_client"], unless=asleep or old_clients_kept)
     no_new_token_key = not token_key.preparing and "no new service account key"
     add("renew_access_tokens", after=["wait_resource_manager"], unless=asleep or no_new_token_key)
     add("create_sa_secrets", after=["init_shoot_client", "wait_kube_controller_manager"],

@@ -50,3 +50,34 @@ async def test_a_namespace_that_stays_behind_is_named(world: World, monkeypatch:
     publish(world, "forgotten", "old")
     with pytest.raises(ApplicationError, match="namespaces forgotten; is its kube-controller-manager running"):
         await ActivityEnvironment().run(world.activities.wait_root_ca_configmaps, TASK)
+
+
+async def test_who_goes_by_the_api_servers_word_forgets_the_old_authorities(world: World) -> None:
+    """The API server adds to what it tells them and takes nothing away: they would let the old ones in for 10 years."""
+
+    async def authorities() -> str:
+        secrets = await world.secrets()
+        for name in ("ca-client", "ca-front-proxy"):
+            await secrets.generate(CertificateAuthority(name))
+        return "".join(secrets.get(name).data["bundle.crt"].decode() for name in ("ca-client", "ca-front-proxy"))
+
+    def tell(text: str) -> None:
+        name = "extension-apiserver-authentication"
+        config_map = {"metadata": {"name": name}, "data": {"client-ca-file": text, "requestheader-allowed-names": "[]"}}
+        world.shoot.put(CONFIG_MAPS, config_map, "kube-system")
+
+    old = await authorities()
+    world.rotates("certificateAuthorities", "Completing")
+    new = await authorities()
+    tell(old + new)
+    dropping = asyncio.create_task(ActivityEnvironment().run(world.activities.drop_old_client_authorities, TASK))
+    done, _ = await asyncio.wait([dropping], timeout=0.3)
+    assert not done
+    assert world.shoot.find(CONFIG_MAPS, "extension-apiserver-authentication", "kube-system") is None
+    tell(new)
+    assert (await asyncio.wait_for(dropping, 10)).note == "2 old authorities"
+
+    assert (await ActivityEnvironment().run(world.activities.drop_old_client_authorities, TASK)).note.startswith("0")
+    live = world.shoot.find(CONFIG_MAPS, "extension-apiserver-authentication", "kube-system")
+    assert live is not None
+    assert live["data"]["client-ca-file"] == new

@@ -160,6 +160,16 @@ def test_machines_roll_only_after_accounts_have_tokens_of_the_new_key() -> None:
     assert not completing.skipped("delete_old_sa_secrets")
 
 
+def test_old_authorities_of_clients_are_forgotten_once_no_api_server_knows_them() -> None:
+    """One that goes by them still would write them down again."""
+    preparing, completing = (
+        rotating(Kind.CERTIFICATE_AUTHORITIES, each) for each in (Phase.PREPARING, Phase.COMPLETING)
+    )
+    assert list(violations(completing, ("wait_apiserver", "drop_old_client_authorities"))) == []
+    assert preparing.skipped("drop_old_client_authorities")
+    assert not completing.skipped("drop_old_client_authorities")
+
+
 def test_an_encryption_key_goes_after_all_was_written_anew_and_backed_up() -> None:
     preparing, completing = (rotating(Kind.ETCD_ENCRYPTION_KEY, each) for each in (Phase.PREPARING, Phase.COMPLETING))
     rules = [
