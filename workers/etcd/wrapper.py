@@ -40,6 +40,8 @@ _END_SECONDS = 0.5
 _HAND_OVER_SECONDS = 2.0
 """For one that ends while connections already go to the next; requests that it has are to be answered."""
 _BIND_SECONDS = 20.0
+_STOP_SECONDS = 2.0
+"""For an etcd to be stopped that has heard nothing for too long."""
 
 
 def main(config_path: str) -> NoReturn:
@@ -391,8 +393,18 @@ def _follow(config: dict[str, Any], name: str) -> None:
             log("warning", f"{error}; trying again")
             time.sleep(_RETRY_SECONDS)
         else:
+            if (tolerance := config.get("takeoverTolerance")) and _was_given_up(config):
+                log("info", f"the old seed may serve still; it stops within {tolerance:.0f} s")
+                time.sleep(tolerance + _STOP_SECONDS)
             _report(config, "Successful", detail=f"took over revision {revision}", revision=revision)
             return
+
+
+def _was_given_up(config: dict[str, Any]) -> bool:
+    """Whether the old seed has not ended its history itself: nobody can tell when it has stopped."""
+    from activities.etcd import snapshots
+
+    return snapshots.taken_over(_names(config["source"])) is not None
 
 
 def _await_another_member(config: dict[str, Any], name: str, fault: str) -> None:

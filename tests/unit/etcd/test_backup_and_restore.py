@@ -717,6 +717,24 @@ async def test_an_etcd_takes_over_at_the_fence_what_the_old_seed_writes_later_or
         assert await moved.content() == before
 
 
+@pytest.mark.parametrize(("final", "waits"), [(True, False), (False, True)], ids=["handed over", "given up"])
+async def test_an_etcd_that_follows_serves_when_the_old_one_must_have_stopped(
+    landscape, pki, tmp_path, monkeypatch, final, waits
+):
+    """One that is cut off from its bucket serves on until it has heard nothing for too long."""
+    waited = []
+    monkeypatch.setattr("workers.etcd.wrapper.time.sleep", waited.append)
+    follower = Follower(landscape, pki, tmp_path / "destination")
+    follower.member.config["takeoverTolerance"] = 60.0
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await member.put("first", "1")
+        last = (await snapshotter.full(final=final)).last
+        (landscape.snapshots / snapshots.fence_name(last)).touch()
+    await asyncio.to_thread(wrapper.prepare, follower.member.config, NAME)
+    assert follower.status["status"] == "Successful"
+    assert (62.0 in waited) is waits
+
+
 async def test_who_was_given_up_backs_nothing_up_and_takes_nothing(landscape, monkeypatch):
     """It was cut off, another seed has taken over, and it comes back."""
     monkeypatch.setattr("workers.etcd.snapshotter._TAKEOVER_SECONDS", 0.1)
