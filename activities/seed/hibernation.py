@@ -22,6 +22,7 @@ from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import NotFound
 from activities.seed import rollout
 from activities.seed.facts import Networks
+from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
 from api.operations import OperationType, ShootTask, TaskResult
 
@@ -70,7 +71,7 @@ class HibernationActivities:
 
     @activity.defn
     async def hibernate_control_plane(self, task: ShootTask) -> TaskResult:
-        """Stop whatever lives on the API server, then the API server, then its etcds. Their volumes stay.
+        """Stop what lives on the API server, then the API server, then its etcds. Their data stay, and are backed up.
 
         A second run goes on with what still runs.
 
@@ -141,6 +142,9 @@ class HibernationActivities:
         if live is None:
             return
         if live["spec"]["replicas"]:
+            if (live["spec"].get("backup") or {}).get("store"):
+                # It sleeps for days, perhaps; were its seed lost meanwhile, its last changes would be.
+                await ask_sidecar(seed, namespace, "snapshot/delta", f"last snapshot of {namespace}/{name}")
             ask = {constants.OPERATION: constants.OPERATION_RECONCILE}
             live = await seed.patch(
                 resources.ETCD, name, namespace, {"metadata": {"annotations": ask}, "spec": {"replicas": 0}}

@@ -7,11 +7,9 @@ the backups over. On the seed it goes to: the way to the old bucket, and the cop
 import asyncio
 import base64
 import contextlib
-import ssl
 from collections.abc import Mapping
 from typing import Any
 
-import aiohttp
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -19,7 +17,6 @@ from activities.components import etcd as etcd_component
 from activities.components import machine_controller_manager, vpn_seed_server
 from activities.errors import transient
 from activities.etcd import snapshots
-from activities.etcd.access import tls_of
 from activities.etcd.store import StoreError, open_store
 from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters
@@ -28,6 +25,7 @@ from activities.seed import extension_kinds as kinds
 from activities.seed import rollout
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.extensions import Extensions, is_taken_over
+from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
 from api.errors import ErrorCode
 from api.names import backup_entry_name, source_backup_entry_name
@@ -38,7 +36,6 @@ _FINAL_SNAPSHOT_SECONDS = 5 * 60
 """How long a copy waits for the source's final snapshot. Source: spec/extensions.md 5."""
 _TAKEN_OVER_SECONDS = 5
 """The same for a source that is said to be lost: if it lives after all, it has so long to take one."""
-_SNAPSHOT = aiohttp.ClientTimeout(total=5 * 60, sock_connect=5)
 _FOLLOWING_SECONDS = 4 * 60
 _LOOK_SECONDS = 0.3
 _MACHINE_KINDS = (resources.MACHINE_DEPLOYMENT, resources.MACHINE_SET, resources.MACHINE)
@@ -109,7 +106,9 @@ class MigrationActivities:
             ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` if the sidecar does not answer, or its store fails.
         """
         doing = f"final snapshot of {task.technical_id}/{_ETCD}"
-        info = await heartbeating(self._ask_sidecar(task, "snapshot/full?final=true", doing))
+        info = await heartbeating(
+            ask_sidecar(self._clusters.seed, task.technical_id, "snapshot/full?final=true", doing)
+        )
         return TaskResult(note=str(info.get("snapName", "")))
 
     @activity.defn
@@ -120,15 +119,8 @@ class MigrationActivities:
             ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` if the sidecar does not answer, or its store fails.
         """
         doing = f"snapshot of {task.technical_id}/{_ETCD}"
-        info = await heartbeating(self._ask_sidecar(task, "snapshot/delta", doing))
+        info = await heartbeating(ask_sidecar(self._clusters.seed, task.technical_id, "snapshot/delta", doing))
         return TaskResult(note=str(info.get("snapName", "nothing new")))
-
-    async def _ask_sidecar(self, task: ShootTask, path: str, doing: str) -> dict[str, Any]:
-        live = await self._clusters.seed.get(resources.ETCD, _ETCD, task.technical_id)
-        service = await self._clusters.seed.get(resources.SERVICE, f"{_ETCD}-client", task.technical_id)
-        port = live["spec"]["backup"].get("port", etcd_component.BACKUP_PORT)
-        tls = await tls_of(self._clusters.seed, live)
-        return await _get(f"https://{service['spec']['clusterIP']}:{port}/{path}", tls, f"{_ETCD}-local", doing)
 
     # On the destination
 
@@ -137,21 +129,23 @@ class MigrationActivities:
         """Order a way to the bucket that the backups are in, if that is another one and they are not copied yet.
 
         The bucket is told by the garden's entry of the Shoot, before that gets ours; a second run finds it in the
-        entry of the first.
+        entry of the first. An old seed that has not handed its backups over is lost: the entry says so from then on.
         """
         garden, seed, namespace = self._clusters.garden, self._clusters.seed, task.shoot.namespace
         name = source_backup_entry_name(task)
         view = await self._clusters.cluster(task.technical_id)
-        entry = await garden.find(resources.CORE_BACKUP_ENTRY, name, namespace) or await garden.find(
-            resources.CORE_BACKUP_ENTRY, backup_entry_name(task), namespace
-        )
+        ordered = await garden.find(resources.CORE_BACKUP_ENTRY, name, namespace)
+        home = await garden.find(resources.CORE_BACKUP_ENTRY, backup_entry_name(task), namespace)
+        entry = ordered or home
         if entry is None or entry["spec"]["bucketName"] == view.seed["metadata"]["uid"]:
             return TaskResult(note="the backups are in our bucket")
+        lost = home is not None and home["spec"].get("seedName") != task.seed and not task.destination
+        annotations = {constants.BACKUP_ENTRY_TAKEN_OVER: "true"} if lost or _says_taken_over(ordered) else {}
         if await seed.find(resources.ETCD, _ETCD, task.technical_id) is not None:
-            return TaskResult(note="the backups are restored")
-        annotations = dict(entry["metadata"].get("annotations") or {})
-        if entry["metadata"]["name"] != name and entry["spec"].get("seedName") != task.seed and not task.destination:
-            annotations[constants.BACKUP_ENTRY_TAKEN_OVER] = "true"
+            if ordered is not None and annotations:
+                patch = {"metadata": {"annotations": annotations}}
+                await garden.patch(resources.CORE_BACKUP_ENTRY, name, namespace, patch)
+            return TaskResult(note="an etcd knows them already")
         bucket_name = entry["spec"]["bucketName"]
         bucket = await garden.get(resources.CORE_BACKUP_BUCKET, bucket_name)
         reference = (bucket.get("status") or {}).get("generatedSecretRef") or bucket["spec"]["credentialsRef"]
@@ -168,9 +162,7 @@ class MigrationActivities:
                 "metadata": {
                     "name": name,
                     "namespace": namespace,
-                    "annotations": {
-                        key: value for key, value in annotations.items() if key == constants.BACKUP_ENTRY_TAKEN_OVER
-                    },
+                    "annotations": annotations,
                     "ownerReferences": entry["metadata"].get("ownerReferences") or [],
                 },
                 "spec": {"bucketName": bucket_name, "seedName": task.seed},
@@ -239,7 +231,7 @@ class MigrationActivities:
             while True:
                 try:
                     doing = f"state of {task.technical_id}/{_ETCD}"
-                    answer = await self._ask_sidecar(task, "initialization/revision", doing)
+                    answer = await ask_sidecar(self._clusters.seed, task.technical_id, "initialization/revision", doing)
                 except (ApplicationError, NotFound) as error:
                     fault = str(error)
                 else:
@@ -315,19 +307,8 @@ class MigrationActivities:
             )
 
 
-async def _get(url: str, tls: ssl.SSLContext, server_name: str, doing: str) -> dict[str, Any]:
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=_SNAPSHOT, trust_env=False) as session,
-            session.get(url, ssl=tls, server_hostname=server_name) as answer,
-        ):
-            if answer.status in (200, 204):
-                info: dict[str, Any] = await answer.json() if answer.status == 200 else {}
-                return info
-            reason = f"the sidecar answered {answer.status}: {(await answer.text())[:300]}"
-    except (aiohttp.ClientError, TimeoutError) as error:
-        reason = f"the sidecar does not answer ({type(error).__name__})"
-    raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"{doing}: {reason}")
+def _says_taken_over(entry: Mapping[str, Any] | None) -> bool:
+    return constants.BACKUP_ENTRY_TAKEN_OVER in (((entry or {}).get("metadata") or {}).get("annotations") or {})
 
 
 def _store(entry: Mapping[str, Any], task: ShootTask, secret: str) -> dict[str, Any]:

@@ -110,6 +110,23 @@ async def test_what_lives_on_the_api_server_stops_first_and_etcd_last(control_pl
     assert control_plane.seed.find("/api/v1/configmaps", "apiserver-exposure", NAMESPACE) is None
 
 
+async def test_what_changed_last_is_backed_up_before_etcd_sleeps(control_plane, monkeypatch):
+    """Its seed may be lost while it sleeps."""
+    asked = []
+
+    async def ask(_, namespace, path, doing):
+        asked.append((namespace, path, list(control_plane.kubelet.stopped)))
+
+    monkeypatch.setattr("activities.seed.hibernation.ask_sidecar", ask)
+    control_plane.seed.change(ETCDS, "etcd-main", NAMESPACE, {"spec": {"backup": {"store": {"prefix": "entry"}}}})
+    for _ in range(2):
+        await control_plane.activities.hibernate_control_plane(AGAIN)
+    ((namespace, path, stopped),) = asked
+    assert (namespace, path) == (NAMESPACE, "snapshot/delta")
+    assert "kube-apiserver" in stopped
+    assert "etcd-main" not in stopped
+
+
 async def test_asleep_already_a_second_run_writes_nothing(control_plane):
     await control_plane.activities.hibernate_control_plane(AGAIN)
     await asyncio.sleep(0.05)

@@ -15,7 +15,7 @@ from activities.etcd.store import LocalStoreAdmin
 from activities.kube.cache import Caches
 from activities.kube.clusters import ClusterView
 from activities.secrets.sealing import Sealing
-from activities.seed import migration
+from activities.seed import sidecar
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.migration import MigrationActivities
 from api.operations import OperationType, ShootRef, ShootTask
@@ -140,6 +140,27 @@ async def test_a_lost_seed_finds_the_mark_in_its_bucket_until_it_is_clean(
         assert entries() == [kept, kept]
 
 
+async def test_a_seed_that_is_lost_in_the_middle_of_a_move_is_known_to_be(
+    activities: MigrationActivities, garden: ApiServer, seed: ApiServer
+) -> None:
+    """Our etcd follows it already, and the move was one in good order until then."""
+    there = {"spec": {"seedName": "seed-1"}}
+    garden.change(f"{CORE}/backupentries", ENTRY, "garden-local", there)
+
+    def lost() -> bool:
+        entry = garden.find(f"{CORE}/backupentries", f"source-{ENTRY}", "garden-local") or {}
+        return "backupentry.core.gardener.cloud/taken-over" in (entry["metadata"].get("annotations") or {})
+
+    await activities.deploy_source_backup_entry(TASK.model_copy(update={"destination": "seed-2"}))
+    assert not lost()
+    seed.put(ETCDS, {"metadata": {"name": "etcd-main"}, "spec": {}}, NAMESPACE)
+    await activities.deploy_source_backup_entry(TASK)
+    assert lost()
+    garden.change(f"{CORE}/backupentries", ENTRY, "garden-local", {"spec": {"seedName": "seed-2"}})
+    await activities.deploy_source_backup_entry(TASK)
+    assert lost(), "when the garden's entry is ours, it is told by this one"
+
+
 async def test_backups_in_our_own_bucket_need_no_copy(
     activities: MigrationActivities, garden: ApiServer, seed: ApiServer
 ) -> None:
@@ -196,8 +217,8 @@ async def test_the_old_etcd_is_flushed_and_the_new_one_waited_for_by_their_sidec
 
     async def tls_of(*_: Any) -> None: ...
 
-    monkeypatch.setattr(migration, "_get", get)
-    monkeypatch.setattr(migration, "tls_of", tls_of)
+    monkeypatch.setattr(sidecar, "_get", get)
+    monkeypatch.setattr(sidecar, "tls_of", tls_of)
     seed.put(ETCDS, {"metadata": {"name": "etcd-main"}, "spec": {"backup": {"port": 8080}}}, NAMESPACE)
     service = {"metadata": {"name": "etcd-main-client"}, "spec": {"clusterIP": "100.64.0.9"}}
     seed.put("/api/v1/services", service, NAMESPACE)
