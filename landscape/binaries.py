@@ -59,14 +59,16 @@ class Tool:
     binaries: tuple[str, ...]
     module: Path
     builds: str
-    """What the build makes: one binary of this name, or (``""``) the module's tools."""
+    """What the build makes: one binary of this name out of ``program``, or (``""``) the ``package``."""
     downloads: tuple[Download, ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict)
     """Binaries whose package has another name than we use."""
+    package: str = "tool"
+    """The package that is installed; ``tool``: all tools of the module."""
     emptied: tuple[str, tuple[str, ...]] | None = None
     """A module and files in it that are compiled as empty: what we don't use and what would need a C compiler."""
     program: Path | None = None
-    """The source that is built, where it is none of the module's own: all versions of Kubernetes share one."""
+    """The source that is built, where it does not lie beside the module's go.mod."""
 
     @property
     def directory(self) -> Path:
@@ -82,18 +84,26 @@ class Tool:
         return bool(self.builds) and self.binaries != (self.builds,)
 
 
-def kubernetes(version: str = KUBERNETES_VERSION) -> Tool:
-    minor = ".".join(version.split(".")[:2])
-    module = _TOOLS / "kubernetes" / minor
+def _kubernetes_module(version: str = KUBERNETES_VERSION) -> Path:
+    """The module of a minor version of Kubernetes.
+
+    The default version's holds the other programs that use Kubernetes' libraries, too: so they use the same version of
+    them, and those, most of what there is to compile, are compiled once.
+    """
+    module = _TOOLS / "kubernetes" / ".".join(version.split(".")[:2])
     if not module.is_dir():
         known = ", ".join(sorted(entry.parent.name for entry in (_TOOLS / "kubernetes").glob("*/go.mod")))
         raise LandscapeError(f"no module for Kubernetes {version} in {module.parent}: there are {known}")
+    return module
+
+
+def kubernetes(version: str = KUBERNETES_VERSION) -> Tool:
     base = f"https://dl.k8s.io/v{version}/bin/linux/{_ARCHITECTURE}"
     return Tool(
         name="kubernetes",
         version=version,
         binaries=KUBERNETES_COMPONENTS,
-        module=module,
+        module=_kubernetes_module(version),
         builds="kubernetes",
         program=_TOOLS / "kubernetes" / "main.go",
         downloads=tuple(Download(f"{base}/{name}", f"{base}/{name}.sha256") for name in KUBERNETES_COMPONENTS),
@@ -124,7 +134,15 @@ def coredns() -> Tool:
     version = images.COREDNS_VERSION
     url = f"https://github.com/coredns/coredns/releases/download/v{version}/coredns_{version}_linux_{_ARCHITECTURE}.tgz"
     downloads = (Download(url, f"{url}.sha256", {"coredns": "coredns"}),)
-    return Tool("coredns", version, ("coredns",), _TOOLS / "coredns", "", downloads)
+    return Tool(
+        name="coredns",
+        version=version,
+        binaries=("coredns",),
+        module=_kubernetes_module(),
+        builds="coredns",
+        program=_TOOLS / "coredns" / "main.go",
+        downloads=downloads,
+    )
 
 
 def flannel() -> Tool:
@@ -134,14 +152,22 @@ def flannel() -> Tool:
         "flannel",
         images.FLANNEL_VERSION,
         ("flannel",),
-        _TOOLS / "flannel",
+        _kubernetes_module(),
         "",
+        package="github.com/flannel-io/flannel",
         emptied=("github.com/flannel-io/flannel", udp),
     )
 
 
 def metrics_server() -> Tool:
-    return Tool("metrics-server", images.METRICS_SERVER_VERSION, ("metrics-server",), _TOOLS / "metrics-server", "")
+    return Tool(
+        "metrics-server",
+        images.METRICS_SERVER_VERSION,
+        ("metrics-server",),
+        _kubernetes_module(),
+        "",
+        package="sigs.k8s.io/metrics-server/cmd/metrics-server",
+    )
 
 
 def flannel_cni() -> Tool:
@@ -298,13 +324,14 @@ async def _build(tool: Tool, target: Path, scratch: Path, progress: Progress) ->
         linker += (
             f" -X {package}.gitVersion=v{tool.version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
         )
-    what = "." if tool.builds else "tool"
+    what = "." if tool.builds else tool.package
     module = _assembled(tool, scratch) if tool.program else tool.module
     listing = await run(go, "list", "-deps", what, environment=environment, directory=module)
     total = len(listing.splitlines())
     progress.say(f"building {tool.name} {tool.version} from source: {total} packages")
     command = [go, *(("build", "-o", str(target / tool.builds)) if tool.builds else ("install",))]
-    command += ["-v", "-trimpath", "-ldflags", linker]
+    # The linker leaves debug information out; not to make it at all saves a tenth of the time.
+    command += ["-v", "-trimpath", "-gcflags", "all=-dwarf=false", "-ldflags", linker]
     if tool.emptied:
         command += ["-modfile", str(await _patched_module(go, tool, scratch, environment))]
     command.append(what)
