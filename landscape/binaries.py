@@ -146,8 +146,8 @@ def coredns() -> Tool:
 
 
 def flannel() -> Tool:
-    backend = "pkg/backend/udp"
-    udp = tuple(f"{backend}/{file}" for file in ("cproxy_amd64.go", "udp_amd64.go", "udp_network_amd64.go"))
+    udp = (f"udp/{file}" for file in ("cproxy_amd64.go", "udp_amd64.go", "udp_network_amd64.go"))
+    backends = tuple(f"pkg/backend/{file}" for file in (*udp, "tencentvpc/tencentvpc.go"))
     return Tool(
         "flannel",
         images.FLANNEL_VERSION,
@@ -155,7 +155,7 @@ def flannel() -> Tool:
         _kubernetes_module(),
         "",
         package="github.com/flannel-io/flannel",
-        emptied=("github.com/flannel-io/flannel", udp),
+        emptied=("github.com/flannel-io/flannel", backends),
     )
 
 
@@ -207,10 +207,21 @@ class Binaries:
 
 
 async def ensure(tools: tuple[Tool, ...], progress: Progress) -> Binaries:
-    """All binaries of the tools; says for each tool where they came from unless they were in the cache."""
+    """All binaries of the tools; says for each tool where they came from unless they were in the cache.
+
+    Those of one module come one after the other, since what one has compiled the next one needs, too. Other modules'
+    come beside them: a build alone keeps all cores busy neither while it loads modules nor near its end.
+    """
+    modules: dict[Path, list[Tool]] = {}
+    for tool in tools:
+        modules.setdefault(tool.module, []).append(tool)
     paths: dict[str, Path] = {}
-    for tool in tools:  # one after the other: each build takes all cores
-        paths |= await _ensure(tool, progress)
+
+    async def one_by_one(of_module: list[Tool]) -> None:
+        for tool in of_module:
+            paths.update(await _ensure(tool, progress))
+
+    await asyncio.gather(*(one_by_one(of_module) for of_module in modules.values()))
     return Binaries(paths)
 
 
