@@ -172,9 +172,14 @@ class ExtensionActivities:
     async def delete_source_backup_entry(self, task: ShootTask) -> TaskResult:
         """Delete what the old bucket has of the Shoot; where its seed was lost, not before that is back and clean.
 
-        Until then it must find there that it is not the one any more.
+        Until then it must find there that it is not the one any more. Whoever deletes the Shoot does not wait for it:
+        then what is in the bucket stays there for good.
         """
-        if task.operation is OperationType.RESTORE and await is_taken_over(self._clusters, task):
+        if task.operation is not OperationType.RECONCILE and await is_taken_over(self._clusters, task):
+            if task.operation is OperationType.DELETE:
+                await self._extensions.migrate(kinds.SOURCE_BACKUP_ENTRY, task)
+                await self._extensions.wait_migrated(kinds.SOURCE_BACKUP_ENTRY, task)
+                await self._extensions.delete(kinds.SOURCE_BACKUP_ENTRY, task)
             return TaskResult(note=_KEPT)
         return await self._extensions.delete(kinds.SOURCE_BACKUP_ENTRY, task)
 

@@ -20,6 +20,7 @@ from activities.seed.extensions import ExtensionActivities
 from activities.seed.migration import MigrationActivities
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.waiting import until
 from workers.object_store import application
 
 NAMESPACE = "shoot--local--demo"
@@ -138,6 +139,31 @@ async def test_a_lost_seed_finds_the_mark_in_its_bucket_until_it_is_clean(
         await asyncio.wait_for(extensions.wait_source_backup_entry_deleted(task), 10)
         kept = lost and operation is OperationType.RESTORE
         assert entries() == [kept, kept]
+
+
+async def test_who_deletes_a_shoot_leaves_the_mark_to_a_seed_that_is_still_lost(
+    clusters: Any, activities: MigrationActivities, garden: ApiServer, seed: ApiServer
+) -> None:
+    """One that finds none would go on with what it has, and make machines anew."""
+    garden.change(f"{CORE}/backupentries", ENTRY, "garden-local", {"spec": {"seedName": "seed-1"}})
+    await activities.deploy_source_backup_entry(TASK)
+    extensions = ExtensionActivities(clusters)
+    task = TASK.model_copy(update={"operation": OperationType.DELETE, "trigger": "2026-11-21T11:00:00.000000Z"})
+    deleting = asyncio.create_task(extensions.delete_source_backup_entry(task))
+    ordered = f"{EXTENSIONS}/backupentries", f"source-{ENTRY}"
+
+    def asked() -> str:
+        return str((seed.find(*ordered) or {})["metadata"]["annotations"].get("gardener.cloud/operation"))
+
+    await until(lambda: asked() == "migrate")
+    assert not deleting.done()
+    answered = {"metadata": {"annotations": {"gardener.cloud/operation": None}}}
+    done = {"status": {"lastOperation": {"type": "Migrate", "state": "Succeeded"}}}
+    seed.change(*ordered, None, {**answered, **done})
+    await asyncio.wait_for(deleting, 10)
+    await asyncio.wait_for(extensions.wait_source_backup_entry_deleted(task), 10)
+    assert seed.find(f"{EXTENSIONS}/backupentries", f"source-{ENTRY}") is None
+    assert garden.find(f"{CORE}/backupentries", f"source-{ENTRY}", "garden-local") is None
 
 
 async def test_a_seed_that_is_lost_in_the_middle_of_a_move_is_known_to_be(
