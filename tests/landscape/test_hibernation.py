@@ -93,24 +93,6 @@ def test_a_reconciliation_does_not_wake_it(sleeper: Shoot) -> None:
     assert _pods(sleeper) == []
 
 
-@pytest.mark.slow
-def test_asleep_it_moves_and_sleeps_on(sleeper: Shoot) -> None:
-    """It wakes up in the other seed then, with what it knew in this one."""
-    source = sleeper.seed
-    destination = {"seed-1": "seed-2", "seed-2": "seed-1"}[source]
-    began = time.monotonic()
-    sleeper.gardener("shoot", "move", sleeper.reference, "--to", destination, "--follow", timeout=2 * SECONDS)
-    print(f"moved in its sleep in {time.monotonic() - began:.1f} s")
-
-    for asked_once in ("seed", "kubeconfig"):
-        sleeper.__dict__.pop(asked_once, None)
-    assert sleeper.get()["status"]["seedName"] == sleeper.seed == destination
-    assert sleeper.get()["status"]["hibernated"] is True
-    assert _pods(sleeper) == []
-    namespaces = sleeper.landscape.kubectl(source, "get", "namespaces", "-o", "name").split()
-    assert f"namespace/{sleeper.technical_id}" not in namespaces
-
-
 def test_awake_it_knows_what_it_knew(sleeper: Shoot) -> None:
     began = time.monotonic()
     _patch(sleeper, {"hibernation": {"enabled": False, "schedules": None}})
