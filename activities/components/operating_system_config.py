@@ -421,7 +421,6 @@ StartLimitIntervalSec=0
 [Service]
 Restart=always
 RestartSec=2
-Environment=SSL_CERT_FILE=/dev/null
 ExecStart=/usr/local/bin/gardener worker node-agent --config {_AGENT}/config.yaml
 
 [Install]

@@ -166,7 +166,7 @@ class _Builder:
             name=images.GARDENER,
             layers=(*ground.layers, self._layers.code()),
             entrypoint=("/usr/local/bin/gardener",),
-            environment={"PYTHONPATH": PYTHON_PATH, "PATH": _PATH, **_NO_PUBLIC_AUTHORITIES},
+            environment={"PYTHONPATH": PYTHON_PATH, "PATH": _PATH},
         )
 
     def _machine_ground(self) -> Image:
@@ -224,8 +224,6 @@ class _Builder:
         return path
 
 
-_NO_PUBLIC_AUTHORITIES = {"SSL_CERT_FILE": "/dev/null"}
-"""Our processes trust the authorities of clusters alone. To read the public ones is a seventh of their start."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
