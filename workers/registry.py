@@ -6,6 +6,7 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.components.etcd import DELTA_SNAPSHOT_PERIOD
 from activities.garden.hibernation import SwitchActivities
 from activities.garden.maintenance import MaintenanceActivities
 from activities.garden.rotation import GardenRotationActivities
@@ -34,7 +35,7 @@ from api.flows import ShootRules
 
 
 def seed_activities(
-    clusters: Clusters, *, vpn_network: str, delta_snapshot_period: timedelta = timedelta(minutes=5)
+    clusters: Clusters, *, vpn_network: str, delta_snapshot_period: timedelta = DELTA_SNAPSHOT_PERIOD
 ) -> list[Callable[..., Any]]:
     """Activities of queue ``seed-<name>``."""
     return _activities_of(

@@ -21,6 +21,8 @@ BACKUP_SECRET = "etcd-backup"
 BACKUP_PORT = 8080
 CLIENT_PORT = 2379
 PEER_PORT = 2380
+DELTA_SNAPSHOT_PERIOD = timedelta(minutes=5)
+"""By default."""
 
 _STORAGE = {MAIN: "25Gi", EVENTS: "10Gi"}
 _REQUESTS = {MAIN: {"cpu": "60m", "memory": "150Mi"}, EVENTS: {"cpu": "30m", "memory": "60Mi"}}
@@ -53,7 +55,7 @@ class EtcdValues:
     uid: str = ""
     """Of the Shoot: spreads the times of backups over the window."""
     backup: Backup | None = None
-    delta_snapshot_period: timedelta = timedelta(minutes=5)
+    delta_snapshot_period: timedelta = DELTA_SNAPSHOT_PERIOD
     peer_ca_bundle: str = ""
     peer_certificate: str = ""
     """Names of Secrets; empty where there is one member only."""

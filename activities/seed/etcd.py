@@ -43,7 +43,9 @@ _SNAPSHOT = aiohttp.ClientTimeout(total=9 * 60, sock_connect=5)
 class EtcdActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters, *, delta_snapshot_period: timedelta = timedelta(minutes=5)) -> None:
+    def __init__(
+        self, clusters: Clusters, *, delta_snapshot_period: timedelta = component.DELTA_SNAPSHOT_PERIOD
+    ) -> None:
         self._clusters = clusters
         self._delta_snapshot_period = delta_snapshot_period
 

@@ -8,7 +8,7 @@ The last three are the same for all kinds and are made from the rows of ``activi
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from temporalio import activity
@@ -561,9 +561,13 @@ class Extensions:
 
 async def is_taken_over(clusters: Clusters, task: ShootTask) -> bool:
     """Whether the backups that we go on from are of a seed that was lost, and did not hand them over."""
-    entry = await clusters.garden.find(
-        resources.CORE_BACKUP_ENTRY, source_backup_entry_name(task), task.shoot.namespace
+    return says_taken_over(
+        await clusters.garden.find(resources.CORE_BACKUP_ENTRY, source_backup_entry_name(task), task.shoot.namespace)
     )
+
+
+def says_taken_over(entry: Mapping[str, Any] | None) -> bool:
+    """Whether a BackupEntry of the garden says that its seed was lost, and did not hand its backups over."""
     return entry is not None and BACKUP_ENTRY_TAKEN_OVER in (entry["metadata"].get("annotations") or {})
 
 

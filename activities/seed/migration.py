@@ -24,7 +24,7 @@ from activities.kube.errors import NotFound
 from activities.seed import extension_kinds as kinds
 from activities.seed import rollout
 from activities.seed.extension_objects import MANAGER, ExtensionObject
-from activities.seed.extensions import Extensions, is_taken_over
+from activities.seed.extensions import Extensions, is_taken_over, says_taken_over
 from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
 from api.errors import ErrorCode
@@ -140,7 +140,7 @@ class MigrationActivities:
         if entry is None or entry["spec"]["bucketName"] == view.seed["metadata"]["uid"]:
             return TaskResult(note="the backups are in our bucket")
         lost = home is not None and home["spec"].get("seedName") != task.seed and not task.destination
-        annotations = {constants.BACKUP_ENTRY_TAKEN_OVER: "true"} if lost or _says_taken_over(ordered) else {}
+        annotations = {constants.BACKUP_ENTRY_TAKEN_OVER: "true"} if lost or says_taken_over(ordered) else {}
         if await seed.find(resources.ETCD, _ETCD, task.technical_id) is not None:
             if ordered is not None and annotations:
                 patch = {"metadata": {"annotations": annotations}}
@@ -305,10 +305,6 @@ class MigrationActivities:
                 f"{directory}; copy the backups of its old seed there",
                 type="NoBackup",
             )
-
-
-def _says_taken_over(entry: Mapping[str, Any] | None) -> bool:
-    return constants.BACKUP_ENTRY_TAKEN_OVER in (((entry or {}).get("metadata") or {}).get("annotations") or {})
 
 
 def _store(entry: Mapping[str, Any], task: ShootTask, secret: str) -> dict[str, Any]:

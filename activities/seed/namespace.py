@@ -12,7 +12,7 @@ from activities.kube.clusters import Clusters
 from activities.kube.errors import NotFound
 from activities.seed.extension_objects import MANAGER
 from activities.seed.facts import settled
-from api import resources
+from api import constants, resources
 from api.errors import ErrorCode
 from api.names import project_and_shoot
 from api.operations import ShootTask, TaskResult
@@ -35,7 +35,7 @@ class NamespaceActivities:
             ApplicationError: ``ForeignNamespace`` (final) if it belongs to another Shoot.
         """
         found = await self._clusters.seed.find(resources.NAMESPACE, task.technical_id)
-        owner = found["metadata"].get("annotations", {}).get("shoot.gardener.cloud/uid") if found else None
+        owner = found["metadata"].get("annotations", {}).get(constants.SHOOT_UID) if found else None
         if owner not in (None, task.shoot.uid):
             raise ApplicationError(
                 f"namespace {task.technical_id} in seed {task.seed} belongs to an earlier Shoot of this name; "
@@ -59,7 +59,7 @@ class NamespaceActivities:
                         "project.gardener.cloud/name": project,
                         **_network_label(shoot),
                     },
-                    "annotations": {"shoot.gardener.cloud/uid": task.shoot.uid},
+                    "annotations": {constants.SHOOT_UID: task.shoot.uid},
                 },
             },
             manager=MANAGER,
@@ -157,7 +157,7 @@ class NamespaceActivities:
         """Delete the control-plane namespace if it is this Shoot's; a second run finds it going or gone."""
         await self._clusters.forget_shoot(task.technical_id)
         found = await self._clusters.seed.find(resources.NAMESPACE, task.technical_id)
-        if found and found["metadata"].get("annotations", {}).get("shoot.gardener.cloud/uid") == task.shoot.uid:
+        if found and found["metadata"].get("annotations", {}).get(constants.SHOOT_UID) == task.shoot.uid:
             await self._clusters.seed.delete(resources.NAMESPACE, task.technical_id, uid=found["metadata"]["uid"])
         return TaskResult()
 
@@ -171,7 +171,7 @@ class NamespaceActivities:
         cache = self._clusters.seed_caches.of(resources.NAMESPACE)
 
         def gone(live: dict[str, Any] | None) -> bool | None:
-            theirs = live and live["metadata"].get("annotations", {}).get("shoot.gardener.cloud/uid")
+            theirs = live and live["metadata"].get("annotations", {}).get(constants.SHOOT_UID)
             return True if live is None or theirs != task.shoot.uid else None
 
         async def wait() -> None:

@@ -3,7 +3,7 @@
 from temporalio import activity
 
 from activities.kube.clusters import Clusters
-from api import resources
+from api import constants, resources
 from api.flows import Survey
 from api.names import backup_entry_name
 from api.operations import ShootTask
@@ -23,7 +23,7 @@ class SurveyActivities:
         if (
             frame is None
             or "deletionTimestamp" in frame["metadata"]
-            or (frame["metadata"].get("annotations") or {}).get("shoot.gardener.cloud/uid") != task.shoot.uid
+            or (frame["metadata"].get("annotations") or {}).get(constants.SHOOT_UID) != task.shoot.uid
         ):
             return Survey(namespace=False, cluster=False, control_plane=False, controller_manager=False)
         api_server = await seed.find(resources.DEPLOYMENT, "kube-apiserver", namespace)

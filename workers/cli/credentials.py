@@ -31,6 +31,7 @@ from api.rotation import (
     active,
     status_of,
 )
+from api.times import timestamp
 from workers.cli.connection import find_garden_kubeconfig, namespaced_name
 from workers.cli.temporal import connected, connection_of
 from workflows.shoot.rotate import RotateCertificateAuthorities, rotation_id
@@ -196,7 +197,7 @@ async def discard_kubeconfigs(
         if entry.discarded:
             said.append(f"{what} was discarded by {entry.discarded.by} on {entry.discarded.at} before")
             continue
-        word = Discard(by=by, at=datetime.now(UTC).isoformat(timespec="seconds"), reason=reason)
+        word = Discard(by=by, at=timestamp(), reason=reason)
         data = {serial: noted(entry.model_copy(update={"discarded": word}))}
         await garden.patch(resources.CONFIG_MAP, issued_kubeconfigs(shoot[1]), shoot[0], {"data": data})
         told = f"Nobody has {what} any more, which is valid until {entry.expires}: {reason} (by {by})"

@@ -23,14 +23,13 @@ from activities.kube.errors import NotFound
 from api.resources import ETCD_COPY_BACKUPS_TASK, SECRET
 from api.times import timestamp
 from workers.etcd import manifests
+from workers.etcd.wrapper import STOP_SECONDS
 
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
 """Between looks for the final snapshot: users wait for it. etcd-druid's 15 s would be most of a move's downtime."""
 _RETRY_SECONDS = 2.0
-_STOP_TIME = timedelta(seconds=2)
-"""For an etcd to be stopped that has heard nothing for too long."""
 _NEWEST = 4
 """So many full snapshots are looked at for the mark of the final one."""
 _PARALLEL = 8
@@ -43,7 +42,7 @@ class CopyBackupsController:
         self, client: KubeClient, caches: Caches, takeover_tolerance: timedelta = manifests.TAKEOVER_TOLERANCE
     ) -> None:
         self._client = client
-        self._tolerance = takeover_tolerance + _STOP_TIME
+        self._tolerance = takeover_tolerance + timedelta(seconds=STOP_SECONDS)
         self._inert: dict[Key, tuple[float, datetime]] = {}
         """By task: when an old seed that was given up cannot serve any more, by our own clock, and for people."""
         self._tasks = caches.of(ETCD_COPY_BACKUPS_TASK)

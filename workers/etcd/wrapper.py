@@ -40,7 +40,7 @@ _END_SECONDS = 0.5
 _HAND_OVER_SECONDS = 2.0
 """For one that ends while connections already go to the next; requests that it has are to be answered."""
 _BIND_SECONDS = 20.0
-_STOP_SECONDS = 2.0
+STOP_SECONDS = 2.0
 """For an etcd to be stopped that has heard nothing for too long."""
 
 
@@ -395,7 +395,7 @@ def _follow(config: dict[str, Any], name: str) -> None:
         else:
             if (tolerance := config.get("takeoverTolerance")) and _was_given_up(config):
                 log("info", f"the old seed may serve still; it stops within {tolerance:.0f} s")
-                time.sleep(tolerance + _STOP_SECONDS)
+                time.sleep(tolerance + STOP_SECONDS)
             _report(config, "Successful", detail=f"took over revision {revision}", revision=revision)
             return
 

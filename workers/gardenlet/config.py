@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
+from activities.components.etcd import DELTA_SNAPSHOT_PERIOD
 from activities.secrets.crypto import KeyAlgorithm
 from api.model import ApiModel
 from workers.etcd.manifests import TAKEOVER_TOLERANCE
@@ -63,7 +64,7 @@ class ShootStateConfig(ApiModel):
 
 
 class EtcdConfig(ApiModel):
-    delta_snapshot_period: timedelta = Field(default=timedelta(minutes=5), ge=timedelta(seconds=1))
+    delta_snapshot_period: timedelta = Field(default=DELTA_SNAPSHOT_PERIOD, ge=timedelta(seconds=1))
     """Changes that are younger are lost with the seed."""
     takeover_tolerance: timedelta = Field(default=TAKEOVER_TOLERANCE, ge=timedelta(seconds=5))
     """An etcd stops that cannot read for so long whether another seed has taken over, and one that takes over waits for

@@ -14,7 +14,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from activities.kube.cache import Key
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue
-from api import resources
+from api import constants, resources
 from api.flows import FlowInput, ShootFacts
 from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask
 from api.times import micro_timestamp
@@ -24,7 +24,6 @@ from workflows.shoot.forget import ForgetShoot, forget_id
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 60.0
-_UID = "shoot.gardener.cloud/uid"
 
 
 class RemainsController:
@@ -48,7 +47,10 @@ class RemainsController:
         if shoot is None or not is_elsewhere(shoot, self._clusters.seed_name):
             return None
         namespace = self._namespaces.get(shoot["status"]["technicalID"])
-        if namespace is None or (namespace["metadata"].get("annotations") or {}).get(_UID) != shoot["metadata"]["uid"]:
+        if (
+            namespace is None
+            or (namespace["metadata"].get("annotations") or {}).get(constants.SHOOT_UID) != shoot["metadata"]["uid"]
+        ):
             return None
         task = ShootTask(
             shoot=ShootRef.of(shoot),

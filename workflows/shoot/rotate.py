@@ -91,8 +91,8 @@ class _Rotation:
             found = error.message
         if found and not request.force:
             raise ApplicationError(
-                f"the rotation of the {self._request.kind.words} of Shoot {self._request.shoot} cannot be completed: "
-                f"{found}",
+                f"the rotation of the {self._request.kind.words} of Shoot {self._request.shoot} cannot be "
+                f"completed: {found}",
                 type="OldCredentialsInUse",
                 non_retryable=True,
             )

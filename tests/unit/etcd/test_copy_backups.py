@@ -67,7 +67,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr("workers.etcd.copy_backups._STOP_TIME", timedelta())
+    monkeypatch.setattr("workers.etcd.copy_backups.STOP_SECONDS", 0.0)
     server = TestServer(application(tmp_path / "buckets", "admin"))
     await server.start_server()
     endpoint = str(server.make_url("")).rstrip("/")
