@@ -80,7 +80,7 @@ def decide_kubelet_serving(
 def decide_node_agent(user: str, request: Request, machine: Object | None, node: Object | None) -> Verdict:
     """A node agent gets a client certificate for its Machine: first, to renew, or from a service account.
 
-    ``node``: the Node of that Machine, if there is one.
+    ``node``: the Node of that Machine, if there was one when the certificate was asked for.
     """
     if machine is None:
         return Verdict(False, "could not find the Machine", may_pass=True)
@@ -128,7 +128,7 @@ class CSRApprover:
         if csr["spec"]["signerName"] == _KUBELET_SERVING:
             verdict = await self._kubelet_serving(user, request)
         elif csr["spec"]["signerName"] == _CLIENT and request.common_name.startswith(_NODE_AGENT):
-            verdict = await self._node_agent(user, request)
+            verdict = await self._node_agent(user, request, csr)
         else:
             return None
         if verdict.may_pass and _age(csr) < _PATIENCE:
@@ -144,17 +144,17 @@ class CSRApprover:
             machines = await self._source.list(MACHINE, self._machine_namespace, labels=f"node={name}") if node else []
         return decide_kubelet_serving(user, request, node, machines)
 
-    async def _node_agent(self, user: str, request: Request) -> Verdict:
+    async def _node_agent(self, user: str, request: Request, csr: Object) -> Verdict:
         name = request.common_name.removeprefix(_NODE_AGENT)
         if self._machine_namespace is None:
             node = await self._target.find(NODE, name)
             # Where nodes have no Machines, the node's name stands for both.
             machine: Object | None = {"metadata": {"name": name, "labels": {"node": name} if node else {}}}
-            return decide_node_agent(user, request, machine, node)
+            return decide_node_agent(user, request, machine, _registered_before(csr, node))
         machine = await self._source.find(MACHINE, name, self._machine_namespace)
         label = ((machine or {}).get("metadata", {}).get("labels") or {}).get("node")
         node = await self._target.find(NODE, label) if label else None
-        return decide_node_agent(user, request, machine, node)
+        return decide_node_agent(user, request, machine, _registered_before(csr, node))
 
     async def _decide(self, csr: Object, verdict: Verdict) -> None:
         name = csr["metadata"]["name"]
@@ -211,6 +211,18 @@ def _decided(csr: Object) -> bool:
     )
 
 
+def _registered_before(csr: Object, node: Object | None) -> Object | None:
+    """The Node, if it is older than the request.
+
+    The kubelet's request is approved by another process, and its Node may be there before we get to the agent's: if
+    that were denied, no later one would be granted, and the machine would never have its configuration.
+    """
+    return node if node is not None and _created(node) < _created(csr) else None
+
+
 def _age(csr: Object) -> float:
-    created = datetime.fromisoformat(csr["metadata"]["creationTimestamp"])
-    return (datetime.now(UTC) - created).total_seconds()
+    return (datetime.now(UTC) - _created(csr)).total_seconds()
+
+
+def _created(obj: Object) -> datetime:
+    return datetime.fromisoformat(obj["metadata"]["creationTimestamp"])

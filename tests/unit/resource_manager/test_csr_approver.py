@@ -171,3 +171,17 @@ async def test_a_node_agent_bootstraps(approver, source, target):
     )
 
     await until(lambda: verdict(target) == [("Approved", "RequestApproved")])
+
+
+@pytest.mark.parametrize(("asked", "answer"), [(20, "Approved"), (0, "Denied")])
+async def test_a_bootstrap_token_counts_until_the_node_is_there_and_not_until_we_look(
+    approver, source, target, asked, answer
+):
+    """The kubelet is approved by somebody else: while we are away its Node may come between request and answer."""
+    registered = datetime.now(UTC) - timedelta(seconds=10)
+    target.put(NODES, {**NODE, "metadata": {"name": "node-1", "creationTimestamp": registered.isoformat()}})
+    source.put(MACHINES, MACHINE)
+    bootstrap = {"signer": "kubernetes.io/kube-apiserver-client", "user": "system:bootstrap:abcdef"}
+    target.put(CSRS, csr(cn=AGENT, age=asked, sans=False, **bootstrap))
+
+    await until(lambda: [type_ for type_, _ in verdict(target)] == [answer])
