@@ -1,0 +1,276 @@
+"""Worker pools of a running cluster: they grow, change in place, roll under load, and go.
+
+The tests run in the order in which they stand, each on what the one before has left.
+"""
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from api import images
+from tests.landscape.conftest import Landscape
+from tests.landscape.shoots import CREATION, Shoot, eventually
+
+pytestmark = [pytest.mark.landscape, pytest.mark.slow, pytest.mark.timeout(420, func_only=True)]
+
+NAMESPACE = "load"
+RECONCILIATION = 270
+DRAIN = 120
+"""Seconds that the pool which never drains is given: enough to see that it is reported before it is cut off."""
+
+
+@pytest.fixture(scope="module")
+def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
+    """A Shoot with two pools of one machine: ``pool`` stays as it is while ``web`` changes."""
+    shoot = Shoot(landscape, "pools", tmp_path_factory.mktemp("kubeconfigs"))
+    shoot.apply(_with_pools(shoot.manifest(), web={}))
+    try:
+        shoot.wait_for_state("Succeeded", CREATION)
+        yield shoot
+    finally:
+        shoot.remove()
+
+
+def test_a_pool_grows_and_another_one_comes(shoot: Shoot) -> None:
+    before = _nodes(shoot)
+    assert {pool: len(nodes) for pool, nodes in before.items()} == {"pool": 1, "web": 1}
+
+    stubborn = {"machineControllerManager": {"machineDrainTimeout": f"{DRAIN}s"}}
+    _change(shoot, web={"minimum": 2, "maximum": 2}, stubborn=stubborn)
+
+    after = _nodes(shoot)
+    assert {pool: len(nodes) for pool, nodes in after.items()} == {"pool": 1, "web": 2, "stubborn": 1}
+    assert after["pool"] == before["pool"]
+    assert before["web"] < after["web"], "the machine that was there stays"
+
+
+def test_settings_of_the_kubelet_reach_nodes_that_run(shoot: Shoot) -> None:
+    before = _nodes(shoot)
+
+    _change(shoot, web={"kubernetes": {"kubelet": {"maxPods": 90}}})
+
+    assert _nodes(shoot) == before, "no machine was replaced"
+    for node in before["web"]:
+        eventually(lambda node=node: _room(shoot, node) == 90, f"the kubelet of {node} to take 90 pods", 30)
+    (other,) = before["pool"]
+    assert _room(shoot, other) == 110
+
+
+def test_a_service_behind_a_budget_answers_every_request_while_its_pool_rolls(shoot: Shoot) -> None:
+    _run_under_load(shoot)
+    before, pods = _nodes(shoot), _pods(shoot, "web")
+    assert set(pods.values()) == before["web"], "one replica on each machine"
+    eventually(lambda: _seen(shoot)["answered"] > 50, "the client's first requests", 60)
+
+    _change(shoot, web={"kubernetes": {"kubelet": {"maxPods": 90, "kubeReserved": {"cpu": "90m"}}}})
+
+    after = _nodes(shoot)
+    assert len(after["web"]) == 2
+    assert not after["web"] & before["web"], "each machine was replaced"
+    assert after["pool"] == before["pool"]
+    asked = _seen(shoot)["answered"]
+    seen = eventually(lambda: _later(shoot, asked + 50), "the client's requests after the rollout", 60)
+    assert seen["failed"] == [], f"{len(seen['failed'])} of {seen['answered'] + len(seen['failed'])} requests failed"
+    replaced = _pods(shoot, "web")
+    assert not replaced.keys() & pods.keys()
+    assert replaced.keys() <= set(seen["by"]), "the new replicas answer"
+
+
+def test_a_pool_that_can_never_drain_is_named_with_its_pods_and_cut_off(shoot: Shoot) -> None:
+    _apply(shoot, _deployment("stubborn", 1, "stubborn", _WEB), _budget("stubborn", {"maxUnavailable": 0}))
+    shoot.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/stubborn", "--timeout=90s")
+    (pod,) = _pods(shoot, "stubborn")
+    eventually(lambda: _get(shoot, "pdb", "stubborn")["status"].get("currentHealthy") == 1, "a healthy pod", 30)
+    (node,) = _nodes(shoot)["stubborn"]
+
+    _change(shoot, wait=False, stubborn=None)
+
+    def complaint() -> str:
+        errors = shoot.get()["status"].get("lastErrors") or []
+        return next((each["description"] for each in errors if pod in each["description"]), "")
+
+    told = eventually(complaint, "an error of the Shoot that names the pod", DRAIN - 10)
+    for expected in ("pool stubborn", node, f"{NAMESPACE}/{pod}: PodDisruptionBudget {NAMESPACE}/stubborn"):
+        assert expected in told, told
+    assert "requires zero voluntary evictions" in told
+    assert shoot.kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}") == "true"
+    assert pod in _pods(shoot, "stubborn"), "until then it is left alone"
+
+    shoot.wait_until_reconciled(RECONCILIATION)
+    assert _nodes(shoot).keys() == {"pool", "web"}
+    assert not shoot.get()["status"].get("lastErrors")
+
+
+# What the tests do with the Shoot
+
+
+def _with_pools(manifest: dict[str, Any], **pools: dict[str, Any] | None) -> dict[str, Any]:
+    """With pools added or changed, beside the first one; None: without it."""
+    manifest = deepcopy(manifest)
+    workers = manifest["spec"]["provider"]["workers"]
+    first = workers[0]
+    for name, fields in pools.items():
+        known = next((each for each in workers if each["name"] == name), None)
+        if fields is None:
+            workers.remove(known)
+        elif known is not None:
+            known.update(fields)
+        else:
+            workers.append(
+                {"name": name, "machine": {"type": first["machine"]["type"]}, "minimum": 1, "maximum": 1, **fields}
+            )
+    return manifest
+
+
+def _change(shoot: Shoot, *, wait: bool = True, **pools: dict[str, Any] | None) -> None:
+    """Change pools of the running Shoot, and wait until it is so."""
+    changed = _with_pools(shoot.get(), **pools)
+    shoot.change({"provider": {"workers": changed["spec"]["provider"]["workers"]}})
+    if wait:
+        shoot.wait_until_reconciled(RECONCILIATION)
+
+
+def _nodes(shoot: Shoot) -> dict[str, set[str]]:
+    """Names of the nodes, by pool."""
+    found: dict[str, set[str]] = {}
+    for node in json.loads(shoot.kubectl("get", "nodes", "-o", "json"))["items"]:
+        found.setdefault(node["metadata"]["labels"]["worker.gardener.cloud/pool"], set()).add(node["metadata"]["name"])
+    return found
+
+
+def _room(shoot: Shoot, node: str) -> int:
+    """How many pods its kubelet takes."""
+    live = json.loads(shoot.kubectl("get", "node", node, "-o", "json"))
+    return int(live["status"]["capacity"]["pods"])
+
+
+def _get(shoot: Shoot, kind: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shoot.kubectl("-n", NAMESPACE, "get", kind, name, "-o", "json"))
+    return found
+
+
+def _pods(shoot: Shoot, app: str) -> dict[str, str]:
+    """Node by pod, of those that are not on their way out."""
+    pods = json.loads(shoot.kubectl("-n", NAMESPACE, "get", "pods", "-l", f"app={app}", "-o", "json"))["items"]
+    return {
+        pod["metadata"]["name"]: pod["spec"].get("nodeName", "")
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+# The load
+
+
+def _run_under_load(shoot: Shoot) -> None:
+    """Two replicas of a web server in pool ``web`` behind a budget, and a client in the other pool."""
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web", "namespace": NAMESPACE},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+    }
+    _apply(shoot, _deployment("web", 2, "web", _WEB), _budget("web", {"minAvailable": 1}), service)
+    shoot.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/web", "--timeout=90s")
+    _apply(shoot, _deployment("client", 1, "pool", _CLIENT))
+    shoot.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/client", "--timeout=90s")
+
+
+def _seen(shoot: Shoot) -> dict[str, Any]:
+    """What the client has counted so far."""
+    seen: dict[str, Any] = json.loads(
+        shoot.kubectl("-n", NAMESPACE, "exec", "deployment/client", "--", "cat", "/tmp/seen")
+    )
+    return seen
+
+
+def _later(shoot: Shoot, answered: int) -> dict[str, Any] | None:
+    seen = _seen(shoot)
+    return seen if seen["answered"] >= answered else None
+
+
+def _apply(shoot: Shoot, *objects: dict[str, Any]) -> None:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    items = {"apiVersion": "v1", "kind": "List", "items": [namespace, *objects]}
+    shoot.kubectl("apply", "-f", "-", stdin=json.dumps(items))
+
+
+def _budget(app: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": app, "namespace": NAMESPACE},
+        "spec": {"selector": {"matchLabels": {"app": app}}, **spec},
+    }
+
+
+def _deployment(name: str, replicas: int, pool: str, code: str) -> dict[str, Any]:
+    """A program in a pool, one replica a machine; it serves on for a moment after it was told to go."""
+    labels = {"app": name}
+    apart = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
+    container: dict[str, Any] = {
+        "name": name,
+        "image": images.GARDENER,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-u", "-c", code],
+        "readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/seen"]}, "periodSeconds": 1},
+        # Other nodes hear of a pod's end a little later than it does.
+        "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "nodeSelector": {"worker.gardener.cloud/pool": pool},
+                    "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
+                    "terminationGracePeriodSeconds": 15,
+                    "containers": [container],
+                },
+            },
+        },
+    }
+
+
+_WEB = """
+import http.server, pathlib, signal, socket, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+class Web(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(socket.gethostname().encode())
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(("", 8080), Web)
+pathlib.Path("/tmp/seen").touch()
+server.serve_forever()
+"""
+"""Says on which pod one has come out."""
+
+_CLIENT = """
+import json, os, pathlib, signal, sys, time, urllib.request
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+url, seen = f"http://{os.environ['WEB_SERVICE_HOST']}/", {"answered": 0, "failed": [], "by": []}
+while True:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            by = answer.read().decode()
+        seen["answered"] += 1
+        if by not in seen["by"]:
+            seen["by"].append(by)
+    except OSError as error:
+        seen["failed"].append(f"{time.time():.1f}: {error}")
+    pathlib.Path("/tmp/seen.new").write_text(json.dumps(seen))
+    os.replace("/tmp/seen.new", "/tmp/seen")
+    time.sleep(0.05)
+"""
+"""One request after the other, each on a connection of its own, and never the same one twice."""
