@@ -7,6 +7,7 @@ from typing import Any
 from temporalio import activity
 
 from activities.components.etcd import DELTA_SNAPSHOT_PERIOD
+from activities.garden.flows import FlowActivities
 from activities.garden.hibernation import SwitchActivities
 from activities.garden.maintenance import MaintenanceActivities
 from activities.garden.rotation import GardenRotationActivities
@@ -63,6 +64,7 @@ def garden_activities(garden: KubeClient, caches: Caches, rules: ShootRules) -> 
     """Activities of queue ``garden``."""
     return _activities_of(
         ShootActivities(garden, caches, rules),
+        FlowActivities(garden),
         GardenRotationActivities(garden, caches),
         SwitchActivities(garden),
         MaintenanceActivities(garden),

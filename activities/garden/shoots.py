@@ -4,54 +4,38 @@ Every write is a merge patch of the fields that belong to the operation, so cond
 advertised addresses, which others write, are never touched. Source: spec/flows.md 1.4.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
-from temporalio.api.enums.v1 import TimeoutType
-from temporalio.api.failure.v1 import Failure
-from temporalio.client import (
-    WorkflowExecutionDescription,
-    WorkflowExecutionStatus,
-    WorkflowHandle,
-    WorkflowUpdateFailedError,
-)
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
 
-from activities.garden.events import MANAGER, record
-from activities.garden.events import MESSAGE_LIMIT as _MESSAGE_LIMIT
+from activities.garden.events import MANAGER, MESSAGE_LIMIT, record
 from activities.garden.live import find_shoot
+from activities.garden.status import last_error, patch_status
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError, Conflict, NotFound
+from activities.kube.errors import Conflict, NotFound
 from api import constants, repair, resources, rotation
 from api.conditions import CONDITIONS, WEBHOOK_CONSTRAINTS, after_success
 from api.durations import parse_duration
 from api.errors import ErrorCode
 from api.flows import (
-    EditFlow,
     FinishOperation,
-    FlowId,
-    FlowOutcome,
-    FlowProgress,
     LastOperation,
     RecordRepair,
     Refusal,
-    ReportProgress,
     ShootFacts,
     ShootRules,
     ShootView,
     StartedOperation,
     StartOperation,
-    TaskState,
 )
 from api.images import OWN_VERSION
 from api.names import technical_id
-from api.operations import OperationType, ShootRef, ShootTask, TaskResult, lifecycle_id
+from api.operations import OperationType, ShootRef, ShootTask
 from api.registrations import versions_by_phase, wanted_extensions
 from api.repair import SOMEBODY, Action, Repair
 from api.rotation import RotationFacts
@@ -60,16 +44,8 @@ from api.times import micro_timestamp, timestamp
 INITIALIZE = "initializeOperation"
 """taskID of errors from before a flow. Source: spec/flows.md 1.4."""
 
-_LOOK_SECONDS = 2.0
-"""Between two looks at a running flow."""
-_UNANSWERED = timedelta(seconds=30)
-"""How long a task may lie in a queue before the report says that nobody takes it."""
 _CONFLICTS = 5
 """How often a read-modify-write is repeated because others write, too."""
-_REPORTER = "report_progress"
-_STANDSTILL = timedelta(seconds=30)
-"""A flow that ends no task for so long gives way to a newer wish: longer than a machine takes to join."""
-"""Name of the activity that accompanies a flow; its own errors are not the flow's."""
 
 
 class ShootActivities:
@@ -185,7 +161,7 @@ class ShootActivities:
                         "lastUpdateTime": timestamp(),
                     }
                     change = {"lastOperation": last, "lastErrors": None, "seedName": destination}
-                    await self._patch_status(shoot, change, version=version)
+                    await patch_status(self._garden, shoot, change, version=version)
                     continue
                 if constants.CONTROL_PLANE_MIGRATION in (live["metadata"].get("annotations") or {}):
                     annotations = {constants.CONTROL_PLANE_MIGRATION: None}
@@ -195,24 +171,6 @@ class ShootActivities:
                 continue
             return
         raise ApplicationError(f"Shoot {shoot} is changed all the time", type="Conflict")
-
-    @activity.defn
-    async def await_earlier_operations(self, shoot: ShootRef) -> None:
-        """Return once no operation of this Shoot runs that an earlier, terminated lifecycle has left.
-
-        Rotations of credentials are none: they outlive many.
-        """
-        lifecycle = lifecycle_id(shoot)
-        query = (
-            f'WorkflowId STARTS_WITH "{lifecycle}/" AND WorkflowId NOT STARTS_WITH "{lifecycle}/rotate-" '
-            'AND ExecutionStatus = "Running"'
-        )
-        while True:
-            activity.heartbeat()
-            count = await activity.client().count_workflows(query)
-            if not count.count:
-                return
-            await asyncio.sleep(_LOOK_SECONDS)  # visibility cannot be watched
 
     # An operation's start and end
 
@@ -290,7 +248,7 @@ class ShootActivities:
             **_rotation_change(live, rotations),
             **_constraint_change(status, rotations),
         }
-        await self._patch_status(request.shoot, change, version=metadata["resourceVersion"])
+        await patch_status(self._garden, request.shoot, change, version=metadata["resourceVersion"])
         task = ShootTask(
             shoot=request.shoot,
             technical_id=technical,
@@ -343,13 +301,13 @@ class ShootActivities:
                 "type": str(task.operation),
                 "state": request.state,
                 "progress": progress,
-                "description": request.description[:_MESSAGE_LIMIT],
+                "description": request.description[:MESSAGE_LIMIT],
                 "lastUpdateTime": timestamp(now),
             },
-            "lastErrors": [_error(each.message, each.name, each.codes, each.at) for each in request.failed] or None,
+            "lastErrors": [last_error(each.message, each.name, each.codes, each.at) for each in request.failed] or None,
         }
         if not succeeded and not request.failed:
-            change["lastErrors"] = [_error(request.description, INITIALIZE, (), now)]
+            change["lastErrors"] = [last_error(request.description, INITIALIZE, (), now)]
         if request.state in ("Succeeded", "Failed"):
             change["retryCycleStartTime"] = None
         if succeeded and task.operation is OperationType.MIGRATE:
@@ -365,7 +323,7 @@ class ShootActivities:
                 rotations = rotation.succeed(before, RotationFacts.of_shoot(live), timestamp(now))
                 change |= _rotation_change(live, rotations)
                 await self._rotation_events(task, request.attempt, before, rotations)
-        await self._patch_status(task.shoot, change, version=live["metadata"]["resourceVersion"])
+        await patch_status(self._garden, task.shoot, change, version=live["metadata"]["resourceVersion"])
         deleting = task.operation is OperationType.DELETE
         if succeeded:
             await self._event(task, request.attempt, *_SUCCEEDED[deleting])
@@ -423,8 +381,8 @@ class ShootActivities:
             "description": request.description,
             "lastUpdateTime": timestamp(),
         }
-        await self._patch_status(
-            request.shoot, {"lastOperation": operation}, version=live["metadata"]["resourceVersion"]
+        await patch_status(
+            self._garden, request.shoot, {"lastOperation": operation}, version=live["metadata"]["resourceVersion"]
         )
 
     # What people do to it
@@ -461,30 +419,6 @@ class ShootActivities:
         raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
 
     @activity.defn
-    async def edit_flow(self, request: EditFlow) -> str:
-        """Have a running flow skip a task or take a result; why it refuses, or empty.
-
-        A second run finds the task done and gets that as a refusal: the flow tells the truth in both cases.
-        """
-        flow = activity.client().get_workflow_handle(request.flow.workflow_id, run_id=request.flow.run_id or None)
-        try:
-            await flow.execute_update("repair", request.repair)
-        except WorkflowUpdateFailedError as error:
-            return str(error.cause)
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return "the operation has ended meanwhile: ask again"
-            raise
-        return ""
-
-    @activity.defn
-    async def read_outcome(self, flow: FlowId) -> FlowOutcome:
-        """The outcome of a flow that was canceled or terminated, by its query: Temporal keeps ended ones, too."""
-        handle = activity.client().get_workflow_handle(flow.workflow_id, run_id=flow.run_id or None)
-        outcome: FlowOutcome = await handle.query("outcome", result_type=FlowOutcome)
-        return outcome
-
-    @activity.defn
     async def release_shoot(self, shoot: ShootRef) -> None:
         """Drop our finalizer; a second run finds it dropped, or the Shoot gone."""
         for _ in range(_CONFLICTS):
@@ -503,89 +437,6 @@ class ShootActivities:
             return
         raise ApplicationError(f"Shoot {shoot} is changed all the time", type="Conflict")
 
-    # Accompanying a flow
-
-    @activity.defn
-    async def report_progress(self, request: ReportProgress) -> None:
-        """Keep lastOperation and lastErrors in step with the workflow that started this, until it ends.
-
-        Asks its ``progress`` query and what the server knows of its pending activities: errors that are
-        being retried stand in no history. Losing a report is harmless; the next one tells all again.
-        """
-        info = activity.info()
-        flow = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-        said: dict[str, Any] | None = None
-        said_at = datetime.min.replace(tzinfo=UTC)
-        while True:
-            activity.heartbeat()
-            await asyncio.sleep(min(_LOOK_SECONDS, request.seconds))  # a flow's progress cannot be watched
-            try:
-                progress = await flow.query("progress", result_type=FlowProgress)
-                description = await flow.describe()
-            except RPCError:
-                continue
-            if progress.ended or description.status != WorkflowExecutionStatus.RUNNING:
-                return
-            now = datetime.now(UTC)
-            status = await _status_of(progress, description, now)
-            if status == said or now - said_at < timedelta(seconds=request.seconds):
-                continue
-            try:
-                written = await self._report(request.task, status, flow)
-            except (ApiError, RPCError):
-                continue
-            if written:
-                said, said_at = status, now
-
-    async def _report(self, task: ShootTask, status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
-        """Write a report unless the operation's end may have been written meanwhile.
-
-        The flow is looked at after the Shoot was read: if it still runs, its end is written later than what
-        was read, and a report that comes after it fails by its resourceVersion.
-        """
-        live = await self._find(task.shoot)
-        if live is None or (await flow.describe()).status != WorkflowExecutionStatus.RUNNING:
-            return False
-        last = (live.get("status") or {}).get("lastOperation") or {}
-        if last.get("state") != "Processing":
-            return False
-        operation = {**status["lastOperation"], "type": str(task.operation), "state": "Processing"}
-        operation["lastUpdateTime"] = timestamp()
-        change = {"lastOperation": operation, "lastErrors": status["lastErrors"] or None}
-        try:
-            await self._patch_status(task.shoot, change, version=live["metadata"]["resourceVersion"])
-        except Conflict:
-            return False
-        return True
-
-    @activity.defn
-    async def await_trouble(self, flow: FlowId) -> TaskResult:
-        """Return once the flow has ended, or makes no progress any more.
-
-        That is: it has failed tasks, retries an error, waits for a lost seed, or has ended no task for a while.
-        """
-        handle = activity.client().get_workflow_handle(flow.workflow_id, run_id=flow.run_id or None)
-        while True:
-            activity.heartbeat()
-            try:
-                description = await handle.describe()
-                if description.status != WorkflowExecutionStatus.RUNNING:
-                    return TaskResult(note="it has ended")
-                for pending in description.raw_description.pending_activities:
-                    if pending.activity_type.name == _REPORTER:
-                        continue
-                    erred = pending.HasField("last_failure") and not _lost_its_worker(pending.last_failure)
-                    if erred or _unanswered(pending, datetime.now(UTC)):
-                        return TaskResult(note=f"{pending.activity_id} is in trouble")
-                progress = await handle.query("progress", result_type=FlowProgress)
-                if progress.failed:
-                    return TaskResult(note=f"{progress.failed[0].name} has failed")
-                if _stands_still(progress, datetime.now(UTC)):
-                    return TaskResult(note=f"no task has ended for {_STANDSTILL.seconds} s")
-            except RPCError:
-                pass  # Temporal or its workers are restarting: look again
-            await asyncio.sleep(_LOOK_SECONDS)  # pending activities cannot be watched
-
     # The Shoot
 
     async def _find(self, shoot: ShootRef) -> dict[str, Any] | None:
@@ -598,16 +449,6 @@ class ShootActivities:
                 f"Shoot {shoot} with uid {shoot.uid} does not exist any more", type="ShootGone", non_retryable=True
             )
         return live
-
-    async def _patch_status(self, shoot: ShootRef, change: dict[str, Any], *, version: str = "") -> None:
-        """``version``: raise Conflict if the Shoot is newer than this resourceVersion."""
-        patch: dict[str, Any] = {"status": change}
-        if version:
-            patch["metadata"] = {"resourceVersion": version}
-        try:
-            await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, patch, subresource="status")
-        except NotFound:
-            return
 
     async def _project(self, namespace: str) -> str:
         live = await self._garden.get(resources.NAMESPACE, namespace)
@@ -690,45 +531,6 @@ _SUCCEEDED = {
 _FAILED = {False: ("Warning", "ReconcileError"), True: ("Warning", "DeleteError")}
 
 
-async def _status_of(
-    progress: FlowProgress, description: WorkflowExecutionDescription, now: datetime
-) -> dict[str, Any]:
-    """What a running flow says of itself: progress, running tasks, and errors that are retried or final."""
-    pending = {each.activity_id: each for each in description.raw_description.pending_activities}
-    errors = [_error(each.message, each.name, each.codes, each.at) for each in progress.failed]
-    texts = []
-    running = [task for task in progress.tasks if task.state is TaskState.RUNNING]
-    for task in running:
-        text, item = task.title, pending.get(task.name)
-        if task.unanswered_since or (item is not None and _unanswered(item, now)):
-            since = task.unanswered_since or (item.scheduled_time.ToDatetime(UTC) if item else now)
-            text += f" (nobody takes tasks from queue {task.queue} since {since:%H:%M:%S} UTC: is its gardenlet up?)"
-        elif item is not None and item.HasField("last_failure"):
-            text += f" (attempt {item.attempt}, since {task.started or now:%H:%M:%S} UTC)"
-            message, codes = await _failure(item.last_failure)
-            at = item.last_attempt_complete_time if item.HasField("last_attempt_complete_time") else None
-            errors.append(_error(message, task.name, codes, at.ToDatetime(UTC) if at else now))
-        texts.append(text)
-    if "survey" in pending and not running:
-        lost = " (nobody takes the task from its queue: is the gardenlet up?)"
-        texts.append("Look at what is there in the seed" + (lost if _unanswered(pending["survey"], now) else ""))
-    return {
-        "lastOperation": {
-            "progress": progress.percent,
-            "description": ("; ".join(texts) or "Between two tasks")[:_MESSAGE_LIMIT],
-        },
-        "lastErrors": errors,
-    }
-
-
-async def _failure(failure: Failure) -> tuple[str, tuple[str, ...]]:
-    error = await activity.client().data_converter.decode_failure(failure)
-    if isinstance(error, ApplicationError):
-        code = error.type or ""
-        return error.message, (code,) if code.startswith("ERR_") else ()
-    return str(error), ()
-
-
 def _seed_fault(seed: Mapping[str, Any]) -> str:
     """Why it takes no operation now; empty if it does. Source: spec/flows.md 1.3, row 6."""
     metadata, status = seed["metadata"], seed.get("status") or {}
@@ -747,38 +549,6 @@ def _seed_fault(seed: Mapping[str, Any]) -> str:
     if served != OWN_VERSION:
         return f"Seed {name} is served by a gardenlet {served}, and this is {OWN_VERSION}: bring it to the same version"
     return ""
-
-
-def _lost_its_worker(failure: Failure) -> bool:
-    """Whether an attempt ended because its process did: the next one goes on, nothing is wrong with the flow."""
-    if failure.HasField("timeout_failure_info"):
-        return failure.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT
-    return failure.application_failure_info.type == "WorkerShutdown"
-
-
-def _stands_still(progress: FlowProgress, now: datetime) -> bool:
-    moments = [moment for task in progress.tasks for moment in (task.started, task.ended) if moment is not None]
-    return bool(moments) and now - max(moments) > _STANDSTILL
-
-
-def _unanswered(pending: Any, now: datetime) -> bool:
-    """Whether a task lies in its queue for so long that nobody can be polling it."""
-    scheduled = pending.state == 1  # PENDING_ACTIVITY_STATE_SCHEDULED
-    if not scheduled:
-        return False
-    due = pending.scheduled_time.ToDatetime(UTC)
-    if pending.HasField("next_attempt_schedule_time"):
-        due = max(due, pending.next_attempt_schedule_time.ToDatetime(UTC))
-    return bool(now - due > _UNANSWERED)
-
-
-def _error(message: str, task: str, codes: tuple[str, ...], at: datetime) -> dict[str, Any]:
-    return {
-        "description": message[:_MESSAGE_LIMIT],
-        "taskID": task,
-        **({"codes": list(codes)} if codes else {}),
-        "lastUpdateTime": timestamp(at),
-    }
 
 
 def _rotation_change(live: Mapping[str, Any], rotations: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from activities.heartbeat import waiting_for
 from activities.kube.client import KubeClient, Object, Objects, WatchEvent
@@ -43,7 +43,7 @@ class Cache:
     """One resource of one cluster, whole or by namespace, labels or fields.
 
     Objects handed out are shared: read them, copy before changing. The copy may lag behind the
-    cluster; who just wrote compares generation or resourceVersion.
+    cluster; who just wrote compares generation or resourceVersion. ``async with`` starts and closes it.
     """
 
     def __init__(
@@ -60,6 +60,13 @@ class Cache:
         self._task: asyncio.Task[None] | None = None
         self._last_error = ""
         self._last_used = 0.0
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def start(self) -> None:
         if self._task is None:

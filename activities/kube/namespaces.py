@@ -144,12 +144,8 @@ async def _delete_collection(
 
 async def _emptied(client: KubeClient, kind: Resource, namespace: str) -> None:
     """Wait for those who hold the last objects of a kind: kubelets, and controllers with finalizers."""
-    cache = Cache(client, kind, namespace)
-    cache.start()
-    try:
+    async with Cache(client, kind, namespace) as cache:
         await cache.wait_until(lambda found: not found.list(), _PATIENCE)
-    finally:
-        await cache.close()
 
 
 async def _finalize(client: KubeClient, namespace: Object) -> None:

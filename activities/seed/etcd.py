@@ -3,32 +3,29 @@
 import asyncio
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import aiohttp
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.components import etcd as component
 from activities.components.etcd import ROLES, Backup, EtcdValues
 from activities.errors import permanent
-from activities.etcd.client import client_tls
 from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed.extension_objects import asked_at
 from activities.seed.hibernation import wanted_asleep
+from activities.seed.sidecar import ask_sidecar
 from activities.shoot.rotation import ETCD_SNAPSHOTTED
 from api import constants
 from api.errors import ErrorCode
 from api.images import OWN_VERSION
 from api.names import backup_entry_name
 from api.operations import ShootTask, TaskResult
-from api.resources import BACKUP_ENTRY, DEPLOYMENT, ETCD, SERVICE
+from api.resources import BACKUP_ENTRY, DEPLOYMENT, ETCD
 from api.times import micro_timestamp
 
 MANAGER = "gardenlet"
@@ -36,8 +33,6 @@ MANAGER = "gardenlet"
 # Source: spec/extensions.md 1.4.
 _TIMEOUT = 5 * 60
 _SEVERE_AFTER = 3 * 60
-_SNAPSHOT = aiohttp.ClientTimeout(total=9 * 60, sock_connect=5)
-"""A little less than the task may take. Source: spec/flows.md 2."""
 
 
 class EtcdActivities:
@@ -86,42 +81,16 @@ class EtcdActivities:
         An older backup would need the old key to be restored. A second run finds the mark.
 
         Raises:
-            ApplicationError: ``SnapshotFailed`` with what the sidecar answered.
+            ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` with what the sidecar answered.
         """
         server = await self._clusters.seed.get(DEPLOYMENT, "kube-apiserver", task.technical_id)
         if ETCD_SNAPSHOTTED in _annotations(server):
             return TaskResult(note="done before")
-        name = await heartbeating(self._full_snapshot(task))
+        doing = f"full snapshot of {task.technical_id}/{component.name_of(component.MAIN)}"
+        taken = await heartbeating(ask_sidecar(self._clusters.seed, task.technical_id, "snapshot/full", doing))
         mark = {"metadata": {"annotations": {ETCD_SNAPSHOTTED: "true"}}}
         await self._clusters.seed.patch(DEPLOYMENT, "kube-apiserver", task.technical_id, mark)
-        return TaskResult(note=name)
-
-    async def _full_snapshot(self, task: ShootTask) -> str:
-        """Name of the snapshot that the sidecar of etcd-main has made."""
-        view = await self._clusters.cluster(task.technical_id)
-        secrets = await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
-        name = component.name_of(component.MAIN)
-        service = await self._clusters.seed.get(SERVICE, f"{name}-client", task.technical_id)
-        bundle = secrets.get(component.CA, Which.BUNDLE).data["bundle.crt"]
-        client = secrets.get("etcd-client", Which.CURRENT).data
-        with tempfile.TemporaryDirectory() as directory:  # mode 0700; Python's ssl takes files only
-            files = [Path(directory, key) for key in ("tls.crt", "tls.key")]
-            for file in files:
-                file.write_bytes(client[file.name])
-            tls = client_tls(bundle, *map(str, files))
-        url = f"https://{service['spec']['clusterIP']}:{component.BACKUP_PORT}/snapshot/full"
-        async with aiohttp.ClientSession(timeout=_SNAPSHOT, trust_env=False) as session:
-            try:
-                async with session.get(url, ssl=tls, server_hostname=f"{name}-local") as response:
-                    answer = await response.json() if response.status == 200 else {}
-                    fault = "" if answer else f"it answered {response.status} {response.reason}"
-            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                fault = f"it does not answer: {type(error).__name__}"
-        if fault:
-            raise ApplicationError(
-                f"full snapshot of {task.technical_id}/{name} by its sidecar: {fault}", type="SnapshotFailed"
-            )
-        return str(answer.get("snapName", ""))
+        return TaskResult(note=taken.get("snapName", ""))
 
     @activity.defn
     async def delete_etcds(self, task: ShootTask) -> TaskResult:

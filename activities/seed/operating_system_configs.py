@@ -117,13 +117,12 @@ class OperatingSystemConfigActivities:
 
         for cache in (nodes, secrets):
             cache.subscribe(lambda _: changed.set())
-        nodes.start()
-        secrets.start()
         try:
-            await heartbeating(
-                asyncio.wait_for(all_applied(), view.longest_update_delay + _APPLY_SECONDS),
-                details=lambda: f"behind: {', '.join(behind[:5])}" if behind else "",
-            )
+            async with nodes, secrets:
+                await heartbeating(
+                    asyncio.wait_for(all_applied(), view.longest_update_delay + _APPLY_SECONDS),
+                    details=lambda: f"behind: {', '.join(behind[:5])}" if behind else "",
+                )
         except TimeoutError:
             raise ApplicationError(
                 f"nodes of shoot {task.technical_id} have not applied the configuration of their pools: "
@@ -131,8 +130,6 @@ class OperatingSystemConfigActivities:
                 "look at the journal of gardener-node-agent.service on them",
                 type="NotReady",
             ) from None
-        finally:
-            await asyncio.gather(nodes.close(), secrets.close())
         return TaskResult(note=f"{len(nodes.list())} nodes")
 
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:

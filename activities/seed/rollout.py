@@ -113,13 +113,11 @@ async def wait_replaced(client: KubeClient, caches: Caches, name: str, namespace
     def state() -> str:
         return f"pods of {namespace}/{name} have not ended: {', '.join(sorted(ending))}"
 
-    cache.start()
     try:
-        await heartbeating(cache.wait_until(ended, timeout), details=state)
+        async with cache:
+            await heartbeating(cache.wait_until(ended, timeout), details=state)
     except TimeoutError:
         raise TimeoutError(state()) from None
-    finally:
-        await cache.close()
 
 
 class _DeploymentWatch:

@@ -13,7 +13,8 @@ from api import resources
 from api.errors import ErrorCode
 
 _ETCD = etcd_component.name_of(etcd_component.MAIN)
-_SNAPSHOT = aiohttp.ClientTimeout(total=5 * 60, sock_connect=5)
+_SNAPSHOT = aiohttp.ClientTimeout(total=9 * 60, sock_connect=5)
+"""A little less than the longest task may take that asks for one. Source: spec/flows.md 2."""
 
 
 async def ask_sidecar(seed: KubeClient, namespace: str, path: str, doing: str) -> dict[str, Any]:

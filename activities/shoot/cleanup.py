@@ -89,12 +89,9 @@ class CleanupActivities:
     async def wait_kube_controller_manager_active(self, task: ShootTask) -> TaskResult:
         """Wait until it renews its lease: without it nothing is garbage-collected and no namespace ends."""
         shoot = await self._clusters.shoot(task.technical_id)
-        lease = Cache(shoot, resources.LEASE, "kube-system", fields="metadata.name=kube-controller-manager")
-        lease.start()
-        try:
-            await heartbeating(lease.wait_for("kube-controller-manager", None, _lease_is_fresh, _time_left()))
-        finally:
-            await lease.close()
+        name = "kube-controller-manager"
+        async with Cache(shoot, resources.LEASE, "kube-system", fields=f"metadata.name={name}") as leases:
+            await heartbeating(leases.wait_for(name, None, _lease_is_fresh, _time_left()))
         return TaskResult()
 
     @activity.defn

@@ -86,21 +86,18 @@ class RotationActivities:
             )
             return not behind
 
-        cache.start()
         try:
-            await cache.synced()
-            await heartbeating(
-                cache.wait_until(published, _ROOT_CA_SECONDS), details=lambda: f"behind: {', '.join(behind[:5])}"
-            )
-            found = cache.list()
+            async with cache:
+                await heartbeating(
+                    cache.wait_until(published, _ROOT_CA_SECONDS), details=lambda: f"behind: {', '.join(behind[:5])}"
+                )
+                found = cache.list()
         except TimeoutError:
             raise ApplicationError(
                 f"ConfigMaps {ROOT_CA} of shoot {task.technical_id} do not hold the new CA in namespaces "
                 f"{', '.join(behind[:10])}; is its kube-controller-manager running?",
                 type="NotReady",
             ) from None
-        finally:
-            await cache.close()
         await _each(found, lambda item: self._label(task, item, bundle.name))
         return TaskResult(note=f"{len(found)} namespaces")
 
@@ -135,16 +132,14 @@ class RotationActivities:
         if live is not None and old:
             await shoot.delete(resources.CONFIG_MAP, CLIENT_AUTHORITIES, _SYSTEM, uid=live["metadata"]["uid"])
         cache = Cache(shoot, resources.CONFIG_MAP, _SYSTEM, fields=f"metadata.name={CLIENT_AUTHORITIES}")
-        cache.start()
         try:
-            await heartbeating(cache.wait_until(lambda each: each.list() or None, _REMADE_SECONDS))
+            async with cache:
+                await heartbeating(cache.wait_until(lambda each: each.list() or None, _REMADE_SECONDS))
         except TimeoutError:
             raise TimeoutError(
                 f"ConfigMap {_SYSTEM}/{CLIENT_AUTHORITIES} of shoot {task.technical_id} is not there; "
                 "does its API server make it anew?"
             ) from None
-        finally:
-            await cache.close()
         return TaskResult(note=f"{len(old)} old authorities")
 
     # Who needs what is old
@@ -231,17 +226,14 @@ class RotationActivities:
         found = await seed.list(resources.SECRET, namespace, labels=_TOKEN_SECRETS)
         await _each(found, renew)
         cache = Cache(seed, resources.SECRET, namespace, labels=_TOKEN_SECRETS)
-        cache.start()
         try:
-            await cache.synced()
-            await heartbeating(cache.wait_until(renewed, _TOKEN_SECONDS), details=lambda: ", ".join(waiting))
+            async with cache:
+                await heartbeating(cache.wait_until(renewed, _TOKEN_SECONDS), details=lambda: ", ".join(waiting))
         except TimeoutError:
             raise TimeoutError(
                 f"tokens in Secrets {', '.join(waiting)} of {namespace} are not renewed; "
                 "is its resource manager running?"
             ) from None
-        finally:
-            await cache.close()
         return TaskResult(note=f"{len(found)} tokens")
 
     @activity.defn

@@ -21,6 +21,7 @@ from tests.landscape.shoots import Shoot
 _PERIOD = 0.1
 _REQUEST_SECONDS = 2.0
 _NAMESPACE = "default"
+_PASSING = frozenset({"events", "leases", "nodes", "pods", "certificatesigningrequests", "componentstatuses"})
 
 
 @dataclass
@@ -139,3 +140,14 @@ def running(shoot: Shoot) -> dict[str, Any]:
             for each in pods
         },
     }
+
+
+def inventory(shoot: Shoot) -> frozenset[str]:
+    """Every object of the cluster with its uid, but for those that come and go by themselves."""
+    kinds = shoot.kubectl("api-resources", "--verbs=list", "-o", "name").split()
+    lasting = [each for each in kinds if each.partition(".")[0] not in _PASSING]
+    found = json.loads(shoot.kubectl("get", ",".join(lasting), "-A", "-o", "json", timeout=60))["items"]
+    return frozenset(
+        f"{each['kind']} {each['metadata'].get('namespace', '')}/{each['metadata']['name']} {each['metadata']['uid']}"
+        for each in found
+    )

@@ -17,8 +17,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from activities.garden.shoots import ShootActivities
-from activities.kube.cache import Caches
+from activities.garden.flows import FlowActivities
 from activities.kube.client import KubeClient
 from api.flows import (
     FinishOperation,
@@ -28,7 +27,6 @@ from api.flows import (
     Refusal,
     ReportProgress,
     ShootFacts,
-    ShootRules,
     ShootView,
     StartedOperation,
     StartOperation,
@@ -72,7 +70,7 @@ class World:
         self.begun: dict[str, list[float]] = defaultdict(list)
         """When the attempts of a task began (monotonic seconds)."""
         self.repairs: list[RecordRepair] = []
-        self._real = ShootActivities(cast(KubeClient, None), cast(Caches, None), ShootRules())
+        self._real = FlowActivities(cast(KubeClient, None))
         """Of it, what needs Temporal alone."""
         self._closing = asyncio.Event()
         self._stack = AsyncExitStack()

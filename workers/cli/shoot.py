@@ -82,16 +82,12 @@ async def _follow(garden: KubeClient, namespace: str, name: str, seed: str, star
 async def _operations(garden: KubeClient, namespace: str, name: str) -> AsyncIterator[tuple[dict[str, Any], str]]:
     """The last operation and the seed, whenever the Shoot changes."""
     events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    cache = Cache(garden, resources.SHOOT, namespace, fields=f"metadata.name={name}")
-    cache.subscribe(lambda event: events.put_nowait(event.object))
-    cache.start()
-    try:
+    async with Cache(garden, resources.SHOOT, namespace, fields=f"metadata.name={name}") as cache:
+        cache.subscribe(lambda event: events.put_nowait(event.object))
         while True:
             found = await asyncio.wait_for(events.get(), _PATIENCE)
             status = found.get("status") or {}
             yield status.get("lastOperation") or {}, status.get("seedName", "")
-    finally:
-        await cache.close()
 
 
 def _say(text: str, started: datetime, as_json: bool, *, phase: str) -> None:

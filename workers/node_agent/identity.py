@@ -125,12 +125,8 @@ async def _issued(client: KubeClient, name: str) -> bytes:
             return certificate
     except NotFound:
         raise Denied(f"request {name} is gone") from None
-    cache = Cache(client, CERTIFICATE_SIGNING_REQUEST, fields=f"metadata.name={name}")
-    cache.start()
-    try:
+    async with Cache(client, CERTIFICATE_SIGNING_REQUEST, fields=f"metadata.name={name}") as cache:
         return await cache.wait_for(name, None, _certificate, _PATIENCE_SECONDS)
-    finally:
-        await cache.close()
 
 
 def _certificate(request: Object | None) -> bytes | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from activities.garden.shoots import ShootActivities
+    from activities.garden.flows import FlowActivities
     from activities.seed.secrets import CleanupSecrets
     from api.flows import FlowInput, FlowOutcome, FlowProgress, ReportProgress, Survey
     from api.operations import ShootTask, seed_queue
@@ -71,7 +71,7 @@ class OperationWorkflow:
         One activity that asks the ``progress`` query: reports cost the history nothing. It ends with the workflow.
         """
         workflow.start_activity_method(
-            ShootActivities.report_progress,
+            FlowActivities.report_progress,
             ReportProgress(task=task),
             **options.follow("Keep the Shoot's status in step"),
         )

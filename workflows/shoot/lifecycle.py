@@ -20,6 +20,7 @@ from temporalio.exceptions import (
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
+    from activities.garden.flows import FlowActivities
     from activities.garden.shoots import ShootActivities
     from api.constants import OPERATION_RECONCILE, OPERATION_RETRY
     from api.flows import (
@@ -136,7 +137,7 @@ class ShootLifecycle:
         if not request.continued:
             # A lifecycle that was terminated may have left an operation that is still ending.
             await workflow.execute_activity_method(
-                ShootActivities.await_earlier_operations, self._shoot, **options.follow("Wait for earlier operations")
+                FlowActivities.await_earlier_operations, self._shoot, **options.follow("Wait for earlier operations")
             )
         while True:
             self._woken = False
@@ -332,7 +333,7 @@ class ShootLifecycle:
             return
         if not (kind is FlowKind.MIGRATE and view is not None and view.source_lost):
             await workflow.execute_activity_method(
-                ShootActivities.await_trouble,
+                FlowActivities.await_trouble,
                 self._progress.child,
                 **options.follow("Wait for the operation to end or to meet an error"),
             )
@@ -401,7 +402,7 @@ class ShootLifecycle:
                 self._remember(requested=(*self._memory.requested, OPERATION_RETRY))
             case Action.SKIP | Action.PROVIDE if child is not None:
                 refusal = await workflow.execute_activity_method(
-                    ShootActivities.edit_flow,
+                    FlowActivities.edit_flow,
                     EditFlow(flow=FlowId(workflow_id=child.id, run_id=child.first_execution_run_id or ""), repair=made),
                     **options.garden_call(f"{made.action} {made.task}"),
                 )
@@ -476,7 +477,7 @@ class ShootLifecycle:
         """That of an operation which somebody ended; empty if nobody can tell in time."""
         try:
             outcome: FlowOutcome = await workflow.execute_activity_method(
-                ShootActivities.read_outcome,
+                FlowActivities.read_outcome,
                 FlowId(workflow_id=workflow_id, run_id=""),
                 **options.bounded(options.garden_call("Read the outcome"), minutes=2),
             )

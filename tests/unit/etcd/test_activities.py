@@ -257,6 +257,7 @@ async def test_a_full_snapshot_is_taken_once_after_all_was_written_anew(monkeypa
     service = {"metadata": {"name": "etcd-main-client"}, "spec": {"clusterIP": "127.0.0.1"}}
     world.seed.objects["Service", NAMESPACE, "etcd-main-client"] = service
     world.seed.objects["Deployment", NAMESPACE, "kube-apiserver"] = {"metadata": {"name": "kube-apiserver"}}
+    await world.activities.deploy_etcds(TASK)
     run = ActivityEnvironment().run
     try:
         assert (await run(world.activities.snapshot_after_rewrite, TASK)).note == "Full-0-7"
@@ -266,5 +267,5 @@ async def test_a_full_snapshot_is_taken_once_after_all_was_written_anew(monkeypa
     assert asked == ["etcd-client"]
 
     del world.seed.objects["Deployment", NAMESPACE, "kube-apiserver"]["metadata"]["annotations"]
-    with pytest.raises(ApplicationError, match="by its sidecar: it does not answer"):
+    with pytest.raises(ApplicationError, match="the sidecar does not answer"):
         await run(world.activities.snapshot_after_rewrite, TASK)

@@ -9,7 +9,8 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.garden.shoots import ShootActivities, _lost_its_worker, _stands_still
+from activities.garden.flows import _lost_its_worker, _stands_still
+from activities.garden.shoots import ShootActivities
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from api import resources
