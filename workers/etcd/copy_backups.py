@@ -45,6 +45,8 @@ class CopyBackupsController:
         self._tolerance = takeover_tolerance + timedelta(seconds=STOP_SECONDS)
         self._inert: dict[Key, tuple[float, datetime]] = {}
         """By task: when an old seed that was given up cannot serve any more, by our own clock, and for people."""
+        self._patient: dict[Key, tuple[float, datetime]] = {}
+        """The same of the time in which a final snapshot may appear."""
         self._tasks = caches.of(ETCD_COPY_BACKUPS_TASK)
 
     async def run(self) -> None:
@@ -57,6 +59,7 @@ class CopyBackupsController:
         task = self._tasks.get(key.name, key.namespace)
         if task is None or _succeeded(task):
             self._inert.pop(key, None)
+            self._patient.pop(key, None)
             return None
         stores: list[Store] = []
         try:
@@ -83,7 +86,7 @@ class CopyBackupsController:
         directories = [snapshots.directory(task["spec"][side]["prefix"]) for side in ("sourceStore", "targetStore")]
         names = [item.name for item in await source.list(directories[0])]
         there, fenced = snapshots.counted(names), snapshots.fence(names) is not None
-        if not fenced and (fault := lacks_final(task, there, datetime.now(UTC))):
+        if not fenced and lacks_final(task, there) and (fault := self._may_come(key, task)):
             return fault
         if not snapshots.fulls(there):
             return f"bucket {task['spec']['sourceStore']['container']} has no full snapshot in {directories[0]}"
@@ -113,11 +116,14 @@ class CopyBackupsController:
 
         By the time that passes here since we know of the mark: no two clocks have to agree.
         """
-        now = time.monotonic()
-        end, shown = self._inert.setdefault(
-            key, (now + self._tolerance.total_seconds(), datetime.now(UTC) + self._tolerance)
-        )
-        return "" if now >= end else f"{_MAY_SERVE}; it stops by {shown:%H:%M:%S} UTC"
+        shown = _left(self._inert, key, self._tolerance)
+        return f"{_MAY_SERVE}; it stops by {shown:%H:%M:%S} UTC" if shown else ""
+
+    def _may_come(self, key: Key, task: Mapping[str, Any]) -> str:
+        """Until when the old seed may still take its last snapshot; whatever clocks say, not for longer than it has."""
+        patience = timedelta(seconds=manifests.seconds(task["spec"]["waitForFinalSnapshot"].get("timeout") or "5m"))
+        shown = _left(self._patient, key, patience)
+        return f"{_NO_FINAL} yet; it is waited for until {shown:%H:%M:%S} UTC" if shown else ""
 
     async def _write(self, task: Object, status: dict[str, Any]) -> None:
         metadata, live = task["metadata"], task.get("status") or {}
@@ -144,14 +150,17 @@ _MAY_SERVE = "the old seed may serve still"
 _NO_FINAL = "there is no final snapshot"
 
 
-def lacks_final(task: Mapping[str, Any], there: list[Snapshot], now: datetime) -> str:
-    """What is waited for before anything is copied; empty if nothing is, or was for long enough."""
+def lacks_final(task: Mapping[str, Any], there: list[Snapshot]) -> bool:
+    """Whether there is no final snapshot, and one is to be waited for before anything is copied."""
     wait = task["spec"].get("waitForFinalSnapshot") or {}
-    if not wait.get("enabled") or any(item.final for item in snapshots.fulls(there)[:_NEWEST]):
-        return ""
-    patience = timedelta(seconds=manifests.seconds(wait.get("timeout") or "5m"))
-    end = datetime.fromisoformat(task["metadata"]["creationTimestamp"]) + patience
-    return "" if now >= end else f"{_NO_FINAL} yet; it is waited for until {end:%H:%M:%S} UTC"
+    return bool(wait.get("enabled")) and not any(item.final for item in snapshots.fulls(there)[:_NEWEST])
+
+
+def _left(ends: dict[Key, tuple[float, datetime]], key: Key, patience: timedelta) -> datetime | None:
+    """When a wait that began with the first question ends, for people; None once it has, by a clock nobody sets."""
+    now = time.monotonic()
+    end, shown = ends.setdefault(key, (now + patience.total_seconds(), datetime.now(UTC) + patience))
+    return shown if now < end else None
 
 
 def _unmarked(snapshot: Snapshot) -> Snapshot:

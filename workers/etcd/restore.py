@@ -42,6 +42,10 @@ class _Blocked(Exception):
     """This way does not lead on: a snapshot is damaged, or missing."""
 
 
+class _Refused(_Blocked):
+    """Etcd does not do what it was asked for."""
+
+
 def restore(config: dict[str, Any], name: str, found: list[str]) -> int:
     """Restore the newest revision that the snapshots hold; returns it.
 
@@ -76,11 +80,12 @@ def restore(config: dict[str, Any], name: str, found: list[str]) -> int:
     raise RestoreFailed("; ".join(faults))
 
 
-def follow(config: dict[str, Any], name: str, tell: Callable[[int], None]) -> int:
+def follow(config: dict[str, Any], name: str, tell: Callable[[int], None], await_silence: Callable[[], None]) -> int:
     """Restore what the store of the seed that a control plane leaves holds, and go on with what is added to it.
 
     Returns the revision at which that history has ended: by a final snapshot, or by the fence of our own seed. Until
-    then nobody is served. ``tell`` hears of each revision up to which we hold all that is there.
+    then nobody is served. ``tell`` hears of each revision up to which we hold all that is there. ``await_silence``
+    returns once nobody is served by the old seed: before that there are no data that a next start would serve from.
 
     Raises:
         Unreadable: the store stopped answering; trying again may help.
@@ -98,6 +103,7 @@ def follow(config: dict[str, Any], name: str, tell: Callable[[int], None]) -> in
             except _Blocked as error:
                 log("warning", f"following from {plan.full.name}: {error}; beginning anew")
             else:
+                await_silence()
                 _keep(part, data)
                 log("info", f"followed to revision {revision}, the last of the old seed")
                 return revision
@@ -171,8 +177,10 @@ def _apply_delta(connection: "_Connection", reader: StoreReader, snapshot: Snaps
     """Revision by revision; what etcd has already is left out. Returns the last one."""
     try:
         for number, changes in groupby(delta.read(reader.read(snapshot.name)), key=lambda item: item.revision):
-            # A full snapshot may hold more than its name says.
             if number <= revision:
+                # A full snapshot may hold more than its name says: what its etcd took before another one went on.
+                if not connection.holds(changes):
+                    raise _Blocked(f"{snapshot.name} tells of another revision {number} than there is")
                 continue
             if number != revision + 1:
                 raise _Blocked(f"revisions {revision + 1} to {number - 1} are missing in {snapshot.name}")
@@ -203,12 +211,26 @@ class _Connection:
         ]
         return int(self._ask("kv/txn", {"success": operations})["header"]["revision"])
 
+    def holds(self, changes: Iterable[Change]) -> bool:
+        """Whether a revision that is there is made of these changes; if it is compacted, nobody can tell."""
+        for change in {each.key: each for each in changes}.values():
+            at = {"key": change.key, "revision": str(change.revision)}
+            try:
+                answer = self._ask("kv/range", at)
+            except _Refused:
+                continue
+            found = next(iter(answer.get("kvs") or ()), None)
+            there = found and int(found["mod_revision"]) == change.revision and found.get("value", "") == change.value
+            if not (there if change.value is not None else found is None):
+                return False
+        return True
+
     def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         self._http.request("POST", f"/v3/{path}", json.dumps(body))
         response = self._http.getresponse()
         content = response.read()
         if response.status != 200:
-            raise _Blocked(f"etcd refused {path} with {response.status}")
+            raise _Refused(f"etcd refused {path} with {response.status}")
         answer: dict[str, Any] = json.loads(content)
         return answer
 

@@ -30,6 +30,7 @@ _TAKEOVER_SECONDS = 10.0
 """How long an etcd takes changes that comes back from where it was cut off, while another seed has its cluster."""
 _LEADERSHIP_SECONDS = 10.0
 """How often we ask whether our member still leads; two that back up for a moment only write twice."""
+_LOST = "changes that the store did not take are read from etcd again"
 
 
 class SnapshotError(Exception):
@@ -165,7 +166,7 @@ class Snapshotter:
             await self._advance((await self.full()).last)
         parts = [
             self._watch(),
-            self._write_deltas(),
+            self._write_deltas(current),
             self._by_schedule(self._schedule.full, self._full),
             self._collect_garbage(),
             self._notice_loss(),
@@ -219,12 +220,17 @@ class Snapshotter:
 
     async def _notice_loss(self) -> None:
         await self._lost.wait()
-        raise SnapshotError("changes that the store did not take are read from etcd again")
+        raise SnapshotError(_LOST)
 
     def _overdue(self) -> bool:
         return self._writer.size >= self._schedule.delta_bytes or self._since_full >= self._schedule.full_after_changes
 
-    async def _write_deltas(self) -> None:
+    async def _write_deltas(self, behind: int) -> None:
+        """``behind``: up to where there is something that an earlier session has not written; it has waited already."""
+        async with self._advanced:
+            await self._advanced.wait_for(lambda: self._recorded >= behind)
+        async with self._busy:
+            await self._flush()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._schedule.delta_period.total_seconds()):
@@ -276,7 +282,12 @@ class Snapshotter:
         return snapshot
 
     async def _flush(self) -> Snapshot | None:
-        """Write what is collected. What the store does not take is lost here, and read from etcd again."""
+        """Write what is collected. What the store does not take is lost here, and read from etcd again.
+
+        Until it is, nothing is written: it would follow a gap, and hide from the next session that there is one.
+        """
+        if self._lost.is_set():
+            raise SnapshotError(_LOST)
         if not self._writer.count:
             return None
         writer, self._writer = self._writer, DeltaWriter()

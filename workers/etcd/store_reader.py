@@ -37,7 +37,10 @@ class StoreReader:
         """Of all snapshots, and of what stands beside them, without directory."""
         path = f"/{self._bucket}?prefix={quote(self._directory, safe='')}"
         content = b"".join(self._get(path, f"listing {self._bucket}/{self._directory}"))
-        return [item["name"].rsplit("/", 1)[-1] for item in json.loads(content)["objects"]]
+        try:
+            return [item["name"].rsplit("/", 1)[-1] for item in json.loads(content)["objects"]]
+        except (ValueError, KeyError, TypeError):
+            raise Unreadable(f"listing {self._bucket}/{self._directory}: what answers is no store") from None
 
     def read(self, name: str) -> Iterator[bytes]:
         """Content of a snapshot; one that breaks off raises Unreadable."""

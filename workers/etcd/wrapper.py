@@ -26,7 +26,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -160,7 +160,7 @@ class Supervisor:
                 return False
             time.sleep(0.02)
         log("info", "TLS files have changed; the next etcd takes over")
-        _end(self._etcd, _HAND_OVER_SECONDS)
+        _end(self._etcd, _HAND_OVER_SECONDS, lambda: self._doubtful)
         self._etcd = following
         for older in Path(self._config["runDirectory"]).glob("tls-*"):
             if older.name != f"tls-{generation}":
@@ -241,14 +241,15 @@ def _listeners(port: int) -> int:
     return found
 
 
-def _end(etcd: int, seconds: float = _END_SECONDS) -> None:
+def _end(etcd: int, seconds: float = _END_SECONDS, hurry: Callable[[], bool] = lambda: False) -> None:
     """End it soon: it takes no connections any more, and waits 7 s for its watches, which do not end by themselves.
 
-    Requests are answered within the time that it has; what it has confirmed is on disk.
+    Requests are answered within the time that it has, or until there is a reason to hurry; what it has confirmed is
+    on disk.
     """
     os.kill(etcd, signal.SIGTERM)
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not hurry():
         if os.waitpid(etcd, os.WNOHANG)[0]:
             return
         time.sleep(0.02)
@@ -386,16 +387,18 @@ def _follow(config: dict[str, Any], name: str) -> None:
     def tell(revision: int) -> None:
         _report(config, "Progress", detail="following the old seed's etcd", revision=revision)
 
+    def await_silence() -> None:
+        if (tolerance := config.get("takeoverTolerance")) and _was_given_up(config):
+            log("info", f"the old seed may serve still; it stops within {tolerance:.0f} s")
+            time.sleep(tolerance + STOP_SECONDS)
+
     while True:
         try:
-            revision = follow(config, name, tell)
+            revision = follow(config, name, tell, await_silence)
         except Unreadable as error:
             log("warning", f"{error}; trying again")
             time.sleep(_RETRY_SECONDS)
         else:
-            if (tolerance := config.get("takeoverTolerance")) and _was_given_up(config):
-                log("info", f"the old seed may serve still; it stops within {tolerance:.0f} s")
-                time.sleep(tolerance + STOP_SECONDS)
             _report(config, "Successful", detail=f"took over revision {revision}", revision=revision)
             return
 

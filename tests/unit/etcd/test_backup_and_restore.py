@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from aiohttp import web
 
 from activities.etcd import snapshots
 from activities.etcd.client import EtcdClient, EtcdError, client_tls
+from activities.etcd.delta import Change, DeltaWriter
 from activities.etcd.store import LocalStore, LocalStoreAdmin
 from activities.kube.cache import Key
 from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signed
@@ -316,6 +318,26 @@ async def test_an_unreadable_newest_snapshot_is_bridged_by_older_ones(landscape)
         assert await member.content() == before
 
 
+async def test_what_a_full_snapshot_holds_beyond_its_name_is_not_taken_for_what_came_later(landscape):
+    """An etcd took changes while it was backed up; another one went on from before, and they are not its own."""
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await member.put("common", "1")
+        common = await snapshotter.delta()
+        await member.put("whose", "the old one's")
+        full = await snapshotter.full()
+        [late] = [each for each in snapshotter.known if each.first == common.last + 1]
+    (landscape.snapshots / full.name).rename(landscape.snapshots / replace(full, last=common.last).name)
+    (landscape.snapshots / late.name).unlink()
+    writer = DeltaWriter()
+    writer.add(Change(late.first, _b64("whose"), _b64("the new one's")))
+    (landscape.snapshots / late.name).write_bytes(writer.finish())
+    landscape.wipe()
+    async with landscape.member.running() as member:
+        keys = (await member.content())["keys"]
+    assert keys[_b64("whose")]["value"] == _b64("the new one's")
+    assert keys[_b64("common")]["value"] == _b64("1")
+
+
 async def test_a_damaged_delta_is_an_error_and_not_a_silent_loss(landscape):
     async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
         await change_things(member)
@@ -347,9 +369,12 @@ async def test_the_sidecar_goes_on_where_an_earlier_one_stopped(landscape):
             first = await snapshotter.delta()
             await member.put("b", "not written yet")
         async with landscape.backed_up() as snapshotter:
+            # It has waited for a period already.
+            await until(lambda: snapshotter.known[-1].first == first.last + 1)
+            before = snapshotter.known[-1]
             await member.put("c", "1")
             second = await snapshotter.delta()
-    assert second.first == first.last + 1
+    assert second.first == before.last + 1
     assert len([name for name in landscape.names() if name.startswith("Full")]) == 1
 
 
@@ -723,8 +748,13 @@ async def test_an_etcd_that_follows_serves_when_the_old_one_must_have_stopped(
 ):
     """One that is cut off from its bucket serves on until it has heard nothing for too long."""
     waited = []
-    monkeypatch.setattr("workers.etcd.wrapper.time.sleep", waited.append)
     follower = Follower(landscape, pki, tmp_path / "destination")
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        assert not follower.member.data.exists(), "who is killed now would serve at its next start"
+
+    monkeypatch.setattr("workers.etcd.wrapper.time.sleep", wait)
     follower.member.config["takeoverTolerance"] = 60.0
     async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
         await member.put("first", "1")
