@@ -9,7 +9,7 @@ NAME ?= default
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts lint format lock clean python
+.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts soak lint format lock clean python
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -37,10 +37,13 @@ test-upgrade: venv packages ## Upgrade a cluster by one minor of Kubernetes; the
 	$(BIN)/pytest -m upgrade $(PYTEST_ARGS)
 
 test-unit: venv ## The tests that need no landscape.
-	$(BIN)/pytest -m 'not landscape and not chaos and not charts and not upgrade' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not landscape and not chaos and not charts and not upgrade and not soak' $(PYTEST_ARGS)
 
 test-charts: venv packages ## The charts, installed by Helm: a cluster made by their pods.
 	$(BIN)/pytest tests/charts -m 'charts or not charts' $(PYTEST_ARGS)
+
+soak: venv ## A thousand simulated takeovers, in which anything breaks.
+	$(BIN)/pytest tests/simulation -m soak $(PYTEST_ARGS)
 
 lint: venv ## Style, types, and who may import whom.
 	$(BIN)/ruff check .
