@@ -15,10 +15,11 @@ from activities.kube.cache import Key
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue
 from api import constants, resources
-from api.flows import FlowInput, ShootFacts
+from api.flows import Attempt, FlowInput, FlowOutcome, ShootFacts
 from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask
 from api.times import micro_timestamp
 from workflows import visibility
+from workflows.flow import failed_outcome
 from workflows.shoot.forget import ForgetShoot, forget_id
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ class RemainsController:
         self._temporal = temporal
         self._shoots = clusters.garden_caches.of(resources.SHOOT)
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
+        self._attempts: dict[Key, Attempt] = {}
+        """How the last one failed: the next goes on from there."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -64,7 +67,7 @@ class RemainsController:
         log.warning("Shoot %s is in seed %s now; cleaning up what is left of it here", task.shoot, task.destination)
         handle = await self._temporal.start_workflow(
             ForgetShoot.run,
-            FlowInput(task=task, facts=ShootFacts()),
+            FlowInput(task=task, facts=ShootFacts(), attempt=self._attempts.get(key, Attempt())),
             id=forget_id(task.shoot, task.seed),
             task_queue=GARDEN_QUEUE,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
@@ -76,7 +79,10 @@ class RemainsController:
             await handle.result()
         except WorkflowFailureError as error:
             log.warning("Shoot %s: what is left of it here is not cleaned up: %s", task.shoot, error.cause)
+            number = self._attempts.get(key, Attempt()).number + 1
+            self._attempts[key] = Attempt(number=number, kept=failed_outcome(error.cause) or FlowOutcome())
             return Requeue(_RETRY_SECONDS)
+        self._attempts.pop(key, None)
         log.info("Shoot %s: nothing is left of it here", task.shoot)
         return None
 
