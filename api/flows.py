@@ -157,6 +157,8 @@ class ShootView(ApiModel):
     """Of this Shoot; looked for only where they are in the way."""
     source_lost: bool = False
     """An operator says that the seed which the control plane leaves takes no part any more."""
+    prepared_at: str = ""
+    """Seed that has begun to take the control plane over, while it moves: from then on the move can only go on."""
     migration_fault: str = ""
     """Why the control plane cannot move now."""
     emergency_stop: bool = False

@@ -108,8 +108,26 @@ class ShootActivities:
             and constants.EMERGENCY_STOP in (found["metadata"].get("annotations") or {}),
             seed_exists=found is not None,
             seed_fault=_seed_fault(found) if found else "",
+            prepared_at=await self._prepared_at(live),
             migration_fault=await self._migration_fault(seed, spec.get("seedName")),
         )
+
+    async def _prepared_at(self, live: Mapping[str, Any]) -> str:
+        """Seed that has begun to take over from the one which the control plane leaves; empty if none has.
+
+        Its way to the bucket of that seed is the first that it has.
+        """
+        status = live.get("status") or {}
+        last = status.get("lastOperation") or {}
+        if last.get("type") != OperationType.MIGRATE or last.get("state") in ("Succeeded", "Aborted"):
+            return ""
+        name = f"{status['technicalID']}--{live['metadata']['uid']}"
+        for each in (f"source-{name}", name):
+            entry = await self._garden.find(resources.CORE_BACKUP_ENTRY, each, live["metadata"]["namespace"])
+            seed = str(entry["spec"].get("seedName") or "") if entry else ""
+            if seed and seed != status.get("seedName"):
+                return seed
+        return ""
 
     async def _migration_fault(self, source: str | None, destination: str | None) -> str:
         """Why the control plane cannot go now to the seed that its owner wants."""
@@ -222,6 +240,9 @@ class ShootActivities:
             or (deleting and last.get("type") != OperationType.DELETE)
         )
         cycle_start = now if fresh else datetime.fromisoformat(status["retryCycleStartTime"])
+        destination = ""
+        if request.operation is OperationType.MIGRATE:
+            destination = await self._prepared_at(live) or spec["seedName"]
         technical = status.get("technicalID") or technical_id(
             await self._project(request.shoot.namespace), request.shoot.name
         )
@@ -255,7 +276,7 @@ class ShootActivities:
             seed=seed,
             generation=generation,
             operation=request.operation,
-            destination=spec["seedName"] if request.operation is OperationType.MIGRATE else "",
+            destination=destination,
             trigger=micro_timestamp(now),
         )
         if constants.OPERATION_RETRY in request.consume:
@@ -311,7 +332,8 @@ class ShootActivities:
         if request.state in ("Succeeded", "Failed"):
             change["retryCycleStartTime"] = None
         if succeeded and task.operation is OperationType.MIGRATE:
-            change["seedName"] = live["spec"]["seedName"]
+            # Not what is wished by now: that may be to turn round, and come too late.
+            change["seedName"] = task.destination
         elif succeeded and task.operation is not OperationType.DELETE:
             change["seedName"] = task.seed
             change["hibernated"] = request.hibernated

@@ -32,7 +32,8 @@ def check_while_moving(shoot: Shoot, old: Shoot, backups_at: str | None) -> Faul
     """All faults of a change of the spec while the control plane moves.
 
     Args:
-        backups_at: Seed that the Shoot's BackupEntry names; handing it over is the point of no return.
+        backups_at: Seed that the Shoot's BackupEntry names, or its way to the bucket of the seed that it leaves, which
+            is the point of no return.
     """
     faults = Faults()
     home = old.status.seed_name if old.status else None
@@ -44,7 +45,7 @@ def check_while_moving(shoot: Shoot, old: Shoot, backups_at: str | None) -> Faul
                 f"the backups are handed over to {backups_at}: the move can only go on, "
                 f"back to {home} leads another move once it is done",
             )
-    elif wanted != before:
+    elif wanted not in (before, backups_at):
         faults.forbidden(_SEED_NAME, f"the control plane moves from {home} to {before}: wait for the end of that")
     if shoot.spec.model_copy(update={"seed_name": before}) != old.spec:
         faults.forbidden(Path("spec"), f"the control plane moves to {before}: change the spec when it is there")

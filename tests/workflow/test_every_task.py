@@ -1,24 +1,143 @@
-"""Every task of creation and deletion: it fails for good, is mended, is retried, and nothing finished runs again."""
+"""Every task of every operation: it fails for good, is mended, is retried, and nothing finished runs again."""
+
+from datetime import timedelta
 
 import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError
 
-from api.flows import FinishedTask, FlowInput, FlowOutcome, ShootFacts
-from api.operations import OperationType, ShootRef, ShootTask, TaskResult
-from tests.workflow.world import SEED, SHOOT, VERSION, World, operation
-from workflows.flow import Flow
+from api.flows import Attempt, FinishedTask, FlowInput, FlowOutcome, ShootFacts
+from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult
+from tests.workflow.world import DESTINATION, SEED, SHOOT, VERSION, World, operation
+from workflows import options
+from workflows.flow import Flow, failed_outcome
 from workflows.shoot.decision import FlowKind, Memory
 from workflows.shoot.delete import delete_flow
+from workflows.shoot.forget import ForgetShoot, forget_flow, forget_id
 from workflows.shoot.lifecycle import THERE
+from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
 FACTS = ShootFacts(credentials="1")
 KINDS = {OperationType.CREATE: FlowKind.RECONCILE, OperationType.DELETE: FlowKind.DELETE}
+TYPES = {
+    OperationType.CREATE: "ReconcileShoot",
+    OperationType.DELETE: "DeleteShoot",
+    OperationType.MIGRATE: "MigrateShoot",
+    OperationType.RESTORE: "ReconcileShoot",
+}
+
+
+def asked(what: OperationType, shoot: ShootRef = SHOOT) -> FlowInput:
+    destination = DESTINATION if what is OperationType.MIGRATE else ""
+    task = ShootTask(shoot=shoot, technical_id="shoot--local--demo", seed=SEED, generation=1, operation=what,
+                     destination=destination)  # fmt: skip
+    return FlowInput(task=task, facts=FACTS)
 
 
 def graph(what: OperationType, shoot: ShootRef = SHOOT) -> Flow:
-    task = ShootTask(shoot=shoot, technical_id="shoot--local--demo", seed=SEED, generation=1, operation=what)
-    request = FlowInput(task=task, facts=FACTS)
-    return delete_flow(request, THERE) if what is OperationType.DELETE else reconcile_flow(request)
+    request = asked(what, shoot)
+    match what:
+        case OperationType.DELETE:
+            return delete_flow(request, THERE)
+        case OperationType.MIGRATE:
+            return migrate_flow(request, THERE)
+    return reconcile_flow(request)
+
+
+def begin(world: World, what: OperationType) -> None:
+    """The Shoot as it is when a first attempt was interrupted."""
+    world.facts = FACTS
+    world.change(
+        deleting=what is OperationType.DELETE,
+        uid_recorded=True,
+        observed_generation=1,
+        gardener_version=VERSION,
+        spec_seed=DESTINATION if what is OperationType.MIGRATE else SEED,
+        status_seed=SEED,
+        last_operation=operation(what, "Processing"),
+    )
+
+
+def runs_of(flow: Flow) -> dict[str, int]:
+    """How often each task runs if each has to run twice: who waits asks the world to try again, too."""
+    run = [name for name in flow.names if not flow.skipped(name)]
+    return {name: 2 + sum(flow.completes(each) == name for each in run) for name in run}
+
+
+def seen(world: World, type_: str) -> dict[str, int]:
+    return {task: runs for (workflow, task), runs in world.tasks.items() if workflow == type_}
+
+
+async def fail_for_good(run: int) -> None:
+    if run == 1:
+        raise ApplicationError("it does not work", type="ERR_CONFIGURATION_PROBLEM", non_retryable=True)
+
+
+async def die(run: int) -> None:
+    if run == 1:
+        raise ApplicationError("its worker has died", type="WorkerShutdown")
+
+
+@pytest.mark.parametrize("what", TYPES)
+async def test_of_a_flow_in_which_everything_fails_nothing_finished_runs_again(
+    world: World, what: OperationType
+) -> None:
+    """All tasks that can run fail, are mended and retried, until the last of them has."""
+    begin(world, what)
+    world.every_task = fail_for_good
+    await world.wake()
+    attempts = 1
+    await world.until(lambda: bool(world.finished))
+    while (last := world.finished[-1]).state == "Failed":
+        assert {each.type for each in last.failed} == {"ERR_CONFIGURATION_PROBLEM"}
+        attempts += 1
+        world.change(operations=("retry",))
+        await world.wake()
+        await world.until(lambda: len(world.finished) == attempts)  # noqa: B023 -- awaited here
+    assert (last.task.operation, last.state) == (what, "Succeeded")
+    world.every_task = None
+    assert seen(world, TYPES[what]) == runs_of(graph(what, world.shoot))
+
+
+@pytest.mark.parametrize("what", TYPES)
+async def test_of_a_flow_whose_worker_dies_in_every_task_each_goes_on_and_none_runs_twice(
+    world: World, what: OperationType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a dead worker had begun begins again; what it had finished does not."""
+    monkeypatch.setattr(options, "RETRY", RetryPolicy(initial_interval=timedelta(milliseconds=20)))
+    begin(world, what)
+    world.every_task = die
+    await world.wake()
+    await world.until(lambda: bool(world.finished))
+    assert (world.finished[0].task.operation, world.finished[0].state) == (what, "Succeeded")
+    flow = graph(what, world.shoot)
+    assert seen(world, TYPES[what]) == {name: 2 for name in flow.names if not flow.skipped(name)}
+
+
+async def test_what_is_forgotten_goes_on_where_it_failed(world: World) -> None:
+    """It is no operation of the Shoot: the gardenlet keeps what a run leaves, and hands it on."""
+    request = asked(OperationType.MIGRATE, world.shoot)
+    world.every_task = fail_for_good
+    outcome: FlowOutcome | None = FlowOutcome()
+    number = 0
+    while outcome is not None:
+        number += 1
+        attempt = Attempt(number=number, kept=outcome)
+        try:
+            await world.client.execute_workflow(
+                ForgetShoot.run,
+                request.model_copy(update={"attempt": attempt}),
+                id=forget_id(world.shoot, SEED),
+                task_queue=GARDEN_QUEUE,
+            )
+            outcome = None
+        except WorkflowFailureError as error:
+            outcome = failed_outcome(error.cause)
+            assert outcome is not None
+            assert outcome.failed
+    assert seen(world, "ForgetShoot") == runs_of(forget_flow(request))
 
 
 EVERY = [
@@ -40,15 +159,7 @@ async def test_a_task_that_failed_for_good_is_retried_alone(world: World, what: 
         FinishedTask(name=name, digest=flow.digest(name), result=named[name], attempt=1, trigger="t")
         for name in finished
     ]
-    world.facts = FACTS
-    world.change(
-        deleting=what is OperationType.DELETE,
-        uid_recorded=True,
-        observed_generation=1,
-        gardener_version=VERSION,
-        status_seed=SEED,
-        last_operation=operation(what, "Processing"),
-    )
+    begin(world, what)
     world.fail_always(task, "ERR_CONFIGURATION_PROBLEM")
     await world.wake(
         Memory(
@@ -74,3 +185,78 @@ async def test_a_task_that_failed_for_good_is_retried_alone(world: World, what: 
     again = {name for name in world.runs if name not in later}
     assert again == {task, flow.completes(task)} - {""}
     assert world.runs[task] == 2
+
+
+# Turning round
+
+NO_RETURN = "deploy_source_backup_entry_there"
+"""The first trace of the destination: from then on a move can only go on."""
+_THERE_FIRST = "wait_required_extensions_there"
+
+
+def before_no_return() -> list[str]:
+    flow = graph(OperationType.MIGRATE)
+    return [name for name in flow.names if flow.comes_after(NO_RETURN, name) and not flow.skipped(name)]
+
+
+@pytest.mark.parametrize("task", before_no_return())
+async def test_a_move_can_be_turned_round_in_each_step_before_the_destination_is_prepared(
+    world: World, task: str
+) -> None:
+    """It ends at once, though it makes progress, and what it has dismantled is restored in place."""
+    flow = graph(OperationType.MIGRATE, world.shoot)
+    held = {task} if flow.comes_after(task, _THERE_FIRST) else {task, _THERE_FIRST}
+    kept = [
+        name
+        for name in flow.names
+        if name not in held and not any(flow.comes_after(name, each) for each in held) and not flow.skipped(name)
+    ]
+    finished = tuple(FinishedTask(name=name, digest=flow.digest(name), attempt=1, trigger="t") for name in kept)
+    begin(world, OperationType.MIGRATE)
+    for each in held:
+        world.hold(each.removesuffix("_there"))
+    remembered = Memory(generation=1, operation=OperationType.MIGRATE, flow=FlowKind.MIGRATE, version=VERSION,
+                        attempts=1, outcome=FlowOutcome(finished=finished, canceled=True))  # fmt: skip
+    await world.wake(remembered)
+    await world.until(lambda: world.tasks["MigrateShoot", task] == 1)
+
+    world.hold("sync_cluster")
+    world.change(spec_seed=SEED, generation=2)
+    await world.wake()
+    await world.until(lambda: "start Restore 1" in world.log)
+    assert world.view is not None
+    assert world.view.status_seed == SEED
+    assert NO_RETURN not in seen(world, "MigrateShoot")
+    assert world.finished == []
+
+
+async def test_a_move_that_is_turned_round_too_late_goes_on_and_then_moves_back(world: World) -> None:
+    """Its destination may serve already: nothing is put up in the source beside it."""
+    begin(world, OperationType.MIGRATE)
+    gate = world.hold("flush_etcd")
+    await world.wake()
+    await world.until(lambda: world.ran("flush_etcd") == 1)
+    assert world.view is not None
+    assert world.view.prepared_at == DESTINATION
+    world.change(spec_seed=SEED, generation=2)
+    await world.wake()
+    gate.set()
+    await world.until(lambda: len(world.finished) == 3, 100)
+    assert [(each.task.operation, each.task.seed, each.task.destination, each.state) for each in world.finished] == [
+        (OperationType.MIGRATE, SEED, DESTINATION, "Succeeded"),
+        (OperationType.RESTORE, DESTINATION, "", "Succeeded"),
+        (OperationType.MIGRATE, DESTINATION, SEED, "Succeeded"),
+    ]
+
+
+async def test_a_move_that_failed_too_late_to_be_turned_round_goes_on(world: World) -> None:
+    begin(world, OperationType.MIGRATE)
+    world.fail_always("snapshot_etcd", "ERR_CONFIGURATION_PROBLEM")
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 1)
+    world.mend("snapshot_etcd")
+    world.change(spec_seed=SEED, generation=2)
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 2)
+    last = world.finished[1]
+    assert (last.task.operation, last.task.destination, last.state) == (OperationType.MIGRATE, DESTINATION, "Succeeded")

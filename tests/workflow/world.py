@@ -67,6 +67,10 @@ class World:
         self.rotation = RotationGarden()
         self.trouble = asyncio.Event()
         self.runs: dict[str, int] = defaultdict(int)
+        self.tasks: dict[tuple[str, str], int] = defaultdict(int)
+        """The same by the workflow's type and the task's name: a move has one activity in both seeds."""
+        self.every_task: Callable[[int], Awaitable[None]] | None = None
+        """What each task does, by which of its runs it is."""
         self.begun: dict[str, list[float]] = defaultdict(list)
         """When the attempts of a task began (monotonic seconds)."""
         self.repairs: list[RecordRepair] = []
@@ -242,7 +246,9 @@ class World:
             seed=seed,
             generation=self.view.generation,
             operation=request.operation,
-            destination=(self.view.spec_seed or "") if request.operation is OperationType.MIGRATE else "",
+            destination=(self.view.prepared_at or self.view.spec_seed or "")
+            if request.operation is OperationType.MIGRATE
+            else "",
             trigger=f"trigger-{self.view.generation}-{request.attempt}",
         )
         return StartedOperation(task=task, facts=self.facts, started=now, retry_cycle_start=now)
@@ -252,7 +258,7 @@ class World:
         self.finished.append(request)
         self.log.append(f"{request.task.operation} {request.state}")
         if request.task.operation is OperationType.MIGRATE and request.state == "Succeeded" and self.view:
-            self.change(status_seed=self.view.spec_seed)
+            self.change(status_seed=request.task.destination, prepared_at="")
         self.change(
             last_operation=LastOperation(type=request.task.operation, state=request.state, updated=datetime.now(UTC))
         )
@@ -314,6 +320,13 @@ class World:
         if name != "cleanup_secrets":
             task = activity.payload_converter().from_payload(args[0].payload, ShootTask)
             self.triggers[name].append(task.trigger)
+        info = activity.info()
+        task_name = info.workflow_type or "", info.activity_id
+        if task_name == ("MigrateShoot", "deploy_source_backup_entry_there"):
+            self.change(prepared_at=activity.payload_converter().from_payload(args[0].payload, ShootTask).seed)
+        self.tasks[task_name] += 1
+        if self.every_task:
+            await self.every_task(self.tasks[task_name])
         if behaviour := self.behaviours.get(name):
             await self._unless_closing(behaviour())
         return TaskResult(secrets=(f"secret-of-{name}",))

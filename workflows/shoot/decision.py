@@ -16,7 +16,7 @@ from api.constants import (
     OPERATION_ROLLOUT_WORKERS,
 )
 from api.errors import ErrorCode
-from api.flows import FailedTask, FlowOutcome, ShootFacts, ShootView
+from api.flows import FailedTask, FlowOutcome, LastOperation, ShootFacts, ShootView
 from api.maintenance_window import MaintenanceWindow
 from api.model import ApiModel
 from api.operations import OperationType
@@ -147,7 +147,7 @@ def operation_type(view: ShootView) -> OperationType:
     last = view.last_operation
     if view.deleting:
         return OperationType.DELETE
-    if view.spec_seed and view.status_seed and view.spec_seed != view.status_seed:
+    if view.spec_seed and view.status_seed and view.spec_seed != view.status_seed and not _has_arrived(last):
         return OperationType.MIGRATE
     if last is None:
         return OperationType.CREATE
@@ -155,10 +155,20 @@ def operation_type(view: ShootView) -> OperationType:
         return OperationType.RESTORE
     if last.type is OperationType.CREATE and last.state != "Succeeded":
         return OperationType.CREATE
+    if last.type is OperationType.MIGRATE and view.prepared_at:
+        return OperationType.MIGRATE
     if last.type is OperationType.MIGRATE or (last.type is OperationType.RESTORE and last.state != "Succeeded"):
         # Row 8, too: a control plane that was half taken down is put together again, not just reconciled.
         return OperationType.RESTORE
     return OperationType.RECONCILE
+
+
+def _has_arrived(last: LastOperation | None) -> bool:
+    """Whether a control plane is where it went to: if it was turned round too late, it is restored there first."""
+    return last is not None and (
+        (last.type is OperationType.MIGRATE and last.state == "Succeeded")
+        or (last.type is OperationType.RESTORE and last.state != "Succeeded")
+    )
 
 
 def flow_kind(view: ShootView, operation: OperationType) -> FlowKind:
@@ -336,7 +346,16 @@ def overtakes(view: ShootView | None, generation: int, flow: FlowKind) -> bool:
         return flow is not deletion and flow is not FlowKind.FORCE_DELETE
     if flow is FlowKind.MIGRATE and view.source_lost:
         return True
+    if flow is FlowKind.MIGRATE and view.prepared_at:
+        return False
     return view.generation > generation and _is_not_confined(view)
+
+
+def ends_at_once(view: ShootView | None, flow: FlowKind) -> bool:
+    """Whether what overtakes the running operation waits for no task: each would make it harder, or too late."""
+    if view is None or flow is not FlowKind.MIGRATE:
+        return False
+    return view.source_lost or view.spec_seed == view.status_seed
 
 
 def state_after_failure(failed: tuple[FailedTask, ...], cycle_start: datetime, now: datetime) -> str:

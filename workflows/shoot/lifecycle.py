@@ -331,7 +331,9 @@ class ShootLifecycle:
         self._show(f"{task.operation} is running; what is newer waits for it to end or to meet an error")
         if self._progress.child is None:
             return
-        if not (kind is FlowKind.MIGRATE and view is not None and view.source_lost):
+        lost = view is not None and view.source_lost and kind is FlowKind.MIGRATE
+        turned_round = not lost and decision.ends_at_once(view, kind) and workflow.patched("turn-round-at-once")
+        if not (lost or turned_round):
             await workflow.execute_activity_method(
                 FlowActivities.await_trouble,
                 self._progress.child,

@@ -86,6 +86,8 @@ def test_a_move_can_be_turned_round_until_the_backups_are_handed_over() -> None:
     assert is_moving(moving)
     assert not check_while_moving(home, moving, "seed-1")
     assert "can only go on" in str(check_while_moving(home, moving, "seed-2"))
+    assert not check_while_moving(moving, home, "seed-2"), "it goes on anyway"
+    assert "wait for the end" in str(check_while_moving(moving, home, "seed-3"))
 
 
 def test_nothing_else_changes_while_it_moves() -> None:

@@ -452,6 +452,33 @@ async def test_a_migration_ends_with_the_destination_in_charge() -> None:
     assert (await world.finish(started, "Succeeded"))["seedName"] == "seed-2"
 
 
+async def test_a_migration_that_was_turned_round_too_late_ends_where_it_went_to() -> None:
+    """The source's etcd may not serve beside the destination's, whatever is wished by now."""
+    world = World()
+    live = await world.shoot()
+    status = {"seedName": "seed-1", "technicalID": "shoot--local--demo"}
+    await world.change(spec={**live["spec"], "seedName": "seed-2"}, status=status)
+    started = await world.start(OperationType.MIGRATE)
+    await world.change(spec={**live["spec"], "seedName": "seed-1"})
+    view = await world.activities.look_at_shoot(REF)
+    assert view is not None
+    assert view.prepared_at == ""
+
+    entry = {
+        "apiVersion": resources.CORE_BACKUP_ENTRY.api_version,
+        "kind": "BackupEntry",
+        "metadata": {"name": "source-shoot--local--demo--0f3c", "namespace": "garden-local"},
+        "spec": {"bucketName": "bucket-1", "seedName": "seed-2"},
+    }
+    world.garden.put(entry)
+    view = await world.activities.look_at_shoot(REF)
+    assert view is not None
+    assert view.prepared_at == "seed-2"
+    again = await world.start(OperationType.MIGRATE)
+    assert (again.task.seed, again.task.destination) == ("seed-1", "seed-2")
+    assert (await world.finish(started, "Succeeded"))["seedName"] == "seed-2"
+
+
 async def test_a_lost_seed_is_given_up_once_and_the_word_for_it_is_taken_away() -> None:
     world = World(annotations={"shoot.gardener.cloud/control-plane-migration": "bad-case"})
     live = await world.shoot()

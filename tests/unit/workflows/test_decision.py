@@ -18,6 +18,7 @@ from workflows.shoot.decision import (
     Rest,
     Run,
     decide,
+    ends_at_once,
     flow_kind,
     operation_type,
     overtakes,
@@ -158,6 +159,9 @@ def test_only_something_newer_overtakes() -> None:
     assert overtakes(seen(generation=4, confined=True, hibernation_switched=True), 3, reconcile)
     assert not overtakes(seen(generation=4, confined=True), 3, reconcile)
     assert not overtakes(seen(deleting=True), 3, delete)
+    assert overtakes(seen(generation=4), 3, FlowKind.MIGRATE)
+    assert not overtakes(seen(generation=4, prepared_at="b"), 3, FlowKind.MIGRATE), "turned round too late"
+    assert overtakes(seen(generation=4, prepared_at="b", source_lost=True), 3, FlowKind.MIGRATE)
     assert not overtakes(seen(deleting=True, generation=4), 3, FlowKind.FORCE_DELETE)
     assert not overtakes(seen(), 3, reconcile)
     assert not overtakes(None, 3, reconcile)
@@ -225,3 +229,11 @@ def test_whatever_is_seen_a_deletion_is_never_answered_by_anything_else(view: Sh
     if isinstance(step, Release):
         assert view.deleting
         assert view.finalizer
+
+
+def test_a_move_that_is_turned_round_ends_at_once() -> None:
+    """Any task that it still begins may be the one after which it can only go on."""
+    assert ends_at_once(seen(generation=4), FlowKind.MIGRATE)
+    assert not ends_at_once(seen(generation=4, spec_seed="b"), FlowKind.MIGRATE)
+    assert ends_at_once(seen(spec_seed="b", source_lost=True), FlowKind.MIGRATE)
+    assert not ends_at_once(seen(generation=4), FlowKind.RECONCILE)
