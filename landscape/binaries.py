@@ -191,9 +191,19 @@ def cluster_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, .
     return kubernetes(kubernetes_version), etcd()
 
 
+def machine_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
+    """What goes into the machines' image."""
+    return kubernetes(kubernetes_version), pause(), flannel_cni()
+
+
+def seed_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
+    """What goes into the images that seeds run."""
+    return kubernetes(kubernetes_version), etcd(), pause(), coredns()
+
+
 def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
     """What goes into images."""
-    return kubernetes(kubernetes_version), etcd(), pause(), coredns(), flannel(), flannel_cni(), metrics_server()
+    return (*seed_tools(kubernetes_version), flannel(), flannel_cni(), metrics_server())
 
 
 class Binaries:

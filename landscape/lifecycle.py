@@ -5,7 +5,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -38,10 +38,17 @@ from landscape.progress import Progress
 from landscape.waiting import until
 
 _KERNEL_LIMITS = STATE_HOME / ".kernel-limits.json"
+Making = asyncio.Task[dict[str, binaries.Binaries]]
+"""Binaries by version of Kubernetes."""
 Which = Literal["all", "seeds", "none"]
 """Processes of our own to start: of the garden and the seeds, of the seeds alone, or none."""
 
-_ROLES: tuple[Role, ...] = ("seed", "cloud", "shoot")
+_TOOLS: Mapping[Role, Callable[[str], tuple[binaries.Tool, ...]]] = {
+    "cloud": binaries.machine_tools,
+    "seed": binaries.seed_tools,
+    "shoot": binaries.image_tools,
+}
+"""What goes into the images of a role; they are made in this order."""
 
 
 def processes_of(plan: Plan) -> Processes:
@@ -107,9 +114,10 @@ class _Up:
         # A failure cancels the rest; what was started stays for the next up, or for down.
         try:
             async with asyncio.TaskGroup() as group:
-                image_binaries = group.create_task(self._image_binaries())
-                for role in _ROLES:
-                    self._archives[role] = group.create_task(self._made_archives(role, image_binaries))
+                made: Making | None = None
+                for role in _TOOLS:
+                    made = group.create_task(self._image_binaries(role, made))
+                    self._archives[role] = group.create_task(self._made_archives(role, made))
                 group.create_task(self._machine_images())
                 group.create_task(self._temporal())
                 group.create_task(self._object_store())
@@ -202,18 +210,19 @@ class _Up:
             if changed := await containerd.refresh(cluster_plan, await self._archives[role]):
                 self._progress.say(f"{cluster_plan.name}: images imported: {', '.join(changed)}")
 
-    async def _image_binaries(self) -> dict[str, binaries.Binaries]:
-        """What goes into images, by version of Kubernetes."""
-        versions = self._plan.shoot_versions
-        return {each: await binaries.ensure(binaries.image_tools(each), self._progress) for each in versions}
+    async def _image_binaries(self, role: Role, earlier: Making | None) -> dict[str, binaries.Binaries]:
+        """What goes into images of a role; after what an earlier one needs, so that nothing is made twice."""
+        if earlier is not None:
+            await earlier
+        # Machines bring the kubelet of one version, and fetch others.
+        versions = self._plan.shoot_versions[:1] if role == "cloud" else self._plan.shoot_versions
+        return {each: await binaries.ensure(_TOOLS[role](each), self._progress) for each in versions}
 
-    async def _made_archives(self, role: Role, made: asyncio.Task[dict[str, binaries.Binaries]]) -> list[Path]:
+    async def _made_archives(self, role: Role, made: Making) -> list[Path]:
         """Image archives for the nodes of clusters of this role, made where they are missing."""
         found: dict[Path, None] = {}
         await self._trees
         for version, version_binaries in (await made).items():
-            if role == "cloud" and version != self._plan.kubernetes_version:
-                continue  # machines bring the kubelet of one version, and fetch others
             make = partial(images.archives_for, role, version, version_binaries, self._progress.say)
             async with self._making_images:  # images share layers
                 found |= dict.fromkeys(await asyncio.to_thread(make))

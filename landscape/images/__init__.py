@@ -37,11 +37,13 @@ class Binaries(Protocol):
 
 
 def prepare(progress: Progress) -> None:
-    """Make the Debian trees, side by side. Needs no binaries, so it can run while they are built."""
+    """Make the Debian trees, side by side, and what needs one: no binaries, so it can run while they are built."""
     with _locked(progress), ThreadPoolExecutor(2) as pool:
         layers = Layers(CACHE, progress)
-        for made in (pool.submit(layers.base), pool.submit(layers.machine)):
-            made.result()
+        machine = pool.submit(layers.machine)
+        layers.base()
+        layers.packages()
+        machine.result()
 
 
 def archives_for(

@@ -1,5 +1,5 @@
-// CoreDNS with its plugins, but for those that ask a cloud's DNS and those that trace with a vendor's library:
-// they would be most of what there is to compile.
+// CoreDNS with its plugins, but for those that need a cloud's library (dnssec reads keys from one) and those that trace
+// with a vendor's: they would be most of what there is to compile.
 package main
 
 import (
@@ -16,7 +16,6 @@ import (
 	_ "github.com/coredns/coredns/plugin/chaos"
 	_ "github.com/coredns/coredns/plugin/debug"
 	_ "github.com/coredns/coredns/plugin/dns64"
-	_ "github.com/coredns/coredns/plugin/dnssec"
 	_ "github.com/coredns/coredns/plugin/dnstap"
 	_ "github.com/coredns/coredns/plugin/erratic"
 	_ "github.com/coredns/coredns/plugin/errors"
