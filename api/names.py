@@ -37,7 +37,7 @@ def dns_record_name(shoot: str, role: str) -> str:
 
 def backup_entry_name(task: ShootTask) -> str:
     """BackupEntry of a Shoot, the same in garden and seed, and its prefix in the bucket."""
-    return f"{task.technical_id}--{task.shoot.uid}"
+    return backup_entry_names(task.technical_id, task.shoot.uid)[1]
 
 
 def issued_kubeconfigs(shoot: str) -> str:
@@ -47,7 +47,13 @@ def issued_kubeconfigs(shoot: str) -> str:
 
 def source_backup_entry_name(task: ShootTask) -> str:
     """BackupEntry on the bucket that a control plane's backups come from, while it moves."""
-    return f"source-{backup_entry_name(task)}"
+    return backup_entry_names(task.technical_id, task.shoot.uid)[0]
+
+
+def backup_entry_names(technical_id: str, uid: str) -> tuple[str, str]:
+    """Both of a Shoot's: the one that it has while it moves, which tells of its destination first, and its own."""
+    own = f"{technical_id}--{uid}"
+    return f"source-{own}", own
 
 
 def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> str:

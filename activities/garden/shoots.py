@@ -34,7 +34,7 @@ from api.flows import (
     StartOperation,
 )
 from api.images import OWN_VERSION
-from api.names import technical_id
+from api.names import backup_entry_names, technical_id
 from api.operations import OperationType, ShootRef, ShootTask
 from api.registrations import versions_by_phase, wanted_extensions
 from api.repair import SOMEBODY, Action, Repair
@@ -121,8 +121,7 @@ class ShootActivities:
         last = status.get("lastOperation") or {}
         if last.get("type") != OperationType.MIGRATE or last.get("state") in ("Succeeded", "Aborted"):
             return ""
-        name = f"{status['technicalID']}--{live['metadata']['uid']}"
-        for each in (f"source-{name}", name):
+        for each in backup_entry_names(status["technicalID"], live["metadata"]["uid"]):
             entry = await self._garden.find(resources.CORE_BACKUP_ENTRY, each, live["metadata"]["namespace"])
             seed = str(entry["spec"].get("seedName") or "") if entry else ""
             if seed and seed != status.get("seedName"):

@@ -33,6 +33,7 @@ from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
 from api.lifetime import lifetime
 from api.meta import KubeObject
+from api.names import backup_entry_names
 from api.resources import Resource
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.server.review import Garden, Object, Refusal, Review, refuse_forbidden, refuse_invalid
@@ -140,7 +141,8 @@ async def _check_seed_choice(review: Review, shoot: Shoot, old: Shoot | None, ga
 
 async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden) -> None:
     """A seed that was lost, and has not cleaned up, must find where it looks that the cluster is elsewhere."""
-    entry = await garden.find(resources.CORE_BACKUP_ENTRY, f"source-{_backup_entry_name(old)}", review.namespace)
+    at_source, _ = _backup_entry_names(old)
+    entry = await garden.find(resources.CORE_BACKUP_ENTRY, at_source, review.namespace)
     if entry is None:
         return
     raise Refusal.forbidden(
@@ -151,9 +153,9 @@ async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden)
     )
 
 
-def _backup_entry_name(shoot: Shoot) -> str:
+def _backup_entry_names(shoot: Shoot) -> tuple[str, str]:
     status = shoot.status
-    return f"{status.technical_id}--{status.uid}" if status else ""
+    return backup_entry_names(status.technical_id or "", status.uid or "") if status else ("", "")
 
 
 async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
@@ -173,10 +175,10 @@ async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garde
 
 async def _check_move_undisturbed(review: Review, shoot: Shoot, old: Shoot, garden: Garden) -> None:
     """While its control plane moves a Shoot stays as it is; turning round is possible up to a point."""
-    name = _backup_entry_name(old)
     # The destination's way to the source's bucket is what its preparation begins with.
-    entry = await garden.find(resources.CORE_BACKUP_ENTRY, f"source-{name}", review.namespace) or await garden.find(
-        resources.CORE_BACKUP_ENTRY, name, review.namespace
+    at_source, own = _backup_entry_names(old)
+    entry = await garden.find(resources.CORE_BACKUP_ENTRY, at_source, review.namespace) or await garden.find(
+        resources.CORE_BACKUP_ENTRY, own, review.namespace
     )
     backups_at = ((entry or {}).get("spec") or {}).get("seedName")
     refuse_forbidden(review, check_while_moving(shoot, old, backups_at))
