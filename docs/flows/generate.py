@@ -23,9 +23,10 @@ HERE = Path(__file__).parent
 THERE = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True)
 
 
-def _input(facts: ShootFacts, operation: OperationType) -> FlowInput:
+def _input(facts: ShootFacts, operation: OperationType, destination: str = "") -> FlowInput:
     shoot = ShootRef(namespace="garden-local", name="demo", uid="0")
-    task = ShootTask(shoot=shoot, technical_id="shoot--local--demo", seed="seed", generation=1, operation=operation)
+    task = ShootTask(shoot=shoot, technical_id="shoot--local--demo", seed="seed", generation=1, operation=operation,
+                     destination=destination)  # fmt: skip
     return FlowInput(task=task, facts=facts)
 
 
@@ -139,7 +140,7 @@ def pages() -> dict[str, str]:
         "forget.md": _page(
             "Forget a Shoot that another seed has taken over",
             forget.__doc__ or "",
-            forget_flow(_input(ShootFacts(), OperationType.MIGRATE)),
+            forget_flow(_input(ShootFacts(), OperationType.MIGRATE, destination="seed-2")),
             {},
         ),
         "restore.md": _page(

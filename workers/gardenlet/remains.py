@@ -1,9 +1,12 @@
 """Cleans up what this seed has of Shoots whose control planes were taken over while it was lost.
 
-They are found when the seed is back: their Shoots say that another seed is responsible, and has restored them.
-Source: spec/flows.md 8.
+They are found when the seed is back: their Shoots say that another seed is responsible, and has restored them. Of a
+Shoot that was deleted meanwhile the mark in our bucket says that another seed had it: that it is not in the garden is
+no reason to touch anything, since a garden may be restored from yesterday. Source: spec/flows.md 8.
 """
 
+import asyncio
+import base64
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +14,16 @@ from typing import Any
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
+from activities.components import etcd
+from activities.etcd import snapshots
+from activities.etcd.store import StoreError, open_store
 from activities.kube.cache import Key
+from activities.kube.client import WatchEvent
 from activities.kube.clusters import Clusters
-from activities.kube.controller import Controller, Requeue
+from activities.kube.controller import Controller, Requeue, TryAgain
 from api import constants, resources
 from api.flows import Attempt, FlowInput, FlowOutcome, ShootFacts
+from api.names import backup_entry_name
 from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask
 from api.times import micro_timestamp
 from workflows import visibility
@@ -41,19 +49,20 @@ class RemainsController:
     async def run(self) -> None:
         """Until cancelled."""
         await self._namespaces.synced()
+        await self._shoots.synced()
         controller = Controller("remains", self._reconcile, workers=2)
         controller.watch(self._shoots)
-        await controller.run()
+        deleted = Controller("remains of deleted Shoots", self._look_for_deleted, workers=1)
+        deleted.watch(self._namespaces, when=lambda event: _uid(event.object) is not None)
+        deleted.watch(self._shoots, keys=_home, when=lambda event: event.type == "DELETED")
+        await asyncio.gather(controller.run(), deleted.run())
 
     async def _reconcile(self, key: Key) -> Requeue | None:
         shoot = self._shoots.get(key.name, key.namespace)
         if shoot is None or not is_elsewhere(shoot, self._clusters.seed_name):
             return None
         namespace = self._namespaces.get(shoot["status"]["technicalID"])
-        if (
-            namespace is None
-            or (namespace["metadata"].get("annotations") or {}).get(constants.SHOOT_UID) != shoot["metadata"]["uid"]
-        ):
+        if namespace is None or _uid(namespace) != shoot["metadata"]["uid"]:
             return None
         task = ShootTask(
             shoot=ShootRef.of(shoot),
@@ -65,6 +74,53 @@ class RemainsController:
             trigger=micro_timestamp(),
         )
         log.warning("Shoot %s is in seed %s now; cleaning up what is left of it here", task.shoot, task.destination)
+        return await self._forget(key, task)
+
+    async def _look_for_deleted(self, key: Key) -> Requeue | None:
+        """``key``: of a control plane's namespace."""
+        namespace = self._namespaces.get(key.name)
+        uid = _uid(namespace) if namespace is not None else None
+        if uid is None or any(each["metadata"]["uid"] == uid for each in self._shoots.list()):
+            return None
+        cluster = await self._clusters.seed.find(resources.CLUSTER, key.name)
+        shoot = ((cluster or {}).get("spec") or {}).get("shoot")
+        if not shoot or shoot["metadata"]["uid"] != uid:
+            return None
+        task = ShootTask(
+            shoot=ShootRef.of(shoot),
+            technical_id=key.name,
+            seed=self._clusters.seed_name,
+            generation=shoot["metadata"].get("generation", 0),
+            operation=OperationType.MIGRATE,
+            trigger=micro_timestamp(),
+        )
+        if key not in self._attempts and not await self._was_taken_over(task):
+            return None
+        live = await self._clusters.garden.find(resources.SHOOT, task.shoot.name, task.shoot.namespace)
+        if live is not None and live["metadata"]["uid"] == uid:
+            return Requeue(_RETRY_SECONDS)
+        log.warning("Shoot %s was taken over, and is deleted; cleaning up what is left of it here", task.shoot)
+        return await self._forget(key, task)
+
+    async def _was_taken_over(self, task: ShootTask) -> bool:
+        """Whether another seed has put its mark into our bucket. Raises TryAgain if that cannot be told."""
+        seed, entry_name = self._clusters.seed, backup_entry_name(task)
+        entry = await seed.find(resources.BACKUP_ENTRY, entry_name)
+        secret = await seed.find(resources.SECRET, etcd.BACKUP_SECRET, task.technical_id)
+        if entry is None or secret is None:
+            return False
+        credentials = {name: base64.b64decode(value).decode() for name, value in (secret.get("data") or {}).items()}
+        directory = snapshots.directory(f"{entry_name}/{etcd.name_of(etcd.MAIN)}")
+        try:
+            store = open_store(entry["spec"]["type"], credentials, entry["spec"]["bucketName"])
+            try:
+                return snapshots.taken_over(each.name for each in await store.list(directory)) is not None
+            finally:
+                await store.close()
+        except StoreError as error:
+            raise TryAgain(str(error)) from None
+
+    async def _forget(self, key: Key, task: ShootTask) -> Requeue | None:
         handle = await self._temporal.start_workflow(
             ForgetShoot.run,
             FlowInput(task=task, facts=ShootFacts(), attempt=self._attempts.get(key, Attempt())),
@@ -85,6 +141,18 @@ class RemainsController:
         self._attempts.pop(key, None)
         log.info("Shoot %s: nothing is left of it here", task.shoot)
         return None
+
+
+def _uid(namespace: Mapping[str, Any]) -> str | None:
+    """Of the Shoot whose control plane it holds."""
+    uid: str | None = (namespace["metadata"].get("annotations") or {}).get(constants.SHOOT_UID)
+    return uid
+
+
+def _home(event: WatchEvent) -> list[Key]:
+    """The namespace of a Shoot's control plane."""
+    technical_id = (event.object.get("status") or {}).get("technicalID")
+    return [Key(None, technical_id)] if technical_id else []
 
 
 def is_elsewhere(shoot: Mapping[str, Any], seed: str) -> bool:

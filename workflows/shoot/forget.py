@@ -4,6 +4,8 @@ The cluster goes on elsewhere, and nothing of it may be touched: what it runs in
 belong to the other seed. So nobody is asked but the seed itself, extensions let go as in a migration, and machines are
 forgotten. Last of all goes what keeps the seed from taking itself for the one: the mark in its bucket, with the
 backups there, which the other seed has copied. Source: spec/flows.md 8.
+
+Where the cluster was deleted meanwhile, no other seed is left to do that: this one deletes its backups itself.
 """
 
 from temporalio import workflow
@@ -28,6 +30,8 @@ def forget_flow(request: FlowInput) -> Flow:
     """The whole flow, to be read from top to bottom. What is not there needs nothing."""
     flow = shoot_flow(request)
     add, wait = flow.add, options.wait
+    deleted = not request.task.destination and "the Shoot is deleted"
+    goes_on = request.task.destination and "another seed has the cluster"
 
     # Nobody acts any more: first who looks after machines, and who serves.
     add("delete_machine_controller_manager")
@@ -54,7 +58,7 @@ def forget_flow(request: FlowInput) -> Flow:
         add(f"wait_{record}_migrated", after=[f"migrate_{record}"], completes=f"migrate_{record}", **wait(minutes=10))
         add(f"delete_{record}", after=[f"wait_{record}_migrated"], **wait(minutes=2))
         let_go.append(f"delete_{record}")
-    add("migrate_backup_entry", after=["wait_apiserver_deleted"], **wait(minutes=10))
+    add("migrate_backup_entry", after=["wait_apiserver_deleted"], unless=deleted, **wait(minutes=10))
 
     # What is left are our own objects.
     add("delete_cluster", after=[*let_go, "migrate_backup_entry", "delete_apiserver_sni", "delete_vpn_server"])
@@ -70,9 +74,13 @@ def forget_flow(request: FlowInput) -> Flow:
     )
     ordering, waiting = options.seed_call(), wait(minutes=10)
     ordering["task_queue"] = waiting["task_queue"] = seed_queue(there.seed)
-    add("delete_source_backup_entry", after=["wait_namespace_deleted"], argument=lambda: there, **ordering)
-    add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"], argument=lambda: there,
-        completes="delete_source_backup_entry", **waiting)  # fmt: skip
+    add("delete_source_backup_entry", after=["wait_namespace_deleted"], unless=deleted, argument=lambda: there,
+        **ordering)  # fmt: skip
+    add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"], unless=deleted,
+        argument=lambda: there, completes="delete_source_backup_entry", **waiting)  # fmt: skip
+    add("delete_backup_entry", after=["wait_namespace_deleted"], unless=goes_on)
+    add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry", unless=goes_on,
+        **wait(minutes=10))  # fmt: skip
     return flow
 
 

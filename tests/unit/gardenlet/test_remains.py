@@ -8,6 +8,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
+from activities.etcd.store import StoredObject
 from activities.kube.cache import Caches, Key
 from activities.kube.controller import Requeue
 from api.flows import FinishedTask, FlowOutcome
@@ -87,6 +88,69 @@ async def look(temporal: Temporal, uid: str | None, times: int = 1) -> Requeue |
             await asyncio.gather(running, return_exceptions=True)
             await asyncio.gather(caches.close(), garden_caches.close())
     return again
+
+
+class Bucket:
+    """One that holds these objects, for whoever opens it."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self.opened: list[tuple[Any, ...]] = []
+
+    def __call__(self, *place: Any) -> "Bucket":
+        self.opened.append(place)
+        return self
+
+    async def list(self, prefix: str) -> list[StoredObject]:
+        assert prefix == "shoot--a--b--0f3c/etcd-main/v2/"
+        return [StoredObject(prefix + name, 0, 0) for name in self._names]
+
+    async def close(self) -> None:
+        return None
+
+
+FULL, FENCE, FINAL = "Full-00000000-00000007-1.gz", "Fence-00000007", "Full-00000000-00000007-1.gz.final"
+
+
+@pytest.mark.parametrize(
+    ("there", "names", "started"),
+    [
+        (False, (FULL, FENCE), True),
+        (False, (FULL,), False),
+        (False, (FINAL, FENCE), False),
+        (True, (FULL, FENCE), False),
+    ],
+    ids=["taken over", "nobody took it over", "it was handed over", "it is in the garden"],
+)
+async def test_of_a_deleted_shoot_the_mark_in_the_bucket_says_what_may_go(
+    monkeypatch: pytest.MonkeyPatch, there: bool, names: tuple[str, ...], started: bool
+) -> None:
+    """That the garden does not know it is not enough: it may have been restored from before the Shoot was made."""
+    bucket = Bucket(*names)
+    monkeypatch.setattr("workers.gardenlet.remains.open_store", bucket)
+    temporal = Temporal()
+    async with ApiServer().running() as garden, ApiServer().running() as seed:
+        if there:
+            garden.put(SHOOTS, shoot("Migrate", "Aborted"))
+        annotations = {"shoot.gardener.cloud/uid": "0f3c"}
+        seed.put("/api/v1/namespaces", {"metadata": {"name": "shoot--a--b", "annotations": annotations}})
+        extensions = "/apis/extensions.gardener.cloud/v1alpha1"
+        seed.put(f"{extensions}/clusters", {"metadata": {"name": "shoot--a--b"}, "spec": {"shoot": shoot()}})
+        entry = {"type": "local", "bucketName": "bucket-1"}
+        seed.put(f"{extensions}/backupentries", {"metadata": {"name": "shoot--a--b--0f3c"}, "spec": entry})
+        secret = {"metadata": {"name": "etcd-backup"}, "data": {"token": "dA=="}}
+        seed.put("/api/v1/secrets", secret, "shoot--a--b")
+        async with garden.client() as garden_client, seed.client() as client:
+            caches, garden_caches = Caches(client), Caches(garden_client)
+            clusters: Any = SimpleNamespace(
+                seed_caches=caches, garden_caches=garden_caches, seed_name="seed-1", seed=client, garden=garden_client
+            )
+            controller = RemainsController(clusters, temporal)  # type: ignore[arg-type]
+            await asyncio.gather(*(each.synced(10) for each in (controller._shoots, controller._namespaces)))
+            await controller._look_for_deleted(Key(None, "shoot--a--b"))
+            await asyncio.gather(caches.close(), garden_caches.close())
+    assert [request.task.destination for request, _ in temporal.started] == ([""] if started else [])
+    assert all(place == ("local", {"token": "t"}, "bucket-1") for place in bucket.opened)
 
 
 @pytest.mark.parametrize(

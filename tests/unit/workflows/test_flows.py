@@ -256,6 +256,16 @@ def test_a_seed_that_is_back_forgets_in_the_order_of_flows_md() -> None:
     assert there == {"delete_source_backup_entry", "wait_source_backup_entry_deleted"}
 
 
+def test_a_seed_that_is_back_deletes_the_backups_of_a_shoot_that_is_deleted_last_of_all() -> None:
+    """No other seed has copied them, or would take the mark out of the bucket."""
+    task = TASK.model_copy(update={"operation": OperationType.MIGRATE})
+    flow = forget_flow(FlowInput(task=task, facts=ShootFacts()))
+    for name in ("migrate_backup_entry", "delete_source_backup_entry", "wait_source_backup_entry_deleted"):
+        assert flow.skipped(name) == "the Shoot is deleted"
+    assert set(flow.activities.values()) == {f"seed-{task.seed}"}
+    assert list(violations(flow, ("wait_namespace_deleted", "delete_backup_entry"))) == []
+
+
 @given(facts=FACTS)
 def test_a_restore_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
     task = TASK.model_copy(update={"operation": OperationType.RESTORE})
