@@ -50,7 +50,7 @@ def seed_activities(
         MigrationActivities(clusters),
         ShootStateActivities(clusters),
         ControlPlaneActivities(clusters, vpn_network=vpn_network),
-        ShootSystemActivities(clusters, vpn_network=vpn_network),
+        ShootSystemActivities(clusters),
         OperatingSystemConfigActivities(clusters),
         HibernationActivities(clusters),
         CleanupActivities(clusters),

@@ -68,32 +68,9 @@ def _endpoint() -> list[Manifest]:
 
 
 def _envoy(proxy: ApiServerProxy) -> Manifest:
-    tunnel = {
-        "hostname": f"kube-apiserver.{proxy.control_plane}.svc.cluster.local:443",
-        "headers_to_add": [
-            {
-                "header": {
-                    "key": gateway.PROXY_HEADER,
-                    "value": gateway.proxy_header(proxy.control_plane),
-                }
-            }
-        ],
-    }
-    cluster = {
-        "name": "gateway",
-        # Resolved anew, so that it follows the control plane to another seed.
-        "type": "LOGICAL_DNS",
-        "dns_lookup_family": "V4_ONLY",
-        "dns_refresh_rate": "30s",
-        "connect_timeout": "5s",
-        "upstream_connection_options": {"tcp_keepalive": {"keepalive_time": 60, "keepalive_interval": 15}},
-        "load_assignment": {
-            "cluster_name": "gateway",
-            "endpoints": [
-                {"lb_endpoints": [{"endpoint": {"address": envoy.socket(proxy.gateway_host, gateway.PROXY_PORT)}}]}
-            ],
-        },
-    }
+    where = f"kube-apiserver.{proxy.control_plane}.svc.cluster.local:443"
+    tunnel = envoy.tunnel(where, gateway.PROXY_HEADER, gateway.proxy_header(proxy.control_plane))
+    cluster = envoy.dns_cluster("gateway", proxy.gateway_host, gateway.PROXY_PORT, refreshed="30s")
     filters = [envoy.tcp_proxy("gateway", tunneling_config=tunnel)]
     return envoy.bootstrap(
         listeners=[envoy.listener("apiserver", apiserver.ADVERTISE_ADDRESS, 443, [{"filters": filters}])],

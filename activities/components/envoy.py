@@ -76,6 +76,27 @@ def static_cluster(name: str, address: str, port: int) -> Manifest:
     }
 
 
+def dns_cluster(name: str, host: str, port: int, *, refreshed: str) -> Manifest:
+    """A cluster that is resolved anew after this time, so that it follows its name to another seed."""
+    return {
+        "name": name,
+        "type": "LOGICAL_DNS",
+        "dns_lookup_family": "V4_ONLY",
+        "dns_refresh_rate": refreshed,
+        "connect_timeout": "5s",
+        "upstream_connection_options": {"tcp_keepalive": {"keepalive_time": 60, "keepalive_interval": 15}},
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": socket(host, port)}}]}],
+        },
+    }
+
+
+def tunnel(hostname: str, header: str, value: str) -> Manifest:
+    """Configuration of a TCP proxy that connects by HTTP CONNECT; the header tells the gateway where to."""
+    return {"hostname": hostname, "headers_to_add": [{"header": {"key": header, "value": value}}]}
+
+
 def bootstrap(
     *,
     listeners: Sequence[Manifest] = (),

@@ -143,14 +143,14 @@ def _listeners(routes: Sequence[Route]) -> list[Manifest]:
         # As long as only chains change, Envoy leaves the connections of all others alone.
         envoy.listener("sni", "0.0.0.0", _SNI_TARGET_PORT, [nobody, *chains], listener_filters=[inspector]),
         # These never change; their routes are files of their own, because a changed chain ends its connections.
-        _connect_listener("vpn", VPN_PORT, VPN_ROUTES_FILE, http_protocol_options={"accept_http_10": True}),
+        _connect_listener("vpn", VPN_PORT, VPN_ROUTES_FILE),
         _connect_listener("apiserver-proxy", PROXY_PORT, PROXY_ROUTES_FILE),
     ]
 
 
-def _connect_listener(name: str, port: int, routes_file: str, **rest: Any) -> Manifest:
+def _connect_listener(name: str, port: int, routes_file: str) -> Manifest:
     rds = {"route_config_name": name, "config_source": _file(routes_file)}
-    http = envoy.http(name, rds=rds, upgrade_configs=[{"upgrade_type": "CONNECT"}], **rest)
+    http = envoy.http(name, rds=rds, upgrade_configs=[{"upgrade_type": "CONNECT"}])
     return envoy.listener(name, "0.0.0.0", port, [{"filters": [http]}])
 
 

@@ -1,24 +1,25 @@
-"""The seed's end of the reversed VPN: an OpenVPN server, and an HTTP CONNECT proxy into its tunnel.
+"""The seed's end of the reversed VPN: an OpenVPN server, and an HTTP CONNECT proxy into its tunnels.
 
-The shoot dials in through the gateway; kube-apiserver reaches nodes, pods and services of the shoot by the
-proxy, as its ``cluster`` egress. Nothing in this pod can open a connection into the seed, and the shoot can
-open none into this pod: see ``_START``.
+Pods of the shoot dial in through the gateway, each by a tunnel of its own. kube-apiserver reaches nodes, pods and
+services of the shoot by the proxy, as its ``cluster`` egress; this one passes on to the proxy of a pod that has dialled
+in. Nothing here can open a connection into the seed, and the shoot can open none into this pod: see ``_START``.
 
-While a new pod takes over, the shoot stays with the old one to its end, and then dials again. API servers go to the
-new one at once: what they send is sent again until the tunnel is there. So they wait, and are not refused.
+Why nobody is refused while either end is replaced: docs/decisions/0009-a-proxy-at-both-ends-of-the-tunnel.md.
 """
 
 import ipaddress
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from activities.components import base, envoy, gateway
+from activities.components import base, envoy, gateway, vpn_shoot
 from activities.components.base import Manifest
 from api import images
 
 NAME = "vpn-seed-server"
 OPENVPN_PORT = 1194
 PROXY_PORT = 9443
+_TUNNELS = 6
+"""At once: of two pods, of one more while they are rolled, and of some that went without a word.
+One that is silent is given up after two minutes."""
 SELECT = base.control_plane_labels(NAME)
 
 _START = """\
@@ -27,7 +28,7 @@ mkdir -p /dev/net
 [ -c /dev/net/tun ] || mknod -m 600 /dev/net/tun c 10 200
 
 once() { iptables -w -C "$@" 2>/dev/null || iptables -w -A "$@"; }
-# The proxy connects to whatever address it is told. Addresses beyond the tunnel are the seed's: refused.
+# While there is no tunnel, its addresses would be the seed's: refused.
 once OUTPUT -o eth0 -m conntrack --ctstate NEW -j REJECT
 # Answers may come out of the tunnel, connections may not.
 once INPUT -i tun0 -m conntrack --ctstate NEW -j DROP
@@ -35,18 +36,16 @@ iptables -w -P FORWARD DROP
 
 exec openvpn --config /etc/openvpn/openvpn.conf
 """
+_MANAGEMENT = "/run/management.sock"
+_DRAIN = vpn_shoot.drain(f"-p tcp --dport {OPENVPN_PORT}", PROXY_PORT, _MANAGEMENT)
 _TUNNEL_IS_UP = ["test", "-d", "/sys/class/net/tun0"]
-_LINGER = {"preStop": {"sleep": {"seconds": 2}}}
-"""Until the seed's nodes have learned that the pod is going, they still send it new connections."""
 
 
 @dataclass(frozen=True)
 class VpnSeedServer:
     namespace: str
     network: str
-    """CIDR of the tunnel itself."""
-    shoot_networks: Sequence[str]
-    """CIDRs of the shoot's pods, services and nodes."""
+    """CIDR of the tunnels."""
     server: str
     ca_bundle: str
     tls_auth: str
@@ -58,7 +57,7 @@ def objects(server: VpnSeedServer) -> list[Manifest]:
     labels = {**SELECT, "gardener.cloud/role": "controlplane"}
     openvpn = base.versioned_config_map(NAME, server.namespace, _openvpn_files(server), labels=labels)
     proxy = base.versioned_config_map(
-        f"{NAME}-envoy", server.namespace, {"envoy.json": base.to_json(proxy_config())}, labels=labels
+        f"{NAME}-envoy", server.namespace, {"envoy.json": base.to_json(proxy_config(server.network))}, labels=labels
     )
     return [
         openvpn,
@@ -76,16 +75,18 @@ def objects(server: VpnSeedServer) -> list[Manifest]:
 
 
 def _openvpn_files(server: VpnSeedServer) -> dict[str, str]:
-    tunnel = ipaddress.ip_network(server.network)
+    network = ipaddress.ip_network(server.network)
+    pool = _addresses(server.network)
     lines = [
         "proto tcp-server",
         f"port {OPENVPN_PORT}",
         "dev tun0",
         "dev-type tun",
         "topology subnet",
-        f"server {tunnel.network_address} {tunnel.netmask}",
-        *(f"route {_net(cidr)}" for cidr in server.shoot_networks),
-        "client-config-dir /etc/openvpn",
+        f"server {network.network_address} {network.netmask} nopool",
+        f"ifconfig-pool {pool[0]} {pool[-1]} {network.netmask}",
+        # All pods of the shoot show the same certificate.
+        "duplicate-cn",
         "ca /srv/secrets/ca/bundle.crt",
         "cert /srv/secrets/server/tls.crt",
         "key /srv/secrets/server/tls.key",
@@ -101,30 +102,44 @@ def _openvpn_files(server: VpnSeedServer) -> dict[str, str]:
         "socket-flags TCP_NODELAY",
         "persist-key",
         "persist-tun",
+        f"management {_MANAGEMENT} unix",
         "verb 3",
     ]
-    # One file for whoever connects: what lies behind it.
-    behind = [f"iroute {_net(cidr)}" for cidr in server.shoot_networks]
-    return {
-        "openvpn.conf": "\n".join(lines) + "\n",
-        "DEFAULT": "\n".join(behind) + "\n",
-        "start.sh": _START,
+    return {"openvpn.conf": "\n".join(lines) + "\n", "start.sh": _START, **vpn_shoot.DRAIN_FILE}
+
+
+def _addresses(network: str) -> list[str]:
+    """Of the tunnels' other ends, in the order in which they are given out and used; the first one is our own."""
+    hosts = ipaddress.ip_network(network).hosts()
+    return [str(address) for address, _ in zip(hosts, range(_TUNNELS + 1), strict=False)][1:]
+
+
+def proxy_config(network: str) -> Manifest:
+    """Envoy's configuration: mutual TLS, and CONNECT passed on to whoever answers in the first of the tunnels.
+
+    Whatever is asked for while nobody does is asked for again: a shoot that is on its way back takes seconds.
+    """
+    again = {
+        "retry_on": "connect-failure",
+        "num_retries": 40,
+        "retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"},
+        "retry_priority": {
+            "name": "envoy.retry_priorities.previous_priorities",
+            "typed_config": envoy.typed(
+                "retry.priority.previous_priorities.v3.PreviousPrioritiesConfig", update_frequency=1
+            ),
+        },
     }
-
-
-def _net(cidr: str) -> str:
-    network = ipaddress.ip_network(cidr)
-    return f"{network.network_address} {network.netmask}"
-
-
-def proxy_config() -> Manifest:
-    """Envoy's configuration: mutual TLS, then CONNECT to whatever IP address of the shoot is named."""
-    cache = {"name": "shoot", "dns_lookup_family": "V4_ONLY"}
-    forward = {
-        "name": "envoy.filters.http.dynamic_forward_proxy",
-        "typed_config": envoy.typed("filters.http.dynamic_forward_proxy.v3.FilterConfig", dns_cache_config=cache),
+    passed_on = {
+        "match": {"connect_matcher": {}},
+        "route": {
+            "cluster": "shoot",
+            "timeout": "0s",
+            "retry_policy": again,
+            "upgrade_configs": [{"upgrade_type": "CONNECT"}],
+        },
     }
-    hosts = [{"name": "shoot", "domains": ["*"], "routes": [envoy.connect_route("shoot")]}]
+    hosts = [{"name": "shoot", "domains": ["*"], "routes": [passed_on]}]
     tls = envoy.typed(
         "transport_sockets.tls.v3.DownstreamTlsContext",
         require_client_certificate=True,
@@ -143,7 +158,6 @@ def proxy_config() -> Manifest:
         "filters": [
             envoy.http(
                 "connect",
-                filters=[forward],
                 route_config={"virtual_hosts": hosts},
                 upgrade_configs=[{"upgrade_type": "CONNECT"}],
             )
@@ -152,12 +166,33 @@ def proxy_config() -> Manifest:
     }
     cluster = {
         "name": "shoot",
-        # A server that is new waits for the shoot to dial in; whoever has come to it meanwhile waits with it.
-        "connect_timeout": "30s",
-        "lb_policy": "CLUSTER_PROVIDED",
-        "cluster_type": {
-            "name": "envoy.clusters.dynamic_forward_proxy",
-            "typed_config": envoy.typed("clusters.dynamic_forward_proxy.v3.ClusterConfig", dns_cache_config=cache),
+        "type": "STATIC",
+        "connect_timeout": "2s",
+        "circuit_breakers": {"thresholds": [{"max_connections": 10000, "max_retries": 10000}]},
+        "upstream_connection_options": {"tcp_keepalive": {"keepalive_time": 60, "keepalive_interval": 15}},
+        "health_checks": [
+            {
+                "timeout": "1s",
+                "interval": "1s",
+                "no_traffic_interval": "1s",
+                "unhealthy_interval": "0.5s",
+                # One that goes refuses that often before it is gone; one on a busy node is not given up.
+                "unhealthy_threshold": 6,
+                "healthy_threshold": 1,
+                "reuse_connection": False,
+                "tcp_health_check": {},
+            }
+        ],
+        "load_assignment": {
+            "cluster_name": "shoot",
+            # One after another: the others wait.
+            "endpoints": [
+                {
+                    "priority": priority,
+                    "lb_endpoints": [{"endpoint": {"address": envoy.socket(address, vpn_shoot.PROXY_PORT)}}],
+                }
+                for priority, address in enumerate(_addresses(network))
+            ],
         },
     }
     return envoy.bootstrap(listeners=[envoy.listener("connect", "0.0.0.0", PROXY_PORT, [chain])], clusters=[cluster])
@@ -183,7 +218,7 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
         # Not by TCP: each connection would be a client that fails, in the log.
         readinessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 2},
         livenessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 10, "initialDelaySeconds": 10},
-        lifecycle=_LINGER,
+        lifecycle={"preStop": {"exec": {"command": _DRAIN}}},
     )
     http_proxy = envoy.container(
         "http-proxy",
@@ -192,7 +227,8 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
         memory="48Mi",
         mounts={**secrets, "envoy": "/etc/envoy"},
         ports={"http-proxy": PROXY_PORT},
-        lifecycle=_LINGER,
+        # A sidecar: it ends after the tunnel.
+        restartPolicy="Always",
     )
     return base.control_plane_deployment(
         NAME,
@@ -204,8 +240,9 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
         pod={
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),
-            "terminationGracePeriodSeconds": 5,
-            "containers": [tunnel, http_proxy],
+            "terminationGracePeriodSeconds": vpn_shoot.GRACE,
+            "initContainers": [http_proxy],
+            "containers": [tunnel],
             "volumes": [
                 base.secret_volume("ca", server.ca_bundle, "bundle.crt"),
                 base.secret_volume("server", server.server, "tls.crt", "tls.key"),

@@ -1,10 +1,15 @@
-"""The shoot's end of the reversed VPN: it dials the gateway and lets the API server in."""
+"""The shoot's end of the reversed VPN: pods that dial the gateway, each with a proxy that connects for the API server.
+
+Two pods: when one is replaced, or its node is, the other one serves at once; and when the server in the seed is, the
+one that is not used dials the next server, while the other one still serves.
+"""
 
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from activities.components import base, gateway
+from activities.components import base, envoy, gateway, vpn_drain
 from activities.components.base import Manifest
 from api import images
 
@@ -12,7 +17,21 @@ NAME = "vpn-shoot"
 NAMESPACE = "kube-system"
 SELECT = {"app": NAME}
 
-_PREPARE = "echo 1 > /proc/sys/net/ipv4/ip_forward"
+PROXY_PORT = 9444
+"""Open to the tunnel alone."""
+_DIAL_PORT = 1194
+_RESOLVED = "5s"
+DRAINS = 7
+"""Seconds that a pod of either end goes on with what goes through it, while others take what is new."""
+GRACE = DRAINS + 23
+"""Most is over sooner: this is for nodes that take their time."""
+DRAIN_FILE = {"drain.py": Path(vpn_drain.__file__).read_text()}
+
+_FIREWALL = f"""\
+set -eu
+closed="INPUT -p tcp --dport {PROXY_PORT} ! -i tun0 -j REJECT"
+iptables -w -C $closed 2>/dev/null || iptables -w -A $closed
+"""
 
 _START = """\
 set -eu
@@ -20,24 +39,47 @@ mkdir -p /dev/net
 [ -c /dev/net/tun ] || mknod -m 600 /dev/net/tun c 10 200
 rm -f /run/vpn/connected
 
-# Nodes and pods know no way back into the tunnel: to them, this pod is calling.
-iptables -w -t nat -C POSTROUTING -o eth0 -s "$TUNNEL" -j MASQUERADE 2>/dev/null ||
-  iptables -w -t nat -A POSTROUTING -o eth0 -s "$TUNNEL" -j MASQUERADE
-
 # The gateway's name may lead elsewhere while the old gateway still answers: in a seed that is cut off from all but us.
+# The proxy beside us, by which we dial, knows it a little later.
 addresses() { getent ahostsv4 "$GATEWAY" | cut -d' ' -f1 | sort -u; }
 follow() {
   known=$(addresses)
   while sleep 10; do
     now=$(addresses)
     [ -n "$now" ] || continue
-    [ -z "$known" ] || [ "$now" = "$known" ] || kill -USR1 1
+    [ -z "$known" ] || [ "$now" = "$known" ] || { sleep 6; kill -USR1 1; }
     known=$now
   done
 }
 follow &
 
 exec openvpn --config /etc/openvpn/openvpn.conf
+"""
+
+_OPENVPN = f"""\
+client
+proto tcp-client
+remote 127.0.0.1 {_DIAL_PORT}
+dev tun0
+dev-type tun
+nobind
+connect-retry 1 5
+connect-timeout 10
+ca /srv/secrets/ca.crt
+cert /srv/secrets/tls.crt
+key /srv/secrets/tls.key
+tls-auth /srv/secrets/vpn.tlsauth
+verify-x509-name vpn-seed-server name
+remote-cert-tls server
+tls-version-min 1.2
+data-ciphers AES-256-GCM
+auth SHA256
+socket-flags TCP_NODELAY
+persist-key
+script-security 2
+up /etc/openvpn/up.sh
+down /etc/openvpn/down.sh
+verb 3
 """
 
 # The readiness probe looks for the file.
@@ -51,8 +93,6 @@ class VpnShoot:
     """Namespace of the control plane in its seed."""
     gateway_host: str
     """Name of the API server: it leads to the gateway, wherever the control plane lives."""
-    network: str
-    """CIDR of the tunnel itself."""
     certificate: Mapping[str, bytes] = field(repr=False)
     ca_bundle: bytes = field(repr=False)
     tls_auth: bytes = field(repr=False)
@@ -65,7 +105,14 @@ def objects(vpn: VpnShoot) -> list[Manifest]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": base.metadata(NAME, NAMESPACE, labels=SELECT),
-        "data": {"openvpn.conf": _openvpn(vpn), "start.sh": _START, "up.sh": _UP, "down.sh": _DOWN},
+        "data": {
+            "openvpn.conf": _OPENVPN,
+            "start.sh": _START,
+            "up.sh": _UP,
+            "down.sh": _DOWN,
+            **DRAIN_FILE,
+            "envoy.json": base.to_json(proxy_config(vpn)),
+        },
     }
     return [
         base.service_account(NAME, NAMESPACE),
@@ -92,51 +139,62 @@ def _secret(vpn: VpnShoot) -> Manifest:
     }
 
 
-def _openvpn(vpn: VpnShoot) -> str:
-    header = gateway.vpn_header(vpn.control_plane)
-    lines = [
-        "client",
-        "proto tcp-client",
-        # What CONNECT names; the gateway goes by the header.
-        f"remote vpn-seed-server.{vpn.control_plane}.svc.cluster.local 1194",
-        f"http-proxy {vpn.gateway_host} {gateway.VPN_PORT}",
-        f'http-proxy-option CUSTOM-HEADER {gateway.VPN_HEADER} "{header}"',
-        "dev tun0",
-        "dev-type tun",
-        "nobind",
-        "resolv-retry infinite",
-        "connect-retry 1 5",
-        "connect-timeout 10",
-        "ca /srv/secrets/ca.crt",
-        "cert /srv/secrets/tls.crt",
-        "key /srv/secrets/tls.key",
-        "tls-auth /srv/secrets/vpn.tlsauth",
-        "verify-x509-name vpn-seed-server name",
-        "remote-cert-tls server",
-        "tls-version-min 1.2",
-        "data-ciphers AES-256-GCM",
-        "auth SHA256",
-        "socket-flags TCP_NODELAY",
-        "persist-key",
-        "persist-tun",
-        "script-security 2",
-        "up /etc/openvpn/up.sh",
-        "down /etc/openvpn/down.sh",
-        "up-restart",
-        "verb 3",
-    ]
-    return "\n".join(lines) + "\n"
+def proxy_config(vpn: VpnShoot) -> Manifest:
+    """Envoy's configuration: CONNECT to whatever IP address is named; and the way by which OpenVPN dials the gateway.
+
+    OpenVPN could ask for a CONNECT by itself, but takes two seconds for it.
+    """
+    where = f"vpn-seed-server.{vpn.control_plane}.svc.cluster.local:1194"
+    tunnel = envoy.tunnel(where, gateway.VPN_HEADER, gateway.vpn_header(vpn.control_plane))
+    dial = [envoy.tcp_proxy("gateway", tunneling_config=tunnel)]
+    cache = {"name": "shoot", "dns_lookup_family": "V4_ONLY"}
+    forward = {
+        "name": "envoy.filters.http.dynamic_forward_proxy",
+        "typed_config": envoy.typed("filters.http.dynamic_forward_proxy.v3.FilterConfig", dns_cache_config=cache),
+    }
+    hosts = [{"name": "shoot", "domains": ["*"], "routes": [envoy.connect_route("shoot")]}]
+    connect = envoy.http(
+        "connect",
+        filters=[forward],
+        route_config={"virtual_hosts": hosts},
+        upgrade_configs=[{"upgrade_type": "CONNECT"}],
+    )
+    cluster = {
+        "name": "shoot",
+        "connect_timeout": "10s",
+        "lb_policy": "CLUSTER_PROVIDED",
+        "cluster_type": {
+            "name": "envoy.clusters.dynamic_forward_proxy",
+            "typed_config": envoy.typed("clusters.dynamic_forward_proxy.v3.ClusterConfig", dns_cache_config=cache),
+        },
+    }
+    return envoy.bootstrap(
+        listeners=[
+            envoy.listener("connect", "0.0.0.0", PROXY_PORT, [{"filters": [connect]}]),
+            envoy.listener("dial", "127.0.0.1", _DIAL_PORT, [{"filters": dial}]),
+        ],
+        clusters=[cluster, envoy.dns_cluster("gateway", vpn.gateway_host, gateway.VPN_PORT, refreshed=_RESOLVED)],
+    )
 
 
 def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
-    prepare = base.container(
-        "prepare",
+    firewall = base.container(
+        "firewall",
         images.GARDENER,
-        ["/bin/sh", "-c", _PREPARE],
+        ["/bin/sh", "-c", _FIREWALL],
         cpu="10m",
         memory="8Mi",
-        # /proc/sys is writable for the privileged alone; the container that talks to the world is not.
-        security={"privileged": True, "runAsUser": 0},
+        security=_security("NET_ADMIN", "NET_RAW"),
+    )
+    proxy = envoy.container(
+        "proxy",
+        config="/etc/openvpn/envoy.json",
+        cpu="20m",
+        memory="48Mi",
+        mounts={"openvpn": "/etc/openvpn"},
+        ports={"proxy": PROXY_PORT},
+        # A sidecar: it ends after the tunnel, which goes through it.
+        restartPolicy="Always",
     )
     main = base.container(
         NAME,
@@ -146,13 +204,10 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
         memory="24Mi",
         mounts={"secrets": "/srv/secrets", "openvpn": "/etc/openvpn"},
         writable={"state": "/run/vpn"},
-        env=[{"name": "TUNNEL", "value": vpn.network}, {"name": "GATEWAY", "value": vpn.gateway_host}],
-        security={
-            "runAsUser": 0,
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW", "MKNOD"]},
-        },
+        env=[{"name": "GATEWAY", "value": vpn.gateway_host}],
+        security=_security("NET_ADMIN", "NET_RAW", "MKNOD"),
         readinessProbe={"exec": {"command": ["test", "-f", "/run/vpn/connected"]}, "periodSeconds": 2},
+        lifecycle={"preStop": {"exec": {"command": drain(f"-i tun0 -p tcp --dport {PROXY_PORT}", PROXY_PORT)}}},
     )
     return base.deployment(
         NAME,
@@ -160,8 +215,7 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
         select=SELECT,
         labels={"gardener.cloud/role": "system-component"},
         pod_labels={"type": "tunnel"},
-        replicas=1,
-        recreate=True,
+        replicas=2,
         annotations={"checksum/configuration": checksum},
         pod={
             "serviceAccountName": NAME,
@@ -169,15 +223,32 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
             "priorityClassName": "system-cluster-critical",
             # The node's resolver: cluster DNS needs what comes through this tunnel.
             "dnsPolicy": "Default",
-            "terminationGracePeriodSeconds": 5,
+            "terminationGracePeriodSeconds": GRACE,
             "nodeSelector": {"worker.gardener.cloud/system-components": "true"},
             "tolerations": [{"key": "CriticalAddonsOnly", "operator": "Exists"}],
-            "initContainers": [prepare],
+            "topologySpreadConstraints": base.spread_over_hosts(SELECT),
+            "securityContext": base.non_root_pod(),
+            "initContainers": [firewall, proxy],
             "containers": [main],
             "volumes": [
                 {"name": "secrets", "secret": {"secretName": NAME, "defaultMode": 0o400}},
                 base.config_map_volume("openvpn", NAME, mode=0o755),
                 base.empty_dir("state", memory=True),
+                base.empty_dir("tmp", memory=True),
             ],
         },
     )
+
+
+def drain(refused: str, port: int, *management: str) -> list[str]:
+    """What a pod of either end runs before it ends: see ``vpn_drain``."""
+    return ["python3", "/etc/openvpn/drain.py", refused, str(port), str(DRAINS), *management]
+
+
+def _security(*capabilities: str) -> Manifest:
+    return {
+        "runAsNonRoot": False,
+        "runAsUser": 0,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": list(capabilities)},
+    }

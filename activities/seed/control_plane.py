@@ -357,7 +357,6 @@ class ControlPlaneActivities:
         wanted = vpn_seed_server.VpnSeedServer(
             namespace=task.technical_id,
             network=self._vpn_network,
-            shoot_networks=(*networks.pods, *networks.services, *nodes),
             server=server.name,
             ca_bundle=secrets.get("ca-vpn").name,
             tls_auth=secrets.get("vpn-seed-server-tlsauth", Which.CURRENT).name,

@@ -37,6 +37,7 @@ _FINAL_SNAPSHOT_SECONDS = 5 * 60
 _TAKEN_OVER_SECONDS = 5
 """The same for a source that is said to be lost: if it lives after all, it has so long to take one."""
 _FOLLOWING_SECONDS = 4 * 60
+_VPN_SECONDS = 60
 _LOOK_SECONDS = 0.3
 _MACHINE_KINDS = (resources.MACHINE_DEPLOYMENT, resources.MACHINE_SET, resources.MACHINE)
 _ETCD = etcd_component.name_of(etcd_component.MAIN)
@@ -93,9 +94,10 @@ class MigrationActivities:
     @activity.defn
     async def delete_vpn_server(self, task: ShootTask) -> TaskResult:
         """End the seed's side of the tunnel, so that the shoot's side looks for the new one."""
-        name = vpn_seed_server.NAME
-        doomed = [(resources.DEPLOYMENT, name), (resources.SERVICE, name), (resources.POD_DISRUPTION_BUDGET, name)]
-        await rollout.delete(self._clusters.seed, doomed, task.technical_id)
+        seed, caches, name = self._clusters.seed, self._clusters.seed_caches, vpn_seed_server.NAME
+        await rollout.end(seed, caches, task.technical_id, vpn_seed_server.SELECT, _VPN_SECONDS)
+        doomed = [(resources.SERVICE, name), (resources.POD_DISRUPTION_BUDGET, name)]
+        await rollout.delete(seed, doomed, task.technical_id)
         return TaskResult()
 
     @activity.defn

@@ -42,9 +42,8 @@ _METRICS_SERVER = "shoot-core-metrics-server"
 class ShootSystemActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters, *, vpn_network: str = "192.168.123.0/24") -> None:
+    def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
-        self._vpn_network = vpn_network
 
     @activity.defn
     async def deploy_shoot_namespaces(self, task: ShootTask) -> TaskResult:
@@ -161,7 +160,6 @@ class ShootSystemActivities:
         wanted = vpn_shoot.VpnShoot(
             control_plane=task.technical_id,
             gateway_host=ApiNames.of(view).internal,
-            network=self._vpn_network,
             certificate=certificate.data,
             ca_bundle=secrets.get("ca-vpn").data["bundle.crt"],
             tls_auth=secrets.get("vpn-seed-server-tlsauth", Which.CURRENT).data["vpn.tlsauth"],

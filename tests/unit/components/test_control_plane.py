@@ -62,7 +62,7 @@ class World:
     def __init__(self, garden, seed, shoot, clusters):
         self.garden, self.seed, self.shoot, self.clusters = garden, seed, shoot, clusters
         self.control_plane = ControlPlaneActivities(clusters, vpn_network="198.19.255.0/24")
-        self.system = ShootSystemActivities(clusters, vpn_network="198.19.255.0/24")
+        self.system = ShootSystemActivities(clusters)
 
     def pin(self, shoot):
         cluster = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.components import apiserver_proxy, gateway, vpn_seed_server
+from activities.components import apiserver_proxy, gateway, vpn_seed_server, vpn_shoot
 from activities.components.gateway import ApiServerExposure, Route, Upstream
 from activities.kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
@@ -92,13 +92,15 @@ def test_envoy_takes_every_configuration_of_ours(tmp_path, monkeypatch):
     )  # fmt: skip
     proxy = apiserver_proxy.ApiServerProxy("shoot--dev--a", "api.a.internal.example.org")
     node_proxy = next(item for item in apiserver_proxy.objects(proxy) if item["kind"] == "ConfigMap")
-    vpn = json.dumps(vpn_seed_server.proxy_config())
+    vpn = json.dumps(vpn_seed_server.proxy_config("198.19.255.0/24"))
     for path in ("/srv/secrets/server/tls.key", "/srv/secrets/server/tls.crt", "/srv/secrets/ca/bundle.crt"):
         vpn = vpn.replace(path, str(key if path.endswith("key") else certificate))
+    client = vpn_shoot.VpnShoot("shoot--dev--a", "api.a.internal.example.org", {}, b"", b"")
     for name, text in {
         "gateway": json.dumps(gateway.bootstrap_config()),
         "apiserver-proxy": node_proxy["data"]["envoy.json"],
         "vpn": vpn,
+        "vpn-shoot": json.dumps(vpn_shoot.proxy_config(client)),
     }.items():
         file = tmp_path / f"{name}.json"
         file.write_text(text)

@@ -41,7 +41,6 @@ CONTROLLER_SECRETS = controller_manager.Secrets(
 VPN_SERVER = vpn_seed_server.VpnSeedServer(
     namespace=NAMESPACE,
     network="198.19.255.0/24",
-    shoot_networks=("100.112.0.0/16", "100.68.0.0/16", "198.18.8.0/22"),
     server="vpn-seed-server-1",
     ca_bundle="ca-vpn-bundle",
     tls_auth="tls-auth-1",
@@ -49,7 +48,6 @@ VPN_SERVER = vpn_seed_server.VpnSeedServer(
 VPN_SHOOT = vpn_shoot.VpnShoot(
     control_plane=NAMESPACE,
     gateway_host="api.a.dev.internal.example.org",
-    network="198.19.255.0/24",
     certificate=PAIR,
     ca_bundle=b"ca",
     tls_auth=b"static key",
@@ -113,15 +111,31 @@ def test_no_pod_of_a_control_plane_is_privileged(name):
             assert set(security["capabilities"].get("add", [])) == allowed
 
 
-def test_one_vpn_server_takes_over_from_the_other():
+@pytest.mark.parametrize(
+    "objects", [IN_THE_SEED["vpn-seed-server"], IN_THE_SHOOT["vpn-shoot"]], ids=["server", "shoot"]
+)
+def test_one_end_of_the_tunnel_takes_over_from_the_other(objects):
     """Without any of them, the API server would be refused what it wants of the cluster, and so `kubectl logs`."""
-    (service,) = (each for each in IN_THE_SEED["vpn-seed-server"] if each["kind"] == "Service")
-    assert "publishNotReadyAddresses" not in service["spec"]
-    (workload,) = workloads(IN_THE_SEED["vpn-seed-server"])
+    assert not any("publishNotReadyAddresses" in item["spec"] for item in objects if item["kind"] == "Service")
+    (workload,) = workloads(objects)
     assert workload["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    grace = workload["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    pod = workload["spec"]["template"]["spec"]
+    (tunnel,) = pod["containers"]
+    # What has begun goes on for a while, and the proxy that it goes through ends last.
+    assert 0 < int(tunnel["lifecycle"]["preStop"]["exec"]["command"][4]) < pod["terminationGracePeriodSeconds"]
+    assert pod["initContainers"][-1]["restartPolicy"] == "Always"
+
+
+def test_the_shoots_end_is_there_twice_and_its_proxy_is_open_to_the_tunnel_alone():
+    (workload,) = workloads(IN_THE_SHOOT["vpn-shoot"])
+    assert workload["spec"]["replicas"] == 2
+    firewall, _ = workload["spec"]["template"]["spec"]["initContainers"]
+    assert "-p tcp --dport 9444 ! -i tun0 -j REJECT" in firewall["command"][-1]
     for each in containers(workload):
-        assert 0 < each["lifecycle"]["preStop"]["sleep"]["seconds"] < grace
+        security = each["securityContext"]
+        assert not security.get("privileged")
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"]["drop"] == ["ALL"]
 
 
 def test_the_tunnel_is_dialed_anew_when_the_gateways_name_leads_elsewhere(tmp_path):
@@ -129,7 +143,7 @@ def test_the_tunnel_is_dialed_anew_when_the_gateways_name_leads_elsewhere(tmp_pa
     (config,) = (each for each in IN_THE_SHOOT["vpn-shoot"] if each["kind"] == "ConfigMap")
     start = config["data"]["start.sh"]
     loop = start[start.index("addresses()") : start.index("follow &")]
-    answers = ["198.18.2.2  STREAM", "", "198.18.2.2  STREAM", "198.18.3.2  STREAM", "198.18.3.2  STREAM"]
+    answers = ["198.18.2.2  STREAM", "", "198.18.2.2  STREAM", *["198.18.3.2  STREAM"] * 3]
     (tmp_path / "answers").write_text("\n".join(answers) + "\n")
     played = """set -eu
     getent() { head -n 1 answers; }
@@ -189,26 +203,38 @@ def test_private_keys_are_not_part_of_what_gets_logged():
 # Tunnel
 
 
-def test_the_server_routes_exactly_the_shoots_networks_into_the_tunnel():
+def test_the_server_routes_nothing_and_gives_out_the_addresses_that_its_proxy_knows():
     files = next(item["data"] for item in IN_THE_SEED["vpn-seed-server"] if "openvpn.conf" in item.get("data", {}))
     lines = files["openvpn.conf"].splitlines()
 
-    assert [line for line in lines if line.startswith("route ")] == [
-        "route 100.112.0.0 255.255.0.0",
-        "route 100.68.0.0 255.255.0.0",
-        "route 198.18.8.0 255.255.252.0",
+    assert not any(line.startswith(("route ", "iroute ")) for line in lines)
+    assert "server 198.19.255.0 255.255.255.0 nopool" in lines
+    assert "ifconfig-pool 198.19.255.2 198.19.255.7 255.255.255.0" in lines
+    (cluster,) = (
+        each
+        for each in vpn_seed_server.proxy_config("198.19.255.0/24")["static_resources"]["clusters"]
+        if each["name"] == "shoot"
+    )
+    known = [
+        (each["priority"], host["endpoint"]["address"]["socket_address"]["address"])
+        for each in cluster["load_assignment"]["endpoints"]
+        for host in each["lb_endpoints"]
     ]
-    assert files["DEFAULT"].splitlines() == [f"i{line}" for line in lines if line.startswith("route ")]
-    assert "server 198.19.255.0 255.255.255.0" in lines
+    assert known == [(number, f"198.19.255.{number + 2}") for number in range(6)]
 
 
 def test_the_client_names_its_server_to_the_gateway():
-    text = next(item["data"] for item in IN_THE_SHOOT["vpn-shoot"] if item["kind"] == "ConfigMap")["openvpn.conf"]
-    destination = "outbound|1194||vpn-seed-server.shoot--dev--a.svc.cluster.local"
+    files = next(item["data"] for item in IN_THE_SHOOT["vpn-shoot"] if item["kind"] == "ConfigMap")
+    (dial,) = (
+        each for each in json.loads(files["envoy.json"])["static_resources"]["listeners"] if each["name"] == "dial"
+    )
 
-    assert f'http-proxy-option CUSTOM-HEADER Reversed-VPN "{destination}"' in text
-    assert "http-proxy api.a.dev.internal.example.org 8132" in text
-    assert "verify-x509-name vpn-seed-server name" in text
+    assert dial["address"] == {"socket_address": {"address": "127.0.0.1", "port_value": 1194}}
+    tunnel = dial["filter_chains"][0]["filters"][0]["typed_config"]["tunneling_config"]
+    destination = "outbound|1194||vpn-seed-server.shoot--dev--a.svc.cluster.local"
+    assert tunnel["headers_to_add"] == [{"header": {"key": "Reversed-VPN", "value": destination}}]
+    assert "remote 127.0.0.1 1194" in files["openvpn.conf"]
+    assert "verify-x509-name vpn-seed-server name" in files["openvpn.conf"]
 
 
 # System components
