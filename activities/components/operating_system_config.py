@@ -14,6 +14,7 @@ from typing import Any
 
 from api import constants, images, resources
 from api.names import node_agent_secret_name
+from api.versions import Version
 
 NODE_AGENTS_GROUP = "gardener.cloud:node-agents"
 BOOTSTRAPPERS_GROUP = "system:bootstrappers"
@@ -354,7 +355,7 @@ def _units(node: NodeConfig) -> list[dict[str, Any]]:
             "enable": True,
             "command": "start",
             "content": _kubelet_unit(node),
-            "filePaths": [_KUBELET_CONFIG, _KUBELET_CA, node.kubelet_path],
+            "filePaths": [_KUBELET_CONFIG, *_ca_of_kubelet(node), node.kubelet_path],
         },
         {
             "name": _AGENT_UNIT,
@@ -364,6 +365,14 @@ def _units(node: NodeConfig) -> list[dict[str, Any]]:
             "filePaths": [_CLUSTER_CA, f"{_AGENT}/config.yaml"],
         },
     ]
+
+
+def _ca_of_kubelet(node: NodeConfig) -> list[str]:
+    """If it is started anew for other authorities. Since 1.36 (ReloadKubeletClientCAFile) it reads them by itself.
+
+    While it starts, whoever wants logs of its pods is refused.
+    """
+    return [_KUBELET_CA] if Version(node.kubernetes_version) < Version("1.36.0") else []
 
 
 def _kubelet_unit(node: NodeConfig) -> str:

@@ -104,6 +104,13 @@ def test_another_kubernetes_version_is_another_binary_from_its_image() -> None:
     assert "/opt/kubernetes/1.36.3/kubelet" in units(spec)["kubelet.service"]["filePaths"]
 
 
+@pytest.mark.parametrize(("version", "restarted"), [("1.35.4", True), ("1.36.3", False), ("1.37.1", False)])
+def test_a_kubelet_that_reads_its_authorities_anew_is_not_started_anew_for_them(version: str, restarted: bool) -> None:
+    """While it starts, nobody gets logs of its pods."""
+    spec = config.reconcile(node({"kubernetes": {"version": version}}))
+    assert ("/var/lib/kubelet/ca.crt" in units(spec)["kubelet.service"]["filePaths"]) is restarted
+
+
 def test_the_kubelet_gets_the_cluster_s_dns_and_requests_its_certificates() -> None:
     made = config.kubelet_configuration(node())
     assert made["clusterDNS"] == ["100.68.0.10"]
