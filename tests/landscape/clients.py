@@ -1,15 +1,17 @@
-"""Clients of a cluster that ask all the time, each time by a new connection, and try nothing twice."""
+"""Clients of a cluster that ask all the time, try nothing twice, and go from old credentials to new ones."""
 
 import base64
 import http.client
 import json
+import re
 import socket
 import ssl
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,17 +21,22 @@ from urllib.parse import urlsplit
 import yaml
 
 from tests.landscape.conftest import BIN
-from tests.landscape.shoots import Shoot, eventually
+from tests.landscape.pods import DENIAL, GROUP, PROBE
+from tests.landscape.shoots import Shoot, background, eventually
 
 REQUEST_SECONDS = 60.0
 """As kubectl: slow is not refused."""
-_THREADS = 2
-_PERIOD = 0.25
-_TUNNEL_PERIOD = 1.0
-_RECONNECTION_SECONDS = 30.0
-_TURNS_FOR_EXEC = 5
+RATE = 20
+"""Requests per second of one client."""
+_THREADS = 4
+_CONNECTION_SECONDS = 2.0
+"""A connection is kept for so long: that is ten requests of a thread. A server that goes ends older ones by itself."""
+_LATE_SECONDS = 30.0
+"""So much of what was not asked for meanwhile is made up for."""
+_PODS = "/api/v1/namespaces/kube-system/pods"
 _COMMAND = ("/usr/local/bin/envoy", "--version")
-"""That there is in a pod of the apiserver-proxy."""
+_METRICS_PORT = 16910
+"""What there is in a pod of the apiserver-proxy."""
 
 
 class Access:
@@ -47,164 +54,252 @@ class Access:
             pair.flush()
             self._tls.load_cert_chain(pair.name)
 
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, bytes]:
-        """Status and text of the answer. Raises OSError or HTTPException if there is none."""
+    def connect(self) -> http.client.HTTPSConnection:
+        """Raises OSError."""
         connection = http.client.HTTPSConnection(self._name, timeout=REQUEST_SECONDS)
         plain = socket.create_connection((self._address, 443), REQUEST_SECONDS)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sock = self._tls.wrap_socket(plain, server_hostname=self._name)
-        try:
-            headers = {"Content-Type": "application/apply-patch+yaml"} if body else {}
-            connection.request(method, path, json.dumps(body) if body else None, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+        return connection
 
 
 def _decoded(text: str) -> bytes:
     return base64.b64decode(text)
 
 
-@dataclass
-class Clients:
-    """Read and write as long as they run."""
+class Session:
+    """Requests of one thread, one after another, some of them by one connection."""
 
-    name: str
-    access: Access
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._connection: http.client.HTTPSConnection | None = None
+        self._until = 0.0
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
+        """Status and text of the answer. Raises OSError or HTTPException if there is none."""
+        if time.monotonic() > self._until:
+            self.close()
+        if self._connection is None:
+            self._connection, self._until = self.access.connect(), time.monotonic() + _CONNECTION_SECONDS
+        try:
+            kind = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+            text = json.dumps(body).encode() if body else None
+            self._connection.request(method, path, text, {"Content-Type": kind})
+            answer = self._connection.getresponse()
+            if answer.will_close:
+                self._until = 0.0
+            return answer.status, answer.read().decode()
+        except (OSError, http.client.HTTPException):
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._connection:
+            self._connection.close()
+        self._connection = None
+
+    def fault(self, method: str, path: str, body: dict[str, Any] | None = None, *, expected: str = "") -> str:
+        """What is wrong with the answer; nothing if it is a success, or has the text that is expected."""
+        status, text = self.ask(method, path, body)
+        return "" if (expected in text if expected else status < 300) else f"{method} {path}: {status} {text[:200]}"
+
+
+@dataclass
+class Tally:
+    """Of one kind of requests with one kind of credentials."""
+
     answered: int = 0
     failed: list[str] = field(default_factory=list)
     slowest: float = 0.0
 
-    def __post_init__(self) -> None:
+
+class Clients:
+    """Ask, of each kind of request so many per second, from the beginning to the end.
+
+    Once all that was under way has been asked for with new credentials, nothing is with old ones.
+    """
+
+    def __init__(self, name: str, access: Access) -> None:
+        self.name = name
+        self.tallies: dict[tuple[str, str], Tally] = {}
+        """By kind of request and credentials."""
+        self.seconds = 0.0
+        self._trusting = ("old", access)
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
-        targets = [(self._read_and_write, (number,)) for number in range(_THREADS)]
-        self._threads = [threading.Thread(target=target, args=args, daemon=True) for target, args in targets]
-        for thread in self._threads:
-            thread.start()
+    def trust(self, what: str, access: Access) -> None:
+        """Go on with other credentials: an authority, and what it trusts."""
+        self._trusting = (what, access)
 
-    def stop(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(REQUEST_SECONDS)
+    def kinds(self) -> "list[tuple[str, float, Callable[[Session], str | None]]]":
+        """Of requests: name, seconds between two, and what asks. That says what is wrong, or ``None``: it was ended."""
+        raise NotImplementedError
 
     @contextmanager
     def running(self) -> Iterator["Clients"]:
-        self.start()
+        begun = time.monotonic()
+        threads = [threading.Thread(target=self._ask, args=kind, daemon=True) for kind in self.kinds()]
+        for thread in threads:
+            thread.start()
         try:
             yield self
         finally:
-            self.stop()
+            self._stop.set()
+            self.seconds = time.monotonic() - begun
+            for thread in threads:
+                thread.join(REQUEST_SECONDS)
 
-    def __str__(self) -> str:
-        told = f"{self.answered} answered, {len(self.failed)} failed, the slowest took {self.slowest:.1f} s"
-        return "\n".join([f"{self.name}: {told}", *self.failed])
+    def _ask(self, kind: str, period: float, asks: Callable[[Session], str | None]) -> None:
+        session: Session | None = None
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            trusted, access = self._trusting
+            if session is None or session.access is not access:
+                session = Session(access)
+            begun = time.monotonic()
+            try:
+                fault = asks(session)
+            except (OSError, http.client.HTTPException, ValueError, KeyError, subprocess.SubprocessError) as error:
+                fault = f"{type(error).__name__}: {error}"
+            self._note(self.tallies.setdefault((kind, trusted), Tally()), time.monotonic() - begun, fault)
+            due = max(due + period, time.monotonic() - _LATE_SECONDS)
+
+    def _note(self, tally: Tally, took: float, fault: str | None) -> None:
+        with self._lock:
+            if fault:
+                tally.failed.append(f"{time.strftime('%H:%M:%S')} after {took:.1f} s: {fault}")
+            elif fault is not None:
+                tally.answered += 1
+                tally.slowest = max(tally.slowest, took)
 
     def await_answers(self) -> None:
-        """Wait until some more requests are answered."""
-        wanted = self.answered + 5
-        eventually(lambda: self.answered > wanted, f"{self.name} is answered", REQUEST_SECONDS)
+        """Wait until some more requests of each kind are answered with what is trusted now."""
+        kinds = {(kind, self._trusting[0]) for kind, _, _ in self.kinds()}
+        before = {each: self.tallies[each].answered for each in kinds & self.tallies.keys()}
 
-    def _read_and_write(self, number: int) -> None:
-        name = f"client-{self.name}-{number}"
-        path = f"/api/v1/namespaces/default/configmaps/{name}"
-        turn = 0
-        while not self._stop.is_set():
-            begun = time.monotonic()
-            body = {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": name},
-                "data": {"turn": str(turn)},
-            }
-            fault = (
-                self._fault("PATCH", f"{path}?fieldManager=clients&force=true", body)
-                if turn % 2 == 0
-                else self._fault("GET", path)
-            )
-            self._note(begun, fault)
-            turn += 1
-            self._stop.wait(max(0.0, begun + _PERIOD - time.monotonic()))
+        def answered() -> bool:
+            found = dict(self.tallies)
+            return all(each in found and found[each].answered > before.get(each, 0) + 1 for each in kinds)
 
-    def _fault(self, method: str, path: str, body: dict[str, Any] | None = None) -> str:
-        try:
-            status, text = self.access.ask(method, path, body)
-        except (OSError, http.client.HTTPException) as error:
-            return f"{method} {path}: {type(error).__name__}: {error}"
-        return "" if status in (200, 201) else f"{method} {path}: {status} {text.decode()[:200]}"
+        eventually(answered, f"{self.name} is answered", REQUEST_SECONDS)
 
-    def _note(self, begun: float, fault: str) -> None:
-        took = time.monotonic() - begun
-        with self._lock:
-            self.answered += not fault
-            self.slowest = max(self.slowest, took)
-            if fault:
-                self.failed.append(f"{time.strftime('%H:%M:%S')} after {took:.1f} s: {fault}")
+    @property
+    def failed(self) -> list[str]:
+        return [f"{self.name}: {kind}: {fault}" for (kind, _), each in self.tallies.items() for fault in each.failed]
 
+    @property
+    def rate(self) -> float:
+        return sum(each.answered for each in self.tallies.values()) / self.seconds
 
-@dataclass
-class TunnelClients(Clients):
-    """Ask for what comes through the tunnel to the machines: logs of a pod, and a command in it.
-
-    Whoever asks while its end in the cluster is replaced has to ask again, for half a minute at most.
-    """
-
-    again: int = 0
-
-    def start(self) -> None:
-        self._threads = [threading.Thread(target=self._through_the_tunnel, daemon=True)]
-        self._threads[0].start()
-
-    def _through_the_tunnel(self) -> None:
-        turn = 0
-        while not self._stop.is_set():
-            begun = time.monotonic()
-            turn += 1
-            try:
-                if pods := self._staying():
-                    ask = self._exec if turn % _TURNS_FOR_EXEC == 0 else self._logs
-                    while (fault := ask(pods[0])) and time.monotonic() < begun + _RECONNECTION_SECONDS:
-                        self.again += 1
-                    # What ends meanwhile, or whose machine does, cannot answer.
-                    if not fault or pods[0] in self._staying():
-                        self._note(begun, fault)
-            except (OSError, http.client.HTTPException) as error:
-                self._note(begun, f"list: {type(error).__name__}: {error}")
-            self._stop.wait(max(0.0, begun + _TUNNEL_PERIOD - time.monotonic()))
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}\n{self.again} asked again"
-
-    def _staying(self) -> list[str]:
-        """Pods of a DaemonSet on machines that take others."""
-        nodes = {each["metadata"]["name"] for each in self._list("/api/v1/nodes") if _stays(each)}
-        pods = self._list("/api/v1/namespaces/kube-system/pods?labelSelector=app%3Dkubernetes,role%3Dapiserver-proxy")
+    def rows(self) -> list[str]:
         return [
-            pod["metadata"]["name"]
-            for pod in pods
-            if pod["spec"].get("nodeName") in nodes
-            and "deletionTimestamp" not in pod["metadata"]
-            and all(each["ready"] for each in pod["status"].get("containerStatuses") or [{"ready": False}])
+            f"| {self.name} | {kind} | {trusted} | {each.answered} | {len(each.failed)} | {each.slowest:.1f} s |"
+            for (kind, trusted), each in sorted(self.tallies.items(), key=lambda item: item[0][0])
         ]
 
-    def _list(self, path: str) -> list[dict[str, Any]]:
-        _, text = self.access.ask("GET", path)
+
+class ReadingAndWriting(Clients):
+    """``RATE`` requests per second, every other one a write."""
+
+    def kinds(self) -> list[tuple[str, float, Callable[[Session], str | None]]]:
+        return [("read and write", _THREADS / RATE, self._turns(number)) for number in range(_THREADS)]
+
+    def _turns(self, number: int) -> Callable[[Session], str]:
+        name = f"client-{self.name}-{number}"
+        path = f"/api/v1/namespaces/default/configmaps/{name}"
+        config_map: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+        turn = 0
+
+        def ask(session: Session) -> str:
+            nonlocal turn
+            turn += 1
+            if turn % 2 == 0:
+                return session.fault("GET", path)
+            body = config_map | {"data": {"turn": str(turn)}}
+            return session.fault("PATCH", f"{path}?fieldManager=clients&force=true", body)
+
+        return ask
+
+
+class ThroughTheTunnel(Clients):
+    """Ask for what comes from machines and from pods on them.
+
+    What is asked of a pod may fail if the pod has ended meanwhile, or is about to: it was none of ours to answer then.
+    """
+
+    def kinds(self) -> list[tuple[str, float, Callable[[Session], str | None]]]:
+        return [
+            ("logs", 0.5, lambda session: self._of_pod(session, self._logs)),
+            ("exec", 4.0, lambda session: self._of_pod(session, self._exec)),
+            ("port-forward", 4.0, lambda session: self._of_pod(session, self._forward)),
+            ("aggregated API", 0.5, lambda session: session.fault("GET", f"/apis/{GROUP}/v1/greeting")),
+            ("webhook", 0.5, self._webhook),
+        ]
+
+    def _webhook(self, session: Session) -> str:
+        config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "forbidden"}}
+        path = f"/api/v1/namespaces/{PROBE}/configmaps?dryRun=All"
+        return session.fault("POST", path, config_map, expected=DENIAL)
+
+    def _of_pod(self, session: Session, ask: Callable[[Session, str], str]) -> str | None:
+        staying = _staying(session)
+        if not staying:
+            return None
+        pod = staying[int(time.monotonic()) % len(staying)]
+        try:
+            fault = ask(session, pod)
+        except (OSError, http.client.HTTPException, subprocess.SubprocessError) as error:
+            fault = f"{type(error).__name__}: {error}"
+        return None if fault and pod not in _staying(session) else fault
+
+    def _logs(self, session: Session, pod: str) -> str:
+        return session.fault("GET", f"{_PODS}/{pod}/log?tailLines=1")
+
+    def _exec(self, session: Session, pod: str) -> str:
+        argv = _kubectl(session, "exec", pod, "--", *_COMMAND)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=REQUEST_SECONDS, check=False)
+        return f"exec in {pod}: {done.stderr.strip()[-300:]}" if done.returncode else ""
+
+    def _forward(self, session: Session, pod: str) -> str:
+        argv = _kubectl(session, "port-forward", pod, f":{_METRICS_PORT}", "--address=127.0.0.1")
+        with background(argv) as forwarding:
+            assert forwarding.stdout is not None
+            told = forwarding.stdout.readline()
+            port = re.search(r"127\.0\.0\.1:(\d+) -> ", told)
+            if not port:
+                return f"port-forward to {pod}: {told}"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/ready", timeout=REQUEST_SECONDS) as answer:
+                return "" if answer.read().strip() == b"LIVE" else f"port-forward to {pod}: not what was asked for"
+
+
+def _kubectl(session: Session, *arguments: str) -> list[str]:
+    return [str(BIN / "kubectl"), f"--kubeconfig={session.access.kubeconfig}", "-n", "kube-system", *arguments]
+
+
+def _staying(session: Session) -> list[str]:
+    """Pods of a DaemonSet on machines that take others."""
+
+    def listed(path: str) -> list[dict[str, Any]]:
+        _, text = session.ask("GET", path)
         items: list[dict[str, Any]] = json.loads(text)["items"]
         return items
 
-    def _logs(self, pod: str) -> str:
-        return self._fault("GET", f"/api/v1/namespaces/kube-system/pods/{pod}/log?tailLines=1")
-
-    def _exec(self, pod: str) -> str:
-        kubeconfig = f"--kubeconfig={self.access.kubeconfig}"
-        argv = [str(BIN / "kubectl"), kubeconfig, "-n", "kube-system", "exec", pod, "--", *_COMMAND]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=REQUEST_SECONDS, check=False)
-        return f"exec in {pod}: {done.stderr.strip()[-300:]}" if done.returncode else ""
+    nodes = {each["metadata"]["name"] for each in listed("/api/v1/nodes") if _stays(each)}
+    return [
+        pod["metadata"]["name"]
+        for pod in listed(f"{_PODS}?labelSelector=app%3Dkubernetes,role%3Dapiserver-proxy")
+        if pod["spec"].get("nodeName") in nodes
+        and "deletionTimestamp" not in pod["metadata"]
+        and all(each["ready"] for each in pod["status"].get("containerStatuses") or [{"ready": False}])
+    ]
 
 
 def _stays(node: dict[str, Any]) -> bool:
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions") or ())
     return ready and not node["spec"].get("unschedulable") and "deletionTimestamp" not in node["metadata"]
+
+
+def table(clients: Sequence[Clients]) -> str:
+    header = "| client | asks for | trusts | answered | failed | slowest |\n| --- | --- | --- | --- | --- | --- |"
+    return "\n".join([header, *(row for each in clients for row in each.rows())])

@@ -294,12 +294,12 @@ async def temporal(landscape: Landscape) -> Client:
     )
 
 
-async def started(client: Client, shoot: Shoot, task: str) -> None:
-    """Wait until a task of the running creation has started. Temporal may be on its way back."""
+async def started(client: Client, shoot: Shoot, task: str, operation: str = "Create") -> None:
+    """Wait until a task of the running creation, or other operation, has started. Temporal may be on its way back."""
     async with asyncio.timeout(CREATION):
         while True:
             try:
-                query = f'GardenerShoot = "{shoot.reference}" AND GardenerOperation = "Create"'
+                query = f'GardenerShoot = "{shoot.reference}" AND GardenerOperation = "{operation}"'
                 async for each in client.list_workflows(f'{query} AND ExecutionStatus = "Running"'):
                     flow = await read_flow(client, shoot.reference, each.id, each.run_id)
                     if any(view.name == task and view.started for view in flow.tasks):

@@ -1,27 +1,35 @@
-"""All credentials of a cluster are rotated under clients: none is refused, none is forgotten, nothing old is left."""
+"""All credentials of a cluster are rotated under clients: none is refused, none is forgotten, nothing old is left.
 
+Meanwhile processes of ours are killed, in both halves.
+"""
+
+import asyncio
 import json
 import re
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.landscape import wire
-from tests.landscape.clients import Access, Clients, TunnelClients
+from tests.landscape import leaks, pods, wire
+from tests.landscape.clients import RATE, Access, Clients, ReadingAndWriting, ThroughTheTunnel, table
 from tests.landscape.conftest import BIN, Landscape
-from tests.landscape.shoots import CREATION, Shoot, decoded, refused
+from tests.landscape.leaks import Needles
+from tests.landscape.shoots import CREATION, Shoot, decoded, refused, started, temporal
+from tests.pages import check_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(1200, func_only=True)]
 
 _PHASES = ("before", "Prepared", "Completed")
 _HALF_SECONDS = 400.0
-_DOCS = Path(__file__).parents[2] / "docs/credentials.md"
 _FORGOTTEN_NODE = "forgotten"
 _WHY = "its owner has thrown it away"
+_VICTIMS = (("wait_apiserver", "{seed}/gardenlet"), ("wait_worker", "garden/controller-manager"))
+"""Once this task has started in a half of the rotation, that process is killed."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,11 @@ class Rotated:
     """The kubeconfig of before."""
     tokens: dict[str, str]
     machines: dict[str, frozenset[str]]
+    needles: Needles
+    """Keys and tokens, old ones and new ones."""
+    command_lines: list[bytes]
+    starts: dict[str, tuple[int, int]]
+    """How often the processes that were killed had been started before, and afterwards."""
 
 
 @pytest.fixture(scope="module")
@@ -52,49 +65,89 @@ def rotated(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> I
 def _rotate(shoot: Shoot) -> Rotated:
     old = wire.authorities(shoot)
     seen, tokens, machines = {}, {}, {}
+    needles: Needles = {}
+    lines = []
 
     def look(phase: str) -> None:
         seen[phase] = wire.read(shoot, old)
         machines[phase] = frozenset(shoot.kubectl("get", "nodes", "-o", "name").split())
         tokens[phase] = shoot.kubectl("create", "token", "default").strip()
+        needles.update(leaks.needles(shoot))
+        lines.append(leaks.command_lines())
         _say(f"looked at {phase}")
 
+    _serve(shoot)
     look("before")
     first = shoot.kubeconfig
-    trusting_old, tunnel = Clients("old", Access(shoot, first)), TunnelClients("tunnel", Access(shoot, first))
-    with tunnel.running():
-        with trusting_old.running():
-            trusting_old.await_answers()
-            tunnel.await_answers()
-            _say("all begins")
-            shoot.gardener("credentials", "rotate", shoot.reference, "all")
-            for kind in ("certificateAuthorities", "serviceAccountKey"):
-                _await(shoot, kind, "Prepared")
-            _await(shoot, "etcdEncryptionKey", "Completed")
-            _say("prepared")
-            tunnel.access = Access(shoot, _new_kubeconfig(shoot, "both"))
-            look("Prepared")
-            refusal = _refusal_of_completion(shoot, old)
-            trusting_both = Clients("both", tunnel.access)
-            trusting_both.start()
-            trusting_both.await_answers()
-        try:
-            (given_out,) = re.findall(r"kubeconfig ([0-9a-f]{8}) of \S+ is valid until", refusal)
-            shoot.gardener("credentials", "discard", shoot.reference, given_out, "--reason", _WHY)
-            for what in ("ca", "serviceaccount-key"):
-                shoot.gardener("credentials", "complete", shoot.reference, what)
-            for kind in ("certificateAuthorities", "serviceAccountKey"):
-                _await(shoot, kind, "Completed")
-            _say("completed")
-            trusting_both.await_answers()
-            tunnel.await_answers()
-        finally:
-            trusting_both.stop()
-        trusting_new = Clients("new", Access(shoot, _new_kubeconfig(shoot, "new")))
-        with trusting_new.running():
-            trusting_new.await_answers()
+    before = _starts(shoot.landscape)
+    reading = [ReadingAndWriting(f"client-{number}", Access(shoot, first)) for number in (1, 2, 3)]
+    clients: list[Clients] = [*reading, ThroughTheTunnel("tunnel", Access(shoot, first))]
+    with ExitStack() as running:
+        running.callback(lambda: print(table(clients), *(fault for each in clients for fault in each.failed), sep="\n"))
+        for each in clients:
+            running.enter_context(each.running())
+        _await_answers(clients)
+        _say("all begins")
+        shoot.gardener("credentials", "rotate", shoot.reference, "all")
+        asyncio.run(_kill(shoot))
+        for kind in ("certificateAuthorities", "serviceAccountKey"):
+            _await(shoot, kind, "Prepared")
+        _await(shoot, "etcdEncryptionKey", "Completed")
+        _say("prepared")
+        look("Prepared")
+        refusal = _refusal_of_completion(shoot, old)
+        _refresh(shoot, clients, "both")
+        (given_out,) = re.findall(r"kubeconfig ([0-9a-f]{8}) of \S+ is valid until", refusal)
+        shoot.gardener("credentials", "discard", shoot.reference, given_out, "--reason", _WHY)
+        for what in ("ca", "serviceaccount-key"):
+            shoot.gardener("credentials", "complete", shoot.reference, what)
+        asyncio.run(_kill(shoot))
+        for kind in ("certificateAuthorities", "serviceAccountKey"):
+            _await(shoot, kind, "Completed")
+        _say("completed")
+        _await_answers(clients)
+        _refresh(shoot, clients, "new")
         look("Completed")
-    return Rotated(shoot, [trusting_old, trusting_both, trusting_new, tunnel], seen, refusal, first, tokens, machines)
+    after = _starts(shoot.landscape)
+    starts = {name: (before[name], after[name]) for name in _victims(shoot)}
+    return Rotated(shoot, clients, seen, refusal, first, tokens, machines, needles, lines, starts)
+
+
+def _serve(shoot: Shoot) -> None:
+    """A webhook and an API of the owner's own, as one runs what must always be there."""
+    items = [pods.namespace(), *pods.webhook(2, api=True)]
+    shoot.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    shoot.kubectl("-n", pods.PROBE, "rollout", "status", "deployment/webhook", "--timeout=90s")
+    shoot.kubectl("wait", "--for=condition=Available", f"apiservice/v1.{pods.GROUP}", "--timeout=60s")
+
+
+def _refresh(shoot: Shoot, clients: list[Clients], trusting: str) -> None:
+    """All clients take new credentials, one after another."""
+    access = Access(shoot, _new_kubeconfig(shoot, trusting))
+    for each in clients:
+        each.trust(trusting, access)
+        each.await_answers()
+
+
+def _await_answers(clients: list[Clients]) -> None:
+    for each in clients:
+        each.await_answers()
+
+
+async def _kill(shoot: Shoot) -> None:
+    client = await temporal(shoot.landscape)
+    for (task, _), victim in zip(_VICTIMS, _victims(shoot), strict=True):
+        await started(client, shoot, task, "Reconcile")
+        _say(f"kill {victim} at {task}")
+        shoot.landscape.gardener("kill", victim)
+
+
+def _victims(shoot: Shoot) -> list[str]:
+    return [victim.format(seed=shoot.seed) for _, victim in _VICTIMS]
+
+
+def _starts(landscape: Landscape) -> dict[str, int]:
+    return {name: process["starts"] for name, process in landscape.status["processes"].items()}
 
 
 def _say(what: str) -> None:
@@ -133,17 +186,24 @@ def _refusal_of_completion(shoot: Shoot, old: frozenset[str]) -> str:
 
 
 def test_nobody_was_refused(rotated: Rotated) -> None:
-    print(*rotated.clients, sep="\n")
+    """Three clients that read and write, and one for whatever comes through the tunnel."""
     assert [fault for each in rotated.clients for fault in each.failed] == []
+    for each in rotated.clients:
+        assert {trusted for _, trusted in each.tallies} == {"old", "both", "new"}
+        if isinstance(each, ReadingAndWriting):
+            assert each.rate > RATE / 2, f"{each.name} had a machine that was too slow for it"
+
+
+def test_processes_of_ours_were_killed_on_the_way(rotated: Rotated) -> None:
+    for name, (before, after) in rotated.starts.items():
+        assert after - before == 2, f"{name} was started {after - before} times, and not once in each half"
 
 
 def test_each_component_shows_and_trusts_what_the_docs_say_in_each_phase(rotated: Rotated) -> None:
     """The table there is this one, and no other."""
     cells = {name: [rotated.wire[phase][name] for phase in _PHASES] for name in rotated.wire["before"]}
-    rows = [f"| {' | '.join([f'`{name}`', *seen])} |" for name, seen in cells.items()]
-    print("\n".join(rows))
-    documented = re.findall(r"^\| `.*(?:old|new); .*$", _DOCS.read_text(), re.MULTILINE)
-    assert rows == documented
+    print(*cells.items(), sep="\n")
+    check_table("credentials.md", "wire", ([f"`{name}`", *seen] for name, seen in cells.items()))
 
 
 def test_the_completion_names_a_kubeconfig_and_a_node_that_somebody_forgot(rotated: Rotated) -> None:
@@ -160,7 +220,7 @@ def test_all_machines_were_replaced_once(rotated: Rotated) -> None:
 def test_what_is_old_is_not_let_in(rotated: Rotated) -> None:
     shoot = rotated.shoot
     with pytest.raises(ssl.SSLCertVerificationError):
-        Access(shoot, rotated.first).ask("GET", "/version")
+        Access(shoot, rotated.first).connect()
     for phase, accepted in (("before", False), ("Prepared", True), ("Completed", True)):
         assert _review(shoot, rotated.tokens[phase]) is accepted, phase
 
@@ -186,3 +246,15 @@ def test_the_event_tells_who_has_no_kubeconfig_any_more_and_why(rotated: Rotated
     told = [each["message"] for each in events if each["reason"] == "KubeconfigDiscarded"]
     assert any(_WHY in each for each in told)
     assert not any(each["reason"] == "OldCredentialsLeftBehind" for each in events)
+
+
+async def test_no_old_and_no_new_secret_is_anywhere_but_in_secrets(rotated: Rotated) -> None:
+    """In histories, logs, events, metrics, command lines, and what shows how it runs."""
+    places = {place for where in rotated.needles.values() for place in where}
+    shoot, kinds = rotated.shoot, ("ca", "service-account-key", "kube-apiserver-etcd-encryption-key")
+    for kind in kinds:
+        named = {
+            each.split(":")[0] for each in places if re.match(rf"{shoot.technical_id}/{kind}(-[0-9a-f]+)*: ", each)
+        }
+        assert len(named) > 1, f"old and new {kind}"
+    assert await leaks.found_anywhere(shoot, rotated.needles, rotated.command_lines) == {}

@@ -3,30 +3,22 @@
 The tests run in the order in which they stand: the last one deletes the Shoot.
 """
 
-import base64
-import hashlib
 import json
 import re
 import urllib.request
-from datetime import UTC, datetime, timedelta
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
-from api import images
 from api.operations import ShootRef, lifecycle_id
+from tests.landscape import pods
 from tests.landscape.conftest import BIN, Landscape, run
+from tests.landscape.pods import PROBE
 from tests.landscape.shoots import DELETION, Shoot, background, eventually, refused, temporal
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180, func_only=True)]
 
 CONDITIONS = ("APIServerAvailable", "ControlPlaneHealthy", "EveryNodeReady", "SystemComponentsHealthy")
-PROBE = "probe"
-"""The namespace in the cluster that the tests work in."""
 
 
 # What its owner sees in the garden
@@ -228,7 +220,7 @@ def test_an_admission_webhook_in_a_pod_is_called(shoot: Shoot, webhook: None) ->
     config_map = ("create", "configmap", "--namespace", PROBE)
 
     answer = refused(*shoot.argv(*config_map, "forbidden"))
-    assert "this name is not for you" in answer
+    assert pods.DENIAL in answer
 
     shoot.kubectl(*config_map, "permitted")
     assert shoot.kubectl("-n", PROBE, "get", "configmap", "permitted", "-o", "name")
@@ -237,7 +229,7 @@ def test_an_admission_webhook_in_a_pod_is_called(shoot: Shoot, webhook: None) ->
 @pytest.fixture(scope="module")
 def webhook(shoot: Shoot, workload: dict[str, str]) -> None:
     """It stays when the Shoot is deleted, as webhooks of users do."""
-    shoot.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": _webhook()}))
+    shoot.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": pods.webhook()}))
     shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/webhook", "--timeout=90s")
 
 
@@ -294,118 +286,8 @@ def _pod(shoot: Shoot, name: str) -> dict:
     return json.loads(shoot.kubectl("-n", PROBE, "get", "pod", name, "-o", "json"))
 
 
-def _python(name: str, replicas: int, code: str, *, secret: str = "", version: str = "") -> dict:
-    """A Deployment of our own image, which has a Python; one pod a machine. Another version makes new pods."""
-    labels = {"app": name}
-    volumes = [{"name": "secret", "secret": {"secretName": secret}}] if secret else []
-    mounts = [{"name": "secret", "mountPath": "/secret", "readOnly": True}] if secret else []
-    apart = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": PROBE},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels, "annotations": {"version": version}},
-                "spec": {
-                    "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
-                    "terminationGracePeriodSeconds": 1,
-                    "containers": [
-                        {
-                            "name": name,
-                            "image": images.GARDENER,
-                            "imagePullPolicy": "IfNotPresent",
-                            "command": ["python3", "-u", "-c", code],
-                            "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
-                            "volumeMounts": mounts,
-                        }
-                    ],
-                    "volumes": volumes,
-                },
-            },
-        },
-    }
-
-
-def _service(name: str, port: int) -> dict:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "namespace": PROBE},
-        "spec": {"selector": {"app": name}, "ports": [{"port": port, "targetPort": 8080}]},
-    }
-
-
 def _workload() -> list[dict]:
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PROBE}}
-    return [namespace, _python("web", 2, _WEB), _service("web", 80)]
-
-
-def _webhook() -> list[dict]:
-    ca, certificate, key = _serving_certificate(f"webhook.{PROBE}.svc")
-    data = {"tls.crt": certificate, "tls.key": key}
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "webhook", "namespace": PROBE},
-            "stringData": {name: value.decode() for name, value in data.items()},
-        },
-        _python("webhook", 1, _WEBHOOK, secret="webhook", version=hashlib.sha256(certificate).hexdigest()),
-        _service("webhook", 443),
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingWebhookConfiguration",
-            "metadata": {"name": "probe"},
-            "webhooks": [
-                {
-                    "name": "probe.example.org",
-                    "admissionReviewVersions": ["v1"],
-                    "sideEffects": "None",
-                    "failurePolicy": "Fail",
-                    "timeoutSeconds": 10,
-                    "clientConfig": {
-                        "service": {"name": "webhook", "namespace": PROBE, "path": "/"},
-                        "caBundle": base64.b64encode(ca).decode(),
-                    },
-                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": PROBE}},
-                    "rules": [
-                        {
-                            "apiGroups": [""],
-                            "apiVersions": ["v1"],
-                            "resources": ["configmaps"],
-                            "operations": ["CREATE"],
-                        }
-                    ],
-                }
-            ],
-        },
-    ]
-
-
-def _serving_certificate(host: str) -> tuple[bytes, bytes, bytes]:
-    """A certificate that signs itself, twice: as the CA and as the server's; and its key. PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        .sign(key, hashes.SHA256())
-        .public_bytes(serialization.Encoding.PEM)
-    )
-    encoded = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return certificate, certificate, encoded
+    return [pods.namespace(), pods.python("web", 2, _WEB), pods.service("web", 80)]
 
 
 _WEB = """
@@ -418,22 +300,3 @@ class Web(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("", 8080), Web).serve_forever()
 """
 """Says on which pod one has come out."""
-
-_WEBHOOK = """
-import http.server, json, ssl
-class Webhook(http.server.BaseHTTPRequestHandler):
-    def do_POST(self):
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
-        allowed = request["name"] != "forbidden"
-        response = {"uid": request["uid"], "allowed": allowed, "status": {"message": "this name is not for you"}}
-        body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(body.encode())
-context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-context.load_cert_chain("/secret/tls.crt", "/secret/tls.key")
-server = http.server.ThreadingHTTPServer(("", 8080), Webhook)
-server.socket = context.wrap_socket(server.socket, server_side=True)
-server.serve_forever()
-"""

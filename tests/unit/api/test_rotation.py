@@ -25,6 +25,7 @@ from api.rotation import (
 )
 from api.validation.operations import check_operations
 from api.validation.rotation import hibernation_faults
+from tests.pages import check_table
 from tests.unit.api.shoots import SHOOT
 
 CA, KEY, ENCRYPTION, SSH = "certificateAuthorities", "serviceAccountKey", "etcdEncryptionKey", "sshKeypair"
@@ -144,6 +145,16 @@ SUCCESSES = [
 @pytest.mark.parametrize(("before", "facts", "after"), SUCCESSES)
 def test_what_a_successful_reconcile_makes_of_a_rotation(before: Any, facts: Any, after: Any) -> None:
     assert succeed({KEY: before}, RotationFacts(pools=("a", "b"), **facts), NOW)[KEY] == after
+
+
+def test_owners_read_what_becomes_of_each_phase() -> None:
+    starts = [(str(row.id), *row.values) for row in STARTS]
+    successes = [(str(row.id), before, "success", after) for row in SUCCESSES for before, _, after in [row.values]]
+    rows = [
+        (rule, before.get("phase", "–"), event if event == "success" else f"`{event}`", after["phase"])
+        for rule, before, event, after in [*starts, *successes]
+    ]
+    check_table("credentials.md", "phases", rows)
 
 
 def test_the_encryption_keys_rotation_goes_through_by_itself() -> None:
@@ -418,6 +429,11 @@ REFUSED = [
 @pytest.mark.parametrize(("operation", "around", "why"), REFUSED)
 def test_what_is_out_of_order_is_refused(operation: str, around: Any, why: str) -> None:
     assert why in faults(shoot(operation, **around))
+
+
+def test_owners_read_what_is_refused() -> None:
+    rows = [(str(row.id), f"`{operation}`", why) for row in REFUSED for operation, _, why in [row.values]]
+    check_table("credentials.md", "refusals", rows)
 
 
 @pytest.mark.parametrize("operation", ["rotate-ca-start", "rotate-ssh-keypair"])

@@ -26,6 +26,7 @@ from activities.secrets.manager import SecretsManager
 from activities.secrets.rotation import Rotation
 from activities.seed.control_plane import _apiserver_secrets, _component_certificate
 from activities.seed.facts import ApiNames, Networks
+from tests.pages import check_table
 from tests.unit.secrets.conftest import MemoryCluster
 
 NAMESPACE = "shoot--dev--a"
@@ -150,6 +151,13 @@ async def test_by_whom_each_certificate_is_issued(times: Times) -> None:
     for name, ca, generations in ROWS:
         found = tuple(_issuer(made[name]) for made in times.certificates)
         assert found == tuple(times.authority(ca, each) for each in generations), name
+
+
+def test_owners_read_by_whom_each_certificate_is_issued() -> None:
+    rows = [
+        (f"`{name}`", f"`{ca}`", *("new" if each else "old" for each in generations)) for name, ca, generations in ROWS
+    ]
+    check_table("credentials.md", "certificates", rows)
 
 
 async def test_both_are_trusted_in_between_the_new_one_first_and_only_one_before_and_after(times: Times) -> None:
