@@ -76,6 +76,21 @@ def fence(names: Iterable[str]) -> int | None:
     return min(found, default=None)
 
 
+def silence_name(revision: int) -> str:
+    """The object by which another seed says of its fence: who was given up has had its time to stop.
+
+    Without directory.
+    """
+    return f"Silent-{revision:08d}"
+
+
+def may_serve(names: Iterable[str]) -> bool:
+    """Whether who was given up may serve still: another seed has taken over, and has not waited long enough since."""
+    names = list(names)
+    revision = taken_over(names)
+    return revision is not None and not any(name.endswith(silence_name(revision)) for name in names)
+
+
 def end_of(names: Iterable[str]) -> int | None:
     """The revision at which the history of these objects ends; None while it may go on.
 

@@ -62,7 +62,7 @@ class ToleranceIgnored(Variant):
 
     def apply(self, stack: contextlib.ExitStack) -> None:
         stack.enter_context(patch.object(CopyBackupsController, "_may_serve", lambda *_: ""))
-        stack.enter_context(patch.object(wrapper, "_was_given_up", lambda _: False))
+        stack.enter_context(patch.object(wrapper, "_may_serve", lambda _: False))
 
     def trial(self, run: Run) -> None:
         run.kind, run.harm, run.harm_seconds, run.harmed_late = "lost", "cut off from its bucket", 60.0, True

@@ -105,8 +105,11 @@ class CopyBackupsController:
         newest = snapshots.last_revision(there)
         log.info("%s: copied %d snapshots, up to revision %d", task["metadata"]["namespace"], len(missing), newest)
         final = any(item.final for item in there)
-        if not final and (fault := self._may_serve(key)):
-            return fault
+        if not final:
+            if fault := self._may_serve(key):
+                return fault
+            # The etcd that starts from here need not wait again.
+            await source.put(directories[0] + snapshots.silence_name(newest), _nothing())
         message = f"{len(there)} snapshots up to revision {newest}" + ("" if final else ", none of them final")
         await self._write(task, {"lastError": None, "conditions": [_condition("Succeeded", "Copied", message)]})
         return ""

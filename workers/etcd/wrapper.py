@@ -388,7 +388,7 @@ def _follow(config: dict[str, Any], name: str) -> None:
         _report(config, "Progress", detail="following the old seed's etcd", revision=revision)
 
     def await_silence() -> None:
-        if (tolerance := config.get("takeoverTolerance")) and _was_given_up(config):
+        if (tolerance := config.get("takeoverTolerance")) and _may_serve(config):
             log("info", f"the old seed may serve still; it stops within {tolerance:.0f} s")
             time.sleep(tolerance + STOP_SECONDS)
 
@@ -403,11 +403,11 @@ def _follow(config: dict[str, Any], name: str) -> None:
             return
 
 
-def _was_given_up(config: dict[str, Any]) -> bool:
-    """Whether the old seed has not ended its history itself: nobody can tell when it has stopped."""
+def _may_serve(config: dict[str, Any]) -> bool:
+    """Whether the old seed has not ended its history itself, and nobody has waited until it must have stopped."""
     from activities.etcd import snapshots
 
-    return snapshots.taken_over(_names(config["source"])) is not None
+    return snapshots.may_serve(_names(config["source"]))
 
 
 def _await_another_member(config: dict[str, Any], name: str, fault: str) -> None:

@@ -742,9 +742,13 @@ async def test_an_etcd_takes_over_at_the_fence_what_the_old_seed_writes_later_or
         assert await moved.content() == before
 
 
-@pytest.mark.parametrize(("final", "waits"), [(True, False), (False, True)], ids=["handed over", "given up"])
+@pytest.mark.parametrize(
+    ("final", "waited_for", "waits"),
+    [(True, False, False), (False, False, True), (False, True, False)],
+    ids=["handed over", "given up", "waited for by the copy"],
+)
 async def test_an_etcd_that_follows_serves_when_the_old_one_must_have_stopped(
-    landscape, pki, tmp_path, monkeypatch, final, waits
+    landscape, pki, tmp_path, monkeypatch, final, waited_for, waits
 ):
     """One that is cut off from its bucket serves on until it has heard nothing for too long."""
     waited = []
@@ -760,6 +764,8 @@ async def test_an_etcd_that_follows_serves_when_the_old_one_must_have_stopped(
         await member.put("first", "1")
         last = (await snapshotter.full(final=final)).last
         (landscape.snapshots / snapshots.fence_name(last)).touch()
+        if waited_for:
+            (landscape.snapshots / snapshots.silence_name(last)).touch()
     await asyncio.to_thread(wrapper.prepare, follower.member.config, NAME)
     assert follower.status["status"] == "Successful"
     assert (62.0 in waited) is waits

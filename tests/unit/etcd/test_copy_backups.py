@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
-from activities.etcd.snapshots import parse_all
+from activities.etcd.snapshots import may_serve, parse_all
 from activities.etcd.store import LocalStore, LocalStoreAdmin
 from activities.kube.cache import Caches, Key
 from tests.unit.kube.api_server import ApiServer
@@ -129,8 +129,11 @@ async def test_who_was_given_up_may_serve_until_it_has_heard_nothing_for_too_lon
     assert "the old seed may serve still; it stops by" in status["lastError"]
     assert "conditions" not in status
     assert await world.names() == [FULL]
+    there = [each.name for each in await world.source.list(DIRECTORY)]
+    assert may_serve(there)
     status = await world.run(timedelta(seconds=0.15), looks=3)
     assert status["conditions"][0]["type"] == "Succeeded"
+    assert not may_serve([each.name for each in await world.source.list(DIRECTORY)]), "nobody needs to wait again"
 
 
 async def test_who_has_taken_its_last_snapshot_serves_nobody(world: World) -> None:

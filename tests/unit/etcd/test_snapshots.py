@@ -149,6 +149,20 @@ def test_a_history_ends_with_its_final_snapshot_or_at_a_fence(names, end):
     assert snapshots.end_of(names) == end
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["Full-00000000-00000010-1.gz"], False),
+        (["Fence-00000010"], True),
+        (["Fence-00000010", "entry/v2/Silent-00000010"], False),
+        (["Fence-00000007", "Fence-00000010", "Silent-00000010"], True),
+        (["Full-00000000-00000010-1.gz.final", "Fence-00000010"], False),
+    ],
+)
+def test_who_was_given_up_may_serve_until_somebody_has_waited_for_it(names, expected):
+    assert snapshots.may_serve(names) is expected
+
+
 def test_what_was_written_after_the_end_does_not_count():
     names = [full(10).name, incr(11, 15).name, snapshots.fence_name(15), incr(16, 20).name, FINAL.name]
     assert snapshots.counted(names) == [full(10), incr(11, 15)]
