@@ -241,8 +241,9 @@ class MachineController:
     async def _clean_shoot(self, machine: Object, *, forced: bool) -> None:
         try:
             await delete_token(self._shoot, machine)
-            await nodes.forget_pods(self._shoot, machine["metadata"]["name"])
+            # The node first: as long as there is one, DaemonSets replace the pods that are taken from it.
             await self._shoot.delete(NODE, machine["metadata"]["name"])
+            await nodes.forget_pods(self._shoot, machine["metadata"]["name"])
         except ApiError as error:
             if not forced:
                 raise

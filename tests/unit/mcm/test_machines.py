@@ -292,6 +292,30 @@ async def test_a_deleted_machine_is_drained_before_it_is_stopped(world: World) -
     assert evictions == ["/api/v1/namespaces/default/pods/app/eviction"] * 2
 
 
+async def test_no_daemon_set_replaces_the_pods_of_a_machine_that_is_gone(world: World) -> None:
+    """Its new pod would stand on no node, until the cluster notices after most of a minute."""
+    owner = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "d"}]}
+    original = world.shoot.delete
+
+    async def replaced(kind: Any, name: str, *arguments: Any, **options: Any) -> Any:
+        answer = await original(kind, name, *arguments, **options)
+        if kind is POD and world.shoot.of(NODE):
+            await world.shoot.create(pod(f"{name}-next", **owner))
+        return answer
+
+    world.shoot.delete = replaced  # type: ignore[method-assign]
+    await world.add_machine()
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.add_node()
+        await world.seed.until(lambda: world.phase == "Running")
+        await world.shoot.create(pod("daemon", **owner))
+        await world.seed.delete(MACHINE, NAME, NAMESPACE)
+        await world.seed.until(lambda: world.machine is None)
+
+    assert not world.shoot.of(POD)
+
+
 def budget(name: str = "app", **status: int) -> dict[str, Any]:
     return {
         "apiVersion": "policy/v1",
