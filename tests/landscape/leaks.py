@@ -98,7 +98,7 @@ def command_lines() -> bytes:
 
 
 def metrics(shoot: Shoot) -> dict[str, bytes]:
-    """Of our processes, of Temporal, and of all API servers."""
+    """Of our processes and of all API servers."""
     landscape = shoot.landscape
     told = {
         cluster: landscape.kubectl(cluster, "get", "--raw", "/metrics", timeout=60).encode() for cluster in CLUSTERS
