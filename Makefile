@@ -9,7 +9,7 @@ NAME ?= default
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts soak lint format lock clean python
+.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose images soak lint format lock clean python
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -30,17 +30,25 @@ down: venv ## Take the landscape down; nothing stays but caches.
 test: venv packages ## All tests but slow ones; those of the landscape bring up one of their own.
 	$(BIN)/pytest $(PYTEST_ARGS)
 
-test-slow: venv packages ## What takes minutes of one cluster: it moves, is repaired, loses its nodes, is reconciled for nothing.
+test-slow: venv packages ## What takes minutes of one cluster: it moves, is repaired, rolls, loses its nodes, is reconciled for nothing.
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
 test-upgrade: venv packages ## Upgrade a cluster by one minor of Kubernetes; the older one is compiled once.
 	$(BIN)/pytest -m upgrade $(PYTEST_ARGS)
 
 test-unit: venv ## The tests that need no landscape.
-	$(BIN)/pytest -m 'not landscape and not chaos and not charts and not upgrade and not soak' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not landscape and not chaos and not charts and not compose and not upgrade and not soak' $(PYTEST_ARGS)
 
 test-charts: venv packages ## The charts, installed by Helm: a cluster made by their pods.
 	$(BIN)/pytest tests/charts -m 'charts or not charts' $(PYTEST_ARGS)
+
+test-compose: venv packages ## docker-compose.yaml, brought up: a cluster made through its Temporal on PostgreSQL.
+	@landscape/packages.sh engine
+	$(BIN)/pytest tests/compose -m 'compose or not compose' $(PYTEST_ARGS)
+
+images: venv packages ## The images of docker-compose.yaml, loaded into the engine if there is one, else left as images.tar.
+	@if docker info >/dev/null 2>&1; then docker load --input "$$($(BIN)/gardener landscape images)"; \
+	else $(BIN)/gardener landscape images --output images.tar; fi
 
 soak: venv ## A thousand simulated takeovers, in which anything breaks.
 	$(BIN)/pytest tests/simulation -m soak $(PYTEST_ARGS)

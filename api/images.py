@@ -11,6 +11,8 @@ FLANNEL_VERSION = "0.28.4"
 METRICS_SERVER_VERSION = "0.9.0"
 ENVOY_VERSION = "1.40.0"
 PAUSE_VERSION = "3.10.1"
+TEMPORAL_VERSION = "1.32.1"
+POSTGRESQL_VERSION = "15"
 
 GARDENER = f"ghcr.io/gardener-on-temporal/gardener:{OWN_VERSION}"
 """Our one image: Debian, Python, our code, etcd and etcdutl, openvpn, iproute2, iptables."""
@@ -20,6 +22,9 @@ COREDNS = f"registry.k8s.io/coredns/coredns:v{COREDNS_VERSION}"
 FLANNEL = f"ghcr.io/flannel-io/flannel:v{FLANNEL_VERSION}"
 METRICS_SERVER = f"registry.k8s.io/metrics-server/metrics-server:v{METRICS_SERVER_VERSION}"
 ENVOY = f"docker.io/envoyproxy/envoy:v{ENVOY_VERSION}"
+TEMPORAL = f"docker.io/temporalio/server:{TEMPORAL_VERSION}"
+TEMPORAL_ADMIN_TOOLS = f"docker.io/temporalio/admin-tools:{TEMPORAL_VERSION}"
+POSTGRESQL = f"docker.io/library/postgres:{POSTGRESQL_VERSION}"
 PAUSE = f"registry.k8s.io/pause:{PAUSE_VERSION}"
 
 

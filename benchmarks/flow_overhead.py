@@ -9,11 +9,12 @@ real one has: the query, the tree in the UI, and an activity that asks for progr
 
 import argparse
 import asyncio
-import contextlib
 import json
 import statistics
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -112,40 +113,53 @@ class ByHand:
         )
 
 
-async def measure(runs: int) -> dict[str, object]:
+@asynccontextmanager
+async def dev_server() -> AsyncIterator[str]:
+    """Address of a dev server, tuned as that of a landscape."""
     with TemporaryDirectory() as directory:
-        key = Path(directory) / "key"
-        write_key_file(key)
         async with await WorkflowEnvironment.start_local(
             dev_server_existing_path=str(Path(sys.executable).parent / "temporal"),
             dev_server_database_filename=f"{directory}/temporal.db",
             dev_server_extra_args=TUNING,
             dev_server_log_level="error",
         ) as server:
-            target = server.client.service_client.config.target_host
-            client = await Client.connect(target, data_converter=data_converter(key))
-            async with Worker(
-                client,
-                task_queue=QUEUE,
-                workflows=[ByFlow, ByHand],
-                activities=[no_op, report],
-                interceptors=[Heartbeats()],
-                disable_eager_activity_execution=True,  # a flow's activities run in the gardenlet, elsewhere
-                workflow_runner=SandboxedWorkflowRunner(
-                    restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
-                ),
-            ):
-                times: dict[str, list[float]] = {"flow": [], "hand": []}
-                for number in range(runs + 1):
-                    for name, kind in (("flow", ByFlow), ("hand", ByHand)):
-                        started = time.perf_counter()
-                        await client.execute_workflow(kind.run, id=f"{name}-{number}", task_queue=QUEUE)
-                        if number:  # the first one warms up
-                            times[name].append(time.perf_counter() - started)
-                events = {}
-                for name in times:
-                    history = await client.get_workflow_handle(f"{name}-1").fetch_history()
-                    events[name] = len(history.events)
+            yield server.client.service_client.config.target_host
+
+
+@asynccontextmanager
+async def connected(target: str, *workflows: type) -> AsyncIterator[Client]:
+    """A client whose workflows a worker of this process runs, as a gardenlet would."""
+    with TemporaryDirectory() as directory:
+        key = Path(directory) / "key"
+        write_key_file(key)
+        client = await Client.connect(target, data_converter=data_converter(key))
+        async with Worker(
+            client,
+            task_queue=QUEUE,
+            workflows=workflows,
+            activities=[no_op, report],
+            interceptors=[Heartbeats()],
+            disable_eager_activity_execution=True,  # a flow's activities run in the gardenlet, elsewhere
+            workflow_runner=SandboxedWorkflowRunner(
+                restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
+            ),
+        ):
+            yield client
+
+
+async def measure(runs: int) -> dict[str, object]:
+    async with dev_server() as target, connected(target, ByFlow, ByHand) as client:
+        times: dict[str, list[float]] = {"flow": [], "hand": []}
+        for number in range(runs + 1):
+            for name, kind in (("flow", ByFlow), ("hand", ByHand)):
+                started = time.perf_counter()
+                await client.execute_workflow(kind.run, id=f"{name}-{number}", task_queue=QUEUE)
+                if number:  # the first one warms up
+                    times[name].append(time.perf_counter() - started)
+        events = {}
+        for name in times:
+            history = await client.get_workflow_handle(f"{name}-1").fetch_history()
+            events[name] = len(history.events)
     ratio = statistics.median(times["flow"]) / statistics.median(times["hand"])
     return {
         "tasks": LAYERS * WIDTH,
@@ -167,7 +181,7 @@ async def measure(runs: int) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
-    with contextlib.suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt):
         result = asyncio.run(measure(parser.parse_args().runs))
         print(json.dumps(result, indent=2))
         if float(str(result["ratio"])) > LIMIT:

@@ -182,6 +182,18 @@ def flannel_cni() -> Tool:
     )
 
 
+def temporal() -> Tool:
+    """The server of a Temporal cluster and the tool that makes its tables; the landscape's own is of one process."""
+    return Tool(
+        "temporal",
+        images.TEMPORAL_VERSION,
+        ("temporal-server", "temporal-sql-tool"),
+        _TOOLS / "temporal",
+        "",
+        renames={"server": "temporal-server", "sql": "temporal-sql-tool"},
+    )
+
+
 def pause() -> Tool:
     return Tool("pause", images.PAUSE_VERSION, ("pause",), _TOOLS / "pause", "pause")
 
@@ -204,6 +216,11 @@ def seed_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]
 def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
     """What goes into images."""
     return (*seed_tools(kubernetes_version), flannel(), flannel_cni(), metrics_server())
+
+
+def engine_tools() -> tuple[Tool, ...]:
+    """What goes into images for a container engine."""
+    return etcd(), temporal()
 
 
 class Binaries:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Coroutine
@@ -22,6 +23,13 @@ _name = click.option(
     "--name", default=DEFAULT_NAME, envvar="GARDENER_LANDSCAPE", show_default=True, help="Which landscape."
 )
 _output = click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
+
+def _address(_: click.Context, __: click.Parameter, value: str) -> str:
+    host, _colon, port = value.rpartition(":")
+    if value and not (host and port.isdigit()):
+        raise click.BadParameter(f"{value!r} is no HOST:PORT, like 127.0.0.1:7233")
+    return value
 
 
 @click.group()
@@ -47,12 +55,31 @@ def landscape() -> None:
     show_default=True,
     help="Which of our own processes to start, for those who run the others elsewhere, as pods of the charts.",
 )
-def up(name: str, output: str, also_kubernetes: tuple[str, ...], workers: lifecycle.Which) -> None:
+@click.option(
+    "--temporal",
+    metavar="HOST:PORT",
+    default="",
+    callback=_address,
+    help="Use the Temporal that this machine reaches there, in place of one of the landscape's own. Its namespace "
+    "`default` gets our search attributes.",
+)
+def up(name: str, output: str, also_kubernetes: tuple[str, ...], workers: lifecycle.Which, temporal: str) -> None:
     """Bring the landscape up, or what of it is not."""
     progress = Progress()
-    plan = _run(lifecycle.up(name, progress, also_kubernetes, workers))
+    plan = _run(lifecycle.up(name, progress, also_kubernetes, workers, temporal))
     progress.say(f"landscape {name} is up")
     _print_status(plan, output, processes=False)
+
+
+@landscape.command(name="images")
+@click.option("--output", "-o", type=click.Path(), help="Copy the archive here, in place of printing where it is.")
+def images_(output: str | None) -> None:
+    """Make all images of docker-compose.yaml, as one archive for `docker load`. Needs no registry."""
+    archive = _run(lifecycle.engine_images(Progress()))
+    if output:
+        shutil.copyfile(archive, output)
+    else:
+        click.echo(archive)
 
 
 @landscape.command()
@@ -173,7 +200,9 @@ def _print_status(plan: Plan, output: str, *, processes: bool) -> None:
     if output == "json":
         click.echo(json.dumps(state, indent=2))
         return
-    click.echo(f"Temporal {state['temporal']['address']}, UI {state['temporal']['ui']}\n")
+    temporal = state["temporal"]
+    external = temporal["external"]
+    click.echo(f"Temporal {temporal['address']}, {f'which is {external}' if external else 'UI ' + temporal['ui']}\n")
     rows = [("CLUSTER", "READY", "SERVER", "KUBECONFIG")]
     for cluster, content in state["clusters"].items():
         ready = "cut off" if content.get("cut") else str(content["ready"]).lower()

@@ -63,15 +63,23 @@ def require(name: str) -> Plan:
     return plan
 
 
-async def up(name: str, progress: Progress, older_versions: Sequence[str] = (), which_workers: Which = "all") -> Plan:
+async def up(
+    name: str,
+    progress: Progress,
+    older_versions: Sequence[str] = (),
+    which_workers: Which = "all",
+    external_temporal: str = "",
+) -> Plan:
     """Bring up what isn't; safe to repeat, also after an ``up`` that was broken off.
 
-    ``older_versions``: further versions of Kubernetes that shoots may have from now on.
+    ``older_versions``: further versions of Kubernetes that shoots may have from now on. ``external_temporal``: where
+    a Temporal of somebody else is; kept until the landscape goes down.
     """
     _require_root()
     with _locked(name, progress):
         plan = plans.load(name) or plans.choose(name, binaries.KUBERNETES_VERSION)
         plan = replace(plan, older_versions=tuple(dict.fromkeys((*plan.older_versions, *older_versions))))
+        plan = replace(plan, external_temporal=external_temporal or plan.external_temporal)
         for version in plan.older_versions:
             binaries.kubernetes(version)  # refused before anything is started
         plan.save()
@@ -132,9 +140,9 @@ class _Up:
 
     async def _temporal(self) -> None:
         self._processes.start(temporal.process(self._plan))
-        with self._progress.step(
-            f"Temporal serves at {self._plan.temporal_address}, its UI at {self._plan.temporal_ui}"
-        ):
+        external = self._plan.external_temporal
+        where = f"which is {external}" if external else f"its UI at {self._plan.temporal_ui}"
+        with self._progress.step(f"Temporal serves at {self._plan.temporal_address}, {where}"):
             await temporal.ready(self._plan)
         self._temporal_serves.set()
 
@@ -233,6 +241,13 @@ class _Up:
         if changed:
             self._progress.say(f"images for {role} clusters imported: {', '.join(changed)}")
         return root
+
+
+async def engine_images(progress: Progress) -> Path:
+    """The archive with the images of docker-compose.yaml."""
+    _require_root()
+    found = await binaries.ensure(binaries.engine_tools(), progress)
+    return await asyncio.to_thread(images.archive_for_engine, found, progress.say)
 
 
 async def down(name: str, progress: Progress) -> None:

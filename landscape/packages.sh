@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install the Debian packages whose commands are missing, and say so. What is there is left as it is.
 #   packages.sh python   what a virtual environment needs
+#   packages.sh engine   a container engine and docker-compose, for those who have none
 #   packages.sh          what a landscape needs
 set -eu
 PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
@@ -15,6 +16,10 @@ usable_python() {
 missing=""
 if [ "${1-}" = python ]; then
     usable_python || missing="python3 python3-venv"
+elif [ "${1-}" = engine ]; then
+    # Somebody else's engine will do; what is missing then is only docker-compose.
+    docker info >/dev/null 2>&1 || command -v dockerd >/dev/null 2>&1 || missing="docker.io"
+    command -v docker-compose >/dev/null 2>&1 || missing="$missing docker-compose"
 else
     # command (or file) and the package that brings it
     while read -r command package; do

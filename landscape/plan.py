@@ -93,6 +93,8 @@ class Plan:
     """Of the landscape's own clusters, and the newest that shoots may have."""
     older_versions: tuple[str, ...] = ()
     """Further versions of Kubernetes for shoots."""
+    external_temporal: str = ""
+    """``host:port`` as the host reaches it; what the landscape calls Temporal is then a relay to it."""
     state_home: Path = field(default=STATE_HOME)
 
     def __post_init__(self) -> None:
@@ -305,7 +307,12 @@ class Plan:
             "index": self.index,
             "kubernetesVersion": self.kubernetes_version,
             "olderVersions": list(self.older_versions),
-            "temporal": {"address": self.temporal_address, "ui": self.temporal_ui, "codec": self.codec_endpoint},
+            "temporal": {
+                "address": self.temporal_address,
+                "ui": self.temporal_ui,
+                "codec": self.codec_endpoint,
+                "external": self.external_temporal,
+            },
             "dns": {"server": self.central_address, "zone": self.dns_zone},
             "objectStore": {"endpoint": self.object_store_endpoint},
             "codecKeyFile": str(self.codec_key),
@@ -327,7 +334,8 @@ def load(name: str, state_home: Path = STATE_HOME) -> Plan | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     older = tuple(content.get("olderVersions", ()))
-    return Plan(content["name"], content["index"], content["kubernetesVersion"], older, state_home)
+    external = content["temporal"].get("external", "")
+    return Plan(content["name"], content["index"], content["kubernetesVersion"], older, external, state_home)
 
 
 def existing(state_home: Path = STATE_HOME) -> Iterator[Plan]:

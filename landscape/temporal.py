@@ -1,8 +1,10 @@
-"""Temporal's dev server with UI, on a SQLite file, tuned."""
+"""Temporal's dev server with UI, on a SQLite file, tuned; or a relay to a Temporal of somebody else."""
 
 import sys
 from pathlib import Path
 
+from landscape import relay
+from landscape.errors import LandscapeError
 from landscape.plan import Plan
 from landscape.processes import ProcessSpec
 from landscape.waiting import until
@@ -20,6 +22,8 @@ _SQLITE = ("journal_mode=wal", "synchronous=1")
 
 
 def process(plan: Plan) -> ProcessSpec:
+    if plan.external_temporal:
+        return relay.process("temporal", plan.garden.netns, plan.temporal_address, plan.external_temporal)
     port = plan.temporal_address.split(":")[1]
     directory = plan.directory / "temporal"
     directory.mkdir(parents=True, exist_ok=True)
@@ -40,9 +44,21 @@ def process(plan: Plan) -> ProcessSpec:
 
 
 async def ready(plan: Plan) -> None:
-    """Until the server takes requests, namespace and search attributes included."""
+    """Until the server takes requests, namespace and search attributes included.
+
+    Raises LandscapeError if somebody else's does not.
+    """
     from temporalio.client import Client
     from temporalio.service import RPCError
+
+    if plan.external_temporal:
+        from workers.setup import TemporalSetup, set_up_temporal
+
+        try:
+            await set_up_temporal(TemporalSetup(address=plan.temporal_address))
+        except TimeoutError as error:
+            raise LandscapeError(f"Temporal at {plan.external_temporal} is of no use: {error}") from None
+        return
 
     async def serves() -> bool:
         try:

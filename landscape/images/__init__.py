@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -58,6 +58,12 @@ def archives_for(
         return _Builder(Layers(CACHE, progress), kubernetes_version, binaries).archives(role)
 
 
+def archive_for_engine(binaries: Binaries, progress: Progress = lambda _: None) -> Path:
+    """All images of ``docker-compose.yaml``, for ``docker load``; the path stays when the code changes."""
+    with _locked(progress):
+        return _Builder(Layers(CACHE, progress), "", binaries).for_engine()
+
+
 class _Builder:
     """Composes images out of layers, and archives out of images."""
 
@@ -72,6 +78,12 @@ class _Builder:
         made = self._archives_of(role)
         self._layers.forget_unused(self._archives)
         return made
+
+    def for_engine(self) -> Path:
+        contents = [self._gardener(), *self._temporal(), self._postgresql()]
+        path = self._rewritten("engine", contents, ())
+        self._layers.forget_unused(self._archives)
+        return path
 
     def _archives_of(self, role: Role) -> list[Path]:
         match role:
@@ -118,6 +130,30 @@ class _Builder:
     def _metrics_server(self) -> Image:
         layer = self._binary("metrics-server", "/metrics-server")
         return Image(images.METRICS_SERVER, (layer,), ("/metrics-server",), user="65534")
+
+    def _temporal(self) -> list[Image]:
+        """Server and admin tools, as upstream parts them. The server's configuration is its embedded one."""
+        base, files = self._layers.base(), self._layers.own_files("temporal")
+        server = Image(
+            images.TEMPORAL,
+            (base, self._binary("temporal-server", "/usr/local/bin/temporal-server"), files),
+            ("/etc/temporal/entrypoint.sh",),
+            {"PATH": _PATH},
+            user="65532",
+        )
+        tool = self._binary("temporal-sql-tool", "/usr/local/bin/temporal-sql-tool")
+        return [server, replace(server, name=images.TEMPORAL_ADMIN_TOOLS, layers=(base, tool, files), entrypoint=())]
+
+    def _postgresql(self) -> Image:
+        return Image(
+            images.POSTGRESQL,
+            (self._layers.postgresql(), self._layers.own_files("postgresql")),
+            ("/usr/local/bin/docker-entrypoint.sh",),
+            {"PATH": f"{_PATH}:/usr/lib/postgresql/{images.POSTGRESQL_VERSION}/bin"},
+            user="postgres",
+            # Ends connections and leaves nothing to recover.
+            stop_signal="SIGINT",
+        )
 
     def _flannel(self) -> Image:
         """Upstream's paths; the CNI plugin, which upstream ships in an image of its own, lies beside it."""
@@ -213,13 +249,16 @@ class _Builder:
 
     def _code(self, role: Role, contents: list[tuple[Image, Image]]) -> Path:
         """Only what the images add to their grounds. One file per checkout, rewritten when the code changes."""
+        grounds = [layer for _, ground in contents for layer in ground.layers]
+        return self._rewritten(f"code-{role}-{self._version}", [image for image, _ in contents], grounds)
+
+    def _rewritten(self, name: str, contents: list[Image], without: Sequence[Blob]) -> Path:
         checkout = hashlib.sha256(str(PROJECT).encode()).hexdigest()[:6]
-        path = self._archives / f"code-{role}-{self._version}-{checkout}.tar"
+        path = self._archives / f"{name}-{checkout}.tar"
         note = path.with_suffix(".key")
-        key = hashlib.sha256(b"".join(image.manifest() for image, _ in contents)).hexdigest()
+        key = hashlib.sha256(b"".join(image.manifest() for image in contents)).hexdigest()
         if not (path.exists() and note.exists() and note.read_text() == key):
-            grounds = [layer for _, ground in contents for layer in ground.layers]
-            write_archive(path, [image for image, _ in contents], self._layers.store, grounds)
+            write_archive(path, contents, self._layers.store, without)
             note.write_text(key)
         for used in (path, note):
             used.touch()

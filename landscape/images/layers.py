@@ -68,16 +68,22 @@ class Layers:
 
     def machine(self) -> Blob:
         """The Debian tree of a machine: systemd, containerd, runc, CNI plugins."""
+        return self._tree("machine", trees.machine_key(), trees.make_machine)
 
-        def make() -> Blob:
-            tree = self._trees / f"machine-{trees.machine_key()}"
-            if not tree.exists():
-                trees.make_machine(tree, self._cache / "debs", self._progress)
-            blob = self.store.add_tree(tree)
-            shutil.rmtree(tree)
-            return blob
+    def postgresql(self) -> Blob:
+        """The Debian tree of a database server."""
+        return self._tree("postgresql", trees.postgresql_key(), trees.make_postgresql)
 
-        return self._remember("machine", trees.machine_key(), make)
+    def own_files(self, name: str) -> Blob:
+        """Scripts and configuration: ``files/NAME`` as it will be in the image."""
+        source = _FILES / name
+
+        def fill(root: Path) -> None:
+            shutil.copytree(source, root, dirs_exist_ok=True)
+            for script in root.rglob("*.sh"):
+                script.chmod(0o755)
+
+        return self._made(f"{name}-files", _hash_of_tree(source)[:16], fill)
 
     def machine_files(self) -> Blob:
         """Our configuration of a machine: units, containerd's configuration, scripts."""
@@ -160,6 +166,19 @@ class Layers:
             launcher.chmod(0o755)
 
         return self._made("code", _digest([_LAUNCHER, *map(_hash_of_tree, sources)]), fill)
+
+    def _tree(self, name: str, key: str, make_tree: Callable[[Path, Path, Progress], None]) -> Blob:
+        """A layer of a Debian tree that nothing else is prepared in."""
+
+        def make() -> Blob:
+            tree = self._trees / f"{name}-{key}"
+            if not tree.exists():
+                make_tree(tree, self._cache / "debs", self._progress)
+            blob = self.store.add_tree(tree)
+            shutil.rmtree(tree)
+            return blob
+
+        return self._remember(name, key, make)
 
     def _made(self, name: str, key: str, fill: Callable[[Path], None]) -> Blob:
         def make() -> Blob:

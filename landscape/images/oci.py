@@ -123,12 +123,14 @@ class BlobStore:
 
 
 def write_archive(path: Path, images: Iterable[Image], store: BlobStore, without: Iterable[Blob] = ()) -> None:
-    """Write an archive of the images that ``ctr images import`` takes.
+    """Write an archive of the images that ``ctr images import`` and ``docker load`` take.
 
     Layers in ``without`` are left out: the importing containerd must already have them.
     """
     left_out = {blob.digest for blob in without}
     index: list[dict[str, Any]] = []
+    listing: list[dict[str, Any]] = []
+    """The same in the older form, the only one that engines before version 25 read."""
     small: dict[str, bytes] = {}
     layers: dict[str, Blob] = {}
     for image in images:
@@ -136,6 +138,13 @@ def write_archive(path: Path, images: Iterable[Image], store: BlobStore, without
         small[blob_of(config).digest] = config
         small[blob_of(manifest).digest] = manifest
         layers |= {layer.digest: layer for layer in image.layers if layer.digest not in left_out}
+        listing.append(
+            {
+                "Config": _blob_name(blob_of(config).digest),
+                "RepoTags": [image.name],
+                "Layers": [_blob_name(layer.digest) for layer in image.layers],
+            }
+        )
         index.append(
             blob_of(manifest).descriptor(_MANIFEST)
             | {
@@ -151,6 +160,8 @@ def write_archive(path: Path, images: Iterable[Image], store: BlobStore, without
                 archive.add(store.path(layer), _blob_name(digest), filter=_anonymous)
             for digest, content in sorted(small.items()):
                 _add(archive, _blob_name(digest), content)
+            if not left_out:
+                _add(archive, "manifest.json", _json(listing))
             _add(archive, "index.json", _json({"schemaVersion": 2, "manifests": index}))
         temporary.rename(path)
     finally:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from api import images
 from landscape.errors import LandscapeError
 
 _SUITE = "bookworm"
@@ -32,6 +33,8 @@ MACHINE_PACKAGES = (
     "systemd",
     "systemd-sysv",
 )
+
+POSTGRESQL_PACKAGES = (f"postgresql-{images.POSTGRESQL_VERSION}",)
 
 # Nobody reads these in a container.
 _SUPERFLUOUS = (
@@ -69,6 +72,10 @@ def machine_key() -> str:
     return _key("machine", (*BASE_PACKAGES, *MACHINE_PACKAGES), _MASKED_UNITS)
 
 
+def postgresql_key() -> str:
+    return _key("postgresql", POSTGRESQL_PACKAGES, ())
+
+
 def make_base(directory: Path, debs: Path, progress: Callable[[str], None]) -> None:
     """Make the common tree at ``directory``."""
     progress("Debian base tree (debootstrap, about 45 s)")
@@ -99,6 +106,26 @@ def make_machine(directory: Path, debs: Path, progress: Callable[[str], None]) -
         # Empty: systemd makes an id of its own for each machine, in memory.
         (tree / "etc/machine-id").write_text("")
         _slim(tree)
+
+
+def make_postgresql(directory: Path, debs: Path, progress: Callable[[str], None]) -> None:
+    """Make the tree of a database server at ``directory``: without a database, which its entrypoint makes."""
+    progress("Debian tree with PostgreSQL (debootstrap, about 40 s)")
+    with _unfinished(directory) as tree:
+        _debootstrap(tree, POSTGRESQL_PACKAGES, debs)
+        # The package has made a database, and was kept from starting its server by debootstrap.
+        for made in ("etc/postgresql", "var/lib/postgresql"):
+            for entry in (tree / made).iterdir():
+                shutil.rmtree(entry)
+        data = tree / "var/lib/postgresql/data"
+        data.mkdir(mode=0o700)
+        owner = data.parent.stat()
+        os.chown(data, owner.st_uid, owner.st_gid)
+        _empty(tree)
+        # An engine that mounts memory there at a second start gives it the mode that it finds.
+        sockets = tree / "run/postgresql"
+        sockets.mkdir()
+        sockets.chmod(0o1777)
 
 
 def compile_python(base: Path, directory: Path, place: str) -> None:
@@ -153,6 +180,15 @@ def _mirror() -> list[str]:
 
 
 def _slim(tree: Path) -> None:
+    _empty(tree)
+    _run(
+        "chroot", str(tree), "/usr/bin/python3", "-m", "compileall", "-q", "-f",
+        "--invalidation-mode", "unchecked-hash", "/usr/lib/python3.11", "/usr/lib/python3",
+    )  # fmt: skip
+
+
+def _empty(tree: Path) -> None:
+    """Take out what is of no use in a container, and what the engine puts there itself."""
     for name in _SUPERFLUOUS:
         path = tree / name
         if path.is_dir():
@@ -164,10 +200,6 @@ def _slim(tree: Path) -> None:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     for name in ("etc/resolv.conf", "etc/hostname", "etc/hosts"):
         (tree / name).unlink(missing_ok=True)
-    _run(
-        "chroot", str(tree), "/usr/bin/python3", "-m", "compileall", "-q", "-f",
-        "--invalidation-mode", "unchecked-hash", "/usr/lib/python3.11", "/usr/lib/python3",
-    )  # fmt: skip
 
 
 def _append(file: Path, line: str) -> None:

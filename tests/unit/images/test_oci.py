@@ -63,7 +63,7 @@ def test_an_archive_holds_each_shared_layer_once_and_all_that_its_index_leads_to
     index = json.loads(found["index.json"])
     names = [entry["annotations"]["io.containerd.image.name"] for entry in index["manifests"]]
     assert names == ["example.org/one:1", "example.org/two:1"]
-    reached = {"oci-layout", "index.json"}
+    reached = {"oci-layout", "index.json", "manifest.json"}
     for entry in index["manifests"]:
         manifest = json.loads(found[blob_name(entry)])
         config = json.loads(found[blob_name(manifest["config"])])
@@ -74,6 +74,9 @@ def test_an_archive_holds_each_shared_layer_once_and_all_that_its_index_leads_to
             assert "sha256:" + hashlib.sha256(content).hexdigest() == part["digest"]
             reached.add(blob_name(part))
     assert set(found) == reached
+    older = json.loads(found["manifest.json"])
+    assert [entry["RepoTags"] for entry in older] == [["example.org/one:1"], ["example.org/two:1"]]
+    assert {entry["Config"] for entry in older} | {layer for entry in older for layer in entry["Layers"]} <= reached
 
 
 def test_layers_that_the_importer_has_are_left_out_but_still_named(store: BlobStore, tmp_path: Path) -> None:
@@ -85,6 +88,7 @@ def test_layers_that_the_importer_has_are_left_out_but_still_named(store: BlobSt
     found = members(tmp_path / "code.tar")
     assert "blobs/" + base.digest.replace(":", "/") not in found
     assert "blobs/" + code.digest.replace(":", "/") in found
+    assert "manifest.json" not in found, "an engine would take it for whole"
     manifest = json.loads(found[blob_name(json.loads(found["index.json"])["manifests"][0])])
     assert [layer["digest"] for layer in manifest["layers"]] == [base.digest, code.digest]
 

@@ -78,3 +78,11 @@ def test_only_root_can_bring_it_up(run, monkeypatch):
 
     assert result.exit_code == 1
     assert "run it as root" in result.output
+
+
+@pytest.mark.parametrize("address", ["temporal.example.org", "7233", ":7233", "127.0.0.1:grpc"])
+def test_an_address_of_temporal_has_a_host_and_a_port(run, address):
+    result = run("up", "--name", "mine", "--temporal", address)
+
+    assert result.exit_code == 2
+    assert f"'{address}' is no HOST:PORT, like 127.0.0.1:7233" in result.output

@@ -1,0 +1,172 @@
+"""A landscape whose Temporal is the cluster of docker-compose.yaml, and whose garden side runs there, too.
+
+``make test-compose``; ``GARDENER_TEST_LANDSCAPE=NAME`` takes a landscape of that name, and leaves it up.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from landscape import plan as plans
+from landscape.cluster import Credentials
+from landscape.plan import Plan
+from tests.compose.engine import Compose, docker, engine
+from tests.landscape.conftest import BIN, Landscape, run
+from tests.landscape.shoots import CREATION, Shoot, eventually, started, temporal
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(900, func_only=True)]
+
+PROJECT = "gardener-test"
+ROOT = Path(__file__).parents[2]
+TEMPORAL = "127.0.0.1:7233"
+_VICTIMS = (
+    ("wait_etcds", ("temporal-history", "controller-manager", "scheduler")),
+    ("wait_apiserver", ("postgresql", "admission")),
+    ("wait_resource_manager", ("temporal-frontend", "temporal-matching", "temporal-worker", "codec-server")),
+)
+"""Once this task has started, a container of each of these services is killed; the creation is still running then."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The running services, and the landscape that uses them."""
+
+    landscape: Landscape
+
+    def containers(self, service: str) -> list[str]:
+        labels = [f"label=com.docker.compose.project={PROJECT}", f"label=com.docker.compose.service={service}"]
+        return docker("ps", "--quiet", "--no-trunc", "--filter", labels[0], "--filter", labels[1]).split()
+
+    def inspect(self, service: str) -> list[dict[str, Any]]:
+        found = self.containers(service)
+        return json.loads(docker("inspect", *found)) if found else []
+
+    def restarts(self, service: str) -> int:
+        return sum(int(each["RestartCount"]) for each in self.inspect(service))
+
+    def kill(self, service: str) -> None:
+        """As a crash: what ``docker kill`` ends is not started again."""
+        os.kill(self.inspect(service)[0]["State"]["Pid"], signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    given = os.environ.get("GARDENER_TEST_LANDSCAPE")
+    landscape = Landscape(given or "test-compose")
+    with ExitStack() as stack:
+        if not given:
+            stack.callback(landscape.down)
+        landscape.gardener("up", "--workers", "none", timeout=25 * 60)
+        plan = plans.load(landscape.name)
+        assert plan is not None
+        config = tmp_path_factory.mktemp("config")
+        # The garden reaches nothing but what it has a link to: the host's end of it.
+        address = plan.host_link("garden").left_address
+        configure(plan, config, address)
+        os.environ |= {
+            "COMPOSE_PROJECT_NAME": PROJECT,
+            "POSTGRES_PASSWORD": "not-a-secret",
+            "GARDENER_CONFIG": str(config),
+            "ADMISSION_BIND": address,
+        }
+        stack.enter_context(engine())
+        docker("load", "--input", run(BIN / "gardener", "landscape", "images", timeout=900).strip())
+        stack.enter_context(Compose(ROOT, wait=False))
+        eventually(lambda: ended_well("setup"), "kinds, webhooks and search attributes are set up", 180)
+        landscape.gardener("up", "--workers", "seeds", "--temporal", TEMPORAL, timeout=600)
+        yield Cluster(landscape)
+
+
+def ended_well(service: str) -> bool:
+    filters = [f"label=com.docker.compose.service={service}", f"label=com.docker.compose.project={PROJECT}", "exited=0"]
+    return bool(docker("ps", "--all", "--quiet", *(part for each in filters for part in ("--filter", each))).strip())
+
+
+def configure(plan: Plan, directory: Path, address: str) -> None:
+    """The examples' files, and what they name; readable by the user of the containers."""
+    for example in (ROOT / "examples/compose").iterdir():
+        (directory / example.name).write_text(example.read_text().replace("admission.example.org", address))
+    authority = Credentials.of(plan.garden).ca
+    serving = authority.issue("admission-compose", "gardener-admission", names=[address])
+    processes = plan.directory / "garden/processes"
+    files = {
+        **{
+            f"{name}.kubeconfig": processes / f"{name}.kubeconfig"
+            for name in ("controller-manager", "scheduler", "admission")
+        },
+        "setup.kubeconfig": plan.kubeconfig("garden"),
+        "codec.key": plan.codec_key,
+        "tls.crt": serving.certificate,
+        "tls.key": serving.key,
+        "ca.crt": authority.files.certificate,
+    }
+    for name, source in files.items():
+        shutil.copyfile(source, directory / name)
+    directory.chmod(0o755)
+    for file in directory.iterdir():
+        file.chmod(0o644)
+
+
+@pytest.fixture(scope="module")
+def shoot(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
+    """A Shoot that was created while a container of each service was killed."""
+    shoot = Shoot(cluster.landscape, "composed", tmp_path_factory.mktemp("kubeconfigs"))
+    shoot.apply(shoot.manifest())
+    asyncio.run(disturb(cluster, shoot))
+    shoot.wait_for_state("Succeeded", 2 * CREATION)
+    yield shoot
+    shoot.remove()
+
+
+async def disturb(cluster: Cluster, shoot: Shoot) -> None:
+    client = await temporal(shoot.landscape)
+    for task, services in _VICTIMS:
+        await started(client, shoot, task)
+        for service in services:
+            cluster.kill(service)
+
+
+def test_temporal_is_four_services_on_postgresql(cluster: Cluster) -> None:
+    for service in ("postgresql", *(f"temporal-{name}" for name in ("frontend", "history", "matching", "worker"))):
+        assert len(cluster.containers(service)) == 1, service
+    tables = docker(
+        "exec", cluster.containers("postgresql")[0], "psql", "-U", "temporal", "-d", "temporal", "-tAc",
+        "select count(*) from shards",
+    )  # fmt: skip
+    assert int(tables) == 64
+
+
+def test_the_landscape_runs_neither_temporal_nor_the_garden_side(cluster: Cluster) -> None:
+    assert not [
+        name for name in cluster.landscape.status["processes"] if name in ("garden/scheduler", "garden/admission")
+    ]
+    assert cluster.landscape.facts["temporal"]["external"] == TEMPORAL
+    assert len(cluster.containers("controller-manager")) == 2
+
+
+def test_a_cluster_is_made_though_one_of_each_service_is_killed(cluster: Cluster, shoot: Shoot) -> None:
+    assert shoot.get()["status"]["lastOperation"]["state"] == "Succeeded"
+    [row] = shoot.flows()
+    assert (row["operation"], row["attempt"], row["state"]) == ("Create", "1", "Completed")
+    [node] = json.loads(shoot.kubectl("get", "nodes", "-o", "json"))["items"]
+    assert {each["type"]: each["status"] for each in node["status"]["conditions"]}["Ready"] == "True"
+    for service in (name for _, services in _VICTIMS for name in services):
+        assert cluster.restarts(service) >= 1, f"{service} was not killed, or did not come back"
+
+
+async def test_its_history_is_in_the_cluster_and_encrypted(cluster: Cluster, shoot: Shoot) -> None:
+    client = await Client.connect(TEMPORAL)
+    [row] = shoot.flows()
+    history = await client.get_workflow_handle(row["workflowId"]).fetch_history()
+    [payload] = history.events[0].workflow_execution_started_event_attributes.input.payloads
+    assert payload.metadata["encoding"].startswith(b"binary/encrypted")
