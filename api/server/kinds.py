@@ -155,7 +155,7 @@ async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden)
 
 def _backup_entry_names(shoot: Shoot) -> tuple[str, str]:
     status = shoot.status
-    return backup_entry_names(status.technical_id or "", status.uid or "") if status else ("", "")
+    return backup_entry_names((status and status.technical_id) or "", (status and status.uid) or "")
 
 
 async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:

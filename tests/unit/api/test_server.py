@@ -35,6 +35,7 @@ class FakeGarden:
         self.denied: set[tuple[str, str]] = set()
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        assert name, "who names none gets a list from an API server"
         return next((each for each in await self.list(resource, namespace) if each["metadata"]["name"] == name), None)
 
     async def list(self, resource: Resource, namespace: str | None = None) -> list[dict[str, Any]]:
@@ -134,6 +135,14 @@ async def test_a_control_plane_stays_until_the_seed_that_lost_it_is_clean(client
     )
     response = await ask(client, "/validate", "UPDATE", changed(old, "spec.seedName", "seed-2"), old)
     assert "wait until it is back" in response["status"]["message"]
+
+
+async def test_another_seed_is_judged_by_itself_where_nothing_was_begun(client, garden):
+    """Without a status nothing can be left anywhere."""
+    old = complete("spec.seedName", "seed-1", bound=True).to_wire()
+    garden.objects.append(changed(SEED, "metadata.name", "seed-2"))
+    response = await ask(client, "/validate", "UPDATE", changed(old, "spec.seedName", "seed-2"), old)
+    assert "seed seed-2 is not ready" in response["status"]["message"]
 
 
 async def test_faults_of_the_object_are_invalid_and_of_its_surroundings_forbidden(client, garden):
