@@ -351,11 +351,9 @@ def overtakes(view: ShootView | None, generation: int, flow: FlowKind) -> bool:
     return view.generation > generation and _is_not_confined(view)
 
 
-def ends_at_once(view: ShootView | None, flow: FlowKind) -> bool:
+def ends_at_once(view: ShootView, flow: FlowKind) -> bool:
     """Whether what overtakes the running operation waits for no task: each would make it harder, or too late."""
-    if view is None or flow is not FlowKind.MIGRATE:
-        return False
-    return view.source_lost or view.spec_seed == view.status_seed
+    return flow is FlowKind.MIGRATE and (view.source_lost or view.spec_seed == view.status_seed)
 
 
 def state_after_failure(failed: tuple[FailedTask, ...], cycle_start: datetime, now: datetime) -> str:

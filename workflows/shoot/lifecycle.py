@@ -331,9 +331,11 @@ class ShootLifecycle:
         self._show(f"{task.operation} is running; what is newer waits for it to end or to meet an error")
         if self._progress.child is None:
             return
-        lost = view is not None and view.source_lost and kind is FlowKind.MIGRATE
-        turned_round = not lost and decision.ends_at_once(view, kind) and workflow.patched("turn-round-at-once")
-        if not (lost or turned_round):
+        if not (
+            view is not None
+            and decision.ends_at_once(view, kind)
+            and (view.source_lost or workflow.patched("turn-round-at-once"))
+        ):
             await workflow.execute_activity_method(
                 FlowActivities.await_trouble,
                 self._progress.child,
