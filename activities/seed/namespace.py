@@ -1,5 +1,6 @@
 """The frame of a control plane in its seed: namespace, pinned desired state, cloud credentials."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from temporalio import activity
@@ -35,7 +36,7 @@ class NamespaceActivities:
             ApplicationError: ``ForeignNamespace`` (final) if it belongs to another Shoot.
         """
         found = await self._clusters.seed.find(resources.NAMESPACE, task.technical_id)
-        owner = found["metadata"].get("annotations", {}).get(constants.SHOOT_UID) if found else None
+        owner = shoot_uid(found) if found else None
         if owner not in (None, task.shoot.uid):
             raise ApplicationError(
                 f"namespace {task.technical_id} in seed {task.seed} belongs to an earlier Shoot of this name; "
@@ -157,7 +158,7 @@ class NamespaceActivities:
         """Delete the control-plane namespace if it is this Shoot's; a second run finds it going or gone."""
         await self._clusters.forget_shoot(task.technical_id)
         found = await self._clusters.seed.find(resources.NAMESPACE, task.technical_id)
-        if found and found["metadata"].get("annotations", {}).get(constants.SHOOT_UID) == task.shoot.uid:
+        if found and shoot_uid(found) == task.shoot.uid:
             await self._clusters.seed.delete(resources.NAMESPACE, task.technical_id, uid=found["metadata"]["uid"])
         return TaskResult()
 
@@ -171,8 +172,7 @@ class NamespaceActivities:
         cache = self._clusters.seed_caches.of(resources.NAMESPACE)
 
         def gone(live: dict[str, Any] | None) -> bool | None:
-            theirs = live and live["metadata"].get("annotations", {}).get(constants.SHOOT_UID)
-            return True if live is None or theirs != task.shoot.uid else None
+            return True if live is None or shoot_uid(live) != task.shoot.uid else None
 
         async def wait() -> None:
             # Its etcds have stopped before; nothing else in there minds being ended at once.
@@ -218,6 +218,12 @@ class NamespaceActivities:
         return await self._clusters.garden.get(
             resources.SECRET, reference["name"], reference.get("namespace") or namespace
         )
+
+
+def shoot_uid(namespace: Mapping[str, Any]) -> str | None:
+    """Of the Shoot whose control plane a namespace holds; None if it holds none."""
+    uid: str | None = (namespace["metadata"].get("annotations") or {}).get(constants.SHOOT_UID)
+    return uid
 
 
 async def write_shoot_status(clusters: Clusters, task: ShootTask, status: dict[str, Any]) -> None:

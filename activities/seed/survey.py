@@ -3,7 +3,8 @@
 from temporalio import activity
 
 from activities.kube.clusters import Clusters
-from api import constants, resources
+from activities.seed.namespace import shoot_uid
+from api import resources
 from api.flows import Survey
 from api.names import backup_entry_name
 from api.operations import ShootTask
@@ -20,11 +21,7 @@ class SurveyActivities:
         """Look, and change nothing: decides which tasks a deletion or migration has."""
         seed, namespace = self._clusters.seed, task.technical_id
         frame = await seed.find(resources.NAMESPACE, namespace)
-        if (
-            frame is None
-            or "deletionTimestamp" in frame["metadata"]
-            or (frame["metadata"].get("annotations") or {}).get(constants.SHOOT_UID) != task.shoot.uid
-        ):
+        if frame is None or "deletionTimestamp" in frame["metadata"] or shoot_uid(frame) != task.shoot.uid:
             return Survey(namespace=False, cluster=False, control_plane=False, controller_manager=False)
         api_server = await seed.find(resources.DEPLOYMENT, "kube-apiserver", namespace)
         manager = await seed.find(resources.DEPLOYMENT, "kube-controller-manager", namespace)

@@ -21,7 +21,8 @@ from activities.kube.cache import Key
 from activities.kube.client import WatchEvent
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue, TryAgain
-from api import constants, resources
+from activities.seed.namespace import shoot_uid
+from api import resources
 from api.flows import Attempt, FlowInput, FlowOutcome, ShootFacts
 from api.names import backup_entry_name
 from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask
@@ -53,7 +54,7 @@ class RemainsController:
         controller = Controller("remains", self._reconcile, workers=2)
         controller.watch(self._shoots)
         deleted = Controller("remains of deleted Shoots", self._look_for_deleted, workers=1)
-        deleted.watch(self._namespaces, when=lambda event: _uid(event.object) is not None)
+        deleted.watch(self._namespaces, when=lambda event: shoot_uid(event.object) is not None)
         deleted.watch(self._shoots, keys=_home, when=lambda event: event.type == "DELETED")
         await asyncio.gather(controller.run(), deleted.run())
 
@@ -62,7 +63,7 @@ class RemainsController:
         if shoot is None or not is_elsewhere(shoot, self._clusters.seed_name):
             return None
         namespace = self._namespaces.get(shoot["status"]["technicalID"])
-        if namespace is None or _uid(namespace) != shoot["metadata"]["uid"]:
+        if namespace is None or shoot_uid(namespace) != shoot["metadata"]["uid"]:
             return None
         task = ShootTask(
             shoot=ShootRef.of(shoot),
@@ -79,7 +80,7 @@ class RemainsController:
     async def _look_for_deleted(self, key: Key) -> Requeue | None:
         """``key``: of a control plane's namespace."""
         namespace = self._namespaces.get(key.name)
-        uid = _uid(namespace) if namespace is not None else None
+        uid = shoot_uid(namespace) if namespace is not None else None
         if uid is None or any(each["metadata"]["uid"] == uid for each in self._shoots.list()):
             return None
         cluster = await self._clusters.seed.find(resources.CLUSTER, key.name)
@@ -141,12 +142,6 @@ class RemainsController:
         self._attempts.pop(key, None)
         log.info("Shoot %s: nothing is left of it here", task.shoot)
         return None
-
-
-def _uid(namespace: Mapping[str, Any]) -> str | None:
-    """Of the Shoot whose control plane it holds."""
-    uid: str | None = (namespace["metadata"].get("annotations") or {}).get(constants.SHOOT_UID)
-    return uid
 
 
 def _home(event: WatchEvent) -> list[Key]:
