@@ -4,12 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-from temporalio.api.enums.v1 import TimeoutType
-from temporalio.api.failure.v1 import Failure
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.garden.flows import _lost_its_worker, _stands_still
 from activities.garden.shoots import ShootActivities
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
@@ -17,7 +14,6 @@ from api import resources
 from api.flows import (
     FailedTask,
     FinishOperation,
-    FlowProgress,
     RecordRepair,
     Refusal,
     ShootRules,
@@ -227,36 +223,6 @@ async def test_a_namespace_without_project_says_what_to_do() -> None:
     world.garden.put(namespace)
     with pytest.raises(ApplicationError, match="belongs to no Project: create one"):
         await world.start()
-
-
-def test_a_lost_worker_is_no_error_of_the_flow() -> None:
-    """Else restarting a gardenlet would cancel every flow that a newer wish waits for."""
-    lost, stopped, erred = Failure(), Failure(), Failure()
-    lost.timeout_failure_info.timeout_type = TimeoutType.TIMEOUT_TYPE_HEARTBEAT
-    stopped.application_failure_info.type = "WorkerShutdown"
-    erred.application_failure_info.type = "NotReady"
-    assert [_lost_its_worker(each) for each in (lost, stopped, erred)] == [True, True, False]
-
-
-def progress_of(*moments: tuple[str, str | None]) -> FlowProgress:
-    tasks = [
-        {"name": f"t{number}", "title": "", "state": "Running", "started": started, "ended": ended}
-        for number, (started, ended) in enumerate(moments)
-    ]
-    return FlowProgress.model_validate({"tasks": tasks})
-
-
-@pytest.mark.parametrize(
-    ("progress", "still"),
-    [
-        (progress_of(("2026-11-21T10:00:00Z", "2026-11-21T10:00:31Z"), ("2026-11-21T10:00:05Z", None)), False),
-        (progress_of(("2026-11-21T10:00:00Z", "2026-11-21T10:00:20Z"), ("2026-11-21T10:00:05Z", None)), True),
-        (progress_of(), False),
-    ],
-)
-def test_a_deletion_need_not_wait_behind_a_wait_that_hangs(progress: FlowProgress, still: bool) -> None:
-    """A machine that never joins would hold the deletion of its cluster for ten minutes."""
-    assert _stands_still(progress, datetime(2026, 11, 21, 10, 1, tzinfo=UTC)) is still
 
 
 async def test_when_a_shoot_may_be_reconciled_is_seen() -> None:

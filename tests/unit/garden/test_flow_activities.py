@@ -1,0 +1,40 @@
+"""When what runs beside a flow takes it for being in trouble."""
+
+from datetime import UTC, datetime
+
+import pytest
+from temporalio.api.enums.v1 import TimeoutType
+from temporalio.api.failure.v1 import Failure
+
+from activities.garden.flows import _lost_its_worker, _stands_still
+from api.flows import FlowProgress
+
+
+def test_a_lost_worker_is_no_error_of_the_flow() -> None:
+    """Else restarting a gardenlet would cancel every flow that a newer wish waits for."""
+    lost, stopped, erred = Failure(), Failure(), Failure()
+    lost.timeout_failure_info.timeout_type = TimeoutType.TIMEOUT_TYPE_HEARTBEAT
+    stopped.application_failure_info.type = "WorkerShutdown"
+    erred.application_failure_info.type = "NotReady"
+    assert [_lost_its_worker(each) for each in (lost, stopped, erred)] == [True, True, False]
+
+
+def progress_of(*moments: tuple[str, str | None]) -> FlowProgress:
+    tasks = [
+        {"name": f"t{number}", "title": "", "state": "Running", "started": started, "ended": ended}
+        for number, (started, ended) in enumerate(moments)
+    ]
+    return FlowProgress.model_validate({"tasks": tasks})
+
+
+@pytest.mark.parametrize(
+    ("progress", "still"),
+    [
+        (progress_of(("2026-11-21T10:00:00Z", "2026-11-21T10:00:31Z"), ("2026-11-21T10:00:05Z", None)), False),
+        (progress_of(("2026-11-21T10:00:00Z", "2026-11-21T10:00:20Z"), ("2026-11-21T10:00:05Z", None)), True),
+        (progress_of(), False),
+    ],
+)
+def test_a_deletion_need_not_wait_behind_a_wait_that_hangs(progress: FlowProgress, still: bool) -> None:
+    """A machine that never joins would hold the deletion of its cluster for ten minutes."""
+    assert _stands_still(progress, datetime(2026, 11, 21, 10, 1, tzinfo=UTC)) is still
