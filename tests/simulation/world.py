@@ -26,12 +26,12 @@ from activities.etcd.delta import Change
 from activities.etcd.store import StoredObject, StoreError
 from activities.kube.cache import Key
 from tests.simulation.machinery import Container, CutOff, Loop, Machine, blocking, here
+from tests.wrapper_files import NAME, mount
 from workers.etcd import copy_backups, restore, store_reader, wrapper
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.etcd.snapshotter import Schedule, SnapshotError, Snapshotter
 from workers.etcd.store_reader import Unreadable
 
-NAME = "etcd-main-0"
 PREFIX = "entry/etcd-main"
 TASK = Key("shoot--local--demo", "demo")
 TOLERANCE = 6.0
@@ -276,20 +276,12 @@ class EtcdPod:
         own = {"provider": "local", "bucket": machine.name, "prefix": PREFIX, "credentialsDirectory": str(directory)}
         self._source = directory / "source"
         self._source.mkdir(parents=True)
-        (directory / "tls" / "..1").mkdir(parents=True)
-        (directory / "tls" / "..data").symlink_to("..1")
-        config = {
-            "etcd": {},
-            "dataDir": str(directory / "data"),
-            "runDirectory": str(directory),
-            "tlsDirectory": str(directory / "tls"),
-            "members": {NAME: "http://etcd-main-0:2380"},
-            "advertiseClientUrls": "",
-            "store": own,
-            "takeoverTolerance": TOLERANCE,
-            "source": {"provider": "local", "prefix": PREFIX, "credentialsDirectory": str(self._source)},
-        }
-        (directory / "wrapper.json").write_text(json.dumps(config))
+        self._config = mount(
+            directory,
+            store=own,
+            takeoverTolerance=TOLERANCE,
+            source={"provider": "local", "prefix": PREFIX, "credentialsDirectory": str(self._source)},
+        )
 
     @property
     def serving(self) -> bool:
@@ -351,7 +343,7 @@ class EtcdPod:
     def _start_etcd(self) -> None:
         self.etcd_container = container = Container(self.machine, f"{self.machine.name}/etcd")
         container.pod = self  # type: ignore[attr-defined]
-        fiber = container.run(lambda: wrapper.main(str(self._directory / "wrapper.json")))
+        fiber = container.run(lambda: wrapper.main(str(self._config)))
         fiber.ended.add_done_callback(lambda _: self._again(container, self._start_etcd))
 
     def _start_sidecar(self) -> None:

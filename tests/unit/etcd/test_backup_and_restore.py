@@ -29,6 +29,7 @@ from activities.etcd.store import LocalStore, LocalStoreAdmin
 from activities.kube.cache import Key
 from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signed
 from api.images import ETCD_VERSION
+from tests.wrapper_files import NAME, mount
 from workers.etcd import wrapper
 from workers.etcd.backup_restore import BackupRestoreConfig, serving
 from workers.etcd.copy_backups import CopyBackupsController
@@ -39,7 +40,6 @@ from workers.object_store import application
 pytestmark = pytest.mark.landscape  # its binaries
 
 BINARIES = Path(os.environ.get("KUBEBUILDER_ASSETS", f"~/.cache/gardener/landscape/bin/etcd-{ETCD_VERSION}"))
-NAME = "etcd-main-0"
 SCHEDULE = Schedule(
     full="0 0 1 1 *",
     delta_period=timedelta(hours=1),
@@ -604,23 +604,9 @@ def _supervised(directory: Path, script: str, **more: Any) -> "subprocess.Popen[
     etcd = directory / "etcd"
     etcd.write_text(f"#!/bin/sh\n{script}\n")
     etcd.chmod(0o755)
-    (directory / "tls/..1").mkdir(parents=True)
-    (directory / "tls/..data").symlink_to("..1")
-    config = {
-        "etcd": {},
-        "dataDir": str(directory / "data"),
-        "runDirectory": str(directory),
-        "tlsDirectory": str(directory / "tls"),
-        "members": {NAME: "http://etcd-main-0:2380"},
-        "advertiseClientUrls": "",
-        "store": None,
-        **more,
-    }
-    (directory / "wrapper.json").write_text(json.dumps(config))
+    file = mount(directory, **more)
     environment = {**os.environ, "POD_NAME": NAME, "ETCD_BINARY": str(etcd)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "workers.etcd.wrapper", str(directory / "wrapper.json")], env=environment
-    )
+    return subprocess.Popen([sys.executable, "-m", "workers.etcd.wrapper", str(file)], env=environment)
 
 
 def _without_certificate(pki: Path):
