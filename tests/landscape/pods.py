@@ -17,17 +17,32 @@ PROBE = "probe"
 GROUP = "served.example.org"
 """Of an API that pods serve."""
 DENIAL = "this name is not for you"
-_LINGER_SECONDS = 5
+LINGER_SECONDS = 5
+"""How long a pod serves that was told to go: others hear of it a little later than it does."""
 
 Manifest = dict[str, Any]
+_SERVES: Manifest = {"tcpSocket": {"port": 8080}}
 
 
 def namespace() -> Manifest:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PROBE}}
 
 
-def python(name: str, replicas: int, code: str, *, secret: str = "", version: str = "", linger: int = 0) -> Manifest:
-    """A Deployment, one pod a machine. Another version makes new pods; one that goes serves for ``linger`` seconds."""
+def python(
+    name: str,
+    replicas: int,
+    code: str,
+    *,
+    secret: str = "",
+    version: str = "",
+    linger: int = 0,
+    pool: str = "",
+    ready: Manifest = _SERVES,
+) -> Manifest:
+    """A Deployment, one pod a machine, of one pool if that matters.
+
+    Another version makes new pods; one that goes serves for ``linger`` seconds.
+    """
     labels = {"app": name}
     volumes = [{"name": "secret", "secret": {"secretName": secret}}] if secret else []
     mounts = [{"name": "secret", "mountPath": "/secret", "readOnly": True}] if secret else []
@@ -42,6 +57,7 @@ def python(name: str, replicas: int, code: str, *, secret: str = "", version: st
             "template": {
                 "metadata": {"labels": labels, "annotations": {"version": version}},
                 "spec": {
+                    "nodeSelector": {"worker.gardener.cloud/pool": pool} if pool else {},
                     "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
                     "terminationGracePeriodSeconds": linger + 1,
                     "containers": [
@@ -50,7 +66,7 @@ def python(name: str, replicas: int, code: str, *, secret: str = "", version: st
                             "image": images.GARDENER,
                             "imagePullPolicy": "IfNotPresent",
                             "command": ["python3", "-u", "-c", code],
-                            "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+                            "readinessProbe": {**ready, "periodSeconds": 1},
                             "volumeMounts": mounts,
                             **({"lifecycle": {"preStop": {"sleep": {"seconds": linger}}}} if linger else {}),
                         }
@@ -71,6 +87,28 @@ def service(name: str, port: int) -> Manifest:
     }
 
 
+def budget(app: str, **allowed: int) -> Manifest:
+    """``allowed``: how many pods of an app there must be, or may be missing."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": app, "namespace": PROBE},
+        "spec": {"selector": {"matchLabels": {"app": app}}, **allowed},
+    }
+
+
+WEB = """
+import http.server, socket
+class Web(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(socket.gethostname().encode())
+http.server.ThreadingHTTPServer(("", 8080), Web).serve_forever()
+"""
+"""Says on which pod one has come out."""
+
+
 def webhook(replicas: int = 1, *, api: bool = False) -> list[Manifest]:
     """An admission webhook that denies ConfigMaps of one name. With ``api`` the same pods serve ``GROUP``, too.
 
@@ -81,7 +119,7 @@ def webhook(replicas: int = 1, *, api: bool = False) -> list[Manifest]:
     version = hashlib.sha256(certificate).hexdigest()
     bundle = base64.b64encode(ca).decode()
     reference = {"name": "webhook", "namespace": PROBE}
-    linger = _LINGER_SECONDS if replicas > 1 else 0
+    linger = LINGER_SECONDS if replicas > 1 else 0
     return [
         {
             "apiVersion": "v1",
@@ -91,12 +129,7 @@ def webhook(replicas: int = 1, *, api: bool = False) -> list[Manifest]:
         },
         python("webhook", replicas, _SERVER, secret="webhook", version=version, linger=linger),
         service("webhook", 443),
-        {
-            "apiVersion": "policy/v1",
-            "kind": "PodDisruptionBudget",
-            "metadata": reference,
-            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "webhook"}}},
-        },
+        budget("webhook", maxUnavailable=1),
         {
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "ValidatingWebhookConfiguration",

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from api import images
+from tests.landscape import pods
 from tests.landscape.conftest import Landscape
+from tests.landscape.pods import PROBE
 from tests.landscape.shoots import CREATION, Shoot, eventually
 
 pytestmark = [pytest.mark.landscape, pytest.mark.slow, pytest.mark.timeout(420, func_only=True)]
 
-NAMESPACE = "load"
 RECONCILIATION = 270
 DRAIN = 120
 """Seconds that the pool which never drains is given: enough to see that it is reported before it is cut off."""
@@ -61,8 +61,8 @@ def test_settings_of_the_kubelet_reach_nodes_that_run(shoot: Shoot) -> None:
 
 def test_a_service_behind_a_budget_answers_every_request_while_its_pool_rolls(shoot: Shoot) -> None:
     _run_under_load(shoot)
-    before, pods = _nodes(shoot), _pods(shoot, "web")
-    assert set(pods.values()) == before["web"], "one replica on each machine"
+    before, replicas = _nodes(shoot), _pods(shoot, "web")
+    assert set(replicas.values()) == before["web"], "one replica on each machine"
     eventually(lambda: _seen(shoot)["answered"] > 50, "the client's first requests", 60)
 
     _change(shoot, web={"kubernetes": {"kubelet": {"maxPods": 90, "kubeReserved": {"cpu": "90m"}}}})
@@ -75,13 +75,13 @@ def test_a_service_behind_a_budget_answers_every_request_while_its_pool_rolls(sh
     seen = eventually(lambda: _later(shoot, asked + 50), "the client's requests after the rollout", 60)
     assert seen["failed"] == [], f"{len(seen['failed'])} of {seen['answered'] + len(seen['failed'])} requests failed"
     replaced = _pods(shoot, "web")
-    assert not replaced.keys() & pods.keys()
+    assert not replaced.keys() & replicas.keys()
     assert replaced.keys() <= set(seen["by"]), "the new replicas answer"
 
 
 def test_a_pool_that_can_never_drain_is_named_with_its_pods_and_cut_off(shoot: Shoot) -> None:
-    _apply(shoot, _deployment("stubborn", 1, "stubborn", _WEB), _budget("stubborn", {"maxUnavailable": 0}))
-    shoot.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/stubborn", "--timeout=90s")
+    _apply(shoot, _web("stubborn", 1), pods.budget("stubborn", maxUnavailable=0))
+    shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/stubborn", "--timeout=90s")
     (pod,) = _pods(shoot, "stubborn")
     eventually(lambda: _get(shoot, "pdb", "stubborn")["status"].get("currentHealthy") == 1, "a healthy pod", 30)
     (node,) = _nodes(shoot)["stubborn"]
@@ -93,7 +93,7 @@ def test_a_pool_that_can_never_drain_is_named_with_its_pods_and_cut_off(shoot: S
         return next((each["description"] for each in errors if pod in each["description"]), "")
 
     told = eventually(complaint, "an error of the Shoot that names the pod", DRAIN - 10)
-    for expected in ("pool stubborn", node, f"{NAMESPACE}/{pod}: PodDisruptionBudget {NAMESPACE}/stubborn"):
+    for expected in ("pool stubborn", node, f"{PROBE}/{pod}: PodDisruptionBudget {PROBE}/stubborn"):
         assert expected in told, told
     assert "requires zero voluntary evictions" in told
     assert shoot.kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}") == "true"
@@ -148,16 +148,16 @@ def _room(shoot: Shoot, node: str) -> int:
 
 
 def _get(shoot: Shoot, kind: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(shoot.kubectl("-n", NAMESPACE, "get", kind, name, "-o", "json"))
+    found: dict[str, Any] = json.loads(shoot.kubectl("-n", PROBE, "get", kind, name, "-o", "json"))
     return found
 
 
 def _pods(shoot: Shoot, app: str) -> dict[str, str]:
     """Node by pod, of those that are not on their way out."""
-    pods = json.loads(shoot.kubectl("-n", NAMESPACE, "get", "pods", "-l", f"app={app}", "-o", "json"))["items"]
+    found = json.loads(shoot.kubectl("-n", PROBE, "get", "pods", "-l", f"app={app}", "-o", "json"))["items"]
     return {
         pod["metadata"]["name"]: pod["spec"].get("nodeName", "")
-        for pod in pods
+        for pod in found
         if "deletionTimestamp" not in pod["metadata"]
     }
 
@@ -167,23 +167,20 @@ def _pods(shoot: Shoot, app: str) -> dict[str, str]:
 
 def _run_under_load(shoot: Shoot) -> None:
     """Two replicas of a web server in pool ``web`` behind a budget, and a client in the other pool."""
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "web", "namespace": NAMESPACE},
-        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
-    }
-    _apply(shoot, _deployment("web", 2, "web", _WEB), _budget("web", {"minAvailable": 1}), service)
-    shoot.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/web", "--timeout=90s")
-    _apply(shoot, _deployment("client", 1, "pool", _CLIENT))
-    shoot.kubectl("-n", NAMESPACE, "rollout", "status", "deployment/client", "--timeout=90s")
+    _apply(shoot, _web("web", 2), pods.budget("web", minAvailable=1), pods.service("web", 80))
+    shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/web", "--timeout=90s")
+    _apply(shoot, pods.python("client", 1, _CLIENT, pool="pool", ready=_HAS_COUNTED))
+    shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/client", "--timeout=90s")
+
+
+def _web(pool: str, replicas: int) -> dict[str, Any]:
+    """A server named after its pool."""
+    return pods.python(pool, replicas, pods.WEB, pool=pool, linger=pods.LINGER_SECONDS)
 
 
 def _seen(shoot: Shoot) -> dict[str, Any]:
     """What the client has counted so far."""
-    seen: dict[str, Any] = json.loads(
-        shoot.kubectl("-n", NAMESPACE, "exec", "deployment/client", "--", "cat", "/tmp/seen")
-    )
+    seen: dict[str, Any] = json.loads(shoot.kubectl("-n", PROBE, "exec", "deployment/client", "--", "cat", "/tmp/seen"))
     return seen
 
 
@@ -193,69 +190,11 @@ def _later(shoot: Shoot, answered: int) -> dict[str, Any] | None:
 
 
 def _apply(shoot: Shoot, *objects: dict[str, Any]) -> None:
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-    items = {"apiVersion": "v1", "kind": "List", "items": [namespace, *objects]}
+    items = {"apiVersion": "v1", "kind": "List", "items": [pods.namespace(), *objects]}
     shoot.kubectl("apply", "-f", "-", stdin=json.dumps(items))
 
 
-def _budget(app: str, spec: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": app, "namespace": NAMESPACE},
-        "spec": {"selector": {"matchLabels": {"app": app}}, **spec},
-    }
-
-
-def _deployment(name: str, replicas: int, pool: str, code: str) -> dict[str, Any]:
-    """A program in a pool, one replica a machine; it serves on for a moment after it was told to go."""
-    labels = {"app": name}
-    apart = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
-    container: dict[str, Any] = {
-        "name": name,
-        "image": images.GARDENER,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python3", "-u", "-c", code],
-        "readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/seen"]}, "periodSeconds": 1},
-        # Other nodes hear of a pod's end a little later than it does.
-        "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "nodeSelector": {"worker.gardener.cloud/pool": pool},
-                    "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
-                    "terminationGracePeriodSeconds": 15,
-                    "containers": [container],
-                },
-            },
-        },
-    }
-
-
-_WEB = """
-import http.server, pathlib, signal, socket, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-class Web(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(socket.gethostname().encode())
-    def log_message(self, *_):
-        pass
-server = http.server.ThreadingHTTPServer(("", 8080), Web)
-pathlib.Path("/tmp/seen").touch()
-server.serve_forever()
-"""
-"""Says on which pod one has come out."""
-
+_HAS_COUNTED = {"exec": {"command": ["test", "-e", "/tmp/seen"]}}
 _CLIENT = """
 import json, os, pathlib, signal, sys, time, urllib.request
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())

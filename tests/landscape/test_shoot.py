@@ -287,16 +287,4 @@ def _pod(shoot: Shoot, name: str) -> dict:
 
 
 def _workload() -> list[dict]:
-    return [pods.namespace(), pods.python("web", 2, _WEB), pods.service("web", 80)]
-
-
-_WEB = """
-import http.server, socket
-class Web(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(socket.gethostname().encode())
-http.server.ThreadingHTTPServer(("", 8080), Web).serve_forever()
-"""
-"""Says on which pod one has come out."""
+    return [pods.namespace(), pods.python("web", 2, pods.WEB), pods.service("web", 80)]
