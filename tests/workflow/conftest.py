@@ -64,6 +64,7 @@ def temporal_address() -> Iterator[str]:
     attributes = [f"--search-attribute={key.name}=Keyword" for key in visibility.ALL]
     queues = ["transfer", "timer", "visibility"]
     speed = [f"--dynamic-config-value=history.{each}ProcessorMaxPollRPS=2000" for each in queues]
+    speed.append('--dynamic-config-value=history.timerProcessorMaxTimeShift="50ms"')
     command = [TEMPORAL, "server", "start-dev", "--headless", f"--port={port}", "--log-level=error"]
     server = subprocess.Popen([*command, *attributes, *speed], stdout=subprocess.DEVNULL)
     try:

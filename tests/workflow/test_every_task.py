@@ -4,13 +4,11 @@ from datetime import timedelta
 
 import pytest
 from temporalio.client import WorkflowFailureError
-from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 
 from api.flows import Attempt, FinishedTask, FlowInput, FlowOutcome, ShootFacts
 from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult
 from tests.workflow.world import DESTINATION, SEED, SHOOT, VERSION, World, operation
-from workflows import options
 from workflows.flow import Flow, failed_outcome
 from workflows.shoot.decision import FlowKind, Memory
 from workflows.shoot.delete import delete_flow
@@ -20,6 +18,7 @@ from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
 FACTS = ShootFacts(credentials="1")
+AT_ONCE = timedelta(milliseconds=20)
 KINDS = {OperationType.CREATE: FlowKind.RECONCILE, OperationType.DELETE: FlowKind.DELETE}
 TYPES = {
     OperationType.CREATE: "ReconcileShoot",
@@ -77,7 +76,7 @@ async def fail_for_good(run: int) -> None:
 
 async def die(run: int) -> None:
     if run == 1:
-        raise ApplicationError("its worker has died", type="WorkerShutdown")
+        raise ApplicationError("its worker has died", type="WorkerShutdown", next_retry_delay=AT_ONCE)
 
 
 @pytest.mark.parametrize("what", TYPES)
@@ -103,10 +102,9 @@ async def test_of_a_flow_in_which_everything_fails_nothing_finished_runs_again(
 
 @pytest.mark.parametrize("what", TYPES)
 async def test_of_a_flow_whose_worker_dies_in_every_task_each_goes_on_and_none_runs_twice(
-    world: World, what: OperationType, monkeypatch: pytest.MonkeyPatch
+    world: World, what: OperationType
 ) -> None:
     """What a dead worker had begun begins again; what it had finished does not."""
-    monkeypatch.setattr(options, "RETRY", RetryPolicy(initial_interval=timedelta(milliseconds=20)))
     begin(world, what)
     world.every_task = die
     await world.wake()
