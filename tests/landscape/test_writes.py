@@ -40,6 +40,7 @@ def test_a_second_reconciliation_without_a_change_writes_nothing_but_how_it_went
     Left, and not to be saved: the operation in the Shoot's status, and the Event that it was asked for and done.
     """
     reconcile(shoot)
+    settled(shoot)  # what its creation began is written about until it is all there
     begin = datetime.now(UTC)
     reconcile(shoot)
     settled(shoot)
