@@ -6,10 +6,10 @@ reads it.
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -35,11 +35,17 @@ def waiting_for(what: str) -> Iterator[None]:
             _WAITS.pop(token, None)
 
 
-async def heartbeating(awaitable: Awaitable[T], interval: float = 2.0, details: Callable[[], str] | None = None) -> T:
+async def heartbeating(
+    awaitable: Awaitable[T],
+    interval: float = 2.0,
+    details: Callable[[], str] | None = None,
+    position: Callable[[], Any] | None = None,
+) -> T:
     """Await something long, with a heartbeat at once and every ``interval`` seconds.
 
     A heartbeat has two details: the objects that are waited for, and what ``details`` gives: one short line, without
-    secrets. When the activity is cancelled, so is the awaitable, and its own clean-up is awaited.
+    secrets. A third one, of ``position``, is for the next attempt, which finds it by ``last_position``. When the
+    activity is cancelled, so is the awaitable, and its own clean-up is awaited.
     """
     task = asyncio.ensure_future(awaitable)
     await asyncio.sleep(0)  # then the first heartbeat knows what is waited for
@@ -48,13 +54,21 @@ async def heartbeating(awaitable: Awaitable[T], interval: float = 2.0, details: 
             if activity := _activity():
                 waits = "; ".join(dict.fromkeys(_WAITS.get(activity.info().task_token, ())))
                 told = (waits, details() if details else "")
-                activity.heartbeat(*(told if any(told) else ()))
+                reached = (position(),) if position else ()
+                activity.heartbeat(*((*told, *reached) if reached or any(told) else ()))
             await asyncio.wait({task}, timeout=interval)
     finally:
         if not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
     return task.result()
+
+
+def last_position() -> Any:
+    """Where the attempt before this one was, as its last heartbeat says; None if there was none."""
+    activity = _activity()
+    told: Sequence[Any] = activity.info().heartbeat_details if activity is not None else ()
+    return told[2] if len(told) > 2 else None
 
 
 def _activity() -> ModuleType | None:

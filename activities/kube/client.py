@@ -190,19 +190,34 @@ class KubeClient:
     async def _list(
         self, res: Resource, namespace: str | None, labels: str, fields: str, limit: int
     ) -> tuple[Objects, str]:
+        objects: Objects = []
+        token = ""
+        while True:
+            page = await self._page(res, namespace, labels, fields, limit, token)
+            objects += _items(page, res)
+            token = page["metadata"].get("continue") or ""
+            if not token:
+                return objects, str(page["metadata"].get("resourceVersion", ""))
+
+    async def list_page(
+        self, res: Resource, *, labels: str = "", limit: int = _PAGE, token: str = ""
+    ) -> tuple[Objects, str]:
+        """One page of the objects of all namespaces, and the token of the next one; empty if it is the last.
+
+        All pages are of the time of the first one. Raises Gone if the token has expired, after some minutes.
+        """
+        page = await self._page(res, None, labels, "", limit, token)
+        return _items(page, res), page["metadata"].get("continue") or ""
+
+    async def _page(
+        self, res: Resource, namespace: str | None, labels: str, fields: str, limit: int, token: str
+    ) -> Object:
         query = _selectors(labels, fields)
         if limit:
             query["limit"] = str(limit)
-        objects: Objects = []
-        while True:
-            page = await self._call("GET", res, namespace, query=query)
-            for item in page.get("items") or ():
-                # Items of a list don't say what they are.
-                objects.append({"apiVersion": res.api_version, "kind": res.kind, **item})
-            more = page["metadata"].get("continue")
-            if not more:
-                return objects, str(page["metadata"].get("resourceVersion", ""))
-            query["continue"] = more
+        if token:
+            query["continue"] = token
+        return _object(await self._call("GET", res, namespace, query=query))
 
     async def watch(
         self,
@@ -688,6 +703,11 @@ def _where(res: Resource, namespace: str | None, name: str = "") -> str:
 
 def _quotable(res: Resource) -> bool:
     return res.plural not in _SECRET_KINDS
+
+
+def _items(page: Object, res: Resource) -> Objects:
+    """Items of a list don't say what they are."""
+    return [{"apiVersion": res.api_version, "kind": res.kind, **item} for item in page.get("items") or ()]
 
 
 def _selectors(labels: str, fields: str) -> dict[str, str]:

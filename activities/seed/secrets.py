@@ -23,7 +23,7 @@ from activities.secrets.configs import (
 )
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed.shoot_state import read_shoot_state
-from activities.shoot.rotation import KEY_POPULATED
+from activities.shoot.rotation import ENCRYPTION_KEY, KEY_POPULATED
 from api import constants
 from api.model import ApiModel
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
@@ -35,7 +35,6 @@ CLUSTER_CA = "ca"
 CLIENT_CA = "ca-client"
 KUBELET_CA = "ca-kubelet"
 SERVICE_ACCOUNT_KEY = "service-account-key"
-ENCRYPTION_KEY = "kube-apiserver-etcd-encryption-key"
 ENCRYPTION_CONFIGURATION = "kube-apiserver-etcd-encryption-configuration"
 STATIC_TOKEN = "kube-apiserver-static-token"
 GENERIC_KUBECONFIG = "generic-token-kubeconfig"

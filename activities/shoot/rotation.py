@@ -6,27 +6,27 @@ Names, labels and their order: spec/credentials.md 4 to 6.
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.heartbeat import heartbeating
+from activities.heartbeat import heartbeating, last_position
 from activities.kube.cache import Cache
 from activities.kube.client import KubeClient
 from activities.kube.clusters import Clusters, ClusterView
-from activities.kube.errors import AlreadyExists, NotFound
+from activities.kube.errors import AlreadyExists
 from activities.secrets import crypto
 from activities.secrets.manager import Handle, SecretsManager, Which
 from activities.shoot import survey
+from activities.shoot.rewriting import Rewriting, each_of, paced
 from activities.shoot.survey import KEY_NAME, annotations
 from api import resources
 from api.kubeconfigs import issued
 from api.names import issued_kubeconfigs
 from api.operations import ShootTask, TaskResult
-from api.resources import Resource
 from api.rotation import Kind, Survey, SurveyRequest, User, status_of
 
 CA_BUNDLE_NAME = "credentials.gardener.cloud/ca-bundle-name"
@@ -41,6 +41,8 @@ _TOKEN_SECRETS = "resources.gardener.cloud/purpose=token-requestor"
 _ACCOUNT_OF_TOKEN = "kubernetes.io/service-account.name"
 _TOKEN = "kubernetes.io/service-account-token"
 _API_SERVER = "kube-apiserver"
+ENCRYPTION_KEY = "kube-apiserver-etcd-encryption-key"
+"""Secret of the key that encrypts what is stored."""
 
 CLIENT_AUTHORITIES = "extension-apiserver-authentication"
 """ConfigMap of a shoot: whose certificates those go by that have the API server's word for who a client is."""
@@ -53,9 +55,6 @@ _ROOT_CA_SECONDS = 4.5 * MINUTE
 _TOKEN_SECONDS = 0.5 * MINUTE
 _REMADE_SECONDS = 1.5 * MINUTE
 """The API server looks after it each minute, and at once when it has gone."""
-_PARALLEL = 20
-_PER_SECOND = 100
-"""Writes at most: the shoot's API server has others to serve. Source: spec/credentials.md 5 and 6."""
 
 
 class RotationActivities:
@@ -98,7 +97,7 @@ class RotationActivities:
                 f"{', '.join(behind[:10])}; is its kube-controller-manager running?",
                 type="NotReady",
             ) from None
-        await _each(found, lambda item: self._label(task, item, bundle.name))
+        await each_of(found, lambda item: self._label(task, item, bundle.name))
         return TaskResult(note=f"{len(found)} namespaces")
 
     async def _label(self, task: ShootTask, item: Mapping[str, Any], bundle: str) -> None:
@@ -224,7 +223,7 @@ class RotationActivities:
             return not waiting
 
         found = await seed.list(resources.SECRET, namespace, labels=_TOKEN_SECRETS)
-        await _each(found, renew)
+        await each_of(found, renew)
         cache = Cache(seed, resources.SECRET, namespace, labels=_TOKEN_SECRETS)
         try:
             async with cache:
@@ -255,7 +254,7 @@ class RotationActivities:
             others = [each for each in account["secrets"] if each["name"] != name]
             await _list_secrets(shoot, metadata, [{"name": name}, *others], label=key.name)
 
-        await heartbeating(_paced(accounts, one))
+        await heartbeating(paced(accounts, one))
         return TaskResult(note=f"{len(accounts)} accounts")
 
     @activity.defn
@@ -286,7 +285,7 @@ class RotationActivities:
                 await shoot.delete(resources.SECRET, each["name"], metadata["namespace"], uid=uid)
             await _list_secrets(shoot, metadata, kept, label=None)
 
-        await heartbeating(_paced(accounts, one))
+        await heartbeating(paced(accounts, one))
         return TaskResult(note=f"{len(accounts)} accounts")
 
     # The key that encrypts what is stored
@@ -295,43 +294,40 @@ class RotationActivities:
     async def rewrite_add_label(self, task: ShootTask) -> TaskResult:
         """Write all encrypted objects anew, and so with the new key, by a label; then mark the API server.
 
-        A second run writes only what lacks the label, and nothing once the mark is there.
+        A second run goes on at the page that the first one was at, as its last heartbeat says; one of another attempt
+        of the flow begins with the first page. Neither writes what carries the label already
+        (``activities.shoot.rewriting`` says how), and nothing at all once the mark is there.
         """
-        view = await self._clusters.cluster(task.technical_id)
+        rewriting = Rewriting(last_position())
+        return await heartbeating(
+            self._add_label(task, rewriting), details=rewriting.progress, position=rewriting.position
+        )
+
+    async def _add_label(self, task: ShootTask, rewriting: Rewriting) -> TaskResult:
         if RESOURCES_LABELED in await self._marks(task):
             return TaskResult(note="done before")
-        key = (await self._secrets(task, view)).get("kube-apiserver-etcd-encryption-key", Which.CURRENT).name
-        written = await self._rewrite(task, view, f"{KEY_NAME}!={key}", key)
+        view = await self._clusters.cluster(task.technical_id)
+        key = (await self._secrets(task, view)).get(ENCRYPTION_KEY, Which.CURRENT).name
+        shoot = await self._clusters.shoot(task.technical_id)
+        await rewriting.run(shoot, _encrypted(view), f"{KEY_NAME}!={key}", key)
         await self._mark(task, {RESOURCES_LABELED: "true"})
-        return TaskResult(note=f"{written} objects")
+        return TaskResult(note=rewriting.progress())
 
     @activity.defn
     async def rewrite_remove_label(self, task: ShootTask) -> TaskResult:
-        """Take the label away again, and then the marks; a second run finds less of them."""
+        """Take the label away again, and then the marks; a second run goes on like one of ``rewrite_add_label``."""
+        rewriting = Rewriting(last_position())
+        return await heartbeating(
+            self._remove_label(task, rewriting), details=rewriting.progress, position=rewriting.position
+        )
+
+    async def _remove_label(self, task: ShootTask, rewriting: Rewriting) -> TaskResult:
         view = await self._clusters.cluster(task.technical_id)
-        key = (await self._secrets(task, view)).get("kube-apiserver-etcd-encryption-key", Which.CURRENT).name
-        written = await self._rewrite(task, view, f"{KEY_NAME}={key}", None)
-        await self._mark(task, dict.fromkeys((KEY_POPULATED, RESOURCES_LABELED, ETCD_SNAPSHOTTED)))
-        return TaskResult(note=f"{written} objects")
-
-    async def _rewrite(self, task: ShootTask, view: ClusterView, selector: str, label: str | None) -> int:
+        key = (await self._secrets(task, view)).get(ENCRYPTION_KEY, Which.CURRENT).name
         shoot = await self._clusters.shoot(task.technical_id)
-        config = (view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}).get("encryptionConfig") or {}
-        written = 0
-        for resource in await _resources_named(shoot, ("secrets", *(config.get("resources") or ()))):
-            found = await shoot.list(resource, labels=selector)
-
-            async def one(item: dict[str, Any], resource: Resource = resource) -> None:
-                metadata = item["metadata"]
-                patch = {"metadata": {"labels": {KEY_NAME: label}}}
-                try:
-                    await shoot.patch(resource, metadata["name"], metadata.get("namespace"), patch)
-                except NotFound:
-                    return  # deleted meanwhile, and with it what was encrypted
-
-            await heartbeating(_paced(found, one))
-            written += len(found)
-        return written
+        await rewriting.run(shoot, _encrypted(view), f"{KEY_NAME}={key}", None)
+        await self._mark(task, dict.fromkeys((KEY_POPULATED, RESOURCES_LABELED, ETCD_SNAPSHOTTED)))
+        return TaskResult(note=rewriting.progress())
 
     async def _marks(self, task: ShootTask) -> Mapping[str, str]:
         return annotations(await self._clusters.seed.get(resources.DEPLOYMENT, _API_SERVER, task.technical_id))
@@ -342,6 +338,12 @@ class RotationActivities:
 
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
         return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
+
+
+def _encrypted(view: ClusterView) -> tuple[str, ...]:
+    """Plural names of the kinds whose objects are stored encrypted."""
+    config = (view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}).get("encryptionConfig") or {}
+    return ("secrets", *(config.get("resources") or ()))
 
 
 async def _extensions(seed: KubeClient, namespace: str) -> list[dict[str, Any]]:
@@ -389,42 +391,3 @@ async def _create_token_secret(shoot: KubeClient, account: Mapping[str, Any], na
         await shoot.create(secret)
     except AlreadyExists:
         return
-
-
-async def _resources_named(client: KubeClient, names: tuple[str, ...]) -> list[Resource]:
-    """Kinds by their plural names, ``configmaps`` or ``deployments.apps``, as the cluster serves them.
-
-    One that it does not serve has no objects.
-    """
-    groups = {group["name"]: group for group in (await client.request("GET", "/apis")).get("groups") or ()}
-    found = []
-    for name in dict.fromkeys(names):
-        plural, _, group = name.partition(".")
-        if group and group not in groups:
-            continue
-        version = groups[group]["preferredVersion"]["version"] if group else "v1"
-        path = f"/apis/{group}/{version}" if group else "/api/v1"
-        for entry in (await client.request("GET", path)).get("resources") or ():
-            if entry["name"] == plural:
-                found.append(Resource(group, version, entry["kind"], plural, bool(entry["namespaced"])))
-    return found
-
-
-async def _paced(items: list[dict[str, Any]], do: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
-    """Do it to all of them, so many a second at most."""
-    clock = asyncio.get_running_loop().time
-    for start in range(0, len(items), _PER_SECOND):
-        begun = clock()
-        await _each(items[start : start + _PER_SECOND], do)
-        if start + _PER_SECOND < len(items):
-            await asyncio.sleep(max(0.0, begun + 1 - clock()))
-
-
-async def _each(items: list[dict[str, Any]], do: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
-    limit = asyncio.Semaphore(_PARALLEL)
-
-    async def one(item: dict[str, Any]) -> None:
-        async with limit:
-            await do(item)
-
-    await asyncio.gather(*map(one, items))

@@ -293,7 +293,7 @@ class FlowHistory:
 
     async def _tell_heartbeat(self, run: _Run, payloads: Sequence[Payload]) -> None:
         told = [str(each) for each in await self._converter.decode(payloads)]
-        run.waits_for, run.sees = told if len(told) == 2 else ("", "; ".join(told))
+        run.waits_for, run.sees = (told[0], told[1]) if len(told) >= 2 else ("", "; ".join(told))
 
     def _tasks_of(self, graph: Flow) -> tuple[TaskView, ...]:
         views = []

@@ -46,6 +46,8 @@ class ApiServer:
         self._issued = 0
         self._log: list[tuple[int, str, Place, Object]] = []
         self._applied: dict[tuple[Place, str], Object] = {}
+        self._pages: dict[str, list[Object]] = {}
+        """What is left of lists, as it was when their first page was asked for, by continue token."""
         self._watches: set[asyncio.Queue[Any]] = set()
 
     @asynccontextmanager
@@ -95,6 +97,10 @@ class ApiServer:
         """Forget history: watches from older versions get 410."""
         self._oldest = self._version
         self._log.clear()
+
+    def expire_pages(self) -> None:
+        """Forget what lists were about to go on with: their continue tokens get 410."""
+        self._pages.clear()
 
     def cut_watches(self) -> None:
         """Break all watch connections in the middle."""
@@ -155,18 +161,24 @@ class ApiServer:
         return self._one(request, (collection, namespace, name), sub, body)
 
     def _list(self, request: web.Request, collection: str, namespace: str | None) -> web.Response:
-        found = [
-            obj
-            for place, obj in sorted(self.objects.items(), key=lambda item: (item[0][1] or "", item[0][2]))
-            if place[0] == collection and namespace in (None, place[1]) and _selected(request, obj)
-        ]
-        start = int(request.query.get("continue") or 0)
+        token = request.query.get("continue")
+        if token is not None:
+            if token not in self._pages:
+                return refuse(410, "Expired", "the provided continue parameter is too old")
+            found = self._pages[token]
+        else:
+            found = [
+                obj
+                for place, obj in sorted(self.objects.items(), key=lambda item: (item[0][1] or "", item[0][2]))
+                if place[0] == collection and namespace in (None, place[1]) and _selected(request, obj)
+            ]
         limit = int(request.query.get("limit") or 0) or len(found)
         metadata: Object = {"resourceVersion": str(self._version)}
-        if start + limit < len(found):
-            metadata["continue"] = str(start + limit)
-        items = [{k: v for k, v in obj.items() if k not in ("apiVersion", "kind")} for obj in found]
-        return web.json_response({"kind": "List", "metadata": metadata, "items": items[start : start + limit]})
+        if limit < len(found):
+            metadata["continue"] = f"page-{self._version}-{len(found)}"
+            self._pages[metadata["continue"]] = found[limit:]
+        items = [{k: v for k, v in obj.items() if k not in ("apiVersion", "kind")} for obj in found[:limit]]
+        return web.json_response({"kind": "List", "metadata": metadata, "items": items})
 
     async def _watch(self, request: web.Request, collection: str, namespace: str | None) -> web.StreamResponse:
         if (answer := self.watch_hook(request)) is not None:

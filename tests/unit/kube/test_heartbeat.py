@@ -1,11 +1,12 @@
 """A waiting activity tells that it lives, and hears when it is no longer wanted."""
 
 import asyncio
+import dataclasses
 
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.heartbeat import heartbeating, waiting_for
+from activities.heartbeat import heartbeating, last_position, waiting_for
 
 
 async def test_heartbeats_go_out_while_something_long_is_awaited():
@@ -84,3 +85,20 @@ async def test_a_heartbeat_names_all_that_is_waited_for():
 async def test_a_wait_that_nobody_tells_of_is_no_error():
     with waiting_for("x"):
         pass
+
+
+async def test_an_attempt_finds_where_the_one_before_it_was():
+    beats = []
+    env = ActivityEnvironment()
+    env.on_heartbeat = lambda *details: beats.append(details)
+
+    async def run():
+        assert last_position() is None
+        await heartbeating(asyncio.sleep(0.01), position=lambda: {"page": 3})
+
+    await env.run(run)
+    again = ActivityEnvironment()
+    again.info = dataclasses.replace(again.info, heartbeat_details=beats[-1])
+
+    assert beats[-1] == ("", "", {"page": 3})
+    assert again.run(last_position) == {"page": 3}

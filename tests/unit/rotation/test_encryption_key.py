@@ -1,11 +1,18 @@
 """A new key for what is stored: everything is written anew before the old one goes, once and resumably."""
 
+import asyncio
+import dataclasses
+import functools
+from collections import Counter
 from typing import Any
 
+import pytest
 from aiohttp import web
 from temporalio.testing import ActivityEnvironment
 
+from activities.heartbeat import heartbeating
 from activities.secrets.configs import EtcdEncryptionKey
+from activities.shoot import rewriting, rotation
 from tests.unit.rotation.conftest import NAMESPACE, TASK, World
 
 SECRETS, DEPLOYMENTS = "/api/v1/secrets", "/apis/apps/v1/deployments"
@@ -34,9 +41,73 @@ async def prepare(world: World, *resources: str) -> str:
     return new.name
 
 
-async def run(activity: Any) -> str:
-    note: str = (await ActivityEnvironment().run(activity, TASK)).note
+async def run(activity: Any, env: ActivityEnvironment | None = None) -> str:
+    note: str = (await (env or ActivityEnvironment()).run(activity, TASK)).note
     return note
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of four objects, and a heartbeat on each."""
+    monkeypatch.setattr(rewriting, "PAGE", 4)
+    monkeypatch.setattr(rotation, "heartbeating", functools.partial(heartbeating, interval=0.01))
+
+
+class Writes:
+    """Counts what the shoot's API server stores, and kills an attempt at one of its writes."""
+
+    def __init__(self, world: World) -> None:
+        self.of = Counter[str]()
+        """Name of each object, and how often it was stored."""
+        self.asked: list[str] = []
+        """Continue tokens of lists of Secrets; empty: from the start."""
+        self._world = world
+        self._kill_at = 0
+        self._env = ActivityEnvironment()
+        self._served = world.shoot.answer
+        self._store = world.shoot._store
+        world.shoot.answer = self._answer
+        world.shoot._store = self._count  # type: ignore[method-assign]
+
+    async def attempt(self, activity: Any, kill_at: int = 0, after: ActivityEnvironment | None = None) -> Any:
+        """Run it until its so-manieth write, knowing the last heartbeat of the attempt ``after`` which it comes."""
+        self._kill_at, self._env = kill_at, ActivityEnvironment()
+        if after is not None:
+            self._env.info = dataclasses.replace(self._env.info, heartbeat_details=after.told)  # type: ignore[attr-defined]
+        self._env.told = ()  # type: ignore[attr-defined]
+        env = self._env
+
+        def told(*details: Any) -> None:
+            waits, sees, position = details
+            env.told = (waits, sees, position.model_dump())  # type: ignore[attr-defined]
+
+        env.on_heartbeat = told
+        if not kill_at:
+            return await run(activity, env)
+        with pytest.raises(asyncio.CancelledError):
+            await run(activity, env)
+        await asyncio.sleep(0.05)  # what was on its way arrives, or does not
+        return env
+
+    def _answer(self, request: web.Request) -> web.Response | None:
+        if request.method == "GET" and request.path == SECRETS:
+            self.asked.append(request.query.get("continue", ""))
+        if request.method == "PATCH" and self._kill_at:
+            self._kill_at -= 1
+            if not self._kill_at:
+                self._env.cancel()
+        return self._served(request)
+
+    def _count(self, place: Any, obj: Any) -> Any:
+        before = self._world.shoot.objects.get(place)
+        after = self._store(place, obj)
+        if before is not None and after is not before:
+            self.of[place[2]] += 1
+        return after
+
+
+NAMES = [f"s-{number:02}" for number in range(14)]
+ONCE = dict.fromkeys(NAMES, 1)
 
 
 def marks(world: World) -> set[str]:
@@ -74,3 +145,84 @@ async def test_the_label_goes_again_and_the_marks_with_it(world: World) -> None:
     assert labels(world, SECRETS, "mine") == {"app": "x"}
     assert marks(world) == set()
     assert await run(world.activities.rewrite_remove_label) == "0 objects"
+
+
+async def test_one_that_is_killed_in_the_middle_of_a_page_is_followed_by_one_that_goes_on_there(
+    world: World, small_pages: None
+) -> None:
+    """Its token shows all of the page unwritten, as it was at the start; no object is written twice for that."""
+    key = await prepare(world)
+    for name in NAMES:
+        world.shoot.put(SECRETS, {"metadata": {"name": name}}, "apps")
+    writes = Writes(world)
+
+    first = await writes.attempt(world.activities.rewrite_add_label, kill_at=7)
+    assert 4 < len(writes.of) < 14
+    token = first.told[2]["token"]
+    assert first.told[2]["resource"] == "secrets"
+    assert token
+    assert first.told[2]["written"] >= 4
+    assert marks(world) == set()
+
+    writes.asked.clear()
+    await writes.attempt(world.activities.rewrite_add_label, after=first)
+    assert writes.asked[0] == token
+    assert writes.of == ONCE
+    assert all(labels(world, SECRETS, name) == {LABEL: key} for name in NAMES)
+    assert marks(world) == {"resources-labeled"}
+
+    last = await writes.attempt(world.activities.rewrite_remove_label, kill_at=6)
+    await writes.attempt(world.activities.rewrite_remove_label, after=last)
+    assert writes.of == dict.fromkeys(NAMES, 2)
+    assert not any(labels(world, SECRETS, name) for name in NAMES)
+    assert marks(world) == set()
+
+
+async def test_kinds_that_are_done_are_not_asked_for_again(world: World, small_pages: None) -> None:
+    await prepare(world, "configmaps")
+    world.shoot.put(SECRETS, {"metadata": {"name": "first"}}, "apps")
+    for name in NAMES:
+        world.shoot.put("/api/v1/configmaps", {"metadata": {"name": name}}, "apps")
+    writes = Writes(world)
+
+    first = await writes.attempt(world.activities.rewrite_add_label, kill_at=8)
+    assert first.told[2]["resource"] == "configmaps"
+    writes.asked.clear()
+    await writes.attempt(world.activities.rewrite_add_label, after=first)
+    assert writes.asked == []
+    assert writes.of == ONCE | {"first": 1}
+
+
+async def test_a_page_whose_token_has_expired_makes_its_kind_begin_again_with_what_is_left(
+    world: World, small_pages: None
+) -> None:
+    await prepare(world)
+    for name in NAMES:
+        world.shoot.put(SECRETS, {"metadata": {"name": name}}, "apps")
+    writes = Writes(world)
+
+    first = await writes.attempt(world.activities.rewrite_add_label, kill_at=7)
+    world.shoot.expire_pages()
+    writes.asked.clear()
+    await writes.attempt(world.activities.rewrite_add_label, after=first)
+    assert writes.asked[0] == first.told[2]["token"] != ""
+    assert writes.asked[1] == ""
+    assert writes.of == ONCE
+
+
+async def test_what_somebody_else_changes_meanwhile_keeps_that_change(world: World, small_pages: None) -> None:
+    key = await prepare(world)
+    world.shoot.put(SECRETS, {"metadata": {"name": "busy"}}, "apps")
+    served, changed = world.shoot.answer, []
+
+    def interfere(request: web.Request) -> web.Response | None:
+        if request.method == "PATCH" and request.path.endswith("/busy") and len(changed) < 2:
+            changed.append(world.shoot.change(SECRETS, "busy", "apps", {"data": {"a": str(len(changed))}}))
+        return served(request)
+
+    world.shoot.answer = interfere
+    await run(world.activities.rewrite_add_label)
+    live = world.shoot.find(SECRETS, "busy", "apps")
+    assert live is not None
+    assert live["data"] == {"a": "1"}
+    assert live["metadata"]["labels"] == {LABEL: key}

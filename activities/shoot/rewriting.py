@@ -1,0 +1,152 @@
+"""Writing every object of some kinds of a shoot anew, page by page, by a label.
+
+Whoever is killed in the middle is followed by one that goes on there:
+
+- Each heartbeat holds the kind and the continue token of the page that is being written. The next attempt asks for
+  that page again; kinds and pages before it are done.
+- A token shows the objects as they were when the first page was asked for, so some of that page may have been written
+  since. Each write is of the version that was listed: one that came meanwhile makes the API server refuse it, and what
+  carries the label then, is passed over. So nothing is written twice.
+- A token expires after some minutes. Then the kind is begun again; the selector leaves out what is written.
+
+Objects that appear meanwhile need no writing: they are stored with the new key from the first on.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from activities.kube.client import KubeClient
+from activities.kube.errors import Conflict, Gone, NotFound
+from activities.shoot.survey import KEY_NAME
+from api.model import ApiModel
+from api.resources import Resource
+
+_PARALLEL = 20
+PER_SECOND = 100
+"""Writes at most: the shoot's API server has others to serve. Source: spec/credentials.md 5 and 6."""
+PAGE = PER_SECOND
+"""Objects of one list: it takes a second."""
+_LOOKS = 5
+
+
+class Position(ApiModel):
+    """How far it is."""
+
+    resource: str = ""
+    """Kind by its plural name and group, as in ``deployments.apps``; empty: none is begun."""
+    token: str = ""
+    """Continue token of the page that is being written; empty: the first one of its kind."""
+    written: int = 0
+    """Objects so far."""
+
+
+class Rewriting:
+    """One attempt, which begins where the one before it was."""
+
+    def __init__(self, last: Mapping[str, Any] | None) -> None:
+        self._position = Position.model_validate(last or {})
+
+    def position(self) -> Position:
+        """For the heartbeat."""
+        return self._position
+
+    def progress(self) -> str:
+        """For people."""
+        at = f", at {self._position.resource}" if self._position.resource else ""
+        return f"{self._position.written} objects{at}"
+
+    async def run(self, shoot: KubeClient, names: tuple[str, ...], selector: str, label: str | None) -> None:
+        """Give all objects of these kinds that the selector finds this label, or take it away."""
+        kinds = await resources_named(shoot, names)
+        begun = [index for index, kind in enumerate(kinds) if str(kind) == self._position.resource]
+        for kind in kinds[begun[0] if begun else 0 :]:
+            if str(kind) != self._position.resource:
+                self._move(resource=str(kind), token="")
+            await self._kind(shoot, kind, selector, label)
+        self._move(resource="", token="")
+
+    async def _kind(self, shoot: KubeClient, kind: Resource, selector: str, label: str | None) -> None:
+        async def write(item: dict[str, Any]) -> None:
+            if await _labeled(shoot, kind, item, label):
+                self._move(written=self._position.written + 1)
+
+        clock = asyncio.get_running_loop().time
+        while True:
+            begun = clock()
+            try:
+                found, token = await shoot.list_page(kind, labels=selector, limit=PAGE, token=self._position.token)
+            except Gone:
+                if not self._position.token:
+                    raise
+                self._move(token="")
+                continue
+            await each_of(found, write)
+            if not token:
+                return
+            self._move(token=token)
+            await asyncio.sleep(max(0.0, begun + 1 - clock()))
+
+    def _move(self, **change: Any) -> None:
+        self._position = self._position.model_copy(update=change)
+
+
+async def _labeled(shoot: KubeClient, kind: Resource, item: dict[str, Any], label: str | None) -> bool:
+    """Whether this was the write that gave it the label."""
+    name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
+    live: dict[str, Any] | None = item
+    for look in range(_LOOKS):
+        if live is None or (live["metadata"].get("labels") or {}).get(KEY_NAME) == label:
+            return False
+        change: dict[str, Any] = {"labels": {KEY_NAME: label}}
+        if look < _LOOKS - 1:  # what others change all the time is written whatever its version
+            change["resourceVersion"] = live["metadata"]["resourceVersion"]
+        try:
+            await shoot.patch(kind, name, namespace, {"metadata": change})
+        except NotFound:
+            return False  # deleted meanwhile, and with it what was encrypted
+        except Conflict:
+            live = await shoot.find(kind, name, namespace)
+            continue
+        return True
+    return False
+
+
+async def resources_named(client: KubeClient, names: tuple[str, ...]) -> list[Resource]:
+    """Kinds by their plural names, ``configmaps`` or ``deployments.apps``, as the cluster serves them.
+
+    One that it does not serve has no objects.
+    """
+    groups = {group["name"]: group for group in (await client.request("GET", "/apis")).get("groups") or ()}
+    found = []
+    for name in dict.fromkeys(names):
+        plural, _, group = name.partition(".")
+        if group and group not in groups:
+            continue
+        version = groups[group]["preferredVersion"]["version"] if group else "v1"
+        path = f"/apis/{group}/{version}" if group else "/api/v1"
+        for entry in (await client.request("GET", path)).get("resources") or ():
+            if entry["name"] == plural:
+                found.append(Resource(group, version, entry["kind"], plural, bool(entry["namespaced"])))
+    return found
+
+
+async def paced(items: list[dict[str, Any]], do: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    """Do it to all of them, so many a second at most."""
+    clock = asyncio.get_running_loop().time
+    for start in range(0, len(items), PER_SECOND):
+        begun = clock()
+        await each_of(items[start : start + PER_SECOND], do)
+        if start + PER_SECOND < len(items):
+            await asyncio.sleep(max(0.0, begun + 1 - clock()))
+
+
+async def each_of(items: list[dict[str, Any]], do: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    """Do it to all of them, some at a time."""
+    limit = asyncio.Semaphore(_PARALLEL)
+
+    async def one(item: dict[str, Any]) -> None:
+        async with limit:
+            await do(item)
+
+    await asyncio.gather(*map(one, items))
