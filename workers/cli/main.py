@@ -13,6 +13,7 @@ _COMMANDS = {
     "flow": ("workers.cli.flow", "flow", "List, show, explain and repair the flows of a Shoot."),
     "kubeconfig": ("workers.cli.kubeconfig", "kubeconfig", "Print a kubeconfig of a Shoot."),
     "landscape": ("landscape.cli", "landscape", "Run a real cloud on this machine."),
+    "seed": ("workers.cli.seed", "seed", "Move all control planes out of a seed."),
     "shoot": ("workers.cli.shoot", "shoot", "Move a Shoot's control plane to another seed."),
     "worker": ("workers.cli.worker", "worker", "Run one of our processes."),
 }

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -38,44 +38,85 @@ def move(
     Ends with status 1 if the move is refused, or, with --follow, has failed.
     """
     try:
-        asyncio.run(_move(*shoot, seed, source_lost, follow, garden_kubeconfig, as_json=output == "json"))
+        asyncio.run(_move(*shoot, seed, source_lost, follow, garden_kubeconfig, Narrator(as_json=output == "json")))
     except NotFound:
         raise click.ClickException(f"Shoot {'/'.join(shoot)} does not exist") from None
-    except ApiError as error:
+    except (ApiError, MoveFailed) as error:
         raise click.ClickException(str(error)) from None
 
 
 async def _move(
-    namespace: str, name: str, seed: str, source_lost: bool, follow: bool, path: str | None, *, as_json: bool
+    namespace: str, name: str, seed: str, source_lost: bool, follow: bool, path: str | None, narrator: "Narrator"
 ) -> None:
     garden = KubeClient.from_kubeconfig(find_garden_kubeconfig(path))
     try:
         live = await garden.get(resources.SHOOT, name, namespace)
-        source = (live.get("status") or {}).get("seedName") or live["spec"].get("seedName")
+        source = seed_of(live)
         if source == seed and live["spec"].get("seedName") == seed:
             raise click.ClickException(f"the control plane of Shoot {namespace}/{name} is in seed {seed} already")
-        started = datetime.now(UTC)
-        change: dict[str, Any] = {"spec": {"seedName": seed}}
-        if source_lost:
-            change["metadata"] = {"annotations": {CONTROL_PLANE_MIGRATION: MIGRATION_BAD_CASE}}
-        await garden.patch(resources.SHOOT, name, namespace, change)
-        _say(f"{namespace}/{name} moves from {source} to {seed}", started, as_json, phase="Accepted")
+        await ask_to_move(garden, live, seed, source_lost)
+        narrator.say(f"{namespace}/{name} moves from {source} to {seed}", phase="Accepted")
         if follow:
-            await _follow(garden, namespace, name, seed, started, as_json)
+            async for phase, text in phases(garden, live, seed):
+                narrator.say(text, phase=phase)
     finally:
         await garden.close()
 
 
-async def _follow(garden: KubeClient, namespace: str, name: str, seed: str, started: datetime, as_json: bool) -> None:
+# What moves of one and of many Shoots share
+
+
+class MoveFailed(Exception):
+    """The text says in which phase, and why."""
+
+
+class Narrator:
+    """What happens, with the seconds since the begin: a line each, or a JSON object each."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return round(time.monotonic() - self._started, 1)
+
+    def say(self, text: str, *, phase: str, **more: str) -> None:
+        if self.as_json:
+            click.echo(json.dumps({"seconds": self.seconds, **more, "phase": phase, "text": text}))
+        else:
+            click.echo(f"{self.seconds:7.1f} s  {''.join(f'{each} ' for each in more.values())}{phase}: {text}")
+
+
+def seed_of(shoot: dict[str, Any]) -> str:
+    """Name of the seed that the Shoot's control plane is in, or goes to if it is in none."""
+    return (shoot.get("status") or {}).get("seedName") or shoot["spec"].get("seedName") or ""
+
+
+async def ask_to_move(garden: KubeClient, shoot: dict[str, Any], seed: str, source_lost: bool) -> None:
+    """Raises ApiError if the garden refuses it."""
+    change: dict[str, Any] = {"spec": {"seedName": seed}}
+    if source_lost:
+        change["metadata"] = {"annotations": {CONTROL_PLANE_MIGRATION: MIGRATION_BAD_CASE}}
+    await garden.patch(resources.SHOOT, shoot["metadata"]["name"], shoot["metadata"]["namespace"], change)
+
+
+async def phases(garden: KubeClient, shoot: dict[str, Any], seed: str) -> AsyncIterator[tuple[str, str]]:
+    """Each phase of a move that is under way, with its description, until the control plane has arrived.
+
+    Raises MoveFailed if it does not.
+    """
     said = ""
-    async for last, here in _operations(garden, namespace, name):
-        phase = f"{last.get('type')} {last.get('state')}"
-        if phase != said and last.get("type") in ("Migrate", "Restore"):
-            _say(last.get("description", ""), started, as_json, phase=phase)
+    async for last, here in _operations(garden, shoot["metadata"]["namespace"], shoot["metadata"]["name"]):
+        if last.get("type") not in ("Migrate", "Restore") and here != seed:
+            continue  # it is of before the move
+        phase, text = f"{last.get('type')} {last.get('state')}", last.get("description", "")
+        if phase != said:
+            yield phase, text
             said = phase
         if last.get("state") == "Failed":
-            raise click.ClickException(f"{last['type']} has failed: {last.get('description', '')}")
-        if here == seed and (last.get("type"), last.get("state")) == ("Restore", "Succeeded"):
+            raise MoveFailed(f"{last.get('type')} has failed: {text}")
+        if here == seed and last.get("state") == "Succeeded" and last.get("type") != "Migrate":
             return
 
 
@@ -85,14 +126,9 @@ async def _operations(garden: KubeClient, namespace: str, name: str) -> AsyncIte
     async with Cache(garden, resources.SHOOT, namespace, fields=f"metadata.name={name}") as cache:
         cache.subscribe(lambda event: events.put_nowait(event.object))
         while True:
-            found = await asyncio.wait_for(events.get(), _PATIENCE)
+            try:
+                found = await asyncio.wait_for(events.get(), _PATIENCE)
+            except TimeoutError:
+                raise MoveFailed(f"nothing has been heard of it for {_PATIENCE / 60:.0f} minutes") from None
             status = found.get("status") or {}
             yield status.get("lastOperation") or {}, status.get("seedName", "")
-
-
-def _say(text: str, started: datetime, as_json: bool, *, phase: str) -> None:
-    seconds = round((datetime.now(UTC) - started).total_seconds(), 1)
-    if as_json:
-        click.echo(json.dumps({"seconds": seconds, "phase": phase, "text": text}))
-    else:
-        click.echo(f"{seconds:7.1f} s  {phase}: {text}")

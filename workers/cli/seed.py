@@ -1,0 +1,153 @@
+"""``gardener seed evacuate SEED``: other seeds for all control planes of one."""
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from activities.kube.client import KubeClient
+from activities.kube.errors import ApiError, NotFound
+from api import resources
+from api.core.v1beta1.cloud_profile import CloudProfile
+from api.core.v1beta1.seed import Seed
+from api.core.v1beta1.shoot import Shoot
+from api.scheduling import NoSeed, choose_seed
+from workers.cli.connection import find_garden_kubeconfig
+from workers.cli.shoot import MoveFailed, Narrator, ask_to_move, phases, seed_of
+
+_MOVED = "moved"
+
+
+@click.group()
+def seed() -> None:
+    """Operate Seeds."""
+
+
+@seed.command()
+@click.argument("name", metavar="SEED")
+@click.option("--to", "destination", help="Seed that all of them go to; default: where the scheduler would put each.")
+@click.option("--at-once", type=click.IntRange(1, 50), default=3, show_default=True, help="How many move side by side.")
+@click.option("--source-lost", is_flag=True, help="SEED is lost for good, and takes no part.")
+@click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def evacuate(
+    name: str, destination: str | None, at_once: int, source_lost: bool, garden_kubeconfig: str | None, output: str
+) -> None:
+    """Move all control planes out of SEED, which takes no new ones from then on.
+
+    Each move goes on if this command ends; called again, it follows those and begins the others. The report at its
+    end names each Shoot; its status is 1 if one of them has not moved.
+    """
+    if destination == name:
+        raise click.BadParameter(f"{name} is the seed that they are to leave", param_hint="--to")
+    narrator = Narrator(as_json=output == "json")
+    try:
+        moves = asyncio.run(_evacuate(name, destination, at_once, source_lost, garden_kubeconfig, narrator))
+    except NotFound as error:
+        raise click.ClickException(str(error)) from None
+    except ApiError as error:
+        raise click.ClickException(f"seed {name} cannot be evacuated: {error}") from None
+    report(moves, as_json=narrator.as_json)
+    raise SystemExit(0 if all(each.result == _MOVED for each in moves) else 1)
+
+
+@dataclass(frozen=True)
+class Move:
+    """How it went for one Shoot."""
+
+    shoot: str
+    """NAMESPACE/NAME."""
+    destination: str
+    result: str
+    seconds: float
+
+
+async def _evacuate(
+    name: str, destination: str | None, at_once: int, source_lost: bool, path: str | None, narrator: Narrator
+) -> list[Move]:
+    garden = KubeClient.from_kubeconfig(find_garden_kubeconfig(path))
+    try:
+        return await Evacuation(garden, name, destination, source_lost, narrator).run(at_once)
+    finally:
+        await garden.close()
+
+
+class Evacuation:
+    """All control planes of a seed on their way to others; what is under way is told by the Shoots themselves."""
+
+    def __init__(
+        self, garden: KubeClient, name: str, destination: str | None, source_lost: bool, narrator: Narrator
+    ) -> None:
+        self._garden = garden
+        self._name = name
+        self._destination = destination
+        self._source_lost = source_lost
+        self._narrator = narrator
+        self._placed: Counter[str] = Counter()
+
+    async def run(self, at_once: int) -> list[Move]:
+        """Begin or follow all of them, so many at a time; in the order of their names.
+
+        Raises ApiError if the seed does not exist, or the garden does not let us do it.
+        """
+        visible = {"spec": {"settings": {"scheduling": {"visible": False}}}}
+        await self._garden.patch(resources.SEED, self._name, None, visible)
+        shoots = await self._garden.list(resources.SHOOT)
+        self._placed.update(each["spec"].get("seedName") or "" for each in shoots)
+        here = [each for each in shoots if seed_of(each) == self._name]
+        text = f"takes no new control planes; {len(here)} of {len(shoots)} are to leave it, {at_once} at a time"
+        self._narrator.say(text, phase="Accepted", seed=self._name)
+        turn = asyncio.Semaphore(at_once)
+        return await asyncio.gather(*(self._move(each, turn) for each in sorted(here, key=_reference)))
+
+    async def _move(self, shoot: dict[str, Any], turn: asyncio.Semaphore) -> Move:
+        async with turn:
+            started = self._narrator.seconds
+            there = ""
+            try:
+                there = await self._begin(shoot)
+                async for phase, text in phases(self._garden, shoot, there):
+                    self._narrator.say(f"to {there}: {text}", phase=phase, shoot=_reference(shoot))
+                result = _MOVED
+            except (ApiError, MoveFailed, NoSeed) as error:
+                result = str(error)
+                self._narrator.say(result, phase="Failed", shoot=_reference(shoot))
+            return Move(_reference(shoot), there, result, round(self._narrator.seconds - started, 1))
+
+    async def _begin(self, shoot: dict[str, Any]) -> str:
+        """Name of the seed that it goes to, which is another one already if an earlier call has begun it."""
+        asked = str(shoot["spec"].get("seedName") or "")
+        if asked != self._name:
+            return asked
+        there = self._destination or await self._choose(shoot)
+        self._placed[there] += 1
+        await ask_to_move(self._garden, shoot, there, self._source_lost)
+        return there
+
+    async def _choose(self, shoot: dict[str, Any]) -> str:
+        wanted = Shoot.of(shoot)
+        profile_name = wanted.spec.cloud_profile.name if wanted.spec.cloud_profile else ""
+        profile = CloudProfile.of(await self._garden.get(resources.CLOUD_PROFILE, profile_name))
+        seeds = [Seed.of(each) for each in await self._garden.list(resources.SEED)]
+        others = [each for each in seeds if each.metadata.name != self._name]
+        return choose_seed(wanted, profile, others, self._placed)
+
+
+def _reference(shoot: dict[str, Any]) -> str:
+    return f"{shoot['metadata']['namespace']}/{shoot['metadata']['name']}"
+
+
+def report(moves: list[Move], *, as_json: bool) -> None:
+    """The table of all, or one JSON object ``{"report": [...]}``."""
+    if as_json:
+        click.echo(json.dumps({"report": [asdict(each) for each in moves]}))
+        return
+    table = Table("SHOOT", "TO", "SECONDS", "RESULT", box=None)
+    for each in moves:
+        table.add_row(each.shoot, each.destination, f"{each.seconds:.1f}", each.result)
+    Console(soft_wrap=True).print(table)
