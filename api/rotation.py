@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
+from api import encryption
 from api.model import ApiModel
 from api.operations import ShootRef
 from api.versions import Version, is_version
@@ -227,6 +228,8 @@ class RotationFacts:
     ssh_access: bool = True
     automatic_encryption: bool = True
     """Its Kubernetes is one for which the etcd encryption key's rotation completes by itself."""
+    encryption_changes: bool = False
+    """It is to be stored in another way than it is, which takes a new key."""
     asleep: bool = False
     manual_in_place_pending: bool = False
 
@@ -243,6 +246,7 @@ class RotationFacts:
             pools=pools,
             ssh_access=bool(pools) and bool(access),
             automatic_encryption=is_version(version) and Version(version).minor >= AUTOMATIC_ENCRYPTION_MINOR,
+            encryption_changes=encryption.changes(shoot),
             asleep=bool((spec.get("hibernation") or {}).get("enabled")),
             manual_in_place_pending=bool(pending.get("manualInPlaceUpdate")),
         )
@@ -306,10 +310,10 @@ def steps_of(operation: str, facts: RotationFacts) -> Steps:
     if operation not in COMBINED:
         return ()
     verb = Verb.START if operation == CREDENTIALS_START else Verb.START_WITHOUT_ROLLOUT
-    encryption = Verb.START_AUTOMATIC if facts.automatic_encryption else Verb.START
+    start = Verb.START_AUTOMATIC if facts.automatic_encryption else Verb.START
     return (
         *((kind, verb) for kind in ROLLING),
-        (Kind.ETCD_ENCRYPTION_KEY, encryption),
+        (Kind.ETCD_ENCRYPTION_KEY, start),
         *(((Kind.SSH_KEYPAIR, Verb.ONCE),) if facts.ssh_access else ()),
     )
 
@@ -331,11 +335,13 @@ def begin(rotation: Status, operations: Iterable[str], facts: RotationFacts, now
                 new[kind] = _started(new.get(kind, {}), verb, facts, now)
             elif verb is Verb.COMPLETE and phase_of(new, kind) is Phase.PREPARED:
                 new[kind] = {**new[kind], "phase": Phase.COMPLETING, "lastCompletionTriggeredTime": now}
-    encryption = Kind.ETCD_ENCRYPTION_KEY
-    if phase_of(new, encryption) is Phase.PREPARED and (
-        facts.automatic_encryption or new[encryption].get("autoCompleteAfterPrepared")
+    key = Kind.ETCD_ENCRYPTION_KEY
+    if phase_of(new, key) is Phase.PREPARED and (
+        facts.automatic_encryption or new[key].get("autoCompleteAfterPrepared")
     ):
-        new[encryption] = {**new[encryption], "phase": Phase.COMPLETING, "lastCompletionTriggeredTime": now}
+        new[key] = {**new[key], "phase": Phase.COMPLETING, "lastCompletionTriggeredTime": now}
+    elif phase_of(new, key).idle and facts.encryption_changes and not facts.asleep:
+        new[key] = _started(new.get(key, {}), Verb.START_AUTOMATIC, facts, now)
     if not facts.ssh_access:
         new.pop(Kind.SSH_KEYPAIR, None)
     return _pruned(new, facts, rolled)

@@ -5,6 +5,7 @@ advertised addresses, which others write, are never touched. Source: spec/flows.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,7 +19,7 @@ from activities.garden.status import last_error, patch_status
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import Conflict, NotFound
-from api import constants, repair, resources, rotation
+from api import constants, encryption, repair, resources, rotation
 from api.conditions import CONDITIONS, WEBHOOK_CONSTRAINTS, after_success
 from api.durations import parse_duration
 from api.errors import ErrorCode
@@ -38,7 +39,7 @@ from api.names import backup_entry_names, technical_id
 from api.operations import OperationType, ShootRef, ShootTask
 from api.registrations import versions_by_phase, wanted_extensions
 from api.repair import SOMEBODY, Action, Repair
-from api.rotation import RotationFacts
+from api.rotation import Kind, RotationFacts
 from api.times import micro_timestamp, timestamp
 
 INITIALIZE = "initializeOperation"
@@ -249,7 +250,12 @@ class ShootActivities:
         verb = _VERBS.get(request.operation, "Reconciliation")
         rotations = rotation.status_of(live)
         if not deleting:
-            rotations = rotation.begin(rotations, request.consume, RotationFacts.of_shoot(live), timestamp(now))
+            facts = RotationFacts.of_shoot(live)
+            created = request.operation is not OperationType.CREATE or encryption.known(live) is not None
+            if request.operation in (OperationType.MIGRATE, OperationType.RESTORE) or not created:
+                # A move takes along what is stored as it is, and before the first operation nothing is.
+                facts = dataclasses.replace(facts, encryption_changes=False)
+            rotations = rotation.begin(rotations, request.consume, facts, timestamp(now))
         change = {
             "technicalID": technical,
             "uid": metadata["uid"],
@@ -265,7 +271,7 @@ class ShootActivities:
             },
             "lastErrors": errors or None,
             **({} if deleting else {"seedName": seed}),
-            **_rotation_change(live, rotations),
+            **_credentials_change(live, rotations, creating=request.operation is OperationType.CREATE),
             **_constraint_change(status, rotations),
         }
         await patch_status(self._garden, request.shoot, change, version=metadata["resourceVersion"])
@@ -283,10 +289,10 @@ class ShootActivities:
             await self._event(task, request.attempt, "Normal", "RepairRetry", f"{retried}")
         await self._event(task, request.attempt, *_STARTED[deleting])
         await self._rotation_events(task, request.attempt, rotation.status_of(live), rotations)
-        facts = await self._facts(live, seed)
+        seen = await self._facts(live, seed)
         return StartedOperation(
             task=task,
-            facts=facts.model_copy(update={"rotations": () if deleting else rotation.active(rotations)}),
+            facts=seen.model_copy(update={"rotations": () if deleting else rotation.active(rotations)}),
             started=now,
             retry_cycle_start=cycle_start,
         )
@@ -342,7 +348,7 @@ class ShootActivities:
             if (status.get("lastOperation") or {}).get("state") == "Processing":
                 before = rotation.status_of(live)
                 rotations = rotation.succeed(before, RotationFacts.of_shoot(live), timestamp(now))
-                change |= _rotation_change(live, rotations)
+                change |= _credentials_change(live, rotations)
                 await self._rotation_events(task, request.attempt, before, rotations)
         await patch_status(self._garden, task.shoot, change, version=live["metadata"]["resourceVersion"])
         deleting = task.operation is OperationType.DELETE
@@ -572,10 +578,22 @@ def _seed_fault(seed: Mapping[str, Any]) -> str:
     return ""
 
 
-def _rotation_change(live: Mapping[str, Any], rotations: Mapping[str, Any]) -> dict[str, Any]:
-    """Part of a status patch; empty if no rotation goes on."""
-    patch = rotation.patch_of(rotation.status_of(live), rotations)
-    return {"credentials": {"rotation": patch}} if patch else {}
+def _credentials_change(
+    live: Mapping[str, Any], rotations: Mapping[str, Any], *, creating: bool = False
+) -> dict[str, Any]:
+    """Part of a status patch; empty if no rotation goes on.
+
+    What is stored is stored as wanted from a cluster's first operation on, and after a change from its end on.
+    """
+    before = rotation.status_of(live)
+    patch = rotation.patch_of(before, rotations)
+    change: dict[str, Any] = {"rotation": patch} if patch else {}
+    phases = [rotation.phase_of(each, Kind.ETCD_ENCRYPTION_KEY) for each in (before, rotations)]
+    rewritten = phases == [rotation.Phase.COMPLETING, rotation.Phase.COMPLETED]
+    untold = encryption.known(live) is None and (creating or not encryption.changes(live))
+    if rewritten or untold:
+        change["encryptionAtRest"] = encryption.Encryption.wanted(live).status()
+    return {"credentials": change} if change else {}
 
 
 def _constraint_change(status: Mapping[str, Any], rotations: Mapping[str, Any]) -> dict[str, Any]:

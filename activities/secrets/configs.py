@@ -220,7 +220,10 @@ class SSHKeyPair(ServiceAccountKey):
 
 @dataclass(frozen=True)
 class EtcdEncryptionKey(SecretConfig):
-    """``provider``, ``key`` (its name), ``secret`` (32 raw bytes), ``encoding`` (``none``)."""
+    """``provider``, ``key`` (its name), ``secret`` (32 raw bytes), ``encoding`` (``none``).
+
+    32 bytes suit every provider: ``secretbox`` takes no others, and ``aescbc`` and ``aesgcm`` are AES-256 with them.
+    """
 
     provider: str = "aescbc"
 
@@ -236,6 +239,9 @@ class EtcdEncryptionKey(SecretConfig):
         }
 
 
+_PLAIN: Mapping[str, Any] = {"identity": {}}
+
+
 @dataclass(frozen=True)
 class EncryptionConfiguration(SecretConfig):
     """``encryption-configuration.yaml`` for kube-apiserver, named by its content.
@@ -245,6 +251,8 @@ class EncryptionConfiguration(SecretConfig):
 
     keys: tuple[Mapping[str, bytes], ...] = field(default=(), repr=False)
     resources: tuple[str, ...] = ("secrets",)
+    plain: tuple[str, ...] = ()
+    """Kinds that are encrypted no more, but may be stored so yet."""
 
     def checksum(self) -> str:
         return hashlib.sha256(self._text()).hexdigest()
@@ -261,14 +269,13 @@ class EncryptionConfiguration(SecretConfig):
             providers.setdefault(key.get("provider", b"aescbc").decode(), []).append(
                 {"name": key["key"].decode(), "secret": encoded}
             )
+        encrypting = [{name: {"keys": keys}} for name, keys in providers.items()]
         document = {
             "apiVersion": "apiserver.config.k8s.io/v1",
             "kind": "EncryptionConfiguration",
             "resources": [
-                {
-                    "resources": list(self.resources),
-                    "providers": [*({name: {"keys": keys}} for name, keys in providers.items()), {"identity": {}}],
-                }
+                {"resources": list(self.resources), "providers": [*encrypting, _PLAIN]},
+                *([{"resources": list(self.plain), "providers": [_PLAIN, *encrypting]}] if self.plain else ()),
             ],
         }
         return json.dumps(document, indent=1).encode()  # JSON is YAML

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import Field
@@ -21,10 +22,11 @@ from activities.secrets.configs import (
     StaticToken,
     VPNTlsAuth,
 )
-from activities.secrets.manager import SecretsManager, Which
+from activities.secrets.manager import SecretsManager, UnknownSecret, Which
 from activities.seed.shoot_state import read_shoot_state
 from activities.shoot.rotation import ENCRYPTION_KEY, KEY_POPULATED
 from api import constants
+from api.encryption import DEFAULT_PROVIDER, Encryption
 from api.model import ApiModel
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
 from api.resources import CLUSTER, CONFIG_MAP, DEPLOYMENT, INTERNAL_SECRET, SECRET, SHOOT
@@ -167,9 +169,15 @@ class SecretActivities:
 
 
 async def generate_encryption_configuration(seed: KubeClient, cluster: ClusterView, manager: SecretsManager) -> None:
-    """The key, and the configuration that the API server reads: the first of its keys encrypts."""
-    config = _at(cluster.shoot, "spec", "kubernetes", "kubeAPIServer", "encryptionConfig")
-    provider = _at(config, "provider").get("type", "aescbc")
+    """The key, and the configuration that the API server reads: the first of its keys encrypts.
+
+    A key is of the provider that was wanted when it was made: another one takes a rotation, which makes another key.
+    """
+    wanted, at_rest = Encryption.wanted(cluster.shoot), Encryption.at_rest(cluster.shoot)
+    provider = wanted.provider
+    with suppress(UnknownSecret):
+        made = manager.get(ENCRYPTION_KEY, Which.CURRENT)
+        provider = made.data.get("provider", DEFAULT_PROVIDER.encode()).decode()
     current = await manager.generate(EtcdEncryptionKey(ENCRYPTION_KEY, provider))
     keys = [current.data]
     if manager.has_old(ENCRYPTION_KEY):
@@ -178,8 +186,9 @@ async def generate_encryption_configuration(seed: KubeClient, cluster: ClusterVi
         populated = KEY_POPULATED in ((server or {}).get("metadata", {}).get("annotations") or {})
         # A key encrypts only after every replica can read with it. Source: spec/credentials.md 6.
         keys = [current.data, old.data] if populated else [old.data, current.data]
-    resources = tuple(dict.fromkeys(["secrets", *(config.get("resources") or ())]))
-    await manager.generate(EncryptionConfiguration(ENCRYPTION_CONFIGURATION, tuple(keys), resources))
+    resources = ("secrets", *sorted(wanted.resources))
+    plain = tuple(sorted(at_rest.resources - wanted.resources))
+    await manager.generate(EncryptionConfiguration(ENCRYPTION_CONFIGURATION, tuple(keys), resources, plain))
 
 
 async def _apply(garden: KubeClient, wanted: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from activities.shoot import survey
 from activities.shoot.rewriting import Rewriting, each_of, paced
 from activities.shoot.survey import KEY_NAME, annotations
 from api import resources
+from api.encryption import Encryption
 from api.kubeconfigs import issued
 from api.names import issued_kubeconfigs
 from api.operations import ShootTask, TaskResult
@@ -341,9 +342,9 @@ class RotationActivities:
 
 
 def _encrypted(view: ClusterView) -> tuple[str, ...]:
-    """Plural names of the kinds whose objects are stored encrypted."""
-    config = (view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}).get("encryptionConfig") or {}
-    return ("secrets", *(config.get("resources") or ()))
+    """Plural names of the kinds whose objects are stored encrypted, or are to be, or are to be no more."""
+    kinds = Encryption.wanted(view.shoot).resources | Encryption.at_rest(view.shoot).resources
+    return ("secrets", *sorted(kinds))
 
 
 async def _extensions(seed: KubeClient, namespace: str) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from api import encryption
 from api.rotation import (
     CREDENTIALS_COMPLETE,
     CREDENTIALS_START,
@@ -42,15 +43,15 @@ def rotation_faults(shoot: Mapping[str, Any], asked: Sequence[str], elsewhere: S
 def hibernation_faults(shoot: Mapping[str, Any]) -> list[str]:
     """Why a Shoot cannot be put to sleep now."""
     rotation = status_of(shoot)
-    encryption = phase_of(rotation, Kind.ETCD_ENCRYPTION_KEY)
+    stored = phase_of(rotation, Kind.ETCD_ENCRYPTION_KEY)
     key = phase_of(rotation, Kind.SERVICE_ACCOUNT_KEY)
     faults = []
-    if encryption in (Phase.PREPARING, Phase.COMPLETING):
-        faults.append(f"the rotation of the etcd encryption key is {encryption}; wait until it is done")
+    if stored in (Phase.PREPARING, Phase.COMPLETING):
+        faults.append(f"the rotation of the etcd encryption key is {stored}; wait until it is done")
     if key.preparing or key is Phase.COMPLETING:
         faults.append(f"the rotation of the service account key is {key}; wait until it is done")
-    if _encryption_changes(shoot):
-        faults.append("the change of the encrypted resources is not done yet")
+    if encryption.changes(shoot):
+        faults.append("the change of the encryption of what is stored is not done yet")
     return faults
 
 
@@ -71,8 +72,8 @@ def _faults(operation: str, shoot: Mapping[str, Any], rotation: Mapping[str, Any
     starts = [kind for kind, verb in steps if verb.starts]
     if starts:
         faults += _start_faults(starts, shoot, rotation)
-    if any(kind is Kind.ETCD_ENCRYPTION_KEY for kind in starts) and _encryption_changes(shoot):
-        faults.append("the change of the encrypted resources is not done yet; wait until it is")
+    if any(kind is Kind.ETCD_ENCRYPTION_KEY for kind in starts) and encryption.changes(shoot):
+        faults.append("the change of the encryption of what is stored is not done yet; wait until it is")
     completes = [kind for kind, verb in steps if verb is Verb.COMPLETE]
     for kind in completes:
         phase = phase_of(rotation, kind)
@@ -164,10 +165,3 @@ def _asleep(shoot: Mapping[str, Any]) -> str:
     if (shoot["spec"].get("hibernation") or {}).get("enabled"):
         return "hibernated"
     return "waking up" if (shoot.get("status") or {}).get("hibernated") else ""
-
-
-def _encryption_changes(shoot: Mapping[str, Any]) -> bool:
-    """Whether other resources are to be encrypted than are, as far as the status tells."""
-    config = (shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}).get("encryptionConfig") or {}
-    at_rest = ((shoot.get("status") or {}).get("credentials") or {}).get("encryptionAtRest")
-    return at_rest is not None and set(config.get("resources") or ()) != set(at_rest.get("resources") or ())

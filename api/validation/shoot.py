@@ -19,8 +19,10 @@ from api.core.v1beta1.shoot import (
 from api.cron import Cron, InvalidSchedule, zone_of
 from api.defaulting.shoot import workerless
 from api.durations import parse_duration
+from api.encryption import GCM, Encryption, changes
 from api.labels import is_reserved, overlapping
 from api.maintenance_window import LONGEST, SHORTEST, MaintenanceWindow
+from api.rotation import Kind, phase_of, status_of
 from api.validation.field import Faults, Path
 from api.validation.kubernetes import check_kubernetes, check_range
 from api.validation.pools import check_pools
@@ -116,6 +118,7 @@ def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
         for fault in hibernation_faults(shoot.to_wire()):
             faults.forbidden(SPEC / "hibernation" / "enabled", fault)
     _check_maintenance(spec.maintenance, faults)
+    _check_encryption(shoot, old, faults)
     _check_rest(spec, faults)
     for dotted, detail in _NOT_OFFERED.items():
         if _value(spec, dotted):
@@ -174,10 +177,36 @@ def _check_may_sleep(spec: ShootSpec, old: Shoot, faults: Faults) -> None:
         phase = _value(old.status, f"credentials.rotation.{name}.phase")
         if phase in forbidden:
             faults.forbidden(path, f"the rotation of the {name.replace('_', ' ')} is {phase}: wait until it is not")
-    rolled_out = _value(old.status, "credentials.encryption_at_rest")
-    wanted = _value(spec, "kubernetes.kube_api_server.encryption_config.resources")
-    if rolled_out is not None and {"secrets", *(rolled_out.resources or ())} != {"secrets", *(wanted or ())}:
-        faults.forbidden(path, "a change of the encrypted resources is rolling out: wait until it is done")
+
+
+def _check_encryption(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
+    """Whether what is stored can be encrypted in this way, and now. Source: spec/credentials.md 3."""
+    path = SPEC / "kubernetes" / "kubeAPIServer" / "encryptionConfig"
+    new = shoot.to_wire()
+    wanted = Encryption.wanted(new)
+    period = _value(shoot.spec, "maintenance.auto_rotation.credentials.etcd_encryption_key.rotation_period")
+    if wanted.provider == GCM and not (period and parse_duration(period)):
+        detail = (
+            f"keys of {GCM} must not be used for long: set maintenance.autoRotation.credentials.etcdEncryptionKey, too"
+        )
+        faults.forbidden(path / "provider" / "type", detail)
+    if old is None:
+        return
+    before = old.to_wire()
+    last = Encryption.wanted(before)
+    if wanted == last:
+        return
+    here = path / "provider" / "type" if wanted.provider != last.provider else path / "resources"
+    phase = phase_of(status_of(before), Kind.ETCD_ENCRYPTION_KEY)
+    if not phase.idle:
+        detail = f"cannot change while the rotation of the etcd encryption key is {phase}: wait until it is done"
+        faults.forbidden(here, detail)
+    elif changes(before):
+        faults.forbidden(here, "cannot change while the change before it is not done: wait until it is")
+    if _value(shoot.spec, "hibernation.enabled") or _value(old.status, "hibernated"):
+        faults.forbidden(here, "cannot change while the Shoot is hibernated: wake it up first")
+    if wanted.provider != last.provider and wanted.resources != last.resources:
+        faults.forbidden(here, "cannot change together with the resources: change one, then the other")
 
 
 def _check_primary_kept(dns: DNS | None, old: DNS, faults: Faults) -> None:

@@ -1,12 +1,13 @@
 """The state machines of spec/credentials.md 3, row by row, and when each operation is refused."""
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from api.core.v1beta1.shoot import Shoot
+from api.core.v1beta1.shoot import EncryptionProvider, Shoot
 from api.names import node_agent_secret_name
 from api.rotation import (
     COMBINED,
@@ -171,6 +172,45 @@ def test_the_encryption_keys_rotation_goes_through_by_itself() -> None:
         "lastInitiationTime": BEFORE,
         "lastCompletionTime": LATER,
     }
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_another_way_to_encrypt_takes_a_new_key_without_another_word(automatic: bool) -> None:
+    facts = RotationFacts(automatic_encryption=automatic, encryption_changes=True)
+    status = begin({ENCRYPTION: state("Completed", lastCompletionTime=BEFORE)}, (), facts, NOW)
+    assert status[ENCRYPTION] == {
+        "phase": "Preparing",
+        "lastInitiationTime": NOW,
+        "lastCompletionTime": BEFORE,
+        "autoCompleteAfterPrepared": True,
+    }
+    assert begin(status, (), facts, LATER) == status
+    prepared = succeed(status, facts, LATER)
+    assert begin(prepared, (), facts, LATER)[ENCRYPTION]["phase"] == "Completing"
+    assert begin({}, (), replace(facts, asleep=True), NOW) == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "at_rest", "changes"),
+    [
+        (None, None, False),
+        ({"resources": ["configmaps"]}, None, False),
+        ({"provider": {"type": "aescbc"}}, {"provider": {"type": "aescbc"}, "resources": []}, False),
+        ({"provider": {"type": "aesgcm"}}, None, True),
+        ({"provider": {"type": "aesgcm"}}, {"provider": {"type": "secretbox"}}, True),
+        (None, {"provider": {"type": "secretbox"}}, True),
+        ({"resources": ["a", "b"]}, {"resources": ["b", "a"]}, False),
+        ({"resources": ["a", "b"]}, {"resources": ["a"]}, True),
+        ({"resources": ["a"]}, {"resources": ["a", "b"]}, True),
+    ],
+)
+def test_what_is_another_way_to_encrypt(config: Any, at_rest: Any, changes: bool) -> None:
+    wire: dict[str, Any] = {"spec": {"kubernetes": {"version": "1.37.1"}, "provider": {}}, "status": {}}
+    if config is not None:
+        wire["spec"]["kubernetes"]["kubeAPIServer"] = {"encryptionConfig": config}
+    if at_rest is not None:
+        wire["status"] = {"credentials": {"encryptionAtRest": at_rest}}
+    assert RotationFacts.of_shoot(wire).encryption_changes is changes
 
 
 def test_before_1_34_the_encryption_key_waits_for_its_owner() -> None:
@@ -373,7 +413,7 @@ REFUSED = [
     pytest.param(
         "rotate-etcd-encryption-key",
         {"credentials": {"encryptionAtRest": {"resources": ["configmaps"]}}},
-        "encrypted resources",
+        "encryption of what is stored",
         id="change of encrypted resources",
     ),
     pytest.param("rotate-rollout-workers=pool", {}, "no rotation is in phase", id="rollout of nothing"),
@@ -486,7 +526,9 @@ def test_the_kinds_are_those_of_the_status() -> None:
 
 def test_owners_read_of_every_operation_and_phase() -> None:
     page = (Path(__file__).parents[3] / "docs/credentials.md").read_text()
-    names = [*SINGLE, *COMBINED, *(phase for phase in Phase if phase), *map(constraint_of, ROLLING)]
+    providers = get_args(EncryptionProvider.model_fields["type"].annotation)
+    assert set(providers) == {"aescbc", "aesgcm", "secretbox"}
+    names = [*SINGLE, *COMBINED, *(phase for phase in Phase if phase), *map(constraint_of, ROLLING), *providers]
     assert [name for name in names if f"`{name}`" not in page] == []
 
 

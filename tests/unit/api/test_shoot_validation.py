@@ -140,7 +140,10 @@ def test_what_is_fixed_stays_fixed(path, value, complaint):
             {"credentials": {"rotation": {"serviceAccountKey": {"phase": "Completing"}}}},
             "the rotation of the service account key is Completing",
         ),
-        ({"credentials": {"encryptionAtRest": {"resources": ["configmaps"]}}}, "encrypted resources is rolling out"),
+        (
+            {"credentials": {"encryptionAtRest": {"resources": ["configmaps"]}}},
+            "the encryption of what is stored is not done",
+        ),
     ],
 )
 def test_a_shoot_that_could_not_wake_up_is_not_put_to_sleep(status, complaint):
@@ -149,6 +152,69 @@ def test_a_shoot_that_could_not_wake_up_is_not_put_to_sleep(status, complaint):
     assert complaint in str(check_shoot(asleep, awake, "local"))
     assert not check_shoot(awake, asleep, "local")
     assert not check_shoot(asleep, asleep, "local")
+
+
+ROTATES = {"maintenance": {"autoRotation": {"credentials": {"etcdEncryptionKey": {"rotationPeriod": "672h"}}}}}
+TYPE, KINDS = "encryptionConfig.provider.type: Forbidden", "encryptionConfig.resources: Forbidden"
+
+
+@pytest.mark.parametrize(
+    ("config", "around", "complaint"),
+    [
+        ({"provider": {"type": "secretbox"}}, {}, ""),
+        ({"provider": {"type": "aesgcm"}}, {}, ""),
+        ({"resources": ["configmaps"]}, {}, ""),
+        ({"provider": {"type": "aesgcm"}}, {"maintenance": {}}, f"{TYPE}: keys of aesgcm must not be used for long"),
+        (
+            {"provider": {"type": "aesgcm"}},
+            {"maintenance": {"autoRotation": {"credentials": {"etcdEncryptionKey": {"rotationPeriod": "0s"}}}}},
+            f"{TYPE}: keys of aesgcm must not be used for long",
+        ),
+        ({"provider": {"type": "secretbox"}, "resources": ["configmaps"]}, {}, "change one, then the other"),
+        *(
+            (
+                {"provider": {"type": "secretbox"}},
+                {"status": {"credentials": {"rotation": {"etcdEncryptionKey": {"phase": phase}}}}},
+                f"{TYPE}: cannot change while the rotation of the etcd encryption key is {phase}",
+            )
+            for phase in ("Preparing", "Prepared", "Completing")
+        ),
+        (
+            {"provider": {"type": "secretbox"}},
+            {"status": {"credentials": {"rotation": {"etcdEncryptionKey": {"phase": "Completed"}}}}},
+            "",
+        ),
+        (
+            {"provider": {"type": "secretbox"}},
+            {"status": {"credentials": {"encryptionAtRest": {"provider": {"type": "aesgcm"}}}}},
+            f"{TYPE}: cannot change while the change before it is not done",
+        ),
+        (
+            {"resources": ["configmaps"]},
+            {"status": {"credentials": {"encryptionAtRest": {"resources": ["events"]}}}},
+            f"{KINDS}: cannot change while the change before it is not done",
+        ),
+        ({"provider": {"type": "secretbox"}}, {"status": {"hibernated": True}}, "while the Shoot is hibernated"),
+        ({"resources": ["configmaps"]}, {"hibernation": {"enabled": True}}, "while the Shoot is hibernated"),
+    ],
+)
+def test_when_what_is_stored_may_be_encrypted_in_another_way(config, around, complaint):
+    fields = {name: value for name, value in (ROTATES | around).items() if name != "status"}
+    wire = complete("spec.seedName", "seed-1", bound=True).to_wire()
+    for name, value in fields.items():
+        wire = changed(wire, f"spec.{name}", value)
+    old = Shoot.of({**wire, "status": around.get("status", {})})
+    new = Shoot.of(changed(old.to_wire(), "spec.kubernetes.kubeAPIServer.encryptionConfig", config))
+
+    faults = check_shoot(new, old, "local")
+    assert complaint in str(faults)
+    assert bool(faults) is bool(complaint)
+    assert not check_shoot(old, old, "local")
+
+
+def test_a_provider_that_is_none_is_refused():
+    with pytest.raises(ValueError, match=r"encryptionConfig\.provider\.type"):
+        complete("spec.kubernetes.kubeAPIServer.encryptionConfig", {"provider": {"type": "identity"}})
 
 
 def test_a_healthy_shoot_may_be_put_to_sleep_and_be_made_asleep():

@@ -334,6 +334,47 @@ async def test_a_rotation_goes_from_operation_to_operation() -> None:
     )
 
 
+async def test_another_provider_is_rotated_to_by_the_operation_that_sees_it() -> None:
+    world = World()
+
+    async def want(provider: str) -> None:
+        live = await world.shoot()
+        live["spec"]["kubernetes"]["kubeAPIServer"] = {"encryptionConfig": {"provider": {"type": provider}}}
+        world.garden.put(live)
+
+    async def at_rest() -> str:
+        found: str = (await world.shoot())["status"]["credentials"]["encryptionAtRest"]["provider"]["type"]
+        return found
+
+    await want("secretbox")
+    created = await world.start(OperationType.CREATE)
+    assert created.facts.rotations == ()
+    assert await at_rest() == "secretbox"
+    await world.finish(created, "Succeeded")
+
+    await want("aesgcm")
+    for move in (OperationType.MIGRATE, OperationType.RESTORE):
+        assert (await world.start(move)).facts.rotations == ()
+    preparing = await world.start(OperationType.RECONCILE)
+    (rotation,) = preparing.facts.rotations
+    assert (rotation.kind, rotation.phase, rotation.automatic) == ("etcdEncryptionKey", "Preparing", True)
+    await world.finish(preparing, "Succeeded")
+    assert await at_rest() == "secretbox"
+    completing = await world.start(OperationType.RECONCILE)
+    assert completing.facts.rotations[0].phase == "Completing"
+    await world.finish(completing, "Succeeded")
+    assert await at_rest() == "aesgcm"
+    assert (await world.start(OperationType.RECONCILE)).facts.rotations == ()
+
+
+async def test_how_an_older_shoots_objects_are_stored_is_told_by_its_next_success() -> None:
+    world = World()
+    await world.change(status={"seedName": "seed-1"})
+    started = await world.start(OperationType.RECONCILE)
+    status = await world.finish(started, "Succeeded")
+    assert status["credentials"] == {"encryptionAtRest": {"provider": {"type": "aescbc"}, "resources": []}}
+
+
 async def test_a_failed_reconcile_keeps_the_phase() -> None:
     world = World()
     started = await world.start(OperationType.RECONCILE, consume=("rotate-ca-start",))

@@ -127,6 +127,87 @@ async def test_a_new_encryption_key_reads_before_it_writes(world):
     assert await first_key() != before
 
 
+@pytest.mark.parametrize(
+    ("phase", "populated", "rules"),
+    [
+        (
+            "Preparing",
+            False,
+            [
+                ("secrets events", "aescbc/old secretbox/new identity"),
+                ("configmaps", "identity aescbc/old secretbox/new"),
+            ],
+        ),
+        (
+            "Preparing",
+            True,
+            [
+                ("secrets events", "secretbox/new aescbc/old identity"),
+                ("configmaps", "identity secretbox/new aescbc/old"),
+            ],
+        ),
+        ("Completing", True, [("secrets events", "secretbox/new identity"), ("configmaps", "identity secretbox/new")]),
+        ("Completed", False, [("secrets events", "secretbox/new identity")]),
+    ],
+)
+async def test_another_provider_reads_before_it_writes_and_the_old_one_reads_until_all_is_written(
+    world, phase, populated, rules
+):
+    """Of kinds that are encrypted no more, nothing is written encrypted, and all is read."""
+    config = world.shoot["spec"]["kubernetes"].setdefault("kubeAPIServer", {})
+    config["encryptionConfig"] = {"resources": ["configmaps"]}
+    await world.activities.init_secrets(TASK)
+    before = world.seed.names()
+    config["encryptionConfig"] = {"provider": {"type": "secretbox"}, "resources": ["events"]}
+    state = {"phase": "Preparing", "lastInitiationTime": "2030-01-01T00:00:00Z"}
+    at_rest = {"provider": {"type": "aescbc"}, "resources": ["configmaps"]}
+    world.shoot["status"] = {"credentials": {"rotation": {"etcdEncryptionKey": state}, "encryptionAtRest": at_rest}}
+    await world.activities.init_secrets(TASK)
+    state["phase"] = phase
+    if phase == "Completed":
+        world.shoot["status"]["credentials"]["encryptionAtRest"] = {
+            "provider": {"type": "secretbox"},
+            "resources": ["events"],
+        }
+        for name in before:
+            if name.startswith("kube-apiserver-etcd-encryption-key"):
+                del world.seed.objects["Secret", NAMESPACE, name]
+    if populated:
+        world.seed.objects["Deployment", NAMESPACE, "kube-apiserver"] = {
+            "metadata": {"annotations": {"credentials.gardener.cloud/new-encryption-key-populated": "true"}}
+        }
+    result = await world.activities.init_secrets(TASK)
+
+    (name,) = [each for each in result.secrets if each.startswith("kube-apiserver-etcd-encryption-configuration")]
+    keys = {
+        base64.b64encode(world.seed.secret(NAMESPACE, each)["secret"]).decode(): "old" if each in before else "new"
+        for each in world.seed.names()
+        if each.startswith("kube-apiserver-etcd-encryption-key")
+    }
+    assert {len(base64.b64decode(each)) for each in keys} == {32}
+    document = json.loads(world.seed.secret(NAMESPACE, name)["encryption-configuration.yaml"])
+    found = [
+        (
+            " ".join(rule["resources"]),
+            " ".join(
+                f"{provider}/{keys[key['secret']]}" if provider != "identity" else provider
+                for entry in rule["providers"]
+                for provider, settings in entry.items()
+                for key in settings.get("keys", [{"secret": ""}])
+            ),
+        )
+        for rule in document["resources"]
+    ]
+    assert found == rules
+
+
+async def test_a_key_keeps_its_provider_until_it_is_rotated(world):
+    """Another key would be there before anything is written with it, and be taken for the old one later."""
+    before = set((await world.activities.init_secrets(TASK)).secrets)
+    world.shoot["spec"]["kubernetes"]["kubeAPIServer"] = {"encryptionConfig": {"provider": {"type": "aesgcm"}}}
+    assert set((await world.activities.init_secrets(TASK)).secrets) == before
+
+
 async def test_a_workerless_shoot_has_no_secrets_for_nodes(world):
     world.shoot["spec"]["provider"]["workers"] = []
     await world.activities.init_secrets(TASK)
