@@ -2,17 +2,23 @@
 
 import asyncio
 import logging
+from datetime import UTC, datetime
 from typing import Any
 
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
+from activities.kube.cache import Key
+from activities.kube.client import WatchEvent
 from activities.kube.clusters import Clusters
+from activities.kube.controller import Controller
 from activities.kube.errors import ApiError, NotFound
 from api import resources
+from api.conditions import Finding, Operation, merge
+from api.constants import SEED_BACKUP_BUCKETS_READY, SEED_GARDENLET_READY, SEED_SYSTEM_COMPONENTS_HEALTHY
 from api.images import OWN_VERSION
 from api.operations import GARDEN_QUEUE, SeedTask
-from api.times import micro_timestamp
+from api.times import micro_timestamp, timestamp
 from workers.gardenlet.config import SeedConfig
 from workflows.seed import ReconcileSeed, seed_workflow_id
 
@@ -25,18 +31,23 @@ MANAGER = "gardenlet"
 
 
 class SeedController:
-    """Registers the Seed at its start; reconciles it by a workflow; renews its lease."""
+    """Registers the Seed at its start; reconciles it by a workflow, then and whenever it changes; renews its lease."""
 
     def __init__(self, clusters: Clusters, temporal: Client, config: SeedConfig, identity: str) -> None:
         self._clusters = clusters
         self._temporal = temporal
         self._config = config
         self._identity = identity
+        self._seeds = clusters.garden_caches.of(resources.SEED)
+        self._reconciled = 0
+        """Generation that we have reconciled since our start."""
 
     async def run(self) -> None:
         """Until cancelled."""
         seed = await self._register()
-        await asyncio.gather(self._reconcile(seed), self._keep_lease(seed))
+        controller = Controller("seed", self._reconcile, workers=1)
+        controller.watch(self._seeds, when=self._is_news)
+        await asyncio.gather(controller.run(), self._keep_lease(seed))
 
     async def _register(self) -> dict[str, Any]:
         return await self._clusters.garden.apply(
@@ -49,7 +60,15 @@ class SeedController:
             manager=MANAGER,
         )
 
-    async def _reconcile(self, seed: dict[str, Any]) -> None:
+    def _is_news(self, event: WatchEvent) -> bool:
+        metadata = event.object["metadata"]
+        ours: bool = metadata["name"] == self._clusters.seed_name
+        return ours and metadata["generation"] != self._reconciled
+
+    async def _reconcile(self, key: Key) -> None:
+        seed = self._seeds.get(key.name)
+        if seed is None or seed["metadata"]["generation"] == self._reconciled:
+            return
         task = SeedTask(
             name=seed["metadata"]["name"],
             uid=seed["metadata"]["uid"],
@@ -68,14 +87,25 @@ class SeedController:
         )
         await handle.result()
         await self._report(seed, "Succeeded", 100, "Seed has been reconciled successfully.", ready=True)
+        self._reconciled = task.generation
         log.info("seed %s is ready for control planes", task.name)
 
     async def _report(self, seed: dict[str, Any], state: str, progress: int, description: str, *, ready: bool) -> None:
-        now = micro_timestamp()
+        """Write the status. A Seed that was ready once stays so while it is reconciled: its control planes go on."""
+        now = datetime.now(UTC)
         version = await self._clusters.seed.request("GET", "/version")
         identity = await self._clusters.seed.get(resources.NAMESPACE, "kube-system")
-        known = {each["type"]: each for each in seed.get("status", {}).get("conditions") or []}
-        status = {
+        known = seed.get("status", {}).get("conditions") or []
+        findings = [
+            Finding(SEED_GARDENLET_READY, "True", "GardenletReady", "Gardenlet is posting ready status."),
+            Finding("ExtensionsReady", "True", "ControllerInstallationsReady", "Extensions are registered."),
+        ]
+        if ready or not known:
+            status = "True" if ready else "Progressing"
+            findings.append(Finding(SEED_SYSTEM_COMPONENTS_HEALTHY, status, "SystemComponents", description))
+            if seed["spec"].get("backup"):
+                findings.append(Finding(SEED_BACKUP_BUCKETS_READY, status, "BackupBucketsAvailable", description))
+        change = {
             "gardener": {"id": self._identity, "name": self._identity, "version": OWN_VERSION},
             "kubernetesVersion": version["gitVersion"],
             "clusterIdentity": identity["metadata"]["uid"],
@@ -85,21 +115,12 @@ class SeedController:
                 "state": state,
                 "progress": progress,
                 "description": description,
-                "lastUpdateTime": now,
+                "lastUpdateTime": timestamp(now),
             },
-            "conditions": [
-                _condition("GardenletReady", True, "GardenletReady", "Gardenlet is posting ready status.", now),
-                _condition("SeedSystemComponentsHealthy", ready, "SystemComponents", description, now),
-                *(
-                    [_condition("BackupBucketsReady", ready, "BackupBucketsAvailable", description, now)]
-                    if seed["spec"].get("backup")
-                    else []
-                ),
-                _condition("ExtensionsReady", True, "ControllerInstallationsReady", "Extensions are registered.", now),
-            ],
+            "conditions": merge(known, findings, Operation(), {}, now),
         }
         await self._clusters.garden.patch(
-            resources.SEED, seed["metadata"]["name"], None, {"status": status}, subresource="status"
+            resources.SEED, seed["metadata"]["name"], None, {"status": change}, subresource="status"
         )
 
     async def _keep_lease(self, seed: dict[str, Any]) -> None:
@@ -140,14 +161,3 @@ class SeedController:
                 {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}}, manager=MANAGER
             )
             await self._clusters.garden.apply_blindly(lease, manager=MANAGER)
-
-
-def _condition(type_: str, fulfilled: bool, reason: str, message: str, now: str) -> dict[str, Any]:
-    return {
-        "type": type_,
-        "status": "True" if fulfilled else "Progressing",
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": now,
-        "lastUpdateTime": now,
-    }
