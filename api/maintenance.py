@@ -1,6 +1,7 @@
-"""What maintenance changes in a Shoot: newer versions of Kubernetes and of machine images.
+"""What maintenance changes in a Shoot: newer versions of Kubernetes and of machine images, and new credentials.
 
-Pure functions of the Shoot, its cloud profile and the time. Source: spec/api-core.md 12, "Shoot maintenance".
+Pure functions of the Shoot, its cloud profile and the time. Source: spec/api-core.md 12, "Shoot maintenance", and
+spec/credentials.md 7.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import Any
 
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion, MachineImage, MachineImageVersion
 from api.core.v1beta1.shoot import Shoot, Worker
+from api.durations import parse_duration
+from api.rotation import Kind, RotationFacts, active, status_of, steps_of
+from api.validation.rotation import rotation_faults
 from api.validation.shoot import GONE, field_path
 from api.versions import Version, find, image_fits, is_version, stage
 
@@ -25,6 +29,10 @@ _CONVERTED = ("cloud_profile_name", "secret_binding_name")
 
 KUBERNETES = "KubernetesVersionMaintenance"
 MACHINE_IMAGE = "MachineImageVersionMaintenance"
+CREDENTIALS = "CredentialsRotationMaintenance"
+
+_ROTATED = {Kind.ETCD_ENCRYPTION_KEY: "rotate-etcd-encryption-key", Kind.SSH_KEYPAIR: "rotate-ssh-keypair"}
+"""Credentials that can be rotated in the window, by themselves: they need nothing of their owner."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +53,45 @@ class Update:
 
 @dataclass
 class Plan:
-    """Changes, failures, and a merge patch of the Shoot's spec that makes the changes."""
+    """Changes, failures, a merge patch of the Shoot's spec that makes the changes, and operations to be asked for."""
 
     updates: list[Update] = field(default_factory=list)
     failures: list[Update] = field(default_factory=list)
     spec: dict[str, Any] = field(default_factory=dict)
+    operations: list[str] = field(default_factory=list)
 
 
 class NoVersion(Exception):
     """There is nothing to update to; the text says what the cloud profile lacks."""
 
 
-def plan_maintenance(obj: Mapping[str, Any], profile: CloudProfile, now: datetime) -> Plan:
-    """Everything that maintenance changes in the Shoot ``obj`` now."""
-    return _Planner(obj, profile, now).plan()
+def plan_maintenance(obj: Mapping[str, Any], profile: CloudProfile, now: datetime, asked: Sequence[str] = ()) -> Plan:
+    """Everything that maintenance changes in the Shoot ``obj`` now; ``asked``: operations that others ask for."""
+    plan = _Planner(obj, profile, now).plan()
+    for kind, period in _due_rotations(obj, now, asked):
+        plan.operations.append(_ROTATED[kind])
+        reason = f"Automatic rotation every {period} configured"
+        plan.updates.append(Update(CREDENTIALS, "Credentials", f"Started rotation of the {kind.words}", reason))
+    return plan
+
+
+def _due_rotations(obj: Mapping[str, Any], now: datetime, asked: Sequence[str]) -> Iterable[tuple[Kind, str]]:
+    """Credentials that are older than their owner wants them to get, and their period.
+
+    What is out of order now is left to a later window; what others ask for, or have begun, to them.
+    """
+    facts, status = RotationFacts.of_shoot(obj), status_of(obj)
+    configured = ((obj["spec"].get("maintenance") or {}).get("autoRotation") or {}).get("credentials") or {}
+    others = {kind for operation in asked for kind, _ in steps_of(operation, facts)}
+    others |= {each.kind for each in active(status)}
+    for kind, operation in _ROTATED.items():
+        period = str((configured.get(kind) or {}).get("rotationPeriod") or "0")
+        last = (status.get(kind) or {}).get("lastCompletionTime") or obj["metadata"].get("creationTimestamp")
+        if not parse_duration(period) or last is None or now - datetime.fromisoformat(last) < parse_duration(period):
+            continue
+        possible = facts.ssh_access if kind is Kind.SSH_KEYPAIR else not facts.encryption_changes
+        if possible and kind not in others and not rotation_faults(obj, [operation], ()):
+            yield kind, period
 
 
 class _Planner:

@@ -1,6 +1,6 @@
 """Maintaining a Shoot in its window, or when its owner asks. Source: spec/api-core.md 12, "Shoot maintenance"."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from api.labels import is_true
 from api.maintenance import Plan, plan_maintenance
 from api.maintenance_window import MaintenanceWindow
 from api.operations import ShootRef, TaskResult
+from api.rotation import SINGLE
 from api.schedules import ScheduledTime
 from api.times import timestamp
 
@@ -28,6 +29,7 @@ _TASKS = (
 """Done beyond an ordinary reconciliation, once in each window."""
 _ALONE = (constants.OPERATION_RETRY, constants.OPERATION_MAINTAIN)
 """Make no sense for a window that is opening, and never beside others."""
+_OPERATIONS = (constants.OPERATION, constants.MAINTENANCE_OPERATION)
 _FAILED = "MaintenanceFailed"
 _PROCESSING, _SUCCEEDED = "Processing", "Succeeded"
 
@@ -40,7 +42,7 @@ class MaintenanceActivities:
 
     @activity.defn
     async def maintain_shoot(self, request: ScheduledTime) -> TaskResult:
-        """Update versions by the cloud profile, and have the Shoot reconciled.
+        """Update versions by the cloud profile, start rotations that are due, and have the Shoot reconciled.
 
         Spec and annotations are one write: what admission refuses fails the maintenance, not the Shoot. A second run
         after that write finds nothing more to update, or only that it is done.
@@ -66,7 +68,8 @@ class MaintenanceActivities:
         intent = "; ".join(map(str, plan.updates)) or "there was nothing to update"
         last = {"description": intent[:MESSAGE_LIMIT], "triggeredTime": timestamp(now), "state": _PROCESSING}
         live = await self._say(shoot, last, version=live["metadata"]["resourceVersion"])
-        wanted = {"metadata": {"annotations": annotations_after(live)}, **({"spec": plan.spec} if plan.spec else {})}
+        annotations = annotations_after(live, plan.operations)
+        wanted = {"metadata": {"annotations": annotations}, **({"spec": plan.spec} if plan.spec else {})}
         try:
             await self._write(live, wanted)
         except (Forbidden, Invalid) as error:
@@ -91,7 +94,10 @@ class MaintenanceActivities:
             profile = CloudProfile.of(await self._garden.get(resources.CLOUD_PROFILE, name))
         except NotFound:
             return Plan()  # the reconciliation that follows says so, and what to do
-        return plan_maintenance(live, profile, now)
+        if _is_failed(live):  # it is not reconciled, or as it was asked to be
+            return plan_maintenance(live, profile, now, tuple(SINGLE))
+        asked = [each for name in _OPERATIONS for each in _listed(live, name, ";")]
+        return plan_maintenance(live, profile, now, asked)
 
     async def _write(self, live: Mapping[str, Any], patch: dict[str, Any]) -> None:
         """Only what we have seen: a plan for an older state is made again."""
@@ -124,19 +130,26 @@ def answered(live: Mapping[str, Any]) -> dict[str, str | None]:
     return {constants.OPERATION: ";".join(_asked(live)) or None}
 
 
-def annotations_after(live: Mapping[str, Any]) -> dict[str, str | None]:
-    """Merge patch of the annotations: what was put off until the window, and a reconciliation, are asked for now."""
-    if ((live.get("status") or {}).get("lastOperation") or {}).get("state") == "Failed":
+def annotations_after(live: Mapping[str, Any], due: Sequence[str]) -> dict[str, str | None]:
+    """Merge patch of the annotations: what was put off until the window, and a reconciliation, are asked for now.
+
+    ``due``: operations that nobody has asked for.
+    """
+    if _is_failed(live):
         if not is_true((live["metadata"].get("annotations") or {}).get(constants.SHOOT_NEEDS_RETRY)):
             return answered(live)
         return {constants.OPERATION: constants.OPERATION_RETRY, constants.SHOOT_NEEDS_RETRY: None}
     put_off = [each for each in _listed(live, constants.MAINTENANCE_OPERATION, ";") if each not in _ALONE]
     tasks = [*([constants.TASK_DEPLOY_INFRASTRUCTURE] if live["spec"]["provider"].get("workers") else ()), *_TASKS]
     return {
-        constants.OPERATION: ";".join(dict.fromkeys([*_asked(live), *put_off])) or constants.OPERATION_RECONCILE,
+        constants.OPERATION: ";".join(dict.fromkeys([*_asked(live), *put_off, *due])) or constants.OPERATION_RECONCILE,
         constants.MAINTENANCE_OPERATION: None,
         constants.SHOOT_TASKS: ",".join(dict.fromkeys([*_listed(live, constants.SHOOT_TASKS, ","), *tasks])),
     }
+
+
+def _is_failed(live: Mapping[str, Any]) -> bool:
+    return ((live.get("status") or {}).get("lastOperation") or {}).get("state") == "Failed"
 
 
 def _asked(live: Mapping[str, Any]) -> list[str]:

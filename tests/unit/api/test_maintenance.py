@@ -196,6 +196,82 @@ def test_a_new_minor_leaves_behind_what_it_does_not_know() -> None:
     assert "Removed spec.kubernetes.kubeAPIServer.enableAnonymousAuthentication" in str(made.updates[1])
 
 
+# Credentials
+
+WEEK = {"rotationPeriod": "168h"}
+OLD, YOUNG = "2026-11-13T00:00:00Z", "2026-11-15T00:00:00Z"
+ENCRYPTION, SSH = "rotate-etcd-encryption-key", "rotate-ssh-keypair"
+
+
+def rotations(
+    configured: dict[str, Any], asked: tuple[str, ...] = (), spec: tuple[str, Any] | None = None, **status: Any
+) -> Plan:
+    obj = changed(complete().to_wire(), "spec.maintenance.autoRotation", {"credentials": configured})
+    obj["metadata"]["creationTimestamp"] = OLD
+    obj["status"] = {"lastOperation": {"type": "Reconcile", "state": "Succeeded"}, **status}
+    if spec:
+        obj = changed(obj, *spec)
+    return plan_maintenance(obj, CloudProfile.of(PROFILE), NOW, asked)
+
+
+def completed(kind: str, at: str, phase: str = "Completed") -> dict[str, Any]:
+    return {"credentials": {"rotation": {kind: {"phase": phase, "lastInitiationTime": at, "lastCompletionTime": at}}}}
+
+
+@pytest.mark.parametrize(
+    ("configured", "around", "due"),
+    [
+        pytest.param({}, {}, [], id="nothing is configured"),
+        pytest.param({"etcdEncryptionKey": WEEK}, {}, [ENCRYPTION], id="older than its period since its creation"),
+        pytest.param({"etcdEncryptionKey": {"rotationPeriod": "672h"}}, {}, [], id="younger"),
+        pytest.param({"etcdEncryptionKey": {"rotationPeriod": "0s"}}, {}, [], id="switched off"),
+        pytest.param({"sshKeypair": WEEK}, {}, [SSH], id="ssh"),
+        pytest.param({"sshKeypair": WEEK, "etcdEncryptionKey": WEEK}, {}, [ENCRYPTION, SSH], id="both"),
+        pytest.param({"etcdEncryptionKey": WEEK}, completed("etcdEncryptionKey", YOUNG), [], id="rotated since"),
+        pytest.param({"etcdEncryptionKey": WEEK}, completed("etcdEncryptionKey", OLD), [ENCRYPTION], id="again"),
+        pytest.param({"etcdEncryptionKey": WEEK}, completed("etcdEncryptionKey", OLD, "Prepared"), [], id="under way"),
+        pytest.param(
+            {"sshKeypair": WEEK},
+            {"credentials": {"rotation": {"sshKeypair": {"lastInitiationTime": YOUNG, "lastCompletionTime": OLD}}}},
+            [],
+            id="ssh, begun and not done",
+        ),
+        pytest.param({"etcdEncryptionKey": WEEK, "sshKeypair": WEEK}, {"hibernated": True}, [SSH], id="waking up"),
+        pytest.param(
+            {"etcdEncryptionKey": WEEK},
+            {"lastOperation": {"type": "Create", "state": "Error"}},
+            [],
+            id="not created yet",
+        ),
+        pytest.param({"etcdEncryptionKey": WEEK}, {"asked": ("rotate-credentials-start",)}, [], id="asked for"),
+        pytest.param({"etcdEncryptionKey": WEEK}, {"asked": ("rotate-ca-start",)}, [ENCRYPTION], id="beside others"),
+        pytest.param(
+            {"sshKeypair": WEEK},
+            {"spec": ("spec.provider.workersSettings", {"sshAccess": {"enabled": False}})},
+            [],
+            id="no ssh",
+        ),
+        pytest.param(
+            {"etcdEncryptionKey": WEEK},
+            {"credentials": {"encryptionAtRest": {"resources": ["events"]}}},
+            [],
+            id="its provider or kinds are changing",
+        ),
+    ],
+)
+def test_credentials_that_are_too_old_are_rotated(
+    configured: dict[str, Any], around: dict[str, Any], due: list[str]
+) -> None:
+    assert rotations(configured, **around).operations == due
+
+
+def test_a_rotation_that_is_due_says_why() -> None:
+    (update,) = rotations({"sshKeypair": WEEK}).updates
+    assert str(update) == (
+        "Credentials: Started rotation of the SSH key pair. Reason: Automatic rotation every 168h configured"
+    )
+
+
 def test_the_updates_say_what_and_why() -> None:
     made = plan(image("1.0.0"), kubernetes="1.37.1 expired, 1.37.2", images="1.0.0, 1.1.0")
     assert list(map(str, made.updates)) == [

@@ -196,6 +196,25 @@ async def test_killed_before_its_end_was_told_it_is_told_by_the_next_attempt() -
     assert (await world.shoot())["status"]["lastMaintenance"]["state"] == "Succeeded"
 
 
+async def test_credentials_that_are_too_old_are_rotated_in_the_window_and_once() -> None:
+    monthly = {"autoRotation": {"credentials": {"etcdEncryptionKey": {"rotationPeriod": "672h"}}}}
+    window_and_period = {"maintenance": OPEN["maintenance"] | monthly}
+    world = World(window_and_period, creationTimestamp=at(NOW - timedelta(days=29)))
+    for _ in range(2):
+        await world.maintain()
+        assert (await world.annotations())["gardener.cloud/operation"] == "rotate-etcd-encryption-key"
+
+    assert world.reasons().count("CredentialsRotationMaintenance") == 1
+    world = World(window_and_period, creationTimestamp=at(NOW - timedelta(days=27)))
+    await world.maintain()
+    assert (await world.annotations())["gardener.cloud/operation"] == "reconcile"
+
+    failed = {"lastOperation": {"type": "Reconcile", "state": "Failed"}}
+    world = World(window_and_period, failed, creationTimestamp=at(NOW - timedelta(days=29)))
+    await world.maintain()
+    assert "CredentialsRotationMaintenance" not in world.reasons()
+
+
 async def test_what_was_put_off_until_the_window_is_asked_for() -> None:
     put_off = "rotate-ssh-keypair;rotate-observability-credentials"
     world = World(OPEN, annotations={"maintenance.gardener.cloud/operation": put_off})
