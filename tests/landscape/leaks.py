@@ -174,7 +174,8 @@ _STATIC_KEY = re.compile(rb"-----BEGIN OpenVPN Static key V1-----\s+[0-9a-f]+\s+
 _JWT = re.compile(rb"eyJ[\w-]{10,}\.[\w-]{10,}\.([\w-]{20,})")
 _BOOTSTRAP = re.compile(rb"\b[a-z0-9]{6}\.([a-z0-9]{16})\b")
 _EMBEDDED = re.compile(rb"(?:client-key-data|token)\W+([A-Za-z0-9+/=_-]{16,})")
-_SECRET_KEYS = re.compile(r"token|secret|password", re.IGNORECASE)
+_SECRET_KEYS = re.compile(r"(?!.*\.yaml$).*(token|secret|password)", re.IGNORECASE)
+"""Names of values that are secret as a whole; a manifest in a ManagedResource has the kind of its object in its name."""
 _SHORTEST = 16
 _WORD = re.compile(rb"[A-Za-z0-9+/=_.-]{16,}")
 
@@ -190,7 +191,7 @@ def _needles(key: str, value: bytes) -> Iterator[bytes]:
         yield from (match[1] for match in pattern.finditer(value))
     for match in _EMBEDDED.finditer(value):
         yield _middle(match[1])
-    if _SECRET_KEYS.search(key):
+    if _SECRET_KEYS.match(key):
         text = value.strip().split(b",")[0]
         if len(text) >= _SHORTEST:
             yield text
