@@ -51,6 +51,7 @@ _RESTARTED = (controller_manager.SELECT, base.control_plane_labels(machine_contr
 _CLIENT_SECONDS = 2 * MINUTE
 _VPN_SECONDS = 3 * MINUTE
 _DELETION_SECONDS = 5 * MINUTE
+_READING_SECONDS = 20.0
 
 _ASLEEP = TaskResult(note="asleep")
 
@@ -175,6 +176,20 @@ class ControlPlaneActivities:
         What one that is ending stores is encrypted with its key, and it knows no token by a newer one.
         """
         await self._wait_apiserver(task)
+        return TaskResult()
+
+    @activity.defn
+    async def wait_apiserver_reading(self, task: ShootTask) -> TaskResult:
+        """Wait a little until an API server is ready whose etcd follows the old seed's, and can only be read.
+
+        Not for long: one that has to write something to get ready ends half a minute after its start, and had better
+        be allowed to by then. It goes on starting while the old one ends.
+        """
+        seed_caches = self._clusters.seed_caches
+        try:
+            await rollout.wait_deployment(seed_caches, apiserver.NAME, task.technical_id, _READING_SECONDS)
+        except TimeoutError as error:
+            return TaskResult(note=f"not waiting any longer: {error}")
         return TaskResult()
 
     async def _wait_apiserver(self, task: ShootTask) -> None:

@@ -39,6 +39,8 @@ _TAKEN_OVER_SECONDS = 5
 _FOLLOWING_SECONDS = 4 * 60
 _VPN_SECONDS = 60
 _LOOK_SECONDS = 0.3
+_TAKING_OVER_LOOK_SECONDS = 0.1
+"""While users wait for it."""
 _MACHINE_KINDS = (resources.MACHINE_DEPLOYMENT, resources.MACHINE_SET, resources.MACHINE)
 _ETCD = etcd_component.name_of(etcd_component.MAIN)
 
@@ -226,6 +228,18 @@ class MigrationActivities:
         Raises:
             ApplicationError: ``EtcdNotFollowing`` with what the sidecar says, once the time is over.
         """
+        return await self._wait_following(task, taken_over=False)
+
+    @activity.defn
+    async def wait_etcd_taken_over(self, task: ShootTask) -> TaskResult:
+        """Wait until our etcd-main holds all of the history that has ended, and its clients may write.
+
+        Raises:
+            ApplicationError: ``EtcdNotFollowing`` with what the sidecar says, once the time is over.
+        """
+        return await self._wait_following(task, taken_over=True)
+
+    async def _wait_following(self, task: ShootTask, *, taken_over: bool) -> TaskResult:
         fault = ""
 
         async def following() -> str:
@@ -237,12 +251,12 @@ class MigrationActivities:
                 except (ApplicationError, NotFound) as error:
                     fault = str(error)
                 else:
-                    if answer["revision"]:
-                        return f"revision {answer['revision']}"
                     if answer["status"] == "Successful":
                         return "it has taken over"
-                    fault = "it has not begun"
-                await asyncio.sleep(_LOOK_SECONDS)
+                    if answer["revision"] and not taken_over:
+                        return f"revision {answer['revision']}"
+                    fault = f"it holds revision {answer['revision']}" if answer["revision"] else "it has not begun"
+                await asyncio.sleep(_TAKING_OVER_LOOK_SECONDS if taken_over else _LOOK_SECONDS)
 
         try:
             return TaskResult(note=await heartbeating(asyncio.wait_for(following(), _FOLLOWING_SECONDS)))

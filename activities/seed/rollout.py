@@ -227,7 +227,10 @@ async def delete_versioned(client: KubeClient, select: Mapping[str, str], namesp
 
 
 async def wait_pods_gone(caches: Caches, namespace: str, labels: Mapping[str, str], timeout: float) -> None:
-    """Return when the namespace has no Deployment of these labels and none of its pods. Raises TimeoutError."""
+    """Return when the namespace has no Deployment of these labels and none of its pods runs. Raises TimeoutError.
+
+    A pod whose phase is its last one has no container that runs; the kubelet takes another second to clear up.
+    """
     for resource in (resources.DEPLOYMENT, resources.POD):
         await _wait_gone(caches, resource, namespace, labels, timeout)
 
@@ -235,8 +238,11 @@ async def wait_pods_gone(caches: Caches, namespace: str, labels: Mapping[str, st
 async def _wait_gone(
     caches: Caches, resource: Resource, namespace: str, labels: Mapping[str, str], timeout: float
 ) -> None:
+    def gone(cache: Cache) -> bool:
+        return all((each.get("status") or {}).get("phase") in ("Failed", "Succeeded") for each in cache.list())
+
     cache = caches.of(resource, namespace, labels=selector(labels))
-    await heartbeating(cache.wait_until(lambda each: not each.list() or None, timeout))
+    await heartbeating(cache.wait_until(gone, timeout))
 
 
 async def end(client: KubeClient, caches: Caches, namespace: str, labels: Mapping[str, str], timeout: float) -> None:

@@ -230,6 +230,7 @@ class Run:
             "deploy_source_backup_entry": lambda: now(know_source),
             "deploy_etcds": lambda: now(destination.start),
             "wait_etcd_following": lambda: until(lambda: bool(destination.initialization)),
+            "wait_etcd_taken_over": lambda: until(lambda: destination.initialization.get("status") == "Successful"),
             "deploy_apiserver": lambda: now(lambda: world.api.update(destination=True)),
             "wait_etcds": lambda: until(lambda: destination.serving),
             "copy_etcd_backups": lambda: now(lambda: world.order_copy(5.0 if self.taken_over else 300.0)),

@@ -90,8 +90,8 @@ class KeptBeforeWaiting(Variant):
     def apply(self, stack: contextlib.ExitStack) -> None:
         follow = restore.follow
 
-        def keeping_first(config: Any, name: str, tell: Any, await_silence: Any) -> int:
-            revision = follow(config, name, tell, lambda: None)
+        def keeping_first(config: Any, name: str, tell: Any, await_silence: Any, readers: Any) -> int:
+            revision = follow(config, name, tell, lambda: None, readers)
             await_silence()
             return revision
 

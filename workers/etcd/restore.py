@@ -2,6 +2,9 @@
 
 Or follows a store that another etcd still writes to, until the history there has ended. Works beside the data
 directory and renames at the end: killed in between, the next start begins anew.
+
+Who may read already while it follows is told by etcd itself: it is sealed, which means that its users have rights,
+and its clients that of reading alone. Nobody is to be kept from what root's password, which is here, would allow.
 Standard library only, as the wrapper that calls it.
 """
 
@@ -22,6 +25,7 @@ from typing import Any
 from activities.etcd import delta, snapshots
 from activities.etcd.delta import Change, DamagedDelta
 from activities.etcd.snapshots import Plan, Snapshot
+from workers.etcd import SEALED
 from workers.etcd.json_log import log
 from workers.etcd.store_reader import StoreReader
 
@@ -31,6 +35,11 @@ _LOOK_SECONDS = 0.1
 """Between looks at a store that is followed: users wait for its end."""
 _AGAIN_SECONDS = 1.0
 """Before following begins anew."""
+_READER = "etcd-client"
+"""Common name of their certificates."""
+_ROOT = {"name": "root", "password": "root"}
+_TOKEN_SECONDS = 1 << 26
+"""Longer than anybody follows."""
 _GZIP = 16 + zlib.MAX_WBITS
 
 
@@ -80,12 +89,20 @@ def restore(config: dict[str, Any], name: str, found: list[str]) -> int:
     raise RestoreFailed("; ".join(faults))
 
 
-def follow(config: dict[str, Any], name: str, tell: Callable[[int], None], await_silence: Callable[[], None]) -> int:
+def follow(
+    config: dict[str, Any],
+    name: str,
+    tell: Callable[[int], None],
+    await_silence: Callable[[], None],
+    readers: contextlib.ExitStack,
+) -> int:
     """Restore what the store of the seed that a control plane leaves holds, and go on with what is added to it.
 
     Returns the revision at which that history has ended: by a final snapshot, or by the fence of our own seed. Until
-    then nobody is served. ``tell`` hears of each revision up to which we hold all that is there. ``await_silence``
-    returns once nobody is served by the old seed: before that there are no data that a next start would serve from.
+    then clients may read, and change nothing: an API server starts that serves nobody. ``tell`` hears of each revision
+    up to which we hold all that is there. ``await_silence`` returns once nobody is served by the old seed: before that
+    there are no data that a next start would serve from. The etcd that is read from is left to ``readers``, which ends
+    it: clients are not refused if the next one takes connections by then.
 
     Raises:
         Unreadable: the store stopped answering; trying again may help.
@@ -97,37 +114,63 @@ def follow(config: dict[str, Any], name: str, tell: Callable[[int], None], await
         plan = next(iter(snapshots.plans(snapshots.counted(reader.names()))), None)
         if plan is not None:
             shutil.rmtree(part, ignore_errors=True)
-            try:
-                _restore_full(config, name, reader, plan.full, part)
-                revision = _follow_deltas(config, name, reader, part, tell)
-            except _Blocked as error:
-                log("warning", f"following from {plan.full.name}: {error}; beginning anew")
-            else:
-                await_silence()
-                _keep(part, data)
-                log("info", f"followed to revision {revision}, the last of the old seed")
-                return revision
+            with contextlib.ExitStack() as stack:
+                try:
+                    _restore_full(config, name, reader, plan.full, part)
+                    _catch_up_and_seal(config, name, reader, part)
+                    connection = stack.enter_context(_etcd(config, name, part, read=True))
+                    revision = _follow_deltas(connection, reader, tell)
+                except _Blocked as error:
+                    log("warning", f"following from {plan.full.name}: {error}; beginning anew")
+                else:
+                    await_silence()
+                    _keep(part, data)
+                    # Not before: what clients write from here on is found by a next start, too.
+                    _unseal(connection, data)
+                    log("info", f"followed to revision {revision}, the last of the old seed")
+                    readers.enter_context(stack.pop_all())
+                    return revision
         time.sleep(_LOOK_SECONDS if plan is None else _AGAIN_SECONDS)
 
 
-def _follow_deltas(
-    config: dict[str, Any], name: str, reader: StoreReader, part: Path, tell: Callable[[int], None]
-) -> int:
-    told = 0
+def _catch_up_and_seal(config: dict[str, Any], name: str, reader: StoreReader, part: Path) -> None:
+    """Apply all deltas that are there, before anybody can read, and without waiting for the disk."""
     with _etcd(config, name, part) as connection:
         revision = connection.revision()
-        while True:
-            names = reader.names()
-            end, there = snapshots.end_of(names), snapshots.counted(names)
-            for snapshot in snapshots.chain(revision, there):
-                revision = _apply_delta(connection, reader, snapshot, revision)
-            if end is not None and revision >= end:
-                return revision
-            if revision < snapshots.last_revision(there):
-                raise _Blocked(f"no delta leads on from revision {revision}")
-            if revision > told:
-                tell(told := revision)
-            time.sleep(_LOOK_SECONDS)
+        for snapshot in snapshots.chain(revision, snapshots.counted(reader.names())):
+            revision = _apply_delta(connection, reader, snapshot, revision)
+        (part / SEALED).touch()
+        connection.seal()
+    _sync_tree(part)
+
+
+def _follow_deltas(connection: "_Connection", reader: StoreReader, tell: Callable[[int], None]) -> int:
+    told, revision = 0, connection.revision()
+    while True:
+        names = reader.names()
+        end, there = snapshots.end_of(names), snapshots.counted(names)
+        for snapshot in snapshots.chain(revision, there):
+            revision = _apply_delta(connection, reader, snapshot, revision)
+        if end is not None and revision >= end:
+            return revision
+        if revision < snapshots.last_revision(there):
+            raise _Blocked(f"no delta leads on from revision {revision}")
+        if revision > told:
+            tell(told := revision)
+        time.sleep(_LOOK_SECONDS)
+
+
+def unseal(config: dict[str, Any], name: str) -> None:
+    """Have clients of a data directory write again, where who followed was killed before it did that itself."""
+    data = Path(config["dataDir"])
+    with _etcd(config, name, data) as connection:
+        _unseal(connection, data)
+    _sync_tree(data)
+
+
+def _unseal(connection: "_Connection", data: Path) -> None:
+    connection.unseal()
+    (data / SEALED).unlink()
 
 
 def _keep(part: Path, data: Path) -> None:
@@ -197,6 +240,7 @@ class _Connection:
 
     def __init__(self, port: int) -> None:
         self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._headers: dict[str, str] = {}
 
     def revision(self) -> int:
         return int(self._ask("kv/range", {"key": "AA==", "count_only": True})["header"]["revision"])
@@ -210,6 +254,43 @@ class _Connection:
             for change in changes
         ]
         return int(self._ask("kv/txn", {"success": operations})["header"]["revision"])
+
+    def seal(self) -> None:
+        """Have clients read only, from the next start on; revisions and what is stored stay the same."""
+        everything = {"permType": "READ", "key": "AA==", "range_end": "AA=="}
+        for path, body in (
+            ("role/add", {"name": "root"}),
+            ("role/add", {"name": _READER}),
+            ("role/grant", {"name": _READER, "perm": everything}),
+            ("user/add", _ROOT),
+            ("user/add", {"name": _READER, "options": {"no_password": True}}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("user/grant", {"user": _READER, "role": _READER}),
+            ("enable", {}),
+        ):
+            self._ask(f"auth/{path}", body)
+
+    def become_root(self) -> None:
+        """Where it is sealed; else etcd does not ask who we are."""
+        with contextlib.suppress(_Refused):
+            self._headers = {"Authorization": self._ask("auth/authenticate", _ROOT)["token"]}
+
+    def unseal(self) -> None:
+        """Have everybody write at once, and leave no trace; an earlier attempt may have come to any step."""
+        for path, body in (
+            ("disable", {}),
+            ("user/delete", {"name": _READER}),
+            ("user/delete", {"name": "root"}),
+            ("role/delete", {"role": _READER}),
+            ("role/delete", {"role": "root"}),
+        ):
+            with contextlib.suppress(_Refused):
+                self._ask(f"auth/{path}", body)
+        self._headers = {}
+        try:
+            self.revision()
+        except _Refused as error:
+            raise RestoreFailed(f"etcd's clients may only read, and that cannot be changed: {error}") from None
 
     def holds(self, changes: Iterable[Change]) -> bool:
         """Whether a revision that is there is made of these changes; if it is compacted, nobody can tell."""
@@ -226,7 +307,7 @@ class _Connection:
         return True
 
     def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        self._http.request("POST", f"/v3/{path}", json.dumps(body))
+        self._http.request("POST", f"/v3/{path}", json.dumps(body), self._headers)
         response = self._http.getresponse()
         content = response.read()
         if response.status != 200:
@@ -239,7 +320,8 @@ class _Connection:
 
 
 @contextlib.contextmanager
-def _etcd(config: dict[str, Any], name: str, part: Path) -> Iterator[_Connection]:
+def _etcd(config: dict[str, Any], name: str, part: Path, *, read: bool = False) -> Iterator[_Connection]:
+    """For us alone; or clients are to read from it, where they will find the next one."""
     client, peer = _free_ports(2)
     member = config["members"][name]
     settings = {
@@ -257,8 +339,18 @@ def _etcd(config: dict[str, Any], name: str, part: Path) -> Iterator[_Connection
         "max-txn-ops": 1_000_000,
         "max-request-bytes": 256 << 20,
         "unsafe-no-fsync": True,
+        # Quick: it is no secret.
+        "bcrypt-cost": 4,
         "log-level": "error",
     }
+    if read:
+        for shared in ("client-transport-security", "socket-options"):
+            settings |= {shared: config["etcd"][shared]} if shared in config["etcd"] else {}
+        settings |= {
+            "listen-client-urls": f"{settings['listen-client-urls']},{config['etcd']['listen-client-urls']}",
+            "auth-token-ttl": _TOKEN_SECONDS,
+            "unsafe-no-fsync": False,
+        }
     file = part.with_suffix(".etcd.json")
     file.write_text(json.dumps(settings))
     log_file = part.with_suffix(".etcd.log")  # it calls its own end an error, several times
@@ -270,7 +362,8 @@ def _etcd(config: dict[str, Any], name: str, part: Path) -> Iterator[_Connection
         yield connection
     finally:
         connection.close()
-        process.terminate()
+        # Clients do not end their watches; what it has confirmed to them is on disk.
+        (process.kill if read else process.terminate)()
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -286,6 +379,7 @@ def _wait_until_serving(connection: _Connection, process: "subprocess.Popen[byte
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
+            connection.become_root()
             connection.revision()
             return
         except (OSError, http.client.HTTPException, _Blocked):

@@ -26,10 +26,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from workers.etcd import SEALED
 from workers.etcd.json_log import log
 
 INITIALIZATION_FILE = "initialization.json"
@@ -51,16 +52,17 @@ def main(config_path: str) -> NoReturn:
     config = json.loads(Path(config_path).read_text())
     name = os.environ["POD_NAME"]
     witness = Witness.of(config)
-    try:
-        if witness:
-            witness.wait()
-        file = prepare(config, name)
-    except Exception as error:  # the last line of a container's log is what its status shows
-        _report(config, "Failed", detail=type(error).__name__)
-        log("error", f"{type(error).__name__}: {error}")
-        raise SystemExit(1) from None
-    if config.get("tlsDirectory"):
-        raise SystemExit(Supervisor(config, file, witness).run())
+    with contextlib.ExitStack() as readers:
+        try:
+            if witness:
+                witness.wait()
+            file = prepare(config, name, readers)
+        except Exception as error:  # the last line of a container's log is what its status shows
+            _report(config, "Failed", detail=type(error).__name__)
+            log("error", f"{type(error).__name__}: {error}")
+            raise SystemExit(1) from None
+        if config.get("tlsDirectory"):
+            raise SystemExit(Supervisor(config, file, witness, readers).run())
     os.execvp(_binary(), [_binary(), "--config-file", str(file)])
 
 
@@ -71,8 +73,11 @@ def _binary() -> str:
 class Supervisor:
     """Runs the etcd of a member that is alone, and lets another one take over when its TLS files change."""
 
-    def __init__(self, config: dict[str, Any], file: Path, witness: "Witness | None") -> None:
+    def __init__(
+        self, config: dict[str, Any], file: Path, witness: "Witness | None", readers: contextlib.ExitStack
+    ) -> None:
         self._config = config
+        self._readers = readers
         self._file = file
         self._mounted = Path(config["tlsDirectory"])
         self._etcd = 0
@@ -107,8 +112,25 @@ class Supervisor:
         while self._doubtful and not self._ending:
             time.sleep(_LOOK_SECONDS)
         if not self._ending:
+            bound = self._bound()
             self._etcd = self._start(generation)
+            self._take_over_readers(bound)
         return not self._ending
+
+    def _take_over_readers(self, bound: int) -> None:
+        """End who was read from while it followed, if there is one, once the first etcd takes connections.
+
+        That has the same data directory, and waits for it: one after the other holds it.
+        """
+        deadline = time.monotonic() + _BIND_SECONDS
+        while bound and self._bound() <= bound and time.monotonic() < deadline and not self._ending:
+            time.sleep(0.02)
+        self._readers.close()
+
+    def _bound(self) -> int:
+        """How many etcds take connections of clients."""
+        url = self._config["etcd"].get("listen-client-urls")
+        return _listeners(int(url.rpartition(":")[2])) if url else 0
 
     @property
     def _doubtful(self) -> bool:
@@ -147,11 +169,10 @@ class Supervisor:
         except OSError as error:  # which ssl.SSLError is
             log("error", f"new TLS files are of no use, etcd goes on with those of before: {error.strerror}")
             return False
-        port = int(self._config["etcd"]["listen-client-urls"].rpartition(":")[2])
-        bound = _listeners(port)
+        bound = self._bound()
         following = self._start(generation)
         deadline = time.monotonic() + _BIND_SECONDS
-        while _listeners(port) <= bound:
+        while self._bound() <= bound:
             ended, _ = os.waitpid(following, os.WNOHANG)
             if ended or time.monotonic() > deadline or self._ending or self._doubtful:
                 log("error", "etcd does not start with the new TLS files; the last one goes on, trying again")
@@ -257,14 +278,22 @@ def _end(etcd: int, seconds: float = _END_SECONDS, hurry: Callable[[], bool] = l
     os.waitpid(etcd, 0)
 
 
-def prepare(config: dict[str, Any], name: str) -> Path:
-    """Make the data directory fit to start from; returns etcd's configuration file."""
+def prepare(config: dict[str, Any], name: str, readers: contextlib.ExitStack | None = None) -> Path:
+    """Make the data directory fit to start from; returns etcd's configuration file.
+
+    An etcd that follows another one is read from by then. It goes on until ``readers`` are closed, or ends now.
+    """
     data = Path(config["dataDir"])
     fault = fault_of(data)
     if fault is None:
+        if (data / SEALED).exists():
+            from workers.etcd.restore import unseal
+
+            unseal(config, name)
         _report(config, "Successful", detail="data directory is sound")
     else:
-        _initialize(config, name, data, fault)
+        with contextlib.ExitStack() as own:
+            _initialize(config, name, data, fault, readers or own)
     file = Path(config["runDirectory"], "etcd.conf.yaml")
     file.write_text(json.dumps({**config["etcd"], **member_config(config, name)}, indent=1))
     return file
@@ -325,15 +354,14 @@ def _fnv64a(content: bytes) -> int:
     return value
 
 
-def _initialize(config: dict[str, Any], name: str, data: Path, fault: str) -> None:
+def _initialize(config: dict[str, Any], name: str, data: Path, fault: str, readers: contextlib.ExitStack) -> None:
     _report(config, "Progress", detail=fault)
     store = config.get("store")
     found = _names(store) if store else []
     if found_elsewhere(config, found):
         if data.exists():
             _set_aside(data)
-        with held(config):
-            _follow(config, name)
+        _follow(config, name, readers)
         return
     if found and len(config["members"]) > 1:
         _await_another_member(config, name, fault)
@@ -365,21 +393,7 @@ def found_elsewhere(config: dict[str, Any], found: list[str]) -> bool:
     return ours <= snapshots.last_revision(snapshots.counted(_names(source)))
 
 
-@contextlib.contextmanager
-def held(config: dict[str, Any]) -> Iterator[None]:
-    """Have clients that come too soon wait instead of being refused: who is refused waits longer each time."""
-    import socket
-    from urllib.parse import urlsplit
-
-    address = urlsplit(config["etcd"]["listen-client-urls"])
-    with socket.socket() as opened:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind((address.hostname, address.port))
-        opened.listen(64)
-        yield
-
-
-def _follow(config: dict[str, Any], name: str) -> None:
+def _follow(config: dict[str, Any], name: str, readers: contextlib.ExitStack) -> None:
     """Does not end before the old seed's history has: until then its etcd is the one."""
     from workers.etcd.restore import follow
     from workers.etcd.store_reader import Unreadable
@@ -394,7 +408,7 @@ def _follow(config: dict[str, Any], name: str) -> None:
 
     while True:
         try:
-            revision = follow(config, name, tell, await_silence)
+            revision = follow(config, name, tell, await_silence, readers)
         except Unreadable as error:
             log("warning", f"{error}; trying again")
             time.sleep(_RETRY_SECONDS)

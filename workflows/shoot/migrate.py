@@ -4,7 +4,8 @@ What another seed needs is kept: secrets, machines and extension states in the S
 Extensions let go of what they made, and nothing of it is deleted outside the seed. Tasks and order: spec/flows.md 5.
 
 The destination takes part, so that users miss their API server for seconds only. Before the API server stops, an etcd
-there holds what the source's bucket does and takes over each delta; it serves nobody until the final snapshot is there.
+there holds what the source's bucket does and takes over each delta. Until the final snapshot is there it can only be
+read, by an API server that has started by then, and that the gateway leads nobody to.
 The restoration that follows finds etcd and API server running, and brings the rest.
 """
 
@@ -87,7 +88,6 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
     add_there("init_secrets", after=["deploy_namespace_there"], unless=handed_over)
     add_there("deploy_api_service", after=["init_secrets_there"], unless=nobody_waits)
     add_there("wait_api_service", minutes=10, after=["deploy_api_service_there"], unless=nobody_waits)
-    add_there("deploy_apiserver_sni", after=["deploy_api_service_there"], unless=nobody_waits)
     add_there("deploy_backup_entry", after=["deploy_namespace_there"], unless=handed_over)
     add_there("wait_backup_entry", minutes=10, after=["deploy_backup_entry_there"], completes="deploy_backup_entry",
               unless=handed_over)  # fmt: skip
@@ -95,7 +95,7 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
               after=["init_secrets_there", "wait_source_backup_entry_there", "wait_backup_entry_there"])  # fmt: skip
     add_there("wait_etcd_following", minutes=5, after=["deploy_etcds_there"], unless=nobody_waits)
     prepared = ["wait_etcd_following_there", "deploy_cloud_secret_there", "deploy_references_there",
-                "wait_api_service_there", "deploy_apiserver_sni_there"]  # fmt: skip
+                "wait_api_service_there"]  # fmt: skip
 
     # From here on the ShootState is what the destination knows; what it holds may go.
     for kind in early:
@@ -127,9 +127,13 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
         add(f"delete_{record}", after=[f"wait_{record}_migrated"], unless=no_namespace, **wait(minutes=2))
     let_go = [f"delete_{record}" for record in records]
 
+    # The new API server starts meanwhile, but does not wait for long for the old one to stop.
+    prepared += ["wait_shoot_managed_resources_deleted", "wait_etcds", *let_go]
+    add_there("deploy_apiserver", after=prepared, unless=nobody_waits)
+    add_there("wait_apiserver_reading", minutes=0.5, after=["deploy_apiserver_there"], unless=nobody_waits)
+
     # The API server stops, and only then is the last snapshot the last: from here on the move can only go on.
-    add("flush_etcd", after=["wait_shoot_managed_resources_deleted", "wait_etcds", *let_go, *prepared],
-        unless=no_api_server or handed_over)  # fmt: skip
+    add("flush_etcd", after=[*prepared, "wait_apiserver_reading_there"], unless=no_api_server or handed_over)
     add("delete_apiserver", after=["flush_etcd"], unless=no_namespace)
     add("wait_apiserver_deleted", after=["delete_apiserver"], unless=no_namespace, **wait(minutes=5))
     add("delete_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace)
@@ -145,13 +149,14 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
             **wait(minutes=10))  # fmt: skip
         let_go.append(f"wait_{kind}_deleted")
 
-    # An API server asks for its etcd for 20 s, and that serves nobody before it has all, which is after the last
-    # snapshot: its pod is made while the old one ends.
-    add_there("deploy_apiserver", after=["flush_etcd", *prepared], unless=nobody_waits)
-    add_there("wait_etcds", minutes=5, after=["snapshot_etcd"], completes="deploy_etcds", unless=nobody_waits)
+    # Names first: they lead nowhere until the gateway there knows of them, which is when etcd has all.
     for record in records:
         add_there(f"deploy_{record}", minutes=2, after=["wait_apiserver_deleted"], unless=nobody_waits)
-    add_there("wait_apiserver", minutes=5, after=["deploy_apiserver_there", "wait_etcds_there"], unless=nobody_waits)
+    add_there("wait_etcd_taken_over", minutes=5, after=["snapshot_etcd"], unless=nobody_waits)
+    add_there("deploy_apiserver_sni", after=["wait_etcd_taken_over_there"], unless=nobody_waits)
+    add_there("wait_etcds", minutes=5, after=["snapshot_etcd"], completes="deploy_etcds", unless=nobody_waits)
+    add_there("wait_apiserver", minutes=5, after=["wait_apiserver_reading_there", "wait_etcds_there"],
+              unless=nobody_waits)  # fmt: skip
     # Older snapshots, too: nobody waits for them.
     add_there("copy_etcd_backups", after=["wait_etcds_there"], unless=handed_over)
     add_there("wait_etcd_backups_copied", minutes=11, after=["copy_etcd_backups_there"], completes="copy_etcd_backups",

@@ -91,8 +91,9 @@ def reconcile_flow(request: FlowInput) -> Flow:
         prerequisites.append("wait_vpn_server")
     add("deploy_apiserver", after=[*prerequisites, *(["wait_extensions_before_apiserver"] if before else [])])
     add("wait_apiserver", after=["deploy_apiserver", "wait_etcds"], unless=ready_unneeded, **wait(minutes=5))
-    # A route to a Service without endpoints harms nobody, so users need not wait for it afterwards.
-    add("deploy_apiserver_sni", after=["deploy_api_service", "init_secrets"])
+    # A route to a Service without endpoints harms nobody, so users need not wait for it afterwards. But an etcd that
+    # follows a seed which is lost since can be read from: nobody is led to its API server before that seed has stopped.
+    add("deploy_apiserver_sni", after=["deploy_api_service", "init_secrets", *(["wait_etcds"] if restoring else [])])
     add("deploy_resource_manager", after=["wait_apiserver"])
     add("wait_resource_manager", after=["deploy_resource_manager"], unless=ready_unneeded, **wait(minutes=5))
     add("deploy_control_plane_extension", after=["wait_infrastructure", "wait_apiserver"], unless=workerless,

@@ -350,6 +350,17 @@ async def test_our_token_is_not_lost_when_the_access_is_applied_again(world):
     assert world.secret("gardener-internal")["data"]["kubeconfig"] == encoded
 
 
+async def test_nobody_waits_for_long_for_an_api_server_that_can_only_read(world, monkeypatch):
+    """One that has to write to get ready would end half a minute after its start."""
+    monkeypatch.setattr("activities.seed.control_plane._READING_SECONDS", 0.2)
+    await world.control_plane.deploy_apiserver(TASK)
+    waited = await world.control_plane.wait_apiserver_reading(TASK)
+    assert waited.note.startswith(f"not waiting any longer: Deployment {NAMESPACE}/kube-apiserver ")
+    ready = {"observedGeneration": 1, "updatedReplicas": 1, "replicas": 1, "availableReplicas": 1}
+    world.seed.change("/apis/apps/v1/deployments", "kube-apiserver", NAMESPACE, {"status": ready})
+    assert not (await world.control_plane.wait_apiserver_reading(TASK)).note
+
+
 # The way back
 
 

@@ -204,6 +204,19 @@ async def test_what_ends_is_waited_for_where_it_would_do_harm(seed):
     await asyncio.wait_for(waiting, 5)
 
 
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+async def test_a_pod_without_a_process_is_as_good_as_gone(seed, phase):
+    """Users wait for it while a control plane moves, and the kubelet takes its time to clear up."""
+    api, _, caches = seed
+    ending = {"metadata": {"name": "x-1", "namespace": NAMESPACE, "labels": SELECT, "uid": "uid-1"}}
+    api.put(PODS, {**ending, "status": {"phase": "Running"}})
+    waiting = asyncio.create_task(rollout.wait_pods_gone(caches, NAMESPACE, SELECT, 30))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    api.change(PODS, "x-1", NAMESPACE, {"status": {"phase": phase}})
+    await asyncio.wait_for(waiting, 5)
+
+
 async def test_pods_that_need_no_grace_are_deleted_after_their_owners(seed):
     """Deleted before its ReplicaSet, a pod would be made anew; deleted by it, it would take all its grace."""
     api, client, caches = seed

@@ -669,6 +669,7 @@ class Follower:
         credentials = directory / "source-credentials"
         shutil.copytree(landscape.member.config["store"]["credentialsDirectory"], credentials)
         (credentials / "bucketName").write_text("seed-1")
+        self._pki = pki
         self.member = Member(directory, pki, None)
         source = {"provider": "local", "prefix": "entry/etcd-main", "credentialsDirectory": str(credentials)}
         self.member.config["source"] = source
@@ -689,12 +690,41 @@ class Follower:
             raise
         await task
 
+    async def ask(self, *command: str) -> str:
+        """As an API server does: by gRPC, where etcd knows its clients by their certificates."""
+        tls = [f"--cacert={self._pki}/ca.crt", f"--cert={self._pki}/client.crt", f"--key={self._pki}/client.key"]
+        program = Path(os.environ["ETCDUTL_BINARY"]).with_name("etcdctl")
+        asked = await asyncio.create_subprocess_exec(
+            program, f"--endpoints={self.member.endpoint}", *tls, *command,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        answer, fault = await asked.communicate()
+        assert asked.returncode == 0, fault.decode()
+        return answer.decode()
+
+    def supervised(self) -> Path:
+        """The wrapper's configuration, with TLS files as the kubelet mounts them."""
+        mounted = self.member.data.parent / "tls"
+        shutil.copytree(self._pki, mounted / "..1")
+        (mounted / "..data").symlink_to("..1")
+        security = self.member.config["etcd"]["client-transport-security"]
+        for name, file in security.items():
+            if isinstance(file, str):
+                (mounted / Path(file).name).unlink(missing_ok=True)
+                (mounted / Path(file).name).symlink_to(f"..data/{Path(file).name}")
+                security[name] = str(mounted / Path(file).name)
+        self.member.config["etcd"]["socket-options"] = {"reuse-port": True}
+        self.member.config["tlsDirectory"] = str(mounted)
+        file = mounted.with_name("wrapper.json")
+        file.write_text(json.dumps(self.member.config))
+        return file
+
     async def reaches(self, revision: int) -> None:
         await until(lambda: self.status.get("revision") == revision)
 
 
 async def test_an_etcd_follows_another_one_s_and_serves_when_that_has_ended(landscape, pki, tmp_path):
-    """All but the last changes are there before the old one stops, and nobody is served by two."""
+    """All but the last changes are there to be read before the old one stops, and nobody changes anything in two."""
     follower = Follower(landscape, pki, tmp_path / "destination")
     async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
         await member.put("first", "1")
@@ -702,8 +732,10 @@ async def test_an_etcd_follows_another_one_s_and_serves_when_that_has_ended(land
             await follower.reaches((await snapshotter.delta()).last)
             await change_things(member)
             await follower.reaches((await snapshotter.delta()).last)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(follower.member.client.revision(), 0.5)
+            assert await follower.ask("get", "a", "--print-value-only") == "3\n"
+            for change in (["put", "a", "4"], ["del", "a"]):
+                with pytest.raises(AssertionError, match="permission denied"):
+                    await follower.ask(*change)
             await member.put("last", "1")
             await snapshotter.full(final=True)
         before = await member.content()
@@ -713,6 +745,60 @@ async def test_an_etcd_follows_another_one_s_and_serves_when_that_has_ended(land
         assert await moved.content() == before
         again = await moved.ask("maintenance/hashkv", {"revision": int(before["revision"])})
         assert again["hash"] == hashed["hash"]
+        await moved.put("after", "1")
+
+
+async def test_who_reads_from_an_etcd_that_follows_is_not_refused_by_the_one_that_takes_over(landscape, pki, tmp_path):
+    """An API server that is refused waits a second, and its users with it."""
+    follower = Follower(landscape, pki, tmp_path / "destination")
+    file = follower.supervised()
+    refused = 0
+
+    async def connect() -> None:
+        nonlocal refused
+        while True:
+            try:
+                (await asyncio.open_connection("127.0.0.1", follower.member.port))[1].close()
+            except ConnectionRefusedError:
+                refused += 1
+            await asyncio.sleep(0.01)
+
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await member.put("first", "1")
+        wrapped = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "workers.etcd.wrapper", str(file), env={**os.environ, "POD_NAME": NAME}
+        )
+        try:
+            await follower.reaches((await snapshotter.delta()).last)
+            connecting = asyncio.create_task(connect())
+            await snapshotter.full(final=True)
+            await until(lambda: follower.status["status"] == "Successful")
+            await follower.ask("put", "after", "1")
+            connecting.cancel()
+            assert refused == 0
+            assert await follower.ask("get", "first", "--print-value-only") == "1\n"
+        finally:
+            wrapped.terminate()
+            assert await asyncio.wait_for(wrapped.wait(), 10) == 143
+            await follower.member.client.close()
+
+
+async def test_an_etcd_that_is_killed_when_it_has_taken_over_takes_changes_at_its_next_start(
+    landscape, pki, tmp_path, monkeypatch
+):
+    """What it holds then is the cluster: it is not restored anew, and not left to be read only."""
+    follower = Follower(landscape, pki, tmp_path / "destination")
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await member.put("first", "1")
+        await snapshotter.full(final=True)
+        before = await member.content()
+    with monkeypatch.context() as killed:
+        killed.setattr("workers.etcd.restore._unseal", lambda *_: interrupt(0))
+        with pytest.raises(InterruptedError):
+            await asyncio.to_thread(wrapper.prepare, follower.member.config, NAME)
+    async with follower.member.running() as moved:
+        assert await moved.content() == before
+        await moved.put("after", "1")
 
 
 async def test_an_etcd_takes_over_at_the_fence_what_the_old_seed_writes_later_or_not(landscape, pki, tmp_path):
@@ -742,7 +828,7 @@ async def test_an_etcd_that_follows_serves_when_the_old_one_must_have_stopped(
 
     def wait(seconds: float) -> None:
         waited.append(seconds)
-        assert not follower.member.data.exists(), "who is killed now would serve at its next start"
+        assert seconds < 1.0 or not follower.member.data.exists(), "who is killed now would serve at its next start"
 
     monkeypatch.setattr("workers.etcd.wrapper.time.sleep", wait)
     follower.member.config["takeoverTolerance"] = 60.0

@@ -233,7 +233,9 @@ async def test_the_old_etcd_is_flushed_and_the_new_one_waited_for_by_their_sidec
         {},
         {"status": "Progress", "revision": 0},
         {"status": "Progress", "revision": 7},
-        {"status": "Successful", "revision": 0},
+        {"status": "Successful", "revision": 7},
+        {"status": "Progress", "revision": 7},
+        {"status": "Successful", "revision": 8},
     ]
     asked = []
 
@@ -250,7 +252,9 @@ async def test_the_old_etcd_is_flushed_and_the_new_one_waited_for_by_their_sidec
     seed.put("/api/v1/services", service, NAMESPACE)
     notes = [(await activities.flush_etcd(TASK)).note for _ in range(2)]
     notes += [(await activities.wait_etcd_following(TASK)).note for _ in range(2)]
-    assert notes == ["Incr-1", "nothing new", "revision 7", "it has taken over"]
+    notes.append((await activities.wait_etcd_taken_over(TASK)).note)
+    assert notes == ["Incr-1", "nothing new", "revision 7", "it has taken over", "it has taken over"]
+    assert not answers
     assert set(asked) == {f"https://100.64.0.9:8080/{path}" for path in ("snapshot/delta", "initialization/revision")}
 
 

@@ -195,10 +195,14 @@ def test_migrate_keeps_the_order_of_flows_md(
     flow = migrate_flow(FlowInput(task=task, facts=facts), there)
     early = ("network", "os_configs", "worker")
     rules = [
-        # 1: never two API servers for one cluster; the second one's etcd serves nobody before the final snapshot
+        # 1: never two API servers for one cluster: nobody is led to the second one before the first has gone and the
+        # second one's etcd has taken over the final snapshot
+        ("wait_apiserver_deleted", "deploy_apiserver_sni_there"),
+        ("snapshot_etcd", "wait_etcd_taken_over_there"),
+        ("wait_etcd_taken_over_there", "deploy_apiserver_sni_there"),
         ("wait_etcd_following_there", "delete_apiserver"),
         ("wait_etcd_following_there", "deploy_apiserver_there"),
-        ("flush_etcd", "deploy_apiserver_there"),
+        ("wait_apiserver_reading_there", "delete_apiserver"),
         # 2: the API server is gone, then the last snapshot, then the backups are handed over, then etcd, then the rest
         ("wait_apiserver_deleted", "snapshot_etcd"),
         ("snapshot_etcd", "wait_etcds_there"),
@@ -271,6 +275,8 @@ def test_a_restore_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
     task = TASK.model_copy(update={"operation": OperationType.RESTORE})
     flow = reconcile_flow(FlowInput(task=task, facts=facts))
     rules = [
+        # 1: nobody is led to an API server that reads what was followed while the old seed may serve
+        ("wait_etcds", "deploy_apiserver_sni"),
         # 6: etcd starts only after the copy; the source's data go when they are restored
         ("wait_etcd_backups_copied", "deploy_etcds"),
         ("wait_source_backup_entry", "deploy_backup_entry"),
