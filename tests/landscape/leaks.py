@@ -175,7 +175,7 @@ _JWT = re.compile(rb"eyJ[\w-]{10,}\.[\w-]{10,}\.([\w-]{20,})")
 _BOOTSTRAP = re.compile(rb"\b[a-z0-9]{6}\.([a-z0-9]{16})\b")
 _EMBEDDED = re.compile(rb"(?:client-key-data|token)\W+([A-Za-z0-9+/=_-]{16,})")
 _SECRET_KEYS = re.compile(r"(?!.*\.yaml$).*(token|secret|password)", re.IGNORECASE)
-"""Names of values that are secret as a whole; a manifest in a ManagedResource has the kind of its object in its name."""
+"""Names of values that are secret as a whole; a manifest's name in a ManagedResource tells the kind of its object."""
 _SHORTEST = 16
 _WORD = re.compile(rb"[A-Za-z0-9+/=_.-]{16,}")
 
