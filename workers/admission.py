@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from api.resources import Resource
 from api.server.app import application
 from api.server.review import User
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
+from workers.serving import ServingCertificate
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +56,9 @@ async def run(config_path: str) -> None:
     runner = web.AppRunner(application(CachedGarden(client, caches)), access_log=None, keepalive_timeout=300)
     try:
         await runner.setup()
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(config.server.certificate_file, config.server.private_key_file)
-        await web.TCPSite(runner, config.server.address, config.server.port, ssl_context=context).start()
-        await run_until_signal(_become_ready(caches, health))
+        certificate = ServingCertificate(config.server.certificate_file, config.server.private_key_file)
+        await web.TCPSite(runner, config.server.address, config.server.port, ssl_context=certificate.context).start()
+        await run_until_signal(_become_ready(caches, health), certificate.follow())
     finally:
         await runner.cleanup()
         await health_runner.cleanup()

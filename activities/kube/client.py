@@ -624,7 +624,7 @@ class _Transport:
             self._tls.check_hostname = False
             self._tls.verify_mode = ssl.CERT_NONE
         if endpoint.certificate and endpoint.key:
-            _load_certificate(self._tls, endpoint.certificate, endpoint.key)
+            load_certificate(self._tls, endpoint.certificate, endpoint.key)
 
     async def send(
         self, method: str, url: str, headers: dict[str, str], body: Any, timeout: aiohttp.ClientTimeout
@@ -669,7 +669,7 @@ def _watchful_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     return made
 
 
-def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Python's ssl takes files only; this one has no name on any disk where that is possible."""
     pem = certificate.rstrip() + b"\n" + key
     if hasattr(os, "memfd_create"):
