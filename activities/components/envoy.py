@@ -62,12 +62,12 @@ def connect_route(cluster: str, **match: Any) -> Manifest:
     }
 
 
-def static_cluster(name: str, address: str, port: int) -> Manifest:
+def static_cluster(name: str, address: str, port: int, *, connect_timeout: str = "5s") -> Manifest:
     """A cluster of one IP address."""
     return {
         "name": name,
         "type": "STATIC",
-        "connect_timeout": "5s",
+        "connect_timeout": connect_timeout,
         "upstream_connection_options": {"tcp_keepalive": {"keepalive_time": 60, "keepalive_interval": 15}},
         "load_assignment": {
             "cluster_name": name,

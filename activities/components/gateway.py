@@ -41,6 +41,10 @@ PROXY_ROUTES_FILE = "routes-apiserver-proxy.json"
 
 _BLACKHOLE = "blackhole"
 
+_CONNECT_TIMEOUT = "1s"
+"""The address of an API server that has just ended does not answer at all until kube-proxy has heard of it: who waits
+there cannot look where the name leads to by now."""
+
 EXPOSURE = "apiserver-exposure"
 """ConfigMap in a control plane's namespace that tells its names to the gateway."""
 
@@ -113,7 +117,8 @@ def _clusters(routes: Sequence[Route]) -> list[Manifest]:
     made = []
     for route in routes:
         if route.api_server:
-            made.append(envoy.static_cluster(proxy_header(route.namespace), *route.api_server))
+            name = proxy_header(route.namespace)
+            made.append(envoy.static_cluster(name, *route.api_server, connect_timeout=_CONNECT_TIMEOUT))
         if route.vpn:
             made.append(envoy.static_cluster(vpn_header(route.namespace), *route.vpn))
     return made

@@ -137,11 +137,20 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
     add("delete_apiserver", after=["flush_etcd"], unless=no_namespace)
     add("wait_apiserver_deleted", after=["delete_apiserver"], unless=no_namespace, **wait(minutes=5))
     add("delete_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace)
-    add("delete_vpn_server", after=["wait_apiserver_deleted"], unless=no_machines)
     add("snapshot_etcd", after=["wait_apiserver_deleted"], unless=handed_over, **options.seed_call(minutes=6))
+
+    # Names first: they lead nowhere until the gateway there knows of them, which is when etcd has all.
+    for record in records:
+        add_there(f"deploy_{record}", minutes=2, after=["wait_apiserver_deleted"], unless=nobody_waits)
+    add_there("wait_etcd_taken_over", minutes=5, after=["snapshot_etcd"], unless=nobody_waits)
+    add_there("deploy_apiserver_sni", after=["wait_etcd_taken_over_there"], unless=nobody_waits)
+
+    # Users are served again; what they do not wait for has left them the machines until now.
+    served = ["wait_apiserver_deleted", "snapshot_etcd", "deploy_apiserver_sni_there"]
+    add("delete_vpn_server", after=served, unless=no_machines)
     for kind in ("extensions_after_apiserver", "infrastructure"):
         unneeded = no_machines if kind == "infrastructure" else no_namespace
-        add(f"migrate_{kind}", after=["wait_apiserver_deleted"], unless=unneeded)
+        add(f"migrate_{kind}", after=served, unless=unneeded)
         add(f"wait_{kind}_migrated", after=[f"migrate_{kind}"], completes=f"migrate_{kind}", unless=unneeded,
             **wait(minutes=10))  # fmt: skip
         add(f"delete_{kind}", after=[f"wait_{kind}_migrated"], unless=unneeded, **wait(minutes=2))
@@ -149,11 +158,6 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
             **wait(minutes=10))  # fmt: skip
         let_go.append(f"wait_{kind}_deleted")
 
-    # Names first: they lead nowhere until the gateway there knows of them, which is when etcd has all.
-    for record in records:
-        add_there(f"deploy_{record}", minutes=2, after=["wait_apiserver_deleted"], unless=nobody_waits)
-    add_there("wait_etcd_taken_over", minutes=5, after=["snapshot_etcd"], unless=nobody_waits)
-    add_there("deploy_apiserver_sni", after=["wait_etcd_taken_over_there"], unless=nobody_waits)
     add_there("wait_etcds", minutes=5, after=["snapshot_etcd"], completes="deploy_etcds", unless=nobody_waits)
     add_there("wait_apiserver", minutes=5, after=["wait_apiserver_reading_there", "wait_etcds_there"],
               unless=nobody_waits)  # fmt: skip
