@@ -104,11 +104,13 @@ async def ask_to_move(garden: KubeClient, shoot: dict[str, Any], seed: str, sour
 async def phases(garden: KubeClient, shoot: dict[str, Any], seed: str) -> AsyncIterator[tuple[str, str]]:
     """Each phase of a move that is under way, with its description, until the control plane has arrived.
 
-    Raises MoveFailed if it does not.
+    ``shoot``: as it was before it was asked to. Raises MoveFailed if it does not arrive.
     """
     said = ""
+    under_way = shoot["spec"].get("seedName") != seed_of(shoot)
+    before = {} if under_way else (shoot.get("status") or {}).get("lastOperation")
     async for last, here in _operations(garden, shoot["metadata"]["namespace"], shoot["metadata"]["name"]):
-        if last.get("type") not in ("Migrate", "Restore") and here != seed:
+        if last == before or (last.get("type") not in ("Migrate", "Restore") and here != seed):
             continue  # it is of before the move
         phase, text = f"{last.get('type')} {last.get('state')}", last.get("description", "")
         if phase != said:

@@ -34,7 +34,8 @@ class Garden(ApiServer):
 
     def add(self, name: str, asked: str, here: str) -> None:
         metadata = {"name": name, "namespace": "garden-local"}
-        last = {"type": "Reconcile", "state": "Failed", "description": "it is of before"}
+        before = {"type": "Restore", "state": "Failed", "description": "it is of before"}
+        last = before if asked == here else {"type": "Migrate", "state": "Processing"}
         spec = {**SHOOT["spec"], "seedName": asked}
         self.put(SHOOTS, {**SHOOT, "metadata": metadata, "spec": spec,
                           "status": {"seedName": here, "lastOperation": last}})  # fmt: skip
