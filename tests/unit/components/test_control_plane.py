@@ -111,8 +111,8 @@ async def world(monkeypatch):
             await clusters.close()
 
 
-async def generate_what_init_secrets_makes(seed):
-    manager = await SecretsManager.load(seed, namespace=NAMESPACE)
+async def generate_shared(manager):
+    """What more than one component has: authorities, and what the API server goes by."""
     for name in AUTHORITIES:
         await manager.generate(CertificateAuthority(name))
     await manager.generate(CertificateAuthority("ca-client", hashed_name=True))
@@ -120,6 +120,11 @@ async def generate_what_init_secrets_makes(seed):
     await manager.generate(StaticToken("kube-apiserver-static-token"))
     key = await manager.generate(EtcdEncryptionKey("kube-apiserver-etcd-encryption-key"))
     await manager.generate(EncryptionConfiguration("kube-apiserver-etcd-encryption-configuration", (key.data,)))
+
+
+async def generate_what_init_secrets_makes(seed):
+    manager = await SecretsManager.load(seed, namespace=NAMESPACE)
+    await generate_shared(manager)
     await manager.generate(VPNTlsAuth("vpn-seed-server-tlsauth"))
     await manager.generate(GenericTokenKubeconfig("generic-token-kubeconfig", "https://kube-apiserver", b"ca"))
     await manager.generate(

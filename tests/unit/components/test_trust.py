@@ -12,25 +12,18 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from activities.secrets.configs import (
-    CertificateAuthority,
-    EncryptionConfiguration,
-    EtcdEncryptionKey,
-    GenericTokenKubeconfig,
-    ServiceAccountKey,
-    StaticToken,
-)
+from activities.secrets.configs import GenericTokenKubeconfig
 from activities.secrets.manager import SecretsManager
 from activities.seed.etcd import EtcdActivities
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from tests.pages import check_table
 from tests.unit.components.test_control_plane import (
-    AUTHORITIES,
     NAMESPACE,
     SECRETS,
     SHOOT,
     TASK,
     World,
+    generate_shared,
     in_shoot,
     world,
 )
@@ -101,12 +94,7 @@ class Phases:
         self.world.pin(shoot)
         await self.world.clusters.forget_shoot(NAMESPACE)
         manager = await SecretsManager.of_shoot(self.world.clusters.seed, NAMESPACE, shoot)
-        for name in (*AUTHORITIES, "ca-client"):
-            await manager.generate(CertificateAuthority(name, hashed_name=name == "ca-client"))
-        await manager.generate(ServiceAccountKey("service-account-key"))
-        await manager.generate(StaticToken("kube-apiserver-static-token"))
-        key = await manager.generate(EtcdEncryptionKey("kube-apiserver-etcd-encryption-key"))
-        await manager.generate(EncryptionConfiguration("kube-apiserver-etcd-encryption-configuration", (key.data,)))
+        await generate_shared(manager)
         bundle = manager.get("ca").data["bundle.crt"]
         await manager.generate(GenericTokenKubeconfig("generic-token-kubeconfig", "https://kube-apiserver", bundle))
         return manager
