@@ -127,7 +127,7 @@ class GapWrittenOver(Variant):
 
     def trial(self, run: Run) -> None:
         run.kind, run.harm = "planned, then lost", "nothing"
-        begins = run.moves_at - run.random.uniform(0.0, 3.0)
+        begins = run.moves_at - run.random.uniform(2.0, 4.0)
         run.later(begins, run.cut, run.world.source, {"source"}, run.random.uniform(6.2, 9.0))
 
 

@@ -56,6 +56,7 @@ def main(config_path: str) -> NoReturn:
         try:
             if witness:
                 witness.wait()
+                witness.watch()
             file = prepare(config, name, readers)
         except Exception as error:  # the last line of a container's log is what its status shows
             _report(config, "Failed", detail=type(error).__name__)
@@ -87,8 +88,6 @@ class Supervisor:
     def run(self) -> int:
         """Exit status of etcd, once it ends by itself or we are told to end."""
         signal.signal(signal.SIGTERM, lambda *_: self._told_to_end())
-        if self._witness:
-            self._witness.watch()
         generation = _generation(self._mounted)
         if not self._started_by_right(generation):
             return 143
@@ -110,6 +109,7 @@ class Supervisor:
     def _started_by_right(self, generation: str) -> bool:
         """Start etcd once nobody has taken over; whether it came to that before we were told to end."""
         while self._doubtful and not self._ending:
+            self._readers.close()  # who followed takes changes by now, and stops like any other
             time.sleep(_LOOK_SECONDS)
         if not self._ending:
             bound = self._bound()
@@ -123,7 +123,7 @@ class Supervisor:
         That has the same data directory, and waits for it: one after the other holds it.
         """
         deadline = time.monotonic() + _BIND_SECONDS
-        while bound and self._bound() <= bound and time.monotonic() < deadline and not self._ending:
+        while bound and self._bound() <= bound and time.monotonic() < deadline and not (self._ending or self._doubtful):
             time.sleep(0.02)
         self._readers.close()
 

@@ -783,6 +783,33 @@ async def test_who_reads_from_an_etcd_that_follows_is_not_refused_by_the_one_tha
             await follower.member.client.close()
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["before the next one starts", "while it starts"])
+def test_who_was_read_from_stops_where_another_seed_may_have_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    """It takes changes once it has followed to the end, so it stops like any other etcd."""
+    monkeypatch.setattr(wrapper, "_LOOK_SECONDS", 0.01)
+    config = {"etcd": {}, "tlsDirectory": str(tmp_path)}
+    ended, looks = [], 0
+
+    class Doubt(wrapper.Witness):
+        @property
+        def doubtful(self) -> bool:
+            nonlocal looks
+            looks += 1
+            if looks > 3:
+                supervisor._told_to_end()
+            return early or looks > 1
+
+    readers = contextlib.ExitStack()
+    readers.callback(lambda: ended.append(looks))
+    supervisor = wrapper.Supervisor(config, tmp_path, Doubt({}, 1.0), readers)
+    monkeypatch.setattr(supervisor, "_start", lambda _: 0)
+    monkeypatch.setattr(supervisor, "_bound", lambda: 1)
+    supervisor._started_by_right("1")
+    assert ended == [1 if early else 2]
+
+
 async def test_an_etcd_that_is_killed_when_it_has_taken_over_takes_changes_at_its_next_start(
     landscape, pki, tmp_path, monkeypatch
 ):
