@@ -10,6 +10,7 @@ import socket
 import ssl
 import tempfile
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -619,6 +620,7 @@ class _Transport:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._session: aiohttp.ClientSession | None = None
+        self._answers: weakref.WeakSet[aiohttp.ClientResponse] = weakref.WeakSet()
         self._tls = ssl.create_default_context(cadata=endpoint.ca or None)
         if endpoint.insecure:
             self._tls.check_hostname = False
@@ -635,7 +637,7 @@ class _Transport:
             )
             # API servers are reached directly or by the kubeconfig's proxy, not by HTTPS_PROXY.
             self._session = aiohttp.ClientSession(connector=connector, trust_env=False, read_bufsize=_READ_BUFFER)
-        return await self._session.request(
+        answer = await self._session.request(
             method,
             url,
             headers=headers,
@@ -644,8 +646,13 @@ class _Transport:
             proxy=self._endpoint.proxy or None,
             server_hostname=self._endpoint.tls_server_name or None,
         )
+        self._answers.add(answer)
+        return answer
 
     async def close(self) -> None:
+        # A session that is closed tells nobody who reads: a watch would wait for ever.
+        for answer in list(self._answers):
+            answer.close()
         if self._session is not None:
             await self._session.close()
 

@@ -5,8 +5,6 @@ import base64
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from activities.kube.cache import Cache, Caches
 from activities.kube.client import KubeClient, Object, WatchEvent
@@ -100,22 +98,6 @@ class Clusters:
     def __post_init__(self) -> None:
         self.garden_caches = Caches(self.garden)
         self.seed_caches = Caches(self.seed)
-
-    @classmethod
-    def connect(
-        cls,
-        garden: str | Path | dict[str, Any] | None,
-        seed: str | Path | dict[str, Any] | None,
-        seed_name: str,
-        sealing: Sealing | None = None,
-    ) -> "Clusters":
-        """From kubeconfigs; without one, we run in that cluster."""
-        return cls(
-            garden=KubeClient.from_kubeconfig(garden) if garden is not None else KubeClient.in_cluster(),
-            seed=KubeClient.from_kubeconfig(seed) if seed is not None else KubeClient.in_cluster(),
-            seed_name=seed_name,
-            sealing=sealing or Sealing(),
-        )
 
     async def shoot(self, technical_id: str) -> KubeClient:
         """A client for a shoot, by its cluster IP in the seed; follows its Secret when that rotates.

@@ -1,10 +1,13 @@
 """Caches keep up with a server that expires versions, ends watches, dies and comes back."""
 
 import asyncio
+import dataclasses
 
+import aiohttp
 import pytest
 
 from activities.kube import cache as module
+from activities.kube import client as client_module
 from activities.kube.cache import Cache, Caches, Key
 from api.resources import CONFIG_MAP, NAMESPACE
 from tests.unit.kube.api_server import refuse
@@ -296,3 +299,18 @@ async def test_a_cancelled_wait_leaves_nothing_behind(api, client):
 
 def test_a_key_reads_like_kubectl():
     assert (str(Key("ns", "name")), str(Key(None, "name"))) == ("ns/name", "name")
+
+
+async def test_a_cache_goes_on_when_the_connections_of_old_credentials_are_closed(api, client, caches, monkeypatch):
+    monkeypatch.setattr(client_module, "_ANSWER", aiohttp.ClientTimeout(total=0.05))
+    api.put(CONFIG_MAPS, config_map(a="1"))
+    cache = caches.of(CONFIG_MAP, "ns")
+    assert await value_is(cache, "1")
+    await watched(api)
+    before = len(api.requests)
+
+    client.reconfigure(dataclasses.replace(client.endpoint, tls_server_name="another"))
+    await until(lambda: len(api.requests) > before)
+    api.change(CONFIG_MAPS, "one", "ns", {"data": {"a": "2"}})
+
+    assert await value_is(cache, "2", timeout=5)

@@ -7,6 +7,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.heartbeat import heartbeating, last_position, waiting_for
+from tests.unit.kube.waiting import until
 
 
 async def test_heartbeats_go_out_while_something_long_is_awaited():
@@ -15,7 +16,7 @@ async def test_heartbeats_go_out_while_something_long_is_awaited():
     env.on_heartbeat = lambda *details: beats.append(details)
 
     async def long():
-        await asyncio.sleep(0.1)
+        await until(lambda: len(beats) >= 4)
         return "done"
 
     async def run():
@@ -24,7 +25,6 @@ async def test_heartbeats_go_out_while_something_long_is_awaited():
     answer = await env.run(run)
 
     assert answer == "done"
-    assert len(beats) >= 4
     assert beats[0] == ("", "waiting for x")
 
 
@@ -68,18 +68,18 @@ async def test_a_heartbeat_names_all_that_is_waited_for():
     env = ActivityEnvironment()
     env.on_heartbeat = lambda *details: beats.append(details)
 
-    async def one(name, seconds):
+    main, both = "Etcd shoot--local--demo/main", "Etcd shoot--local--demo/main; Etcd shoot--local--demo/events"
+
+    async def one(name, told):
         with waiting_for(f"Etcd shoot--local--demo/{name}"):
-            await asyncio.sleep(seconds)
+            await until(lambda: (told, "") in beats)
 
     async def run():
-        await heartbeating(asyncio.gather(one("main", 0.15), one("events", 0.05)), interval=0.02)
+        await heartbeating(asyncio.gather(one("main", main), one("events", both)), interval=0.02)
 
     await env.run(run)
 
-    both = "Etcd shoot--local--demo/main; Etcd shoot--local--demo/events"
-    assert (both, "") in beats
-    assert beats[-1] == ("Etcd shoot--local--demo/main", "")
+    assert beats.index((both, "")) < beats.index((main, ""))
 
 
 async def test_a_wait_that_nobody_tells_of_is_no_error():
