@@ -9,6 +9,10 @@ OPERATORS = "gardener.cloud:system:operators"
 SEEDS = "gardener.cloud:system:seeds"
 """Group of gardenlets."""
 
+BOOTSTRAPPERS = "system:bootstrappers"
+"""Group of whoever has a bootstrap token."""
+
+_WEBHOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -25,6 +29,18 @@ def access() -> list[Manifest]:
         rule(["rbac.authorization.k8s.io"], ["roles", "rolebindings"], everything),
         rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], read),
         rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
+        # Admission keeps its own webhooks.
+        rule(["admissionregistration.k8s.io"], _WEBHOOKS, ["create"]),
+        rule(["admissionregistration.k8s.io"], _WEBHOOKS, ["get", "patch"]) | {"resourceNames": ["gardener-admission"]},
+        rule(["certificates.k8s.io"], ["certificatesigningrequests"], read),
+        rule(["certificates.k8s.io"], ["certificatesigningrequests/approval"], ["update", "patch"]),
+        rule(["certificates.k8s.io"], ["signers"], ["approve"])
+        | {"resourceNames": ["kubernetes.io/kube-apiserver-client"]},
+    ]
+    # Approved for the seed that one is, and with a bootstrap token for any.
+    seed_client = [
+        rule(["certificates.k8s.io"], ["certificatesigningrequests"], ["get", "create"]),
+        rule(["certificates.k8s.io"], ["certificatesigningrequests/seedclient"], ["create"]),
     ]
     seeds = [
         rule(["core.gardener.cloud"], ["*"], [*read, "create", "update", "patch", "delete"]),
@@ -33,11 +49,12 @@ def access() -> list[Manifest]:
         rule([""], ["namespaces"], [*read, "create", "patch"]),
         rule(["", "events.k8s.io"], ["events"], ["create", "patch", "update"]),
         rule(["coordination.k8s.io"], ["leases"], [*read, "create", "update", "patch"]),
-        rule(["certificates.k8s.io"], ["certificatesigningrequests"], ["get", "create"]),
+        *seed_client,
     ]
     return [
         *bound_role(OPERATORS, common, OPERATORS),
         *bound_role(SEEDS, seeds, SEEDS),
+        *bound_role("gardener.cloud:system:seed-bootstrapper", seed_client, BOOTSTRAPPERS),
     ]
 
 

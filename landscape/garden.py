@@ -3,13 +3,13 @@
 import json
 import secrets
 from base64 import b64encode
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from api.access import OPERATORS, SEEDS, access, bound_role, rule
+from api.access import OPERATORS, access, bound_role, rule
 from api.crds import crds
 from api.policies import deletion_protection
-from api.server import webhook_configurations
 from landscape import dns, pki
 from landscape.cluster import Credentials
 from landscape.kube import Api, Object
@@ -25,6 +25,7 @@ BACKUP_SECRET = "backup-local"
 INTERNAL_DOMAIN_SECRET = "internal-domain"
 DEFAULT_DOMAIN_SECRET = "default-domain"
 
+_TOKEN_LIFE = timedelta(hours=1)
 _CORE = "core.gardener.cloud/v1beta1"
 _SECURITY = "security.gardener.cloud/v1alpha1"
 
@@ -51,16 +52,11 @@ async def deploy_kinds(plan: Plan) -> None:
             await until(partial(_established, api, name), f"kind {name} in the garden", 60)
 
 
-async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any], *, webhooks: bool = True) -> None:
-    """Apply the garden's objects, once admission answers. Seeds are not among them: their gardenlets register them.
-
-    Without ``webhooks`` those that are there stay: who runs admission elsewhere points them to it.
-    """
-    ca = b64encode(Credentials.of(plan.garden).ca.pem.encode()).decode()
+async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> None:
+    """Apply the garden's objects, once admission answers. Seeds are not among them: their gardenlets register them."""
     async with Api(plan.kubeconfig("garden")) as api:
-        if webhooks:
-            await api.apply(*webhook_configurations(f"https://{plan.central_address}:9443", ca))
         await api.apply(cloud_profile(plan), project(), controller_registration(), *credentials(plan, cloud_kubeconfig))
+        await api.apply(*bootstrap_tokens(plan, datetime.now(UTC)))
         await api.apply(cloud_binding())
 
 
@@ -193,14 +189,41 @@ def object_store_token(plan: Plan) -> str:
 
 
 def process_kubeconfig(plan: Plan, process: str) -> dict[str, Any]:
-    """Kubeconfig for one of our processes in the garden, with an identity of its own; a gardenlet's is its seed's."""
+    """Kubeconfig for one of our processes in the garden, with an identity of its own; a gardenlet gets a token."""
     garden = plan.garden
     issuer = Credentials.of(garden)
     if process in SEED_NAMES:
-        user, group = f"gardener.cloud:system:seed:{process}", SEEDS
-    else:
-        user, group = f"gardener.cloud:system:{process}", OPERATORS
-    return pki.kubeconfig(garden.server, issuer.ca, issuer.ca.issue(f"process-{process}", user, [group]), "garden")
+        return pki.token_kubeconfig(garden.server, issuer.ca, ".".join(bootstrap_token(plan, process)), "garden")
+    user = f"gardener.cloud:system:{process}"
+    client = issuer.ca.issue(f"process-{process}", user, [OPERATORS])
+    return pki.kubeconfig(garden.server, issuer.ca, client, "garden")
+
+
+def bootstrap_token(plan: Plan, seed: str) -> tuple[str, str]:
+    """Id and secret of the token by which a seed's gardenlet gets its first certificate; made when first asked for."""
+    file = plan.bootstrap_token(seed)
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pki.write_secret(file, f"{secrets.token_hex(3)}.{secrets.token_hex(8)}".encode())
+    identifier, secret = file.read_text().split(".")
+    return identifier, secret
+
+
+def bootstrap_tokens(plan: Plan, now: datetime) -> list[Object]:
+    """The tokens as the garden knows them: each good for an hour from every ``up`` on."""
+    return [_bootstrap_secret(seed.name, *bootstrap_token(plan, seed.name), now) for seed in plan.seeds]
+
+
+def _bootstrap_secret(seed: str, identifier: str, secret: str, now: datetime) -> Object:
+    content = {
+        "description": f"bootstraps the gardenlet of {seed}",
+        "token-id": identifier,
+        "token-secret": secret,
+        "usage-bootstrap-authentication": "true",
+        "expiration": (now + _TOKEN_LIFE).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    made = _secret("kube-system", f"bootstrap-token-{identifier}", content)
+    return made | {"type": "bootstrap.kubernetes.io/token"}
 
 
 async def cloud_account(plan: Plan) -> dict[str, Any]:

@@ -162,9 +162,9 @@ class _Up:
         started = self._workers == "all"
         # The codec server belongs to the landscape's UI and commands, wherever the workers are.
         await self._start_ours([each for each in ours if started or each.spec.name == workers.CODEC_SERVER])
-        with self._progress.step("garden: webhooks, cloud profile, project and credentials"):
+        with self._progress.step("garden: cloud profile, project and credentials"):
             await self._cloud_serves.wait()
-            await garden.deploy(self._plan, await garden.cloud_account(self._plan), webhooks=started)
+            await garden.deploy(self._plan, await garden.cloud_account(self._plan))
         self._garden_serves.set()
 
     async def _start_ours(self, processes: Sequence[workers.Ours]) -> None:

@@ -99,6 +99,16 @@ def service_account_key(directory: Path) -> KeyPair:
 
 def kubeconfig(server: str, authority: Authority, client: KeyPair, name: str) -> dict[str, Any]:
     """A kubeconfig with everything inline."""
+    user = {"client-certificate-data": _inline(client.certificate), "client-key-data": _inline(client.key)}
+    return _kubeconfig(server, authority, user, name)
+
+
+def token_kubeconfig(server: str, authority: Authority, token: str, name: str) -> dict[str, Any]:
+    """The same with a bearer token."""
+    return _kubeconfig(server, authority, {"token": token}, name)
+
+
+def _kubeconfig(server: str, authority: Authority, user: dict[str, str], name: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -109,15 +119,7 @@ def kubeconfig(server: str, authority: Authority, client: KeyPair, name: str) ->
                 "cluster": {"server": server, "certificate-authority-data": _inline(authority.files.certificate)},
             }
         ],
-        "users": [
-            {
-                "name": name,
-                "user": {
-                    "client-certificate-data": _inline(client.certificate),
-                    "client-key-data": _inline(client.key),
-                },
-            }
-        ],
+        "users": [{"name": name, "user": user}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
     }
 

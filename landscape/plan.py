@@ -138,6 +138,10 @@ class Plan:
     def tsig_key(self) -> Path:
         return self.directory / "dns" / "tsig.key"
 
+    def bootstrap_token(self, seed: str) -> Path:
+        """With what the seed's gardenlet asks for its first certificate: its kubeconfig for the garden has it, too."""
+        return self.directory / "garden" / "bootstrap-tokens" / seed
+
     @property
     def object_store_token(self) -> Path:
         """The administrator's token of the object store."""
@@ -169,6 +173,11 @@ class Plan:
     @property
     def temporal_address(self) -> str:
         return f"{self.central_address}:7233"
+
+    @property
+    def temporal_metrics(self) -> str:
+        """Of the dev server; somebody else's has its own."""
+        return f"http://{self.central_address}:7253/metrics"
 
     @property
     def temporal_ui(self) -> str:
@@ -310,6 +319,7 @@ class Plan:
             "temporal": {
                 "address": self.temporal_address,
                 "ui": self.temporal_ui,
+                "metrics": self.temporal_metrics,
                 "codec": self.codec_endpoint,
                 "external": self.external_temporal,
             },

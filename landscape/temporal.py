@@ -33,7 +33,7 @@ def process(plan: Plan) -> ProcessSpec:
     # All addresses, but of its network namespace only. On a single one the server does not find itself: its parts
     # listen there, and call each other at 127.0.0.1.
     argv += ["--ip", "0.0.0.0", "--port", port, "--ui-port", plan.temporal_ui.rsplit(":", 1)[1]]
-    argv += ["--http-port", "7243", "--metrics-port", "7253"]
+    argv += ["--http-port", "7243", "--metrics-port", plan.temporal_metrics.rsplit(":", 1)[1].split("/")[0]]
     argv += ["--ui-codec-endpoint", plan.codec_endpoint, "--ui-disable-news-fetch"]
     argv += ["--db-filename", str(directory / "temporal.db"), "--log-level", "warn", "--log-format", "json"]
     for value in _DYNAMIC_CONFIG:

@@ -11,7 +11,6 @@ import aiohttp
 import yaml
 
 from landscape import garden
-from landscape.cluster import Credentials
 from landscape.code import code_digest
 from landscape.files import write_if_changed
 from landscape.pki import write_kubeconfig
@@ -110,15 +109,10 @@ def _controller_manager(plan: Plan) -> Config:
 
 
 def _admission(plan: Plan) -> Config:
-    serving = Credentials.of(plan.garden).ca.issue("admission", "gardener-admission", names=[plan.central_address])
     return {
         "gardenClientConnection": _garden_connection(plan, "admission"),
-        "server": {
-            "address": plan.central_address,
-            "port": 9443,
-            "certificateFile": str(serving.certificate),
-            "privateKeyFile": str(serving.key),
-        },
+        "server": {"address": plan.central_address, "port": 9443},
+        "certificates": {"url": f"https://{plan.central_address}:9443"},
         "health": _health(plan.central_address, 2719),
     }
 
@@ -139,7 +133,11 @@ def _codec_server(plan: Plan) -> Config:
 
 def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
     return {
-        "gardenClientConnection": _garden_connection(plan, seed.name),
+        "gardenClientConnection": {
+            "bootstrapKubeconfig": _garden_connection(plan, seed.name)["kubeconfig"],
+            "kubeconfigSecret": {"name": "gardenlet-kubeconfig", "namespace": garden.GARDEN_NAMESPACE},
+            "kubeconfigValidity": {"validity": "12h"},
+        },
         "seedClientConnection": {"kubeconfig": str(plan.kubeconfig(seed.name))},
         "temporal": _temporal(plan),
         "seedConfig": seed_config(plan, seed),

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import web
+from pydantic import model_validator
 
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
@@ -14,8 +16,9 @@ from api.model import ApiModel
 from api.resources import Resource
 from api.server.app import application
 from api.server.review import User
+from workers.admission_certificates import AdmissionCertificates, OwnCertificates
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
-from workers.serving import ServingCertificate
+from workers.serving import ServingCertificate, ShownCertificate
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +39,26 @@ _MASTERS = "system:masters"
 class WebhookServer(ApiModel):
     address: str
     port: int = 9443
-    certificate_file: Path
-    private_key_file: Path
+    certificate_file: Path | None = None
+    """Read again when it changes; who writes it keeps the webhooks, too."""
+    private_key_file: Path | None = None
 
 
 class AdmissionConfig(ApiModel):
     garden_client_connection: ClientConnection
     server: WebhookServer
+    certificates: OwnCertificates | None = None
+    """In place of files: admission makes and renews its certificate, and has the garden's API server trust it."""
     health: HealthConfig = HealthConfig()
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        files = (self.server.certificate_file, self.server.private_key_file)
+        if self.certificates is not None and files != (None, None):
+            raise ValueError("certificates and server.certificateFile exclude each other")
+        if self.certificates is None and None in files:
+            raise ValueError("either certificates, or server.certificateFile and server.privateKeyFile are needed")
+        return self
 
 
 async def run(config_path: str) -> None:
@@ -56,9 +71,9 @@ async def run(config_path: str) -> None:
     runner = web.AppRunner(application(CachedGarden(client, caches)), access_log=None, keepalive_timeout=300)
     try:
         await runner.setup()
-        certificate = ServingCertificate(config.server.certificate_file, config.server.private_key_file)
-        await web.TCPSite(runner, config.server.address, config.server.port, ssl_context=certificate.context).start()
-        await run_until_signal(_become_ready(caches, health), certificate.follow())
+        shown, following, trusted = _certificate(config, client)
+        await web.TCPSite(runner, config.server.address, config.server.port, ssl_context=shown.context).start()
+        await run_until_signal(_become_ready(caches, health, trusted), following)
     finally:
         await runner.cleanup()
         await health_runner.cleanup()
@@ -66,8 +81,24 @@ async def run(config_path: str) -> None:
         await client.close()
 
 
-async def _become_ready(caches: Caches, health: Health) -> None:
-    await asyncio.gather(*(caches.of(resource).synced() for resource in _CACHED))
+def _certificate(
+    config: AdmissionConfig, client: KubeClient
+) -> tuple[ShownCertificate, Coroutine[Any, Any, None], asyncio.Event]:
+    """What is shown, who keeps it, and when it can be: out of files, or of our own."""
+    if config.certificates is not None:
+        shown = ShownCertificate()
+        keeper = AdmissionCertificates(client, config.certificates, shown)
+        return shown, keeper.run(), keeper.ready
+    assert config.server.certificate_file is not None
+    assert config.server.private_key_file is not None
+    files = ServingCertificate(config.server.certificate_file, config.server.private_key_file)
+    trusted = asyncio.Event()
+    trusted.set()
+    return files, files.follow(), trusted
+
+
+async def _become_ready(caches: Caches, health: Health, trusted: asyncio.Event) -> None:
+    await asyncio.gather(trusted.wait(), *(caches.of(resource).synced() for resource in _CACHED))
     health.ready = True
     log.info("answering admission reviews")
     await asyncio.Event().wait()

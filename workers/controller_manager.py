@@ -32,6 +32,7 @@ from workers.runtime import (
     load_config,
     run_until_signal,
 )
+from workers.seed_certificates import run_seed_certificate_controller
 from workers.telemetry import observe_requests
 from workers.tracing import TracingConfig
 from workers.versioning import CONTROLLER_MANAGER, deployment_config
@@ -106,6 +107,7 @@ async def run(config_path: str) -> None:
                 run_project_controller(garden, caches),
                 run_reference_controllers(garden, caches),
                 run_lifetime_controller(garden, caches),
+                run_seed_certificate_controller(garden, caches),
             ]
             parts.append(run_as_leader(garden, config.leader_election, "gardener-controller-manager", *controllers))
         await run_until_signal(*parts)

@@ -45,6 +45,7 @@ from api.validation.garden import (
     check_project,
     check_seed,
     check_seed_change,
+    check_seed_operation,
     check_seed_unused,
 )
 from api.validation.operations import (
@@ -294,6 +295,7 @@ async def validate_seed(review: Review, garden: Garden) -> list[str]:
         refuse_forbidden(review, check_seed_unused(review.name, await _shoots_on(review.name, garden)))
         return []
     seed, old = review.models(Seed)
+    refuse_invalid(review, check_seed_operation(seed, old))
     if not review.spec_changed or review.deleting:
         return []
     refuse_invalid(review, check_seed(seed))

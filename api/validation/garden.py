@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from api import constants
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion
 from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
@@ -17,6 +18,11 @@ from api.versions import Version, is_version, stage
 
 SPEC = Path("spec")
 
+_SEED_OPERATIONS = (constants.OPERATION_RECONCILE, constants.OPERATION_RENEW_KUBECONFIG)
+_NO_SUBJECT = {
+    constants.OPERATION_RENEW_GARDEN_ACCESS_SECRETS: "extensions of a seed have no access to the garden",
+    constants.OPERATION_RENEW_WORKLOAD_IDENTITY_TOKENS: "no seed holds tokens of WorkloadIdentities",
+}
 _ROLES = ("owner", "admin", "viewer", "uam", "serviceaccountmanager")
 _EXTENSION_ROLE = re.compile(r"^extension:[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$")
 _MAX_PROJECT_NAME = 10
@@ -165,6 +171,24 @@ def check_seed_change(seed: Seed, old: Seed, shoots: Sequence[str]) -> Faults:
         gone = set(old.spec.provider.zones or []) - set(seed.spec.provider.zones or [])
         if gone:
             faults.forbidden(SPEC / "provider" / "zones", f"{', '.join(sorted(gone))} {detail}")
+    return faults
+
+
+def check_seed_operation(seed: Seed, old: Seed | None) -> Faults:
+    """Faults of an operation annotation that is new or changed."""
+    faults = Faults()
+    asked, before = (
+        each.metadata.annotations.get(constants.OPERATION) if each is not None else None for each in (seed, old)
+    )
+    if asked is None or asked == before:
+        return faults
+    path = Path("metadata.annotations") @ constants.OPERATION
+    if asked in _NO_SUBJECT:
+        faults.forbidden(path, f"{asked} would renew nothing: {_NO_SUBJECT[asked]}")
+    elif asked not in _SEED_OPERATIONS:
+        faults.unsupported(path, asked, _SEED_OPERATIONS)
+    elif before is not None:
+        faults.forbidden(path, f"{asked} has to wait: {before} has been asked for and is not done yet")
     return faults
 
 

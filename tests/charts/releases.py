@@ -10,7 +10,6 @@ import helm_python as helm
 
 from landscape import plan as plans
 from landscape import workers
-from landscape.cluster import Credentials
 from landscape.plan import VPN_NETWORK, Plan
 from tests.landscape.conftest import Landscape
 
@@ -86,7 +85,7 @@ def _values(plan: Plan) -> dict[str, dict[str, Any]]:
         },
         "gardenlet": {
             "temporal": temporal,
-            "garden": {"kubeconfigSecret": f"garden-{seed.name}"},
+            "garden": {"bootstrapKubeconfigSecret": f"garden-{seed.name}"},
             "seedConfig": workers.seed_config(plan, seed),
             "replicas": REPLICAS,
             "config": {"vpn": {"network": VPN_NETWORK}} | _PATIENT,
@@ -101,10 +100,8 @@ def _admission_address(plan: Plan) -> str:
 
 
 def _secrets(landscape: Landscape, plan: Plan) -> None:
-    """What an operator makes before: kubeconfigs, the key of the codec, admission's certificate."""
+    """What an operator makes before: kubeconfigs, and the key of the codec."""
     processes = plan.directory / "garden/processes"
-    authority = Credentials.of(plan.garden).ca
-    serving = authority.issue("admission-charts", "gardener-admission", names=[_admission_address(plan)])
     secrets = {
         "garden-admin": {"kubeconfig": plan.kubeconfig("garden")},
         **{
@@ -112,11 +109,6 @@ def _secrets(landscape: Landscape, plan: Plan) -> None:
             for name in ("controller-manager", "scheduler", "admission", CLUSTER)
         },
         "gardener-codec-key": {"key": plan.codec_key},
-        "gardener-admission-tls": {
-            "tls.crt": serving.certificate,
-            "tls.key": serving.key,
-            "ca.crt": authority.files.certificate,
-        },
     }
     objects = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
     objects += [_secret(name, files) for name, files in secrets.items()]

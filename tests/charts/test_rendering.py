@@ -186,6 +186,39 @@ def test_the_garden_in_another_cluster_is_reached_by_kubeconfig_alone():
         assert load_mounts(kinds(objects, "Deployment")[name])["garden"] == "/var/run/garden"
 
 
+def test_a_gardenlet_with_a_bootstrap_token_keeps_a_certificate_of_its_own():
+    objects = rendered("gardenlet", {"garden": {"bootstrapKubeconfigSecret": "bootstrap"}})
+
+    config = yaml.safe_load(kinds(objects, "ConfigMap")["gardenlet"]["data"]["config.yaml"])
+    assert config["gardenClientConnection"] == {
+        "bootstrapKubeconfig": "/var/run/garden/kubeconfig",
+        "kubeconfigSecret": {"name": "gardenlet-kubeconfig", "namespace": "garden"},
+    }
+    volumes = kinds(objects, "Deployment")["gardenlet"]["spec"]["template"]["spec"]["volumes"]
+    assert [each["secret"]["secretName"] for each in volumes if each["name"] == "garden"] == ["bootstrap"]
+
+
+@pytest.mark.parametrize("secret", ["", "admission-tls"])
+def test_admission_keeps_its_certificates_itself_or_takes_those_of_a_secret(secret: str):
+    """Either way one alone writes the webhooks: two would take each other's authority away."""
+    objects = rendered("gardener", {"admission": {"tlsSecret": secret, "url": "https://admission.example.org"}})
+
+    admission, setup = (
+        yaml.safe_load(kinds(objects, "ConfigMap")[name]["data"]["config.yaml"])
+        for name in ("gardener-admission", "gardener-setup")
+    )
+    own = {"url": "https://admission.example.org"}
+    mounts = load_mounts(kinds(objects, "Deployment")["gardener-admission"])
+    if secret:
+        assert "certificates" not in admission
+        assert setup["webhooks"] == own | {"caFile": "/var/run/tls/ca.crt"}
+        assert mounts["tls"] == "/var/run/tls"
+    else:
+        assert admission["certificates"] == own
+        assert "webhooks" not in setup
+        assert "tls" not in mounts
+
+
 def load_mounts(deployment: Object) -> dict[str, str]:
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     return {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}

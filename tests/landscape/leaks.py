@@ -29,6 +29,9 @@ def needles(shoot: Shoot) -> Needles:
     secrets = [
         *_secrets(landscape, "garden", NAMESPACE),
         *_secrets(landscape, "garden", "garden"),
+        *_secrets(landscape, "garden", "kube-system"),
+        *_secrets(landscape, "seed-1", "garden"),
+        *_secrets(landscape, "seed-2", "garden"),
         *json.loads(shoot.garden("get", "internalsecrets", "-o", "json"))["items"],
         *shoot.secrets(),
         *_secrets(landscape, "cloud", f"infra-{shoot.technical_id}"),
@@ -113,6 +116,18 @@ def metrics(shoot: Shoot) -> dict[str, bytes]:
     return told
 
 
+def temporal_itself(landscape: Landscape) -> dict[str, bytes]:
+    """Temporal's metrics, what it logs, and what it keeps on disk: histories, memos, search attributes and inputs."""
+    with urllib.request.urlopen(landscape.facts["temporal"]["metrics"], timeout=20) as answer:
+        told = {"metrics of Temporal": answer.read()}
+    for path in (*landscape.directory.glob("temporal/*"), *landscape.directory.glob("logs/temporal*")):
+        told[str(path.relative_to(landscape.directory))] = path.read_bytes()
+    assert b"service_requests" in told["metrics of Temporal"], "these are no metrics of Temporal"
+    for expected in ("temporal/temporal.db", "logs/temporal"):
+        assert any(name.startswith(expected) for name in told), f"no {expected}: {sorted(told)} alone"
+    return told
+
+
 def objects(shoot: Shoot) -> bytes:
     """The Shoot, and what of its control plane shows how it runs."""
     shown = shoot.control_plane("get", "pods,deployments,configmaps", "-o", "json")
@@ -129,6 +144,7 @@ async def found_anywhere(shoot: Shoot, needles: Needles, lines: Sequence[bytes] 
         "objects": objects(shoot),
         **{f"log {name}": text for name, text in logs(shoot).items()},
         **{f"metrics {name}": text for name, text in metrics(shoot).items()},
+        **temporal_itself(shoot.landscape),
     }
     return {place: wrong for place, text in looked.items() if (wrong := found(needles, text))}
 

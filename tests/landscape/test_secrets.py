@@ -32,6 +32,8 @@ def test_the_secrets_of_a_shoot_are_full_of_keys_and_tokens(needles: Needles) ->
         assert any(re.search(name, place) for place in places), name
     for name in ("/shoot-access-.*token", "-static-token-", "/vpn-seed-server-tlsauth", "-user-data"):
         assert any(re.search(name, place) for place in places), name
+    for name in ("garden/gardenlet-kubeconfig: kubeconfig", "kube-system/bootstrap-token-.*: token-secret"):
+        assert any(re.search(name, place) for place in places), name
     for name in (r"\.ca-client: ca\.key", "local: kubeconfig", "backup-local: token", "internal-domain: tsigSecret"):
         assert any(re.search(name, place) for place in places), name
 
@@ -56,6 +58,15 @@ def test_no_event_has_any_of_them(shoot: Shoot, needles: Needles) -> None:
 
 def test_no_metric_has_any_of_them(shoot: Shoot, needles: Needles) -> None:
     wrong = {name: where for name, told in leaks.metrics(shoot).items() if (where := found(needles, told))}
+
+    assert wrong == {}
+
+
+def test_temporal_itself_neither_tells_nor_keeps_any_of_them(shoot: Shoot, needles: Needles) -> None:
+    """Its metrics, its log, and its files: there is more in them than histories."""
+    wrong = {
+        name: where for name, told in leaks.temporal_itself(shoot.landscape).items() if (where := found(needles, told))
+    }
 
     assert wrong == {}
 

@@ -1,17 +1,57 @@
 """Configuration of a gardenlet."""
 
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from activities.components.etcd import DELTA_SNAPSHOT_PERIOD
 from activities.secrets.crypto import KeyAlgorithm
 from api.model import ApiModel
 from workers.etcd.manifests import TAKEOVER_TOLERANCE
-from workers.leader import LeaderElectionConfig
+from workers.leader import Duration, LeaderElectionConfig
 from workers.runtime import ClientConnection, HealthConfig, TemporalConnection
 from workers.tracing import TracingConfig
+
+
+class SecretReference(ApiModel):
+    name: str
+    namespace: str
+
+
+class KubeconfigValidity(ApiModel):
+    """Of the client certificate for the garden."""
+
+    validity: Duration | None = Field(default=None, ge=timedelta(minutes=10))
+    """None: as long as the garden gives it."""
+    auto_rotation_jitter_percentage_min: int = Field(default=70, ge=1, le=100)
+    auto_rotation_jitter_percentage_max: int = Field(default=90, ge=1, le=100)
+    """It is renewed at some time between these parts of its validity, so that not all gardenlets ask at once."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.auto_rotation_jitter_percentage_min > self.auto_rotation_jitter_percentage_max:
+            raise ValueError("autoRotationJitterPercentageMin is greater than autoRotationJitterPercentageMax")
+        return self
+
+
+class GardenConnection(ClientConnection):
+    """Either a file whose writer renews it, or a Secret of the seed that the gardenlet keeps itself."""
+
+    bootstrap_kubeconfig: Path | None = None
+    """Where the garden is, and with what the first certificate is asked for: a bootstrap token."""
+    kubeconfig_secret: SecretReference | None = None
+    """See ``workers.gardenlet.garden_access``; made by the gardenlet."""
+    kubeconfig_validity: KubeconfigValidity = KubeconfigValidity()
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.kubeconfig_secret is not None and self.kubeconfig is not None:
+            raise ValueError("kubeconfig and kubeconfigSecret exclude each other")
+        if self.kubeconfig_secret is None and self.bootstrap_kubeconfig is not None:
+            raise ValueError("bootstrapKubeconfig needs kubeconfigSecret, where the access that it brings is kept")
+        return self
 
 
 class SeedConfig(ApiModel):
@@ -84,7 +124,7 @@ class SecretsConfig(ApiModel):
 
 
 class GardenletConfig(ApiModel):
-    garden_client_connection: ClientConnection
+    garden_client_connection: GardenConnection
     seed_client_connection: ClientConnection = ClientConnection()
     seed_config: SeedConfig
     temporal: TemporalConnection

@@ -16,13 +16,14 @@ from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.gardenlet.care import CareController, Watchdog
 from workers.gardenlet.config import GardenletConfig
+from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
 from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.seed import SeedController
 from workers.gardenlet.shoot_states import ShootStateController
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
 from workers.leader import run_as_leader
-from workers.runtime import Health, load_config, run_until_signal
+from workers.runtime import Health, kube_client, load_config, run_until_signal
 from workers.telemetry import observe_requests
 
 log = logging.getLogger(__name__)
@@ -34,11 +35,16 @@ async def run(config_path: str) -> None:
     tracing = observe_requests("gardenlet", config.tracing)
     SecretsManager.key_algorithm = config.secrets.key_algorithm
     seed_name = config.seed_config.metadata["name"]
-    clusters = Clusters.connect(
-        config.garden_client_connection.kubeconfig,
-        config.seed_client_connection.kubeconfig,
-        seed_name,
-        Sealing(read_key_file(config.temporal.codec_key_file)),
+    health = Health()
+    runner = await health.serve(config.health)
+    connection = config.garden_client_connection
+    seed = kube_client(config.seed_client_connection)
+    access = GardenAccess(seed, seed_name, connection) if connection.kubeconfig_secret else None
+    clusters = Clusters(
+        garden=await access.connect() if access else kube_client(connection),
+        seed=seed,
+        seed_name=seed_name,
+        sealing=Sealing(read_key_file(config.temporal.codec_key_file)),
     )
     temporal = await Client.connect(
         config.temporal.address,
@@ -56,18 +62,18 @@ async def run(config_path: str) -> None:
         max_concurrent_activities=config.max_concurrent_activities,
         graceful_shutdown_timeout=timedelta(seconds=10),
     )
-    health = Health()
-    runner = await health.serve(config.health)
     health.ready = True
     log.info("gardenlet of seed %s is serving queue %s", seed_name, seed_queue(seed_name))
     try:
         await run_until_signal(
             worker.run(),
+            *([access.follow(clusters.garden)] if access else []),
             run_as_leader(
                 clusters.seed,
                 config.leader_election,
                 "gardenlet",
                 SeedController(clusters, temporal, config.seed_config, config.identity).run(),
+                GardenAccessController(clusters, access).run(),
                 EtcdController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 CopyBackupsController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 CareController(clusters, config.shoot_care).run(),

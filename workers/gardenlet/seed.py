@@ -15,7 +15,13 @@ from activities.kube.controller import Controller
 from activities.kube.errors import ApiError, NotFound
 from api import resources
 from api.conditions import Finding, Operation, merge
-from api.constants import SEED_BACKUP_BUCKETS_READY, SEED_GARDENLET_READY, SEED_SYSTEM_COMPONENTS_HEALTHY
+from api.constants import (
+    OPERATION,
+    OPERATION_RECONCILE,
+    SEED_BACKUP_BUCKETS_READY,
+    SEED_GARDENLET_READY,
+    SEED_SYSTEM_COMPONENTS_HEALTHY,
+)
 from api.images import OWN_VERSION
 from api.operations import GARDEN_QUEUE, SeedTask
 from api.times import micro_timestamp, timestamp
@@ -31,7 +37,7 @@ MANAGER = "gardenlet"
 
 
 class SeedController:
-    """Registers the Seed at its start; reconciles it by a workflow, then and whenever it changes; renews its lease."""
+    """Registers the Seed; reconciles it by a workflow at its start, when it changes and when asked; keeps its lease."""
 
     def __init__(self, clusters: Clusters, temporal: Client, config: SeedConfig, identity: str) -> None:
         self._clusters = clusters
@@ -63,12 +69,16 @@ class SeedController:
     def _is_news(self, event: WatchEvent) -> bool:
         metadata = event.object["metadata"]
         ours: bool = metadata["name"] == self._clusters.seed_name
-        return ours and metadata["generation"] != self._reconciled
+        return ours and (metadata["generation"] != self._reconciled or _is_asked(event.object))
 
     async def _reconcile(self, key: Key) -> None:
         seed = self._seeds.get(key.name)
-        if seed is None or seed["metadata"]["generation"] == self._reconciled:
+        if seed is None or (seed["metadata"]["generation"] == self._reconciled and not _is_asked(seed)):
             return
+        if _is_asked(seed):
+            # Heard before it is done: whoever starts after us reconciles in any case.
+            heard = {"metadata": {"annotations": {OPERATION: None}}}
+            await self._clusters.garden.patch(resources.SEED, key.name, None, heard)
         task = SeedTask(
             name=seed["metadata"]["name"],
             uid=seed["metadata"]["uid"],
@@ -161,3 +171,7 @@ class SeedController:
                 {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}}, manager=MANAGER
             )
             await self._clusters.garden.apply_blindly(lease, manager=MANAGER)
+
+
+def _is_asked(seed: dict[str, Any]) -> bool:
+    return bool((seed["metadata"].get("annotations") or {}).get(OPERATION) == OPERATION_RECONCILE)

@@ -125,8 +125,15 @@ def _of_seeds(seeds: list[Object]) -> Iterator[Metric]:
         "Conditions of a Seed: 1 True, 0 False, -1 Unknown, 2 Progressing.",
         labels=["name", "condition"],
     )
+    expiration = GaugeMetricFamily(
+        "garden_seed_client_certificate_expiration_timestamp",
+        "Until when the gardenlet's certificate for the garden is valid; absent where it has no such certificate.",
+        labels=["name"],
+    )
     for seed in seeds:
         name, spec = seed["metadata"]["name"], seed["spec"]
+        if until := (seed.get("status") or {}).get("clientCertificateExpirationTimestamp"):
+            expiration.add_metric([name], datetime.fromisoformat(until).timestamp())
         visible = ((spec.get("settings") or {}).get("scheduling") or {}).get("visible", True)
         protected = any(each["key"] == constants.TAINT_SEED_PROTECTED for each in spec.get("taints") or ())
         provider = spec["provider"]
@@ -134,4 +141,4 @@ def _of_seeds(seeds: list[Object]) -> Iterator[Metric]:
         info.add_metric([name, provider["type"], provider["region"], *shown], 1)
         for each in (seed.get("status") or {}).get("conditions") or ():
             condition.add_metric([name, each["type"]], _STATUS.get(each["status"], -1))
-    yield from (info, condition)
+    yield from (info, condition, expiration)

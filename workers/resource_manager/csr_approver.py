@@ -3,23 +3,16 @@
 Source: spec/resource-manager.md 5, the rules of today and of the seed documents.
 """
 
-import base64
-import logging
-import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, Object, WatchEvent
+from activities.kube.client import KubeClient, Object
 from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import NotFound
 from api.resources import CERTIFICATE_SIGNING_REQUEST, MACHINE, NODE
-
-_log = logging.getLogger(__name__)
+from workers.signing_requests import CLIENT_SIGNER, Request, Verdict, decide, decided, is_undecided, parse_request
 
 _KUBELET_SERVING = "kubernetes.io/kubelet-serving"
-_CLIENT = "kubernetes.io/kube-apiserver-client"
 _NODE_USER = "system:node:"
 _BOOTSTRAP_USER = "system:bootstrap:"
 _NODE_AGENT = "gardener.cloud:node-agent:machine:"
@@ -28,24 +21,6 @@ _NODE_AGENT_ACCOUNT = "system:serviceaccount:kube-system:gardener-node-agent"
 _PATIENCE = 15.0
 """Seconds that a request may wait for its Node to be registered, addresses and all, before it is denied."""
 _LOOK_AGAIN = 0.5
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a certificate signing request asks for, and for whom."""
-
-    common_name: str
-    organizations: tuple[str, ...]
-    dns_names: frozenset[str]
-    ip_addresses: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    approved: bool
-    why: str
-    may_pass: bool = False
-    """A refusal that a later look may not repeat, because an object is still to come."""
 
 
 def decide_kubelet_serving(
@@ -116,24 +91,24 @@ class CSRApprover:
         self._controller = Controller("csr-approver", self._reconcile, workers=1, first_delay=0.2, longest_delay=10.0)
 
     async def run(self) -> None:
-        self._controller.watch(self._caches.of(CERTIFICATE_SIGNING_REQUEST), when=_undecided_event)
+        self._controller.watch(self._caches.of(CERTIFICATE_SIGNING_REQUEST), when=is_undecided)
         await self._controller.run()
 
     async def _reconcile(self, key: Key) -> Requeue | None:
         csr = await self._target.find(CERTIFICATE_SIGNING_REQUEST, key.name)
-        if csr is None or _decided(csr):
+        if csr is None or decided(csr):
             return None
         user = csr["spec"].get("username", "")
         request = parse_request(csr["spec"]["request"])
         if csr["spec"]["signerName"] == _KUBELET_SERVING:
             verdict = await self._kubelet_serving(user, request)
-        elif csr["spec"]["signerName"] == _CLIENT and request.common_name.startswith(_NODE_AGENT):
+        elif csr["spec"]["signerName"] == CLIENT_SIGNER and request.common_name.startswith(_NODE_AGENT):
             verdict = await self._node_agent(user, request, csr)
         else:
             return None
         if verdict.may_pass and _age(csr) < _PATIENCE:
             return Requeue(_LOOK_AGAIN)
-        await self._decide(csr, verdict)
+        await decide(self._target, csr, verdict)
         return None
 
     async def _kubelet_serving(self, user: str, request: Request) -> Verdict:
@@ -155,60 +130,6 @@ class CSRApprover:
         label = ((machine or {}).get("metadata", {}).get("labels") or {}).get("node")
         node = await self._target.find(NODE, label) if label else None
         return decide_node_agent(user, request, machine, _registered_before(csr, node))
-
-    async def _decide(self, csr: Object, verdict: Verdict) -> None:
-        name = csr["metadata"]["name"]
-        _log.info("%s CSR %s: %s", "approving" if verdict.approved else "denying", name, verdict.why)
-        condition = {
-            "type": "Approved" if verdict.approved else "Denied",
-            "status": "True",
-            "reason": "RequestApproved" if verdict.approved else "RequestDenied",
-            "message": verdict.why,
-        }
-        conditions = [*((csr.get("status") or {}).get("conditions") or ()), condition]
-        patch = {
-            "metadata": {"resourceVersion": csr["metadata"]["resourceVersion"]},
-            "status": {"conditions": conditions},
-        }
-        try:
-            await self._target.patch(CERTIFICATE_SIGNING_REQUEST, name, None, patch, subresource="approval")
-        except NotFound:
-            return
-
-
-def parse_request(pem_base64: str) -> Request:
-    """Subject and SANs of a PKCS #10 request as an object carries it. Raises ValueError."""
-    # Heavy, and nodes join seldom.
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
-    csr = x509.load_pem_x509_csr(base64.b64decode(pem_base64))
-    with warnings.catch_warnings():
-        # Names of machines make common names longer than the 64 characters of X.520.
-        warnings.simplefilter("ignore")
-        subject = csr.subject
-    dns: frozenset[str] = frozenset()
-    ips: frozenset[str] = frozenset()
-    try:
-        names = csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        dns = frozenset(names.get_values_for_type(x509.DNSName))
-        ips = frozenset(str(address) for address in names.get_values_for_type(x509.IPAddress))
-    except x509.ExtensionNotFound:
-        pass  # client certificates have none
-    common = [str(attribute.value) for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    organizations = tuple(str(a.value) for a in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME))
-    return Request(common[0] if common else "", organizations, dns, ips)
-
-
-def _undecided_event(event: WatchEvent) -> bool:
-    return event.type != "DELETED" and not _decided(event.object)
-
-
-def _decided(csr: Object) -> bool:
-    status = csr.get("status") or {}
-    return bool(status.get("certificate")) or any(
-        condition["type"] in ("Approved", "Denied") for condition in status.get("conditions") or ()
-    )
 
 
 def _registered_before(csr: Object, node: Object | None) -> Object | None:

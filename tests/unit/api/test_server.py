@@ -240,6 +240,32 @@ async def test_a_seed_whose_secrets_are_missing_is_refused(client, garden):
     assert (await ask(client, "/validate", "CREATE", SEED))["allowed"]
 
 
+OPERATION = "gardener.cloud/operation"
+
+
+def asking(operation):
+    return changed(SEED, "metadata.annotations", {OPERATION: operation} if operation else {})
+
+
+@pytest.mark.parametrize(
+    ("before", "operation", "said"),
+    [
+        ("", "reconcile", ""),
+        ("", "renew-kubeconfig", ""),
+        ("reconcile", "reconcile", ""),
+        ("", "renew-garden-access-secrets", "would renew nothing: extensions of a seed have no access to the garden"),
+        ("", "renew-workload-identity-tokens", "would renew nothing: no seed holds tokens"),
+        ("", "rotate-ca-start", 'supported values: "reconcile", "renew-kubeconfig"'),
+        ("reconcile", "renew-kubeconfig", "has to wait: reconcile has been asked for and is not done yet"),
+    ],
+)
+async def test_what_a_seed_can_be_asked_for(client, before, operation, said):
+    """Who asks for what nobody does would wait for ever."""
+    response = await ask(client, "/validate", "UPDATE", asking(operation), asking(before))
+    assert response["allowed"] is not bool(said)
+    assert said in response.get("status", {}).get("message", "")
+
+
 async def test_plain_text_of_an_internal_secret_is_encoded(client):
     secret = {
         "apiVersion": "core.gardener.cloud/v1beta1",

@@ -112,3 +112,27 @@ async def test_what_others_are_and_how_it_is_changes_nothing(gardenlet: Running)
     gardenlet.change({"dns": {}})
     await gardenlet.ready(2)
     assert [(each.name, each.generation) for each in gardenlet.temporal.started] == [(NAME, 1), (NAME, 2)]
+
+
+async def test_it_is_reconciled_once_for_each_time_that_somebody_asks(gardenlet: Running) -> None:
+    await gardenlet.ready(1)
+    for number in (2, 3):
+        asked = {"metadata": {"annotations": {"gardener.cloud/operation": "reconcile"}}}
+        gardenlet.garden.change(SEEDS, NAME, None, asked)
+        await gardenlet.until(lambda number=number: len(gardenlet.temporal.started) == number)
+        await gardenlet.ready(1)
+        seed = gardenlet.garden.find(SEEDS, NAME)
+        assert seed is not None
+        assert not seed["metadata"]["annotations"]
+
+
+async def test_what_is_asked_of_another_part_is_left_to_it(gardenlet: Running) -> None:
+    await gardenlet.ready(1)
+    asked = {"metadata": {"annotations": {"gardener.cloud/operation": "renew-kubeconfig"}}}
+    gardenlet.garden.change(SEEDS, NAME, None, asked)
+    gardenlet.change({"dns": {}})
+    await gardenlet.ready(2)
+    assert len(gardenlet.temporal.started) == 2
+    seed = gardenlet.garden.find(SEEDS, NAME)
+    assert seed is not None
+    assert seed["metadata"]["annotations"] == asked["metadata"]["annotations"]

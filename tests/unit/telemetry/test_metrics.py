@@ -30,7 +30,10 @@ SHOOT: dict[str, Any] = {
 SEED = {
     "metadata": {"name": "seed-1"},
     "spec": {"provider": {"type": "local", "region": "r"}, "taints": [{"key": "seed.gardener.cloud/protected"}]},
-    "status": {"conditions": [{"type": "GardenletReady", "status": "Unknown"}]},
+    "status": {
+        "conditions": [{"type": "GardenletReady", "status": "Unknown"}],
+        "clientCertificateExpirationTimestamp": "2026-11-21T10:00:00Z",
+    },
 }
 PROJECT = {"metadata": {"name": "local"}, "spec": {"namespace": "garden-local"}, "status": {"phase": "Ready"}}
 
@@ -58,6 +61,7 @@ def samples(name: str) -> list[Sample]:
         ("garden_shoot_operations_total", 1, {"state": "Processing", "seed": "seed-1"}),
         ("garden_seed_info", 1, {"name": "seed-1", "visible": "true", "protected": "true"}),
         ("garden_seed_condition", -1, {"name": "seed-1", "condition": "GardenletReady"}),
+        ("garden_seed_client_certificate_expiration_timestamp", 1795255200, {"name": "seed-1"}),
         ("garden_projects_status", 1, {"status": "Ready"}),
     ],
 )

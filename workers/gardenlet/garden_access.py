@@ -1,0 +1,394 @@
+"""The gardenlet's own access to the garden: a client certificate that it asks for, keeps in its seed, and renews.
+
+It lies in a Secret of the seed, so that every replica, and the next process, goes on with it, also while the garden
+cannot be reached. The first one is asked for with a bootstrap token, each later one with the one before. Where the
+garden is and whom to trust there says the bootstrap kubeconfig, as often as it is read.
+
+Source: Gardener docs/concepts/gardenlet.md, "TLS Bootstrapping" and "Rotate Certificates Using Bootstrap kubeconfig".
+"""
+
+import asyncio
+import base64
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import NameOID
+
+from activities.kube.cache import Cache, Key, key_of
+from activities.kube.client import KubeClient, Object, WatchEvent
+from activities.kube.clusters import Clusters
+from activities.kube.controller import Controller, Requeue, TryAgain
+from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unauthorized
+from activities.kube.kubeconfig import Endpoint, KubeconfigError, endpoint_of, parse_kubeconfig
+from activities.secrets.crypto import KeyAlgorithm, KeyPair, new_key, private_pem, validity_of
+from api import resources
+from api.constants import OPERATION, OPERATION_RENEW, OPERATION_RENEW_KUBECONFIG, SEED_USER_PREFIX, SEEDS_GROUP
+from api.times import timestamp
+from workers.events import emit
+from workers.gardenlet.config import GardenConnection, KubeconfigValidity
+from workers.runtime import ConfigError
+from workers.signing_requests import CLIENT_SIGNER
+
+log = logging.getLogger(__name__)
+
+_MANAGER = "gardenlet"
+_NOT_OURS = "this gardenlet's kubeconfig for the garden comes from a file: who wrote it renews it"
+_KUBECONFIG = "kubeconfig"
+_SIGNED_SECONDS = 60.0
+_FIRST_LOOK, _LONGEST_LOOK = 0.25, 5.0
+_BOOTSTRAP_AGAIN = 5.0
+_UNREGISTERED_SECONDS = 1.0
+_LOOK_AGAIN = 3600.0
+"""Seconds. Clocks are set, and a timer of months is none."""
+
+
+class NotSigned(Exception):
+    """The garden gave no certificate; the text says why."""
+
+
+@dataclass(frozen=True, repr=False)
+class Held:
+    """What the Secret holds."""
+
+    endpoint: Endpoint
+    secret: Object
+
+    @property
+    def validity(self) -> tuple[datetime, datetime]:
+        return validity_of(self.endpoint.certificate)
+
+    def expired(self, now: datetime) -> bool:
+        return now >= self.validity[1]
+
+
+def renewal_time(certificate: bytes, validity: KubeconfigValidity) -> datetime:
+    """When to ask for the next one: at 70 to 90 % of the validity, spread over gardenlets, the same each time."""
+    begin, end = validity_of(certificate)
+    draw = int.from_bytes(hashlib.sha256(certificate).digest()[:8]) / 2**64
+    low, high = validity.auto_rotation_jitter_percentage_min, validity.auto_rotation_jitter_percentage_max
+    return begin + (end - begin) * ((low + (high - low) * draw) / 100)
+
+
+def signing_request(seed: str, validity: timedelta | None) -> tuple[bytes, Object]:
+    """A new key, PEM, and the CertificateSigningRequest for it, named by its content."""
+    key = new_key(KeyAlgorithm.P256)
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, SEEDS_GROUP),
+            x509.NameAttribute(NameOID.COMMON_NAME, f"{SEED_USER_PREFIX}{seed}"),
+        ]
+    )
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    encoded = base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode()
+    spec: Object = {
+        "signerName": CLIENT_SIGNER,
+        "request": encoded,
+        "usages": ["digital signature", "key encipherment", "client auth"],
+    }
+    if validity is not None:
+        spec["expirationSeconds"] = int(validity.total_seconds())
+    return private_pem(key), {
+        "apiVersion": resources.CERTIFICATE_SIGNING_REQUEST.api_version,
+        "kind": resources.CERTIFICATE_SIGNING_REQUEST.kind,
+        "metadata": {"name": f"seed-csr-{hashlib.sha256(encoded.encode()).hexdigest()[:16]}"},
+        "spec": spec,
+    }
+
+
+class GardenAccess:
+    """Reads, makes and renews the Secret with the kubeconfig for the garden."""
+
+    def __init__(self, seed: KubeClient, seed_name: str, config: GardenConnection) -> None:
+        """Raises ConfigError if the bootstrap kubeconfig cannot be used."""
+        assert config.kubeconfig_secret is not None
+        self._seed = seed
+        self._seed_name = seed_name
+        self._config = config
+        self._namespace = config.kubeconfig_secret.namespace
+        self._name = config.kubeconfig_secret.name
+        self._bootstrap()
+
+    def __str__(self) -> str:
+        return f"Secret {self._namespace}/{self._name}"
+
+    async def connect(self) -> KubeClient:
+        """A client for the garden, by the certificate that is there or else by a first one, however long that takes."""
+        while True:
+            try:
+                held = await self.read()
+                if held is None or held.expired(datetime.now(UTC)):
+                    held = await self.renew(held)
+                return KubeClient(held.endpoint)
+            except (ApiError, NotSigned) as error:
+                log.warning("access to the garden: %s; again in %.0f s", error, _BOOTSTRAP_AGAIN)
+            await asyncio.sleep(_BOOTSTRAP_AGAIN)
+
+    async def read(self) -> Held | None:
+        """None if nobody has asked for one yet, or what is there cannot be used."""
+        secret = await self._found()
+        return self._held(secret) if secret is not None else None
+
+    async def follow(self, garden: KubeClient) -> None:
+        """Go on with each certificate that any replica brings; what is under way ends by the old one."""
+        cache = self.cache()
+
+        def take(event: WatchEvent) -> None:
+            if event.type == "DELETED" or (held := self._held(event.object)) is None:
+                return
+            if held.endpoint != garden.endpoint:
+                garden.reconfigure(held.endpoint)
+                log.info("going on with a client certificate for the garden until %s", timestamp(held.validity[1]))
+
+        cache.subscribe(take)
+        async with cache:
+            await asyncio.Event().wait()
+
+    def cache(self) -> Cache:
+        """Of the Secret alone; the caller starts and closes it."""
+        return Cache(self._seed, resources.SECRET, self._namespace, fields=f"metadata.name={self._name}")
+
+    def wanted_at(self, held: Held) -> datetime:
+        """When it is to be renewed: at once if somebody asks for it."""
+        annotations = held.secret["metadata"].get("annotations") or {}
+        if annotations.get(OPERATION) == OPERATION_RENEW:
+            return held.validity[0]
+        return renewal_time(held.endpoint.certificate, self._config.kubeconfig_validity)
+
+    async def renew(self, held: Held | None) -> Held:
+        """Another certificate, tried before it replaces what is there; if another replica was faster, its one.
+
+        Killed in between, it leaves a request that the garden forgets within an hour.
+
+        Raises:
+            NotSigned: the request was denied, or not answered in time, or there is nothing to ask with.
+            ApiError: garden or seed cannot be reached, or refuse.
+        """
+        asking = self._asking(held)
+        try:
+            async with KubeClient(asking) as client:
+                pair = await self._certificate(client)
+        except Unauthorized:
+            bootstrap = self._bootstrap()
+            if bootstrap is None or asking == bootstrap:
+                raise
+            # The garden may have lost who signed ours.
+            async with KubeClient(bootstrap) as client:
+                pair = await self._certificate(client)
+        endpoint = dataclasses.replace(asking, certificate=pair.certificate, key=pair.key, token="", token_file=None)
+        async with KubeClient(endpoint) as client:
+            await client.find(resources.SEED, self._seed_name)
+        return await self._keep(endpoint, held)
+
+    async def _certificate(self, client: KubeClient) -> KeyPair:
+        key, request = signing_request(self._seed_name, self._config.kubeconfig_validity.validity)
+        name = request["metadata"]["name"]
+        await client.create(request)
+        delay, waited = _FIRST_LOOK, 0.0
+        while True:
+            csr = await client.get(resources.CERTIFICATE_SIGNING_REQUEST, name)
+            status = csr.get("status") or {}
+            if status.get("certificate"):
+                return KeyPair(base64.b64decode(status["certificate"]), key)
+            for condition in status.get("conditions") or ():
+                if condition["type"] in ("Denied", "Failed"):
+                    why = condition.get("message") or condition.get("reason", "")
+                    raise NotSigned(f"CertificateSigningRequest {name}: {condition['type']}: {why}")
+            if waited >= _SIGNED_SECONDS:
+                raise NotSigned(
+                    f"CertificateSigningRequest {name} is not answered after {_SIGNED_SECONDS:.0f} s: "
+                    "is the garden's controller-manager running?"
+                )
+            await asyncio.sleep(delay)
+            waited, delay = waited + delay, min(delay * 2, _LONGEST_LOOK)
+
+    async def _keep(self, endpoint: Endpoint, held: Held | None) -> Held:
+        secret: Object = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "type": "Opaque",
+            "data": {_KUBECONFIG: base64.b64encode(_kubeconfig(endpoint)).decode()},
+        }
+        try:
+            found = held.secret if held is not None else await self._found()
+            if found is None:
+                return Held(endpoint, await self._create(secret))
+            annotations = dict(found["metadata"].get("annotations") or {})
+            annotations.pop(OPERATION, None)
+            metadata = found["metadata"] | {"annotations": annotations}
+            return Held(endpoint, await self._seed.replace(found | {"metadata": metadata, "data": secret["data"]}))
+        except (AlreadyExists, Conflict):
+            theirs = await self.read()
+            if theirs is None or (held is not None and theirs.endpoint.certificate == held.endpoint.certificate):
+                raise
+            return theirs
+
+    async def _found(self) -> Object | None:
+        return await self._seed.find(resources.SECRET, self._name, self._namespace)
+
+    async def _create(self, secret: Object) -> Object:
+        try:
+            return await self._seed.create(secret)
+        except NotFound:  # the first that there is in this seed
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._namespace}}
+            await self._seed.apply(namespace, manager=_MANAGER)
+            return await self._seed.create(secret)
+
+    def _asking(self, held: Held | None) -> Endpoint:
+        """With what the next certificate is asked for."""
+        if held is not None and not held.expired(datetime.now(UTC)):
+            return held.endpoint
+        bootstrap = self._bootstrap()
+        if bootstrap is None:
+            what = "has expired" if held is not None else "is not there, or holds no client certificate"
+            raise NotSigned(
+                f"the kubeconfig in {self} {what}, and gardenClientConnection.bootstrapKubeconfig is not set"
+            )
+        return bootstrap
+
+    def _bootstrap(self) -> Endpoint | None:
+        path = self._config.bootstrap_kubeconfig
+        if path is None:
+            return None
+        try:
+            return endpoint_of(parse_kubeconfig(path.read_bytes()), path.parent)
+        except OSError as error:
+            raise ConfigError(f"reading bootstrapKubeconfig {path}: {error.strerror}") from None
+        except KubeconfigError as error:
+            raise ConfigError(f"bootstrapKubeconfig {path}: {error}") from None
+
+    def _held(self, secret: Object) -> Held | None:
+        encoded = (secret.get("data") or {}).get(_KUBECONFIG)
+        if not encoded:
+            return None
+        try:
+            endpoint = endpoint_of(parse_kubeconfig(base64.b64decode(encoded)))
+            if not endpoint.certificate or not endpoint.key:
+                return None
+            validity_of(endpoint.certificate)
+        except ValueError as error:
+            # Of ours, the text quotes nothing; of others, say no more than that.
+            why = str(error) if isinstance(error, KubeconfigError) else "not in PEM format"
+            log.warning("the kubeconfig in %s can't be used: %s", self, why)
+            return None
+        if (bootstrap := self._bootstrap()) is not None:
+            endpoint = dataclasses.replace(
+                endpoint,
+                server=bootstrap.server,
+                ca=bootstrap.ca,
+                insecure=bootstrap.insecure,
+                tls_server_name=bootstrap.tls_server_name,
+                proxy=bootstrap.proxy,
+            )
+        return Held(endpoint, secret)
+
+
+def _kubeconfig(endpoint: Endpoint) -> bytes:
+    """With everything inline."""
+    cluster: dict[str, Any] = {"server": endpoint.server}
+    if endpoint.ca:
+        cluster["certificate-authority-data"] = base64.b64encode(endpoint.ca.encode()).decode()
+    if endpoint.insecure:
+        cluster["insecure-skip-tls-verify"] = True
+    if endpoint.tls_server_name:
+        cluster["tls-server-name"] = endpoint.tls_server_name
+    if endpoint.proxy:
+        cluster["proxy-url"] = endpoint.proxy
+    user = {
+        "client-certificate-data": base64.b64encode(endpoint.certificate).decode(),
+        "client-key-data": base64.b64encode(endpoint.key).decode(),
+    }
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "garden",
+        "clusters": [{"name": "garden", "cluster": cluster}],
+        "users": [{"name": "gardenlet", "user": user}],
+        "contexts": [{"name": "garden", "context": {"cluster": "garden", "user": "gardenlet"}}],
+    }
+    return json.dumps(content).encode()
+
+
+class GardenAccessController:
+    """Renews the gardenlet's access in time, or when its Secret or its Seed ask for it; one replica runs it."""
+
+    def __init__(self, clusters: Clusters, access: GardenAccess | None) -> None:
+        """Without ``access`` somebody else renews it, which is said to whoever asks us to."""
+        self._clusters = clusters
+        self._access = access
+        self._controller = Controller("garden-access", self._reconcile, workers=1, longest_delay=300.0)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        ours = Key(None, self._clusters.seed_name)
+        self._controller.watch(
+            self._clusters.garden_caches.of(resources.SEED),
+            when=lambda event: key_of(event.object) == ours and _is_asked(event.object),
+        )
+        self._controller.enqueue(ours)
+        if self._access is None:
+            await self._controller.run()
+            return
+        async with self._access.cache() as secrets:
+            self._controller.watch(secrets, keys=lambda _: [ours])
+            await self._controller.run()
+
+    async def _reconcile(self, key: Key) -> Requeue | None:
+        if self._access is None:
+            if (seed := await self._seed(key)) is not None and _is_asked(seed):
+                await self._answer(seed, "KubeconfigNotRenewed", _NOT_OURS, "Warning")
+            return None
+        held = await self._access.read()
+        if held is None or datetime.now(UTC) >= self._access.wanted_at(held):
+            # Before a look at the garden, which takes no certificate that has expired.
+            held = await self._renew(held)
+        # Not from the cache, which may still hold what we have answered.
+        seed = await self._seed(key)
+        if seed is None:
+            return Requeue(_UNREGISTERED_SECONDS)
+        if _is_asked(seed):
+            held = await self._renew(held)
+            until = timestamp(held.validity[1])
+            await self._answer(seed, "KubeconfigRenewed", f"the gardenlet has a client certificate until {until}")
+        await self._show(seed, held)
+        left = (self._access.wanted_at(held) - datetime.now(UTC)).total_seconds()
+        return Requeue(min(max(left, 1.0), _LOOK_AGAIN))
+
+    async def _renew(self, held: Held | None) -> Held:
+        assert self._access is not None
+        try:
+            renewed = await self._access.renew(held)
+        except NotSigned as error:
+            raise TryAgain(str(error)) from None
+        log.info("the client certificate for the garden is renewed, until %s", timestamp(renewed.validity[1]))
+        return renewed
+
+    async def _seed(self, key: Key) -> Object | None:
+        return await self._clusters.garden.find(resources.SEED, key.name)
+
+    async def _show(self, seed: Object, held: Held) -> None:
+        until = timestamp(held.validity[1])
+        if (seed.get("status") or {}).get("clientCertificateExpirationTimestamp") != until:
+            status = {"status": {"clientCertificateExpirationTimestamp": until}}
+            await self._clusters.garden.patch(
+                resources.SEED, seed["metadata"]["name"], None, status, subresource="status"
+            )
+
+    async def _answer(
+        self, seed: Object, reason: str, message: str, type: Literal["Normal", "Warning"] = "Normal"
+    ) -> None:
+        done = {"metadata": {"annotations": {OPERATION: None}}}
+        await self._clusters.garden.patch(resources.SEED, seed["metadata"]["name"], None, done)
+        await emit(self._clusters.garden, seed, _MANAGER, reason, message, type)
+
+
+def _is_asked(seed: Mapping[str, Any]) -> bool:
+    return (seed["metadata"].get("annotations") or {}).get(OPERATION) == OPERATION_RENEW_KUBECONFIG
