@@ -1,6 +1,7 @@
-"""Names that one object gives to others. Source: spec/api.md 3, spec/extensions.md 3."""
+"""Names: those of hosts, and those that one object gives to others. Source: spec/api.md 3, spec/extensions.md 3."""
 
 import hashlib
+import ipaddress
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,15 @@ from api.operations import ShootTask
 _FIXED_KUBELET_SETTINGS = ("cpuManagerPolicy", "evictionHard")
 """Beside what is reserved, what scheduled pods count on: a node that had less for them after a restart of its kubelet
 would throw some out."""
+
+
+def is_ip_address(host: str) -> bool:
+    """Whether a host is given by its address, and not by a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def technical_id(project: str, shoot: str) -> str:

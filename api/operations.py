@@ -69,6 +69,14 @@ class ShootTask(ApiModel):
     """RFC 3339 start of the operation; written as ``gardener.cloud/timestamp`` on extension objects."""
 
 
+class ForwardTask(ApiModel):
+    """Input of ``forward_apiserver_sni``."""
+
+    task: ShootTask
+    address: str
+    """Of the gateway of the seed that the control plane goes to: an IP address, or a host name."""
+
+
 class TaskResult(ApiModel):
     """Small result of an activity, kept in the flow's outcome."""
 

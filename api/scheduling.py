@@ -13,7 +13,7 @@ from api.core.v1beta1.shoot import Shoot
 from api.labels import condition_status, matches, overlapping
 from api.meta import SeedSelector
 
-_ZONES_FOR_ZONE_FAILURES = 3
+ZONES_FOR_ZONE_FAILURES = 3
 
 
 class NoSeed(Exception):
@@ -67,7 +67,6 @@ class _Requirement:
 def _requirements(shoot: Shoot, profile: CloudProfile) -> list[_Requirement]:
     """In the order in which they narrow the choice."""
     spec = shoot.spec
-    zone_failures = _failure_tolerance(shoot) == "zone"
     zones = set(spec.control_plane.zones or []) if spec.control_plane else set()
     restrictions = {each.name for each in spec.access_restrictions or []}
     required = [
@@ -85,8 +84,8 @@ def _requirements(shoot: Shoot, profile: CloudProfile) -> list[_Requirement]:
             lambda each: _provider_fits(spec.provider.type, profile.spec.seed_selector, each.seed),
         ),
         _Requirement(
-            f"has {_ZONES_FOR_ZONE_FAILURES} zones, which failure tolerance zone needs",
-            lambda each: not zone_failures or len(each.seed.spec.provider.zones or []) >= _ZONES_FOR_ZONE_FAILURES,
+            f"has {ZONES_FOR_ZONE_FAILURES} zones, which failure tolerance zone needs",
+            lambda each: has_zones(shoot, each.seed),
         ),
         _Requirement(
             f"has the zones {', '.join(sorted(zones))} that the control plane is pinned to",
@@ -139,6 +138,11 @@ def _usable(seed: Seed) -> bool:
 def _provider_fits(provider: str, selector: SeedSelector | None, seed: Seed) -> bool:
     types = selector.provider_types if selector and selector.provider_types else [provider]
     return "*" in types or seed.spec.provider.type in types
+
+
+def has_zones(shoot: Shoot, seed: Seed) -> bool:
+    """Whether a control plane there survives the loss of a zone, if it has to."""
+    return _failure_tolerance(shoot) != "zone" or len(seed.spec.provider.zones or []) >= ZONES_FOR_ZONE_FAILURES
 
 
 def _failure_tolerance(shoot: Shoot) -> str | None:

@@ -104,7 +104,10 @@ async def _garden(plan: Plan) -> None:
 
 
 async def _cloud(plan: Plan) -> None:
-    """The cloud forwards its machines to what is central and to the gateways of the seeds, and hides them."""
+    """The cloud forwards its machines to what is central and to the gateways of the seeds, and hides them.
+
+    The gateways reach each other by it, too, as they would by the internet.
+    """
     cloud, namespace = plan.cloud, plan.cloud.netns
     routes = [f"route replace {plan.central_address}/32 via {plan.garden_link('cloud').left_address}"]
     for seed in plan.seeds:
@@ -112,16 +115,21 @@ async def _cloud(plan: Plan) -> None:
     await _batch(namespace, _common() + routes + _service_routes(cloud.services, cloud.address))
     await _sysctl(namespace, {"net/ipv4/ip_forward": "1"})
     ports = ",".join(map(str, GATEWAY_PORTS))
-    rules = ["*filter", ":FORWARD ACCEPT [0:0]", ":GARDENER-MACHINES - [0:0]"]
+    rules = ["*filter", ":FORWARD ACCEPT [0:0]", ":GARDENER-GATEWAYS - [0:0]"]
+    rules.append("-A GARDENER-GATEWAYS -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT")
+    sources = [plan.machine_network]
     for seed in plan.seeds:
-        rules.append(f"-A GARDENER-MACHINES -d {seed.address}/32 -p tcp -m multiport --dports {ports} -j ACCEPT")
-        rules.append(f"-A GARDENER-MACHINES -d {seed.address}/32 -j REJECT")
-    rules += [f"-A FORWARD -s {plan.machine_network} -j GARDENER-MACHINES", "COMMIT"]
+        rules.append(f"-A GARDENER-GATEWAYS -d {seed.address}/32 -p tcp -m multiport --dports {ports} -j ACCEPT")
+        # Pods of a seed have the address of its link here.
+        for address in (seed.address, plan.cloud_link(seed.name).right_address):
+            rules.append(f"-A GARDENER-GATEWAYS -d {address}/32 -j REJECT")
+            sources.append(f"{address}/32")
+    rules += [*(f"-A FORWARD -s {source} -j GARDENER-GATEWAYS" for source in sources), "COMMIT"]
     await _rules(namespace, "\n".join(rules), plan.machine_network)
 
 
 async def _seed(plan: Plan, name: str) -> None:
-    """A seed reaches what is central, the cloud's API server and its own pods; nothing else."""
+    """A seed reaches what is central, the cloud's API server, other seeds' gateways and its own pods; nothing else."""
     seed, cloud = plan.cluster(name), plan.cloud
     namespace = seed.netns
     assert seed.pods is not None
@@ -129,6 +137,11 @@ async def _seed(plan: Plan, name: str) -> None:
         f"route replace {plan.central_address}/32 via {plan.garden_link(name).left_address}",
         f"route replace {cloud.address}/32 via {plan.cloud_link(name).left_address} src {seed.address}",
     ]
+    for other in plan.seeds:
+        if other.name != name:
+            # To its gateway, and from the pods of that.
+            for address in (other.address, plan.cloud_link(other.name).right_address):
+                routes.append(f"route replace {address}/32 via {plan.cloud_link(name).left_address}")
     await _batch(namespace, _common() + routes + _service_routes(seed.services, seed.address))
     await _sysctl(
         namespace,

@@ -1,22 +1,26 @@
 """Configures the Envoy in front of a seed's API servers: a sidecar that writes the files Envoy watches.
 
-Exposures (labelled ConfigMaps) and Services of all namespaces go in, xDS files come out. Losing this process
-costs nothing but news: Envoy goes on with the files it has.
+Exposures and forwardings (labelled ConfigMaps) and Services of all namespaces go in, xDS files come out. Losing this
+process costs nothing but news: Envoy goes on with the files it has. A forwarding whose time is over is deleted here.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from activities.components import gateway
-from activities.components.gateway import ApiServerExposure, Route, Upstream
+from activities.components.gateway import ApiServerExposure, Forwarding, Route, Upstream
 from activities.kube.cache import Cache, Caches
 from activities.kube.client import KubeClient, Object
+from activities.kube.errors import ApiError
 from api.model import ApiModel
 from api.resources import CONFIG_MAP, SERVICE
 from workers.runtime import Health, HealthConfig, load_config, run_until_signal
@@ -25,6 +29,10 @@ _log = logging.getLogger(__name__)
 
 _GATHER = 0.02
 """Seconds to wait for further events before writing: many shoots may change at once."""
+_AGAIN = 10.0
+"""Seconds after which a forwarding that could not be deleted is tried again."""
+
+Model = TypeVar("Model", ApiServerExposure, Forwarding)
 
 
 class GatewayConfig(ApiModel):
@@ -53,6 +61,7 @@ class Gateway:
     """Keeps the files in step with the cluster."""
 
     def __init__(self, caches: Caches, directory: Path, health: Health) -> None:
+        self._client = caches.client
         self._exposures = caches.of(CONFIG_MAP, labels=_selector())
         self._services = caches.of(SERVICE, labels=_selector())
         self._directory = directory
@@ -69,8 +78,26 @@ class Gateway:
             self._changed.clear()
             self.write()
             self._health.ready = True
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(await self._end_forwardings()):
+                    await self._changed.wait()
             await asyncio.sleep(_GATHER)
+
+    async def _end_forwardings(self) -> float | None:
+        """Delete those whose time is over; seconds until there is something to delete, None if there is nothing."""
+        now, soonest = datetime.now(UTC), None
+        for item in self._exposures.list():
+            if (what := _forwarding(item)) is None:
+                continue
+            left = (what.until - now).total_seconds()
+            if left <= 0:
+                metadata, left = item["metadata"], _AGAIN
+                try:
+                    await self._client.delete(CONFIG_MAP, metadata["name"], metadata["namespace"], uid=metadata["uid"])
+                except ApiError as error:
+                    _log.warning("ConfigMap %s/%s stays: %s", metadata["namespace"], metadata["name"], error)
+            soonest = left if soonest is None else min(soonest, left)
+        return soonest
 
     def write(self) -> None:
         """Replace the files whose content changed."""
@@ -84,20 +111,21 @@ class Gateway:
 
 
 def routes(exposures: list[Object], services: Cache) -> list[Route]:
-    """Resolve the exposures, sorted by namespace.
+    """Resolve the exposures, sorted by namespace, and then the forwardings of control planes that are not here.
 
     One that cannot be read is left out, and of two with the same host the first keeps it: Envoy
     would otherwise refuse the files, and with them the next shoot.
     """
     found: list[Route] = []
     taken: dict[str, str] = {}
+    forwardings: list[Route] = []
     for item in sorted(exposures, key=lambda each: (each["metadata"]["namespace"], each["metadata"]["name"])):
         namespace = item["metadata"]["namespace"]
-        try:
-            what = ApiServerExposure.model_validate_json((item.get("data") or {}).get(gateway.EXPOSURE_KEY, ""))
-        except ValidationError as error:
-            faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-            _log.error("leaving out ConfigMap %s/%s: %s", namespace, item["metadata"]["name"], faults)
+        if elsewhere := _forwarding(item):
+            there = (elsewhere.address, gateway.SNI_PORT)
+            forwardings.append(Route(item["metadata"]["name"], elsewhere.hosts, there, None, elsewhere=True))
+            continue
+        if (what := _read(item, gateway.EXPOSURE_KEY, ApiServerExposure)) is None:
             continue
         if any(route.namespace == namespace for route in found):
             _log.error("leaving out ConfigMap %s/%s: a second one", namespace, item["metadata"]["name"])
@@ -113,7 +141,23 @@ def routes(exposures: list[Object], services: Cache) -> list[Route]:
                 _address(what.vpn, namespace, services) if what.vpn else None,
             )
         )
-    return found
+    return [*found, *(each for each in forwardings if not taken.keys() & set(each.hosts))]
+
+
+def _forwarding(item: Object) -> Forwarding | None:
+    """What a ConfigMap of the gateway's own namespace forwards: others may not lead out of the seed."""
+    if item["metadata"]["namespace"] != gateway.NAMESPACE or gateway.FORWARDING_KEY not in (item.get("data") or {}):
+        return None
+    return _read(item, gateway.FORWARDING_KEY, Forwarding)
+
+
+def _read(item: Object, key: str, model: type[Model]) -> Model | None:
+    try:
+        return model.model_validate_json((item.get("data") or {}).get(key, ""))
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        _log.error("leaving out ConfigMap %s/%s: %s", item["metadata"]["namespace"], item["metadata"]["name"], faults)
+        return None
 
 
 def _address(upstream: Upstream, namespace: str, services: Cache) -> tuple[str, int] | None:

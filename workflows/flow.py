@@ -389,6 +389,10 @@ class Flow:
         """Names of all Secrets that the tasks done so far, kept ones too, have been given."""
         return tuple(sorted({name for task in self._tasks.values() for name in task.result.secrets}))
 
+    def said(self, name: str) -> str:
+        """What a task that is done said of itself, in this attempt or in an earlier one."""
+        return self._tasks[name].result.note
+
     def progress(self) -> FlowProgress:
         """For the ``progress`` query."""
         return FlowProgress(

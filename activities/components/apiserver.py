@@ -72,6 +72,8 @@ class ApiServer:
     audit_policy: str = ""
     """YAML of the owner's own policy; empty for the default."""
     workers: bool = True
+    failure_tolerance: str | None = None
+    """What several replicas are spread over, each ``node`` or ``zone``."""
 
 
 def service(namespace: str) -> Manifest:
@@ -201,7 +203,7 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
             "securityContext": base.non_root_pod(
                 sysctls=[{"name": "net.ipv4.ip_unprivileged_port_start", "value": str(PORT)}]
             ),
-            "topologySpreadConstraints": base.spread_over_hosts(SELECT),
+            "topologySpreadConstraints": base.spread(SELECT, server.failure_tolerance),
             "containers": [main],
             "volumes": volumes,
         },

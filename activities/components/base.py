@@ -299,6 +299,18 @@ def spread_over_hosts(select: Labels) -> list[Manifest]:
     ]
 
 
+def spread(select: Labels, failure_tolerance: str | None) -> list[Manifest]:
+    """Over hosts, and zones where the loss of one is to be survived; strictly where anything is.
+
+    Evenly over as many as there are: a seed of one node takes all. Source: spec/resource-manager.md 7.
+    """
+    constraints = spread_over_hosts(select)
+    if failure_tolerance is not None:
+        keys = ["kubernetes.io/hostname", *(["topology.kubernetes.io/zone"] if failure_tolerance == "zone" else [])]
+        constraints = [{**constraints[0], "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"} for key in keys]
+    return constraints
+
+
 # Volumes
 
 

@@ -40,6 +40,8 @@ class ControllerManager:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """``Shoot.spec.kubernetes.kubeControllerManager``."""
     workers: bool = True
+    failure_tolerance: str | None = None
+    """What several replicas are spread over, each ``node`` or ``zone``."""
 
 
 def objects(manager: ControllerManager) -> list[Manifest]:
@@ -108,7 +110,7 @@ def _deployment(manager: ControllerManager) -> Manifest:
         pod={
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),
-            "topologySpreadConstraints": base.spread_over_hosts(SELECT),
+            "topologySpreadConstraints": base.spread(SELECT, manager.failure_tolerance),
             "containers": [main],
             "volumes": [*volumes, base.empty_dir("tmp", memory=True)],
         },

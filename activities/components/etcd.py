@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from activities.components import base
 from activities.components.base import Manifest
 from activities.secrets.configs import Certificate, SignedBy, Usage
 
@@ -59,7 +60,8 @@ class EtcdValues:
     peer_ca_bundle: str = ""
     peer_certificate: str = ""
     """Names of Secrets; empty where there is one member only."""
-    highly_available: bool = False
+    failure_tolerance: str | None = None
+    """What several members are spread over: each ``node`` or ``zone``."""
 
 
 def name_of(role: str) -> str:
@@ -72,7 +74,7 @@ def etcd(values: EtcdValues) -> Manifest:
     labels = {"role": values.role, "app": "etcd-statefulset", "gardener.cloud/role": "controlplane"}
     annotations = {} if important else {"resources.druid.gardener.cloud/allow-unhealthy-pod-eviction": "true"}
     pod_annotations = {}
-    if important and not values.highly_available:
+    if important and values.failure_tolerance is None:
         pod_annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
     return {
         "apiVersion": "druid.gardener.cloud/v1alpha1",
@@ -86,7 +88,8 @@ def etcd(values: EtcdValues) -> Manifest:
         "spec": {
             "replicas": values.replicas,
             "labels": labels,
-            "annotations": pod_annotations,
+            # An empty map in place of one that was not empty is refused, as null.
+            **({"annotations": pod_annotations} if pod_annotations else {}),
             "selector": {"matchLabels": {"role": values.role, "app": "etcd-statefulset"}},
             "storageCapacity": _STORAGE[values.role],
             "storageClass": "default",
@@ -94,8 +97,16 @@ def etcd(values: EtcdValues) -> Manifest:
             "sharedConfig": {"autoCompactionMode": "periodic", "autoCompactionRetention": "30m"},
             "etcd": _etcd_section(values),
             "backup": _backup_section(values),
+            **_scheduling(values, labels),
         },
     }
+
+
+def _scheduling(values: EtcdValues, labels: dict[str, str]) -> dict[str, Any]:
+    if values.replicas < 2 or values.failure_tolerance is None:
+        return {}
+    selected = {name: labels[name] for name in ("role", "app")}
+    return {"schedulingConstraints": {"topologySpreadConstraints": base.spread(selected, values.failure_tolerance)}}
 
 
 def _etcd_section(values: EtcdValues) -> dict[str, Any]:

@@ -8,12 +8,14 @@ docs/decisions/0003-envoy-with-filesystem-xds.md.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from activities.components import base, envoy
 from activities.components.base import Manifest
 from api import images
 from api.model import ApiModel
+from api.names import is_ip_address
 
 NAME = "istio-ingressgateway"
 NAMESPACE = "istio-ingress"
@@ -32,6 +34,7 @@ LABEL = "networking.gardener.cloud/gateway"
 """On ConfigMaps with an exposure, and on the Services that these name."""
 LABELS = {LABEL: NAME}
 EXPOSURE_KEY = "exposure.json"
+FORWARDING_KEY = "forwarding.json"
 
 XDS_DIRECTORY = "/var/lib/envoy"
 LISTENERS_FILE = "listeners.json"
@@ -44,6 +47,9 @@ _BLACKHOLE = "blackhole"
 _CONNECT_TIMEOUT = "1s"
 """The address of an API server that has just ended does not answer at all until kube-proxy has heard of it: who waits
 there cannot look where the name leads to by now."""
+
+_REFRESHED = "5s"
+"""How old what the DNS says of another seed's gateway may be."""
 
 EXPOSURE = "apiserver-exposure"
 """ConfigMap in a control plane's namespace that tells its names to the gateway."""
@@ -65,6 +71,15 @@ class ApiServerExposure(ApiModel):
     vpn: Upstream | None = None
 
 
+class Forwarding(ApiModel):
+    """Where the gateway leads who goes by an old answer of the DNS: the API server of that name is in another seed."""
+
+    hosts: tuple[str, ...]
+    address: str
+    """Of the gateway there: an IP address, or a host name."""
+    until: datetime
+
+
 @dataclass(frozen=True)
 class Route:
     """An exposure with its Services resolved to addresses; an upstream without an address is left out."""
@@ -73,6 +88,8 @@ class Route:
     hosts: tuple[str, ...]
     api_server: tuple[str, int] | None
     vpn: tuple[str, int] | None
+    elsewhere: bool = False
+    """Leads to the gateway of another seed, which looks at the server name itself."""
 
 
 def vpn_header(namespace: str) -> str:
@@ -92,6 +109,16 @@ def exposure(name: str, namespace: str, what: ApiServerExposure) -> Manifest:
         "kind": "ConfigMap",
         "metadata": base.metadata(name, namespace, labels=LABELS),
         "data": {EXPOSURE_KEY: what.model_dump_json(exclude_none=True)},
+    }
+
+
+def forwarding(technical_id: str, what: Forwarding) -> Manifest:
+    """The ConfigMap that outlives the control plane's namespace; the gateway's controller deletes it in time."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": base.metadata(technical_id, NAMESPACE, labels=LABELS),
+        "data": {FORWARDING_KEY: what.model_dump_json()},
     }
 
 
@@ -117,8 +144,12 @@ def _clusters(routes: Sequence[Route]) -> list[Manifest]:
     made = []
     for route in routes:
         if route.api_server:
-            name = proxy_header(route.namespace)
-            made.append(envoy.static_cluster(name, *route.api_server, connect_timeout=_CONNECT_TIMEOUT))
+            name, (host, port) = proxy_header(route.namespace), route.api_server
+            made.append(
+                envoy.static_cluster(name, host, port, connect_timeout=_CONNECT_TIMEOUT)
+                if is_ip_address(host)
+                else envoy.dns_cluster(name, host, port, refreshed=_REFRESHED)
+            )
         if route.vpn:
             made.append(envoy.static_cluster(vpn_header(route.namespace), *route.vpn))
     return made
@@ -164,7 +195,7 @@ def _vpn_routes(routes: Sequence[Route]) -> Manifest:
 
 
 def _proxy_routes(routes: Sequence[Route]) -> Manifest:
-    wanted = [proxy_header(route.namespace) for route in routes if route.api_server]
+    wanted = [proxy_header(route.namespace) for route in routes if route.api_server and not route.elsewhere]
     return _routes("apiserver-proxy", PROXY_HEADER, wanted)
 
 
@@ -205,6 +236,8 @@ def objects(*, replicas: int = 1) -> list[Manifest]:
         account,
         base.cluster_role(role, [base.rule("core", "configmaps services", "get list watch")]),
         base.binding(role, [base.account(NAME, NAMESPACE)], cluster_role=role),
+        base.role(NAME, NAMESPACE, [base.rule("core", "configmaps", "delete")]),
+        base.binding(NAME, [base.account(NAME, NAMESPACE)], role=NAME, namespace=NAMESPACE),
         config,
         base.pod_disruption_budget(NAME, NAMESPACE, SELECT),
         _service(),

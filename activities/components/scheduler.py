@@ -29,6 +29,8 @@ class Scheduler:
     """Names of the Secrets it mounts."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """``Shoot.spec.kubernetes.kubeScheduler``."""
+    failure_tolerance: str | None = None
+    """What several replicas are spread over, each ``node`` or ``zone``."""
 
 
 def objects(scheduler: Scheduler) -> list[Manifest]:
@@ -127,7 +129,7 @@ def _deployment(scheduler: Scheduler, configuration: Manifest) -> Manifest:
         pod={
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),
-            "topologySpreadConstraints": base.spread_over_hosts(SELECT),
+            "topologySpreadConstraints": base.spread(SELECT, scheduler.failure_tolerance),
             "containers": [main],
             "volumes": [
                 base.shoot_access_volume(NAME, scheduler.generic_kubeconfig),

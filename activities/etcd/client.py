@@ -1,6 +1,7 @@
 """Talking to etcd through its JSON gateway: no gRPC stack, and TLS as everywhere else."""
 
 import base64
+import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -74,6 +75,28 @@ class EtcdClient:
             int(answer["header"].get("revision", 0)),
             int(answer.get("dbSize", 0)),
         )
+
+    async def leader(self) -> str:
+        """Client URL of the member that leads; empty if that is this one, or none does."""
+        status = await self._ask("maintenance/status", {})
+        leader = status.get("leader", "0")
+        if leader in ("0", status["header"]["member_id"]):
+            return ""
+        urls = [url for member in await self._members() if member["ID"] == leader for url in member["clientURLs"]]
+        return str(urls[0]) if urls else ""
+
+    async def defragment_all(self) -> None:
+        """One member after the other, this one last. Who does not answer is left out."""
+        ours = (await self._ask("maintenance/status", {}))["header"]["member_id"]
+        for member in await self._members():
+            for url in member.get("clientURLs") or () if member["ID"] != ours else ():
+                async with EtcdClient(url, self._tls) as other:
+                    with contextlib.suppress(EtcdError):
+                        await other.defragment()
+        await self.defragment()
+
+    async def _members(self) -> list[dict[str, Any]]:
+        return list((await self._ask("cluster/member/list", {}))["members"])
 
     async def revision(self) -> int:
         """The newest revision of the cluster; a linearizable read."""

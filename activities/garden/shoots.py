@@ -502,6 +502,7 @@ class ShootActivities:
             backup=bool(seed_object["spec"].get("backup")),
             skip_readiness=constants.SHOOT_SKIP_READINESS in annotations,
             skip_cleanup=_truthy(annotations.get(constants.SHOOT_SKIP_CLEANUP)),
+            failure_tolerance=bool((spec.get("controlPlane") or {}).get("highAvailability")),
             credentials=await self._credentials_version(live),
         )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import ipaddress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
@@ -28,7 +28,7 @@ from activities.kube.errors import Forbidden, NotFound, Unauthorized, Unreachabl
 from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
-from activities.seed.facts import ApiNames, Networks, highly_available
+from activities.seed.facts import ApiNames, Networks, failure_tolerance, highly_available
 from activities.seed.first_token import FirstToken, is_fresh
 from activities.seed.gateway import gateway_address
 from activities.seed.hibernation import apiserver_replicas, is_asleep, wanted_asleep
@@ -37,7 +37,7 @@ from activities.seed.secrets import generate_encryption_configuration
 from activities.shoot.rotation import KEY_POPULATED
 from api import resources
 from api.errors import ErrorCode
-from api.operations import ShootTask, TaskResult
+from api.operations import ForwardTask, OperationType, ShootTask, TaskResult
 
 MANAGER = rollout.MANAGER
 
@@ -52,6 +52,8 @@ _CLIENT_SECONDS = 2 * MINUTE
 _VPN_SECONDS = 3 * MINUTE
 _DELETION_SECONDS = 5 * MINUTE
 _READING_SECONDS = 20.0
+_FORWARDED = timedelta(minutes=5)
+"""Records of ours are kept for 2 minutes, by some resolvers for longer."""
 
 _ASLEEP = TaskResult(note="asleep")
 
@@ -68,6 +70,9 @@ class ControlPlaneActivities:
     @activity.defn
     async def deploy_api_service(self, task: ShootTask) -> TaskResult:
         """Apply the Service of the API server."""
+        if task.operation is OperationType.RESTORE:
+            # It is back, maybe soon: two seeds that forward to each other would do so for ever.
+            await rollout.delete(self._clusters.seed, [(resources.CONFIG_MAP, task.technical_id)], gateway.NAMESPACE)
         live = await self._clusters.seed.apply(apiserver.service(task.technical_id), manager=MANAGER)
         return TaskResult(note=live["spec"]["clusterIP"])
 
@@ -106,6 +111,21 @@ class ControlPlaneActivities:
             gateway.exposure(gateway.EXPOSURE, task.technical_id, exposure), manager=MANAGER
         )
         return TaskResult(note=", ".join(exposure.hosts))
+
+    @activity.defn
+    async def forward_apiserver_sni(self, request: ForwardTask) -> TaskResult:
+        """Have the gateway lead who goes by an old answer of the DNS to the other seed, once nobody is exposed here.
+
+        For longer than such answers are kept; a second run begins that time anew.
+        """
+        task = request.task
+        if not request.address:
+            return TaskResult(note="nobody is led on: the other gateway's address was skipped")
+        names = ApiNames.of(await self._clusters.cluster(task.technical_id))
+        hosts = tuple(host for host in (names.external, names.internal) if host)
+        what = gateway.Forwarding(hosts=hosts, address=request.address, until=datetime.now(UTC) + _FORWARDED)
+        await self._clusters.seed.apply(gateway.forwarding(task.technical_id, what), manager=MANAGER)
+        return TaskResult(note=f"to {request.address}")
 
     @activity.defn
     async def delete_apiserver_sni(self, task: ShootTask) -> TaskResult:
@@ -165,6 +185,7 @@ class ControlPlaneActivities:
             settings=view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {},
             audit_policy=policy,
             workers=not view.workerless,
+            failure_tolerance=failure_tolerance(view),
         )
         await rollout.deploy(self._clusters.seed, apiserver.objects(server))
         return TaskResult(secrets=secrets.generated, note=f"kube-apiserver {server.version}")
@@ -271,6 +292,7 @@ class ControlPlaneActivities:
             client_ca_bundle=secrets.get("ca-client").name,
             server=server.name,
             settings=view.shoot["spec"]["kubernetes"].get("kubeScheduler") or {},
+            failure_tolerance=failure_tolerance(view),
         )
         objects, rights = scheduler.objects(wanted), scheduler.shoot_objects()
         await self._deploy_with_rights(task, secrets, scheduler.NAME, objects, rights)
@@ -298,6 +320,7 @@ class ControlPlaneActivities:
                 kubelet_ca="" if view.workerless else secrets.get("ca-kubelet", Which.CURRENT).name,
             ),
             settings=view.shoot["spec"]["kubernetes"].get("kubeControllerManager") or {},
+            failure_tolerance=failure_tolerance(view),
             workers=not view.workerless,
         )
         objects, rights = controller_manager.objects(wanted), controller_manager.shoot_objects()

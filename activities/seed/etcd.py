@@ -1,6 +1,7 @@
 """The etcds of a control plane: ordered as ``Etcd`` resources, awaited, deleted."""
 
 import asyncio
+import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed.extension_objects import asked_at
+from activities.seed.facts import failure_tolerance
 from activities.seed.hibernation import wanted_asleep
 from activities.seed.sidecar import ask_sidecar
 from activities.shoot.rotation import ETCD_SNAPSHOTTED
@@ -24,11 +26,13 @@ from api import constants
 from api.errors import ErrorCode
 from api.images import OWN_VERSION
 from api.names import backup_entry_name
-from api.operations import ShootTask, TaskResult
+from api.operations import OperationType, ShootTask, TaskResult
 from api.resources import BACKUP_ENTRY, DEPLOYMENT, ETCD
 from api.times import micro_timestamp
 
 MANAGER = "gardenlet"
+_MEMBERS = 3
+"""Of an etcd that survives the loss of one."""
 
 # Source: spec/extensions.md 1.4.
 _TIMEOUT = 5 * 60
@@ -48,20 +52,49 @@ class EtcdActivities:
     async def deploy_etcds(self, task: ShootTask) -> TaskResult:
         """Order etcd-main and etcd-events, with their certificates.
 
+        Members of several trust a new authority of their peers before one of them shows a certificate by it: that is
+        waited for. A control plane that is restored has one member at first.
+
         A second run of the same operation finds the timestamp that the first one wrote with the spec,
         and asks for no second rollout; neither does an operation that orders what is there and well.
 
         Raises:
-            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the Shoot's maintenance window makes no sense.
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the Shoot's maintenance window makes no sense;
+                ``EtcdNotReady`` where members do not take the new authority of their peers in time.
         """
+        return await self._deploy(task, first=1 if task.operation is OperationType.RESTORE else None)
+
+    @activity.defn
+    async def scale_etcd_after_restore(self, task: ShootTask) -> TaskResult:
+        """Order the members that a restored control plane with failure tolerance lacks.
+
+        A second run finds them ordered.
+        """
+        return await self._deploy(task.model_copy(update={"trigger": f"{task.trigger} scaling"}))
+
+    async def _deploy(self, task: ShootTask, *, first: int | None = None) -> TaskResult:
+        """``first``: how many members there are before others join."""
         view = await self._clusters.cluster(task.technical_id)
         secrets, backup = await asyncio.gather(
             SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot),
             self._backup(task, view),
         )
-        wanted = await asyncio.gather(*(self._etcd(task, view, secrets, backup, role) for role in ROLES))
+        wanted = await asyncio.gather(*(self._etcd(task, view, secrets, backup, role, first) for role in ROLES))
+        await heartbeating(asyncio.gather(*(self._trust_new_peers(task, etcd) for etcd in wanted)))
         await asyncio.gather(*(self._apply(task, etcd) for etcd in wanted))
         return TaskResult(secrets=secrets.generated)
+
+    async def _trust_new_peers(self, task: ShootTask, wanted: dict[str, Any]) -> None:
+        """Roll all but the members' new certificates out: who trusts their old authority alone would not hear them."""
+        metadata, peers = wanted["metadata"], wanted["spec"]["etcd"].get("peerUrlTls")
+        live = await self._clusters.seed.find(ETCD, metadata["name"], metadata["namespace"])
+        shown = ((live or {}).get("spec") or {}).get("etcd", {}).get("peerUrlTls", {}).get("serverTLSSecretRef")
+        if not (peers and shown) or shown == peers["serverTLSSecretRef"]:
+            return
+        before = copy.deepcopy(wanted)
+        before["spec"]["etcd"]["peerUrlTls"]["serverTLSSecretRef"] = shown
+        await self._apply(task.model_copy(update={"trigger": f"{task.trigger} authorities"}), before)
+        await self._wait_ready(task, before["spec"]["labels"]["role"])
 
     @activity.defn
     async def wait_etcds(self, task: ShootTask) -> TaskResult:
@@ -116,18 +149,25 @@ class EtcdActivities:
         return Backup(configured["provider"], entry["spec"]["bucketName"], entry["metadata"]["name"])
 
     async def _etcd(
-        self, task: ShootTask, view: ClusterView, secrets: SecretsManager, backup: Backup | None, role: str
+        self,
+        task: ShootTask,
+        view: ClusterView,
+        secrets: SecretsManager,
+        backup: Backup | None,
+        role: str,
+        first: int | None,
     ) -> dict[str, Any]:
-        available = _highly_available(view.shoot)
+        tolerance = failure_tolerance(view)
+        replicas = await self._replicas(task, view, role, _MEMBERS if tolerance else 1, first)
         certificates = [component.server_certificate(role, task.technical_id), component.client_certificate()]
-        if available:
+        if replicas > 1:
             certificates.append(component.peer_certificate(role, task.technical_id))
         server, client, *peer = await asyncio.gather(*map(secrets.generate, certificates))
         window = (view.shoot["spec"].get("maintenance") or {}).get("timeWindow") or {}
         values = EtcdValues(
             role=role,
             namespace=task.technical_id,
-            replicas=await self._replicas(task, view, role, 3 if available else 1),
+            replicas=replicas,
             ca_bundle=secrets.get(component.CA, Which.BUNDLE).name,
             server_certificate=server.name,
             client_certificate=client.name,
@@ -136,7 +176,7 @@ class EtcdActivities:
             delta_snapshot_period=self._delta_snapshot_period,
             peer_ca_bundle=secrets.get(component.PEER_CA, Which.BUNDLE).name if peer else "",
             peer_certificate=peer[0].name if peer else "",
-            highly_available=available,
+            failure_tolerance=tolerance,
             **({"window_begin": window["begin"]} if window.get("begin") else {}),
         )
         try:
@@ -148,12 +188,16 @@ class EtcdActivities:
                 "must be like 220000+0100: correct spec.maintenance.timeWindow.begin",
             ) from None
 
-    async def _replicas(self, task: ShootTask, view: ClusterView, role: str, awake: int) -> int:
+    async def _replicas(self, task: ShootTask, view: ClusterView, role: str, awake: int, first: int | None) -> int:
         """As many as there are while the Shoot falls asleep or sleeps: etcd stops last, once nobody needs it."""
-        if not wanted_asleep(view, task):
+        asleep = wanted_asleep(view, task)
+        if not asleep and first is None:
             return awake
         live = await self._clusters.seed.find(ETCD, component.name_of(role), task.technical_id)
-        return int(live["spec"]["replicas"]) if live else 0
+        there = int(live["spec"]["replicas"]) if live else 0
+        if asleep or there:
+            return there
+        return awake if live else first or awake
 
     async def _apply(self, task: ShootTask, wanted: dict[str, Any]) -> None:
         metadata = wanted["metadata"]
@@ -243,10 +287,6 @@ def _reported(live: Mapping[str, Any]) -> str:
 
 def _not_ready(name: str, task: ShootTask, fault: str) -> ApplicationError:
     return ApplicationError(f"etcd {task.technical_id}/{name} is not ready: {fault}", type="EtcdNotReady")
-
-
-def _highly_available(shoot: Mapping[str, Any]) -> bool:
-    return bool(((shoot["spec"].get("controlPlane") or {}).get("highAvailability") or {}).get("failureTolerance"))
 
 
 def _annotations(live: Mapping[str, Any]) -> Mapping[str, str]:

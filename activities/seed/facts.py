@@ -63,9 +63,15 @@ class Networks:
         return cls(of("pods"), of("services"), of("nodes"))
 
 
+def failure_tolerance(view: ClusterView) -> str | None:
+    """What the owner wants the control plane to survive the loss of: a ``node`` or a ``zone``, or None."""
+    available = (view.shoot["spec"].get("controlPlane") or {}).get("highAvailability") or {}
+    return (available.get("failureTolerance") or {}).get("type")
+
+
 def highly_available(view: ClusterView) -> bool:
     """Whether the owner wants a control plane that survives the loss of a node or zone."""
-    return bool((view.shoot["spec"].get("controlPlane") or {}).get("highAvailability"))
+    return failure_tolerance(view) is not None
 
 
 def settled(shoot: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from activities.kube.client import KubeClient
 from activities.kube.clusters import Clusters, ClusterView
@@ -22,7 +23,7 @@ from activities.secrets.configs import (
     StaticToken,
     VPNTlsAuth,
 )
-from activities.secrets.manager import SecretsManager, UnknownSecret, Which
+from activities.secrets.manager import MANAGED_BY, SecretsManager, UnknownSecret, Which
 from activities.seed.shoot_state import read_shoot_state
 from activities.shoot.rotation import ENCRYPTION_KEY, KEY_POPULATED
 from api import constants
@@ -145,8 +146,20 @@ class SecretActivities:
             await asyncio.gather(*(_drop(garden, name, task.shoot.namespace) for name in names))
 
     async def _restore(self, task: ShootTask) -> None:
-        """Put back the Secrets of the ShootState; what exists stays as it is."""
+        """Put back the Secrets of the ShootState; what exists stays as it is.
+
+        New ones in their place would not open what etcd holds, and no node would trust them.
+        """
         state = await read_shoot_state(self._clusters, task)
+        if state is None and not await self._clusters.seed.list(
+            SECRET, task.technical_id, labels=f"{MANAGED_BY}={MANAGER}"
+        ):
+            raise ApplicationError(
+                f"there is no ShootState {task.shoot}, which would have the keys of its control plane: bring its seed "
+                "back, or a ShootState out of a backup of the garden, and retry",
+                type="ShootStateMissing",
+                non_retryable=True,
+            )
         items = state.secrets if state else ()
 
         async def put_back(item: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot, Worker
 from api.defaulting.shoot import workerless
 from api.resources import Resource
-from api.scheduling import Candidate, unmet
+from api.scheduling import ZONES_FOR_ZONE_FAILURES, Candidate, has_zones, unmet
 from api.validation.field import Faults, Path
 from api.validation.pools import WORKERS, kubelet_version
 from api.versions import Version, find, image_fits, is_version, stage
@@ -308,12 +308,22 @@ def _check_image(
 def _check_seed(shoot: Shoot, old: Shoot | None, world: World, faults: Faults) -> None:
     name, path = shoot.spec.seed_name, SPEC / "seedName"
     if name is None or (old is not None and old.spec.seed_name == name):
+        if old is not None and world.seed is not None:
+            _check_zones_of_seed(shoot, old, world.seed, faults)
         return
     if world.seed is None:
         faults.not_found(path, name, "there is no such Seed")
     elif world.profile is not None:
         for text in unmet(shoot, world.profile, Candidate(world.seed, world.shoots_on_seed)):
             faults.forbidden(path, f"must be a seed that {text}, {name} is not")
+
+
+def _check_zones_of_seed(shoot: Shoot, old: Shoot, seed: Seed, faults: Faults) -> None:
+    """Where it runs already; a new place is checked like any other."""
+    if has_zones(old, seed) and not has_zones(shoot, seed):
+        path = SPEC / "controlPlane" / "highAvailability" / "failureTolerance" / "type"
+        detail = f"zone needs a seed of {ZONES_FOR_ZONE_FAILURES} zones, {seed.metadata.name} has fewer: choose node"
+        faults.forbidden(path, detail)
 
 
 def needed_extensions(shoot: Shoot) -> list[tuple[Path, str, str]]:

@@ -82,9 +82,10 @@ _SLEEPLESS_PHASES = {
 }
 """Phases of rotations that need a running API server. Source: spec/flows.md 1.3, spec/credentials.md."""
 
+_FAILURE_TOLERANCE = "control_plane.high_availability.failure_tolerance.type"
+
 # Better refused than silently not done.
 _NOT_OFFERED = {
-    "control_plane.high_availability": "this version runs control planes without failure tolerance",
     "exposure_class_name": "this version exposes all control planes the same way",
 }
 
@@ -97,6 +98,7 @@ def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
         _check_name(shoot, project, faults)
     else:
         _check_changes(spec, old.spec, faults)
+        _check_failure_tolerance(spec, old, faults)
         _check_may_sleep(spec, old, faults)
     if spec.cloud_profile is None:
         faults.required(SPEC / "cloudProfile", "must name the cloud profile to take versions and machines from")
@@ -159,10 +161,16 @@ def _check_changes(spec: ShootSpec, old: ShootSpec, faults: Faults) -> None:
         if before is not None:
             faults.fixed(SPEC / "networking" / name, before, getattr(spec.networking, name, None))
     _check_upgrade(spec.kubernetes.version, old.kubernetes.version, SPEC / "kubernetes" / "version", faults)
-    tolerance = _value(old, "control_plane.high_availability.failure_tolerance.type")
-    if tolerance and old.seed_name:
-        path = SPEC / "controlPlane" / "highAvailability" / "failureTolerance" / "type"
-        faults.fixed(path, tolerance, _value(spec, "control_plane.high_availability.failure_tolerance.type"))
+
+
+def _check_failure_tolerance(spec: ShootSpec, old: Shoot, faults: Faults) -> None:
+    """Members join an etcd that runs, and none leaves."""
+    path = SPEC / "controlPlane" / "highAvailability" / "failureTolerance" / "type"
+    before, wanted = (_value(each, _FAILURE_TOLERANCE) for each in (old.spec, spec))
+    if before and old.spec.seed_name:
+        faults.fixed(path, before, wanted)
+    elif wanted and not before and (_value(old.spec, "hibernation.enabled") or _value(old.status, "hibernated")):
+        faults.forbidden(path, "cannot be added while the Shoot is hibernated: wake it up first")
 
 
 def _check_may_sleep(spec: ShootSpec, old: Shoot, faults: Faults) -> None:

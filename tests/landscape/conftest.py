@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -63,6 +64,11 @@ class Landscape:
         """Addresses and files, as programs find them."""
         facts: dict[str, Any] = json.loads((self.directory / "landscape.json").read_text())
         return facts
+
+    def address(self, cluster: str) -> str:
+        """Of its API server; a seed's gateway has it, too."""
+        server: str = self.facts["clusters"][cluster]["server"]
+        return urlsplit(server).hostname or ""
 
     def up(self) -> None:
         self.gardener("up", timeout=_UP_SECONDS)

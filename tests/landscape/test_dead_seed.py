@@ -2,6 +2,7 @@
 
 An operator says so. What the seed did not back up any more is lost; nodes and pods go on. The seed comes back later, as
 one that knows nothing of it: it serves nobody, and cleans up what it has of the cluster and nothing else.
+``GARDENER_TEST_MOVES=10`` does each ten times, for the figures.
 """
 
 import json
@@ -16,7 +17,7 @@ from _pytest.fixtures import SubRequest
 
 from tests.landscape.conftest import Landscape
 from tests.landscape.probe import Probe, await_pods, running
-from tests.landscape.shoots import CREATION, Shoot, eventually
+from tests.landscape.shoots import MOVES, Shoot, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
 
@@ -63,27 +64,23 @@ class Move:
 @pytest.fixture(scope="module")
 def victim(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
     shoot = Shoot(landscape, "victim", tmp_path_factory.mktemp("kubeconfigs"))
-    shoot.apply(shoot.manifest())
-    try:
-        shoot.wait_for_state("Succeeded", CREATION)
+    with shoot.created():
         await_pods(shoot)
         yield shoot
-    finally:
-        shoot.remove()
 
 
-@pytest.fixture(scope="module", params=FAULTS)
+@pytest.fixture(scope="module", params=[(each, number) for each in FAULTS for number in range(MOVES)])
 def moved(victim: Shoot, request: SubRequest) -> Iterator[Move]:
     shoot, landscape = victim, victim.landscape
-    out, back = FAULTS[request.param]
+    fault, number = request.param
+    out, back = FAULTS[fault]
     forget(shoot)
     source = shoot.seed
     destination = {"seed-1": "seed-2", "seed-2": "seed-1"}[source]
     before = running(shoot)
-    gateway = landscape.facts["clusters"][source]["server"].split("//")[1].split(":")[0]
     with ExitStack() as stack:
-        probe = stack.enter_context(Probe(shoot, f"probe-{request.param}").running())
-        zombie = stack.enter_context(Probe(shoot, f"zombie-{request.param}", gateway).running())
+        probe = stack.enter_context(Probe(shoot, f"probe-{fault}{number}").running())
+        zombie = stack.enter_context(Probe(shoot, f"zombie-{fault}{number}", landscape.address(source)).running())
         eventually(lambda: min(len(probe.answered), len(zombie.answered)) > 20, "the probes are answered", 60)
         time.sleep(2 * DELTA)  # there is something that is old enough to be backed up
         landscape.gardener(*out, source)

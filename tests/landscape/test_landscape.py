@@ -162,16 +162,16 @@ def test_only_the_holder_of_the_key_changes_the_zone(own):
     assert "198.18.0.99" in answer.to_text()
 
 
-def test_a_seed_reaches_what_is_central_and_the_cloud_and_nothing_else(own, landscape):
-    facts, others = own.status, landscape.status
-    central = facts["dns"]["server"]
-    address = {name: cluster["server"].split("//")[1].split(":")[0] for name, cluster in facts["clusters"].items()}
+def test_a_seed_reaches_what_is_central_the_cloud_and_other_gateways_and_nothing_else(own, landscape):
+    others = landscape.status
+    central = own.status["dns"]["server"]
 
     assert _connects(own, "seed-1", central, 7233)
-    assert _connects(own, "seed-1", address["garden"], 6443)
-    assert _connects(own, "seed-1", address["cloud"], 6443)
-    assert not _connects(own, "seed-1", address["seed-2"], 6443)
-    assert not _connects(own, "seed-1", address["seed-2"], 443)
+    assert _connects(own, "seed-1", own.address("garden"), 6443)
+    assert _connects(own, "seed-1", own.address("cloud"), 6443)
+    assert _connects(own, "seed-1", own.address("seed-2"), 443), "the gateway, which is on the internet elsewhere"
+    assert not _connects(own, "seed-1", own.address("seed-2"), 6443)
+    assert not _connects(own, "seed-1", own.address("seed-2"), 10250)
     assert not _connects(own, "seed-1", others["dns"]["server"], 7233), "another landscape"
     assert not _connects(own, "seed-1", "192.0.2.1", 443), "the world"
     assert not _connects(own, "seed-1", _machine_address(own), 22)
@@ -179,7 +179,7 @@ def test_a_seed_reaches_what_is_central_and_the_cloud_and_nothing_else(own, land
 
 def test_machines_reach_a_seed_only_through_its_gateway(own):
     """The API server of the seed, its kubelet: none of a shoot's business."""
-    seed = own.status["clusters"]["seed-1"]["server"].split("//")[1].split(":")[0]
+    seed = own.address("seed-1")
     listeners = [
         _in_namespace(own, "seed-1", sys.executable, "-m", "http.server", "--bind", seed, str(port))
         for port in (8132, 9999)
@@ -251,9 +251,7 @@ def test_a_paused_process_does_nothing_until_it_is_resumed(own):
 
 
 def test_a_cut_seed_reaches_nobody_but_itself(own):
-    facts = own.status
-    central, cloud = facts["dns"]["server"], facts["clusters"]["cloud"]["server"].split("//")[1].split(":")[0]
-    seed = facts["clusters"]["seed-1"]["server"].split("//")[1].split(":")[0]
+    central, cloud, seed = own.status["dns"]["server"], own.address("cloud"), own.address("seed-1")
 
     own.gardener("cut", "seed-1")
     try:

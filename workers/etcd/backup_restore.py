@@ -14,12 +14,15 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import aiohttp
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from pydantic import Field
 
 from activities.etcd import snapshots
-from activities.etcd.client import EtcdClient, client_tls
+from activities.etcd.client import EtcdClient, EtcdError, client_tls
 from activities.etcd.snapshots import Snapshot
 from activities.etcd.store import Store, open_store
 from api.model import ApiModel
@@ -30,6 +33,8 @@ from workers.runtime import load_config, run_until_signal
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
+_FORWARDED = "X-Gardener-Forwarded"
+_FORWARD = aiohttp.ClientTimeout(total=9 * 60, sock_connect=5)
 _NICE = 5
 """Etcd in the same pod, and whoever waits for it, come first."""
 
@@ -72,6 +77,8 @@ class BackupRestoreConfig(ApiModel):
     full_snapshot_after_changes: int = Field(default=100_000, gt=0)
     garbage_collection_period: timedelta = timedelta(hours=12)
     defragmentation_schedule: str = ""
+    several_members: bool = False
+    """The leader's sidecar backs up, and is who answers what is asked of snapshots."""
 
 
 async def run(config_path: str) -> None:
@@ -113,19 +120,22 @@ async def _serve(config: BackupRestoreConfig) -> None:
     async with EtcdClient(config.endpoint, etcd_tls) as etcd:
         snapshotter = Snapshotter(etcd, store, config.store.prefix, schedule)
         try:
-            async with serving(snapshotter, config):
+            forward = _Forwarding(etcd, etcd_tls, config.port) if config.several_members else None
+            async with serving(snapshotter, config, forward):
                 await snapshotter.run()
         finally:
             await snapshotter.close()
 
 
 @asynccontextmanager
-async def serving(snapshotter: Snapshotter, config: BackupRestoreConfig) -> AsyncIterator[None]:
+async def serving(
+    snapshotter: Snapshotter, config: BackupRestoreConfig, forwarding: "_Forwarding | None" = None
+) -> AsyncIterator[None]:
     """The HTTP interface, with mutual TLS."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(config.tls.ca))
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(str(config.tls.server_certificate), str(config.tls.server_key))
-    runner = web.AppRunner(application(snapshotter, config), access_log=None, shutdown_timeout=1)
+    runner = web.AppRunner(application(snapshotter, config, forwarding), access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:
         await web.TCPSite(runner, config.address, config.port, ssl_context=context).start()
@@ -134,10 +144,12 @@ async def serving(snapshotter: Snapshotter, config: BackupRestoreConfig) -> Asyn
         await runner.cleanup()
 
 
-def application(snapshotter: Snapshotter, config: BackupRestoreConfig) -> web.Application:
+def application(
+    snapshotter: Snapshotter, config: BackupRestoreConfig, forwarding: "_Forwarding | None" = None
+) -> web.Application:
     """The interface, as an aiohttp application."""
     handlers = _Handlers(snapshotter, config)
-    app = web.Application()
+    app = web.Application(middlewares=[forwarding.middleware] if forwarding else [])
     app.router.add_get("/healthz", handlers.healthz)
     app.router.add_get("/metrics", handlers.metrics)
     app.router.add_get("/config", handlers.config)
@@ -148,6 +160,37 @@ def application(snapshotter: Snapshotter, config: BackupRestoreConfig) -> web.Ap
     app.router.add_get("/initialization/status", handlers.initialization_status)
     app.router.add_get("/initialization/revision", handlers.initialization_revision)
     return app
+
+
+class _Forwarding:
+    """Has the leader's sidecar answer what is asked of snapshots: only there are they taken."""
+
+    def __init__(self, etcd: EtcdClient, tls: ssl.SSLContext, port: int) -> None:
+        self._etcd = etcd
+        self._tls = tls
+        self._port = port
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not request.path.startswith("/snapshot/"):
+            return await handler(request)
+        try:
+            leader = await self._etcd.leader()
+        except EtcdError as error:
+            raise web.HTTPServiceUnavailable(text=str(error)) from None
+        if not leader:
+            return await handler(request)
+        if _FORWARDED in request.headers:
+            raise web.HTTPServiceUnavailable(text="the leader changes, ask again")
+        url = f"https://{urlsplit(leader).hostname}:{self._port}{request.path_qs}"
+        async with aiohttp.ClientSession(timeout=_FORWARD, trust_env=False) as session:
+            try:
+                async with session.get(url, ssl=self._tls, headers={_FORWARDED: "true"}) as answer:
+                    content = await answer.read()
+                    return web.Response(status=answer.status, body=content, content_type=answer.content_type)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                fault = f"the sidecar of the leader does not answer ({type(error).__name__})"
+                raise web.HTTPServiceUnavailable(text=fault) from None
 
 
 class _Handlers:

@@ -108,7 +108,8 @@ class EtcdController:
                 return await self._delete(etcd)
             if _to_roll_out(etcd):
                 etcd = await self._roll_out(etcd)
-            return await self._report(etcd)
+            again = await self._report(etcd)
+            return Requeue(_RETRY_SECONDS) if _operation(etcd).get("state") == "Processing" else again
         except Conflict:
             # Changed meanwhile, or our cache is a moment behind our own writes.
             return Requeue(_LOOK_AGAIN_SECONDS)
@@ -116,16 +117,30 @@ class EtcdController:
     # Rolling out
 
     async def _roll_out(self, etcd: Object) -> Object:
-        """Apply everything; the annotation that asked for it goes last, so a crash repeats the whole."""
+        """Apply everything; the annotation that asked for it goes last, so a crash repeats the whole.
+
+        A member that was alone is first made ready for others: with these beside it, it would not be changed before
+        they are ready, and they wait for it.
+        """
         metadata = etcd["metadata"]
         if FINALIZER not in (metadata.get("finalizers") or ()):
             finalizers = [*(metadata.get("finalizers") or ()), FINALIZER]
             etcd = await self._patch(etcd, {"metadata": {"finalizers": finalizers}})
         kind = "Reconcile" if _operation(etcd).get("state") == "Succeeded" else _operation(etcd).get("type", "Create")
         try:
-            *rest, stateful_set = manifests.objects(etcd, await self._tls_files(etcd), self._takeover_tolerance)
+            live = await self._client.find(STATEFUL_SET, metadata["name"], metadata["namespace"])
+            there, wanted = live["spec"]["replicas"] if live else 0, etcd["spec"]["replicas"]
+            if there > wanted > 0:
+                raise ValueError(f"{there} members cannot become {wanted}: set replicas to {there}, or to 0 to pause")
+            was_alone = there == 1 < wanted
+            tls = await self._tls_files(etcd)
+            *rest, stateful_set = manifests.objects(etcd, tls, self._takeover_tolerance)
             await asyncio.gather(*(self._client.apply(manifest, manager=MANAGER) for manifest in rest))
             await self._bound(manifest for manifest in rest if manifest["kind"] == PERSISTENT_VOLUME_CLAIM.kind)
+            if was_alone:
+                first = {**stateful_set, "spec": {**stateful_set["spec"], "replicas": there}}
+                if not _is_rolled_out(await self._client.apply(first, manager=MANAGER)):
+                    return await self._write_operation(etcd, kind, "Processing", "")
             applied = await self._client.apply(stateful_set, manager=MANAGER)
         except (ApiError, ValueError, KeyError) as error:
             await self._write_operation(etcd, kind, "Error", str(error))
@@ -157,19 +172,23 @@ class EtcdController:
 
     async def _write_operation(self, etcd: Object, kind: str, state: str, error: str) -> Object:
         name, now = etcd["metadata"]["name"], timestamp()
+        if state == _operation(etcd).get("state") == "Processing":
+            return etcd
+        said = "the member that is alone is made ready for others" if state == "Processing" else f"{name} is rolled out"
         status: dict[str, Any] = {
             "observedGeneration": etcd["metadata"]["generation"],
             "lastOperation": {
                 "type": kind,
                 "state": state,
-                "description": error or f"{name} is rolled out",
+                "description": error or said,
                 "runID": (etcd["metadata"].get("annotations") or {}).get(constants.TIMESTAMP, ""),
                 "lastUpdateTime": now,
             },
             "lastErrors": None,
         }
-        if error:
+        if state != "Succeeded":
             del status["observedGeneration"]
+        if error:
             status["lastErrors"] = [{"code": "ERR_ROLL_OUT", "description": error, "observedAt": now}]
         return await self._client.patch(
             ETCD, name, etcd["metadata"]["namespace"], {"status": status}, subresource="status"
@@ -196,9 +215,12 @@ class EtcdController:
                 self._probe(etcd, pod)
         if not serving:
             return None
-        asked = [pod for pod in serving if self._known(pod) is None or not _uses_tls(etcd, pod)]
         key, clock = key_of(etcd), asyncio.get_running_loop().time
-        check_backup = manifests.has_backup(etcd) and clock() >= self._next_check.get(key, 0.0)
+        due = clock() >= self._next_check.get(key, 0.0)
+        check_backup = manifests.has_backup(etcd) and due
+        # Of several members another one may lead by now.
+        check_leader = not manifests.is_alone(etcd) and due
+        asked = [pod for pod in serving if check_leader or self._known(pod) is None or not _uses_tls(etcd, pod)]
         if not asked and not check_backup:
             return None
         try:
@@ -212,9 +234,9 @@ class EtcdController:
         if check_backup:
             backup = await self._ask_backup(etcd, serving, tls)
         await self._write_status(etcd, pods, stateful_set, backup)
-        if not check_backup:
+        if not (check_backup or check_leader):
             return None if answered else Requeue(_RETRY_SECONDS)
-        good = answered and backup is not None and backup["status"] == "True"
+        good = answered and (not check_backup or (backup is not None and backup["status"] == "True"))
         after = _CHECK_SECONDS if good else _RETRY_SECONDS
         self._next_check[key] = clock() + after
         return Requeue(after)
@@ -318,12 +340,12 @@ class EtcdController:
         key = key_of(pod)
         if key in self._probes or not _host(pod) or pod["metadata"].get("deletionTimestamp"):
             return
-        task = self._probes[key] = asyncio.create_task(self._until_served(key_of(etcd), pod))
+        url = f"http://{_host(pod)}:{manifests.readiness_port(etcd)}/readyz"
+        task = self._probes[key] = asyncio.create_task(self._until_served(key_of(etcd), pod, url))
         task.add_done_callback(lambda _: self._probes.pop(key, None))
 
-    async def _until_served(self, etcd: Key, pod: Object) -> None:
+    async def _until_served(self, etcd: Key, pod: Object, url: str) -> None:
         key, instance = key_of(pod), _instance(pod)
-        url = f"http://{_host(pod)}:{manifests.METRICS_PORT}/readyz"
         with contextlib.suppress(TimeoutError):
             async with (
                 asyncio.timeout(_PROBE_SECONDS),
@@ -401,11 +423,13 @@ class EtcdController:
         await self._client.delete(STATEFUL_SET, name, namespace, propagation="Background")
         # Not from the cache: a pod that it does not show yet would go on writing.
         selector = ",".join(f"{label}={value}" for label, value in manifests.own_labels(etcd).items())
-        pods = await self._client.list(POD, namespace, labels=selector)
-        claim = manifests.claim_name(etcd)
+        pods, claims = await asyncio.gather(
+            self._client.list(POD, namespace, labels=selector),
+            self._client.list(PERSISTENT_VOLUME_CLAIM, namespace, labels=selector),
+        )
         doomed = [
             *((POD, pod["metadata"]["name"]) for pod in pods if not pod["metadata"].get("deletionTimestamp")),
-            *((PERSISTENT_VOLUME_CLAIM, f"{claim}-{member}") for member in manifests.member_names(etcd)),
+            *((PERSISTENT_VOLUME_CLAIM, claim["metadata"]["name"]) for claim in claims),
             (POD_DISRUPTION_BUDGET, name),
             (SERVICE, manifests.client_service_name(etcd)),
             (SERVICE, manifests.peer_service_name(etcd)),
@@ -452,6 +476,16 @@ def _to_roll_out(etcd: Object) -> bool:
         return False
     return any(annotations.get(name) == "reconcile" for name in _OPERATIONS) or (
         _operation(etcd).get("state", "Succeeded") != "Succeeded"
+    )
+
+
+def _is_rolled_out(stateful_set: Object) -> bool:
+    """Whether all its pods are as it says, and ready."""
+    status, replicas = stateful_set.get("status") or {}, stateful_set["spec"]["replicas"]
+    return (
+        status.get("observedGeneration") == stateful_set["metadata"].get("generation")
+        and status.get("currentRevision") == status.get("updateRevision")
+        and status.get("replicas") == status.get("readyReplicas") == status.get("updatedReplicas") == replicas
     )
 
 
@@ -502,7 +536,7 @@ def _host(pod: Object) -> str:
 def _uses_tls(etcd: Object, pod: Object) -> bool:
     """Whether a member was seen to use the TLS files that its Etcd names, or has another pod if it does not."""
     in_use = (pod["metadata"].get("annotations") or {}).get(manifests.TLS_IN_USE)
-    return not manifests.changes_tls_in_place(etcd) or in_use == manifests.tls_checksum(etcd)
+    return not manifests.is_alone(etcd) or in_use == manifests.tls_checksum(etcd)
 
 
 def _condition(kind: str, good: bool | None, reason: str, message: str) -> dict[str, Any]:

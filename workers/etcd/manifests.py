@@ -18,6 +18,8 @@ CLIENT_PORT = 2379
 PEER_PORT = 2380
 METRICS_PORT = 2381
 """Plain HTTP, without anything secret: probes of the kubelet have no client certificate."""
+WRAPPER_PORT = 9095
+"""Where a member of several tells the others of its data, and the kubelet whether it serves; plain HTTP, too."""
 BACKUP_PORT = 8080
 
 INSTANCE = "app.kubernetes.io/part-of"
@@ -55,14 +57,17 @@ _UNITS = {
 }
 
 
-def objects(etcd: Etcd, tls: TLSFiles, takeover_tolerance: timedelta = TAKEOVER_TOLERANCE) -> list[Manifest]:
+def objects(
+    etcd: Etcd, tls: TLSFiles, takeover_tolerance: timedelta = TAKEOVER_TOLERANCE, *, pods: int | None = None
+) -> list[Manifest]:
     """Everything but the StatefulSet, in any order, and then the StatefulSet, which needs the rest.
 
-    Its claims are among the rest, so that they are bound when the pods want to be scheduled.
+    Its claims are among the rest, so that they are bound when the pods want to be scheduled. ``pods``: for the time
+    being fewer than members.
     """
     made = [_config_map(etcd, takeover_tolerance), _client_service(etcd), _peer_service(etcd), _disruption_budget(etcd)]
     made.append(_tls_secret(etcd, tls))
-    made.append(_stateful_set(etcd, base.checksum(made[0]["data"])))
+    made.append(_stateful_set(etcd, base.checksum(made[0]["data"]), etcd["spec"]["replicas"] if pods is None else pods))
     owner = [
         {
             "apiVersion": etcd["apiVersion"],
@@ -138,8 +143,8 @@ def tls_checksum(etcd: Etcd) -> str:
     return base.checksum(tls_sources(etcd))[:16]
 
 
-def changes_tls_in_place(etcd: Etcd) -> bool:
-    """Whether members take new TLS files without another pod: one that is alone must not go away."""
+def is_alone(etcd: Etcd) -> bool:
+    """Whether there is one member: it must not go away, so it takes new TLS files without another pod."""
     return len(member_names(etcd)) == 1
 
 
@@ -188,14 +193,13 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
     peer_tls = section.get("peerUrlTls")
     peer_scheme = "https" if peer_tls else "http"
     client_scheme = "https" if section.get("clientUrlTls") else "http"
-    members = member_names(etcd)
+    hosts = {member: f"{member}.{peer_service_name(etcd)}.{namespace}.svc" for member in member_names(etcd)}
     config: dict[str, Any] = {
         "listen-client-urls": f"{client_scheme}://0.0.0.0:{client}",
         # A single member has no peers, and without TLS nobody else may speak to this port.
-        "listen-peer-urls": f"{peer_scheme}://{'0.0.0.0' if len(members) > 1 else '127.0.0.1'}:{peer}",
+        "listen-peer-urls": f"{peer_scheme}://{'127.0.0.1' if is_alone(etcd) else '0.0.0.0'}:{peer}",
         "listen-metrics-urls": f"http://0.0.0.0:{METRICS_PORT}",
         "initial-cluster-token": f"{namespace}/{name}",
-        "initial-cluster-state": "new",
         "quota-backend-bytes": quantity(section.get("quota", _DEFAULT_QUOTA)),
         "snapshot-count": section.get("snapshotCount", 10_000),
         "metrics": section.get("metrics", "basic"),
@@ -209,25 +213,47 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
     if heartbeat := section.get("heartbeatDuration"):
         config["heartbeat-interval"] = seconds(heartbeat) * 1000
         config["election-timeout"] = config["heartbeat-interval"] * 10
-    if changes_tls_in_place(etcd):
+    if is_alone(etcd):
         config["socket-options"] = {"reuse-port": True}  # for the etcd that takes over from it
     if section.get("clientUrlTls"):
         config["client-transport-security"] = _transport_security("client", section["clientUrlTls"])
     if peer_tls:
-        config["peer-transport-security"] = _transport_security("peer", peer_tls)
-    return {
+        config["peer-transport-security"] = {
+            **_transport_security("peer", peer_tls),
+            # Whose address DNS may not know yet; nobody but our members has a certificate of this authority.
+            "skip-client-san-verification": True,
+        }
+    wrapped: dict[str, Any] = {
         "etcd": config,
         "dataDir": f"{_DATA}/new.etcd",
         "runDirectory": _RUN,
-        "tlsDirectory": _TLS if changes_tls_in_place(etcd) else None,
-        "members": {
-            member: f"{peer_scheme}://{member}.{peer_service_name(etcd)}.{namespace}.svc:{peer}" for member in members
-        },
+        "tlsDirectory": _TLS,
+        "members": {member: f"{peer_scheme}://{host}:{peer}" for member, host in hosts.items()},
         "advertiseClientUrls": f"{client_scheme}://$NAME.{peer_service_name(etcd)}.{namespace}.svc:{client}",
         "store": _store(etcd),
         "takeoverTolerance": takeover_tolerance.total_seconds() if has_backup(etcd) else None,
         "source": _source(etcd),
     }
+    if not is_alone(etcd):
+        wrapped["membership"] = {
+            "clients": {member: f"{client_scheme}://{host}:{client}" for member, host in hosts.items()},
+            "wrappers": {member: f"http://{host}:{wrapper_port(etcd)}" for member, host in hosts.items()},
+            "tls": {
+                "ca": config["client-transport-security"]["trusted-ca-file"],
+                "certificate": f"{_TLS}/client-client/tls.crt",
+                "key": f"{_TLS}/client-client/tls.key",
+            },
+        }
+    return wrapped
+
+
+def wrapper_port(etcd: Etcd) -> int:
+    return int(etcd["spec"]["etcd"].get("wrapperPort", WRAPPER_PORT))
+
+
+def readiness_port(etcd: Etcd) -> int:
+    """Where ``/readyz`` is: of several members, one that has no vote yet answers clients with errors."""
+    return METRICS_PORT if is_alone(etcd) else wrapper_port(etcd)
 
 
 def _transport_security(side: str, tls: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,6 +306,8 @@ def _backup_restore_config(etcd: Etcd) -> dict[str, Any]:
         "defragmentationSchedule": section.get("defragmentationSchedule", ""),
         "fullSnapshotAfterChanges": compaction.get("triggerFullSnapshotThreshold"),
     }
+    if not is_alone(etcd):
+        wanted["severalMembers"] = True
     if period := backup.get("deltaSnapshotPeriod"):
         wanted["deltaSnapshotPeriod"] = seconds(period)
     if period := backup.get("garbageCollectionPeriod"):
@@ -312,7 +340,7 @@ def _client_service(etcd: Etcd) -> Manifest:
     service = base.service(
         client_service_name(etcd), etcd["metadata"]["namespace"], select=_selector(etcd), ports=ports
     )
-    if len(member_names(etcd)) == 1:
+    if is_alone(etcd):
         # Clients of a single member need not wait until the kubelet has noticed that it serves.
         service["spec"]["publishNotReadyAddresses"] = True
     service["metadata"]["labels"] = {**_labels(etcd), **(extra.get("labels") or {})}
@@ -352,7 +380,7 @@ def _disruption_budget(etcd: Etcd) -> Manifest:
     }
 
 
-def _stateful_set(etcd: Etcd, config_checksum: str) -> Manifest:
+def _stateful_set(etcd: Etcd, config_checksum: str, pods: int) -> Manifest:
     spec = etcd["spec"]
     name = etcd["metadata"]["name"]
     claim = claim_name(etcd)
@@ -362,14 +390,14 @@ def _stateful_set(etcd: Etcd, config_checksum: str) -> Manifest:
         containers.append(_backup_container(etcd))
     security = {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False} if spec.get("runAsRoot") else {}
     checksums = {"checksum/etcd-configmap": config_checksum}
-    if not changes_tls_in_place(etcd):
+    if not is_alone(etcd):
         checksums["checksum/etcd-tls"] = tls_checksum(etcd)
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": _metadata(etcd, name),
         "spec": {
-            "replicas": spec["replicas"],
+            "replicas": pods,
             "serviceName": peer_service_name(etcd),
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "RollingUpdate"},
@@ -407,6 +435,7 @@ def _etcd_container(etcd: Etcd, claim: str) -> Manifest:
     mounts = {"config": _CONFIG, "tls": _TLS}
     if has_backup(etcd):
         mounts |= {"backup-credentials": _BACKUP_CREDENTIALS, "source-credentials": _SOURCE_CREDENTIALS}
+    ready = readiness_port(etcd)
     container = base.container(
         "etcd",
         section.get("image") or images.GARDENER,
@@ -419,14 +448,13 @@ def _etcd_container(etcd: Etcd, claim: str) -> Manifest:
             "client": section.get("clientPort", CLIENT_PORT),
             "peer": section.get("serverPort", PEER_PORT),
             "metrics": METRICS_PORT,
+            **({} if is_alone(etcd) else {"wrapper": ready}),
         },
         env=[{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         terminationMessagePolicy="FallbackToLogsOnError",
         # Until etcd serves for the first time, it may be restoring.
-        startupProbe=base.http_probe(
-            "/readyz", METRICS_PORT, scheme="HTTP", period=1, failures=_RESTORE_SECONDS, timeout=2
-        ),
-        readinessProbe=base.http_probe("/readyz", METRICS_PORT, scheme="HTTP", period=1, failures=5, timeout=2),
+        startupProbe=base.http_probe("/readyz", ready, scheme="HTTP", period=1, failures=_RESTORE_SECONDS, timeout=2),
+        readinessProbe=base.http_probe("/readyz", ready, scheme="HTTP", period=1, failures=5, timeout=2),
         livenessProbe=base.http_probe("/livez", METRICS_PORT, scheme="HTTP", period=10, failures=6, timeout=5),
     )
     container["resources"] = dict(section.get("resources") or {})

@@ -24,11 +24,15 @@ log = logging.getLogger(__name__)
 
 _FIRST_DELAY = 0.2
 _LONGEST_DELAY = 10.0
+_LONGEST_ETCD_DELAY = 1.0
+"""Our etcd is beside us; it does not answer while it follows another, and must be backed up once it takes changes."""
 _LEVEL = 3
 _CATCH_UP_SECONDS = 30.0
+_LEAST_FULL = 256 << 10
+"""Bytes of deltas that are restored in a few seconds, however small a full snapshot would be."""
 _TAKEOVER_SECONDS = 10.0
 """How long an etcd takes changes that comes back from where it was cut off, while another seed has its cluster."""
-_LEADERSHIP_SECONDS = 10.0
+_LEADERSHIP_SECONDS = 2.0
 """How often we ask whether our member still leads; two that back up for a moment only write twice."""
 _LOST = "changes that the store did not take are read from etcd again"
 
@@ -70,6 +74,8 @@ class Snapshotter:
         self._schedule = schedule
         self._clock = clock
         self._known: list[Snapshot] = []
+        self._sizes: dict[str, int] = {}
+        """Bytes in the store by name."""
         self._writer = DeltaWriter()
         self._recorded = 0
         self._since_full = 0
@@ -96,7 +102,10 @@ class Snapshotter:
             started = self._clock()
             try:
                 await self._session()
-            except (EtcdError, StoreError, SnapshotError) as error:
+            except EtcdError as error:
+                self._set_fault(str(error))
+                delay = min(delay, _LONGEST_ETCD_DELAY)
+            except (StoreError, SnapshotError) as error:
                 self._set_fault(str(error))
             await self._reopen_store()
             if self._clock() - started > _LONGEST_DELAY:
@@ -147,7 +156,9 @@ class Snapshotter:
     async def _session(self) -> None:
         """One connection to etcd: catch up with the store, then watch and keep the times."""
         await self._until_leader()
-        self._known = snapshots.parse_all([item.name for item in await self._store.list(self._directory)])
+        there = await self._store.list(self._directory)
+        self._known = snapshots.parse_all([item.name for item in there])
+        self._sizes = {item.name.removeprefix(self._directory): item.size for item in there}
         await self._refuse_if_taken_over()
         stored = snapshots.last_revision(self._known)
         current = await self._etcd.revision()
@@ -174,7 +185,7 @@ class Snapshotter:
             self._while_leader(),
         ]
         if self._schedule.defragmentation:
-            parts.append(self._by_schedule(self._schedule.defragmentation, self._etcd.defragment))
+            parts.append(self._by_schedule(self._schedule.defragmentation, self._etcd.defragment_all))
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             await asyncio.gather(*tasks)  # none of them returns: this ends with the first failure
@@ -237,10 +248,9 @@ class Snapshotter:
                     await self._flush_at_once.wait()
             self._flush_at_once.clear()
             async with self._busy:
-                if self._since_full >= self._schedule.full_after_changes:
+                await self._flush()
+                if self._since_full >= self._schedule.full_after_changes or self._full_is_outweighed():
                     await self._full()
-                else:
-                    await self._flush()
 
     async def _by_schedule(self, expression: str, what: Callable[[], Awaitable[object]]) -> None:
         while True:
@@ -256,6 +266,12 @@ class Snapshotter:
                 for snapshot in snapshots.unneeded(self._known, int(self._clock())):
                     await self._store.delete(self._directory + snapshot.name)
                     self._known.remove(snapshot)
+
+    def _full_is_outweighed(self) -> bool:
+        """Whether a restore would read more in deltas than in what they add to: each of them takes longer, too."""
+        newest, deltas = snapshots.since_latest_full(self._known)
+        full = self._sizes.get(newest.name, 0) if newest else 0
+        return sum(self._sizes.get(delta.name, 0) for delta in deltas) > max(full, _LEAST_FULL)
 
     def _full_is_due(self) -> bool:
         newest = next(iter(snapshots.fulls(self._known)), None)
@@ -277,6 +293,7 @@ class Snapshotter:
         await self._refuse_if_taken_over()
         size = await self._store.put(self._directory + snapshot.name, _gzip(self._etcd.snapshot()))
         self._known.append(snapshot)
+        self._sizes[snapshot.name] = size
         self._since_full = 0
         log.info("full snapshot %s, %d bytes", snapshot.name, size)
         return snapshot
@@ -299,6 +316,7 @@ class Snapshotter:
             self._lost.set()
             raise
         self._known.append(snapshot)
+        self._sizes[snapshot.name] = size
         log.info("delta snapshot %s, %d bytes", snapshot.name, size)
         return snapshot
 

@@ -11,8 +11,10 @@ library only, and nothing imported before it is needed. Configuration is JSON, m
     etcd            etcd's own configuration, but for what differs by member
     dataDir         data directory
     runDirectory    where etcd's configuration and the result of the initialization are written
-    tlsDirectory    mounted TLS files that may change while the member serves; null where its pod changes with them
+    tlsDirectory    mounted TLS files; a member that is alone takes changed ones while it serves
     members         peer URL by name of every member; ours is $POD_NAME
+    membership      of several members: their URLs for clients and those of their wrappers, by name, and TLS files of a
+                    client; null where a member is alone
     store           provider, bucket, prefix, credentialsDirectory; null without backups
     takeoverTolerance   seconds that etcd serves without a word from the bucket that no other seed has taken over; null
                     where it serves on
@@ -28,10 +30,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from workers.etcd import SEALED
 from workers.etcd.json_log import log
+
+if TYPE_CHECKING:
+    from workers.etcd.membership import Membership
 
 INITIALIZATION_FILE = "initialization.json"
 _RETRY_SECONDS = 2.0
@@ -51,9 +56,11 @@ def main(config_path: str) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     config = json.loads(Path(config_path).read_text())
     name = os.environ["POD_NAME"]
-    witness = Witness.of(config)
+    witness, membership = Witness.of(config), _membership(config, name)
     with contextlib.ExitStack() as readers:
         try:
+            if membership:
+                membership.serve()
             if witness:
                 witness.wait()
                 witness.watch()
@@ -62,9 +69,15 @@ def main(config_path: str) -> NoReturn:
             _report(config, "Failed", detail=type(error).__name__)
             log("error", f"{type(error).__name__}: {error}")
             raise SystemExit(1) from None
-        if config.get("tlsDirectory"):
-            raise SystemExit(Supervisor(config, file, witness, readers).run())
-    os.execvp(_binary(), [_binary(), "--config-file", str(file)])
+        raise SystemExit(Supervisor(config, file, witness, readers, membership).run())
+
+
+def _membership(config: dict[str, Any], name: str) -> "Membership | None":
+    if not config.get("membership"):
+        return None
+    from workers.etcd.membership import Membership
+
+    return Membership(config, name)
 
 
 def _binary() -> str:
@@ -72,12 +85,18 @@ def _binary() -> str:
 
 
 class Supervisor:
-    """Runs the etcd of a member that is alone, and lets another one take over when its TLS files change."""
+    """Runs etcd; where that is alone, lets another one take over when its TLS files change."""
 
     def __init__(
-        self, config: dict[str, Any], file: Path, witness: "Witness | None", readers: contextlib.ExitStack
+        self,
+        config: dict[str, Any],
+        file: Path,
+        witness: "Witness | None",
+        readers: contextlib.ExitStack,
+        membership: "Membership | None" = None,
     ) -> None:
         self._config = config
+        self._membership = membership
         self._readers = readers
         self._file = file
         self._mounted = Path(config["tlsDirectory"])
@@ -91,6 +110,10 @@ class Supervisor:
         generation = _generation(self._mounted)
         if not self._started_by_right(generation):
             return 143
+        if self._membership:
+            import threading
+
+            threading.Thread(target=self._membership.settle, daemon=True).start()
         while not self._ending:
             if self._doubtful:
                 _end(self._etcd, 0)
@@ -100,11 +123,25 @@ class Supervisor:
             ended, status = os.waitpid(self._etcd, os.WNOHANG)
             if ended:
                 return os.waitstatus_to_exitcode(status) or 1
-            if (mounted := _generation(self._mounted)) != generation and self._hand_over(mounted):
+            mounted = generation if self._membership else _generation(self._mounted)
+            if mounted != generation and self._hand_over(mounted):
                 generation = mounted
             time.sleep(_LOOK_SECONDS)
+        self._let_another_lead()
         _end(self._etcd)
         return 143
+
+    def _let_another_lead(self) -> None:
+        """Where there are others, so that they need not find out that the leader is gone."""
+        if self._membership is None:
+            return
+        import threading
+
+        leaving = threading.Thread(target=self._membership.step_down, daemon=True)
+        leaving.start()
+        deadline = time.monotonic() + _HAND_OVER_SECONDS
+        while leaving.is_alive() and not self._doubtful and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def _started_by_right(self, generation: str) -> bool:
         """Start etcd once nobody has taken over; whether it came to that before we were told to end."""
@@ -285,6 +322,7 @@ def prepare(config: dict[str, Any], name: str, readers: contextlib.ExitStack | N
     """
     data = Path(config["dataDir"])
     fault = fault_of(data)
+    cluster = None
     if fault is None:
         if (data / SEALED).exists():
             from workers.etcd.restore import unseal
@@ -293,31 +331,35 @@ def prepare(config: dict[str, Any], name: str, readers: contextlib.ExitStack | N
         _report(config, "Successful", detail="data directory is sound")
     else:
         with contextlib.ExitStack() as own:
-            _initialize(config, name, data, fault, readers or own)
+            cluster = _initialize(config, name, data, fault, readers or own)
     file = Path(config["runDirectory"], "etcd.conf.yaml")
-    file.write_text(json.dumps({**config["etcd"], **member_config(config, name)}, indent=1))
+    file.write_text(json.dumps({**config["etcd"], **member_config(config, name, cluster)}, indent=1))
     return file
 
 
-def member_config(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """The part of etcd's configuration that each member has for itself."""
+def member_config(config: dict[str, Any], name: str, cluster: str | None) -> dict[str, Any]:
+    """The part of etcd's configuration that each member has for itself: ``cluster`` is one that it has joined.
+
+    Else, without data, it begins one alone.
+    """
     return {
         "name": name,
         "data-dir": config["dataDir"],
         "initial-advertise-peer-urls": config["members"][name],
-        "initial-cluster": ",".join(f"{member}={url}" for member, url in sorted(config["members"].items())),
+        "initial-cluster": cluster or f"{name}={config['members'][name]}",
+        "initial-cluster-state": "existing" if cluster else "new",
         "advertise-client-urls": config["advertiseClientUrls"].replace("$NAME", name),
     }
 
 
 def fault_of(data: Path) -> str | None:
     """Why etcd cannot start from this directory, as far as a glance tells; None if it can."""
-    if not _has_log(data):
+    if not has_log(data):
         return "there is no data"
     return database_fault(data / "member" / "snap" / "db")
 
 
-def _has_log(data: Path) -> bool:
+def has_log(data: Path) -> bool:
     """Whether etcd ever accepted anything: its write-ahead log is made whole, before the first write."""
     return any((data / "member" / "wal").glob("*.wal"))
 
@@ -354,7 +396,8 @@ def _fnv64a(content: bytes) -> int:
     return value
 
 
-def _initialize(config: dict[str, Any], name: str, data: Path, fault: str, readers: contextlib.ExitStack) -> None:
+def _initialize(config: dict[str, Any], name: str, data: Path, fault: str, readers: contextlib.ExitStack) -> str | None:
+    """Returns the cluster that etcd has joined, as its configuration names it."""
     _report(config, "Progress", detail=fault)
     store = config.get("store")
     found = _names(store) if store else []
@@ -362,11 +405,16 @@ def _initialize(config: dict[str, Any], name: str, data: Path, fault: str, reade
         if data.exists():
             _set_aside(data)
         _follow(config, name, readers)
-        return
-    if found and len(config["members"]) > 1:
-        _await_another_member(config, name, fault)
-        found = []
-    elif _has_log(data) and not found:
+        return None
+    if membership := _membership(config, name):
+        # Of several members each has all data, so one that lost it gets it from the others.
+        if (cluster := membership.join(backed_up=bool(found))) is not None:
+            if data.exists():
+                _set_aside(data)
+            _report(config, "Successful", detail="joined the other members")
+            return cluster
+        found = _names(store) if store else []
+    elif has_log(data) and not found:
         # Broken, but all there is: an operator may save more from it than nothing.
         raise RuntimeError(f"data directory is unusable ({fault}) and there is no backup to restore")
     if data.exists():
@@ -380,6 +428,7 @@ def _initialize(config: dict[str, Any], name: str, data: Path, fault: str, reade
     else:
         log("info", f"{fault}; starting empty")
         _report(config, "Successful", detail="new")
+    return None
 
 
 def found_elsewhere(config: dict[str, Any], found: list[str]) -> bool:
@@ -422,27 +471,6 @@ def _may_serve(config: dict[str, Any]) -> bool:
     from activities.etcd import snapshots
 
     return snapshots.may_serve(_names(config["source"]))
-
-
-def _await_another_member(config: dict[str, Any], name: str, fault: str) -> None:
-    """Of several members each has all data, so one that lost it gets it from the others.
-
-    A backup is no member's to restore alone: it would be a cluster of its own. If all have lost their
-    data, nobody ever listens, and an operator restores with one member.
-    """
-    import socket
-    from urllib.parse import urlsplit
-
-    others = [urlsplit(url) for member, url in config["members"].items() if member != name]
-    while True:
-        for other in others:
-            try:
-                socket.create_connection((other.hostname, other.port), _RETRY_SECONDS).close()
-                return
-            except OSError:
-                continue
-        log("warning", f"{fault}, there are backups, and no other member is up; waiting for one")
-        time.sleep(_RETRY_SECONDS)
 
 
 def _set_aside(data: Path) -> None:

@@ -15,7 +15,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from api.flows import FlowInput, FlowOutcome, Survey
-    from api.operations import OperationType, seed_queue
+    from api.operations import ForwardTask, OperationType, seed_queue
     from workflows import options
     from workflows.flow import EVERYTHING, Flow
     from workflows.shoot.base import OperationWorkflow, shoot_flow
@@ -136,7 +136,10 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
     add("flush_etcd", after=[*prepared, "wait_apiserver_reading_there"], unless=no_api_server or handed_over)
     add("delete_apiserver", after=["flush_etcd"], unless=no_namespace)
     add("wait_apiserver_deleted", after=["delete_apiserver"], unless=no_namespace, **wait(minutes=5))
-    add("delete_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace)
+    # Who still has the old answer of the DNS comes here, and is led on.
+    add("forward_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace or nobody_waits,
+        argument=lambda: ForwardTask(task=request.task, address=flow.said("wait_api_service_there")))  # fmt: skip
+    add("delete_apiserver_sni", after=["forward_apiserver_sni"], unless=no_namespace)
     add("snapshot_etcd", after=["wait_apiserver_deleted"], unless=handed_over, **options.seed_call(minutes=6))
 
     # Names first: they lead nowhere until the gateway there knows of them, which is when etcd has all.

@@ -73,7 +73,11 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("wait_etcd_backups_copied", after=["copy_etcd_backups"], completes="copy_etcd_backups",
         unless=staying or no_backup, **wait(minutes=11))  # fmt: skip
     add("delete_copy_task", after=["wait_etcd_backups_copied"], unless=staying or no_backup)
-    add("deploy_etcds", after=[*base, "wait_backup_entry", "wait_etcd_backups_copied"])
+    # An etcd that finds the old seed's bucket follows it by itself, until whoever served there must have stopped.
+    copied = ["wait_etcd_backups_copied"] if asleep else []
+    # Several members trust new peers one after the other before they show new certificates.
+    add("deploy_etcds", after=[*base, "wait_backup_entry", *copied],
+        **(options.seed_call(minutes=6) if facts.failure_tolerance else {}))  # fmt: skip
     add("wait_etcds", after=["deploy_etcds"], completes="deploy_etcds", unless=ready_unneeded, **wait(minutes=5))
     add("deploy_extensions_before_apiserver", after=["wait_infrastructure", *base], inputs=[before or ""],
         unless=asleep or (not before and no_extension))  # fmt: skip
@@ -91,6 +95,12 @@ def reconcile_flow(request: FlowInput) -> Flow:
         prerequisites.append("wait_vpn_server")
     add("deploy_apiserver", after=[*prerequisites, *(["wait_extensions_before_apiserver"] if before else [])])
     add("wait_apiserver", after=["deploy_apiserver", "wait_etcds"], unless=ready_unneeded, **wait(minutes=5))
+    # A backup is restored by one member, which the others join.
+    alone = asleep or staying or (not facts.failure_tolerance and "etcd has one member")
+    add("scale_etcd_after_restore", after=["wait_etcds", "wait_apiserver", "wait_etcd_backups_copied"], unless=alone,
+        **options.seed_call(minutes=6))  # fmt: skip
+    add("wait_etcd_scaled", activity="wait_etcds", after=["scale_etcd_after_restore"],
+        completes="scale_etcd_after_restore", unless=alone or skip_readiness, **wait(minutes=5))  # fmt: skip
     # A route to a Service without endpoints harms nobody, so users need not wait for it afterwards. But an etcd that
     # follows a seed which is lost since can be read from: nobody is led to its API server before that seed has stopped.
     add("deploy_apiserver_sni", after=["deploy_api_service", "init_secrets", *(["wait_etcds"] if restoring else [])])
@@ -104,7 +114,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_gardener_access", after=["wait_resource_manager", "deploy_internal_dns"])
     add("init_shoot_client", after=["deploy_gardener_access"])
     # The source's data may go once they are seen to be restored.
-    add("delete_source_backup_entry", after=["wait_etcds", "init_shoot_client"], unless=staying or no_backup)
+    add("delete_source_backup_entry", after=["wait_etcds", "wait_etcd_backups_copied", "init_shoot_client"],
+        unless=staying or no_backup)  # fmt: skip
     add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"],
         completes="delete_source_backup_entry", unless=staying or no_backup, **wait(minutes=10))  # fmt: skip
     # A new cluster's controllers start beside the resource manager, with first tokens of their own: a machine that

@@ -124,6 +124,27 @@ def test_what_is_fixed_stays_fixed(path, value, complaint):
     assert complaint in str(check_shoot(new, old, "local"))
 
 
+def tolerating(old, kind):
+    available = {"highAvailability": {"failureTolerance": {"type": kind}}} if kind else None
+    return Shoot.of(changed(old.to_wire(), "spec.controlPlane", available))
+
+
+@pytest.mark.parametrize(("before", "after"), [("node", None), ("node", "zone"), ("zone", "node")])
+def test_a_control_plane_that_tolerates_failures_stays_as_it_is(before, after):
+    old = tolerating(complete("spec.seedName", "seed-1", bound=True), before)
+    complaint = "spec.controlPlane.highAvailability.failureTolerance.type: Invalid value"
+    assert complaint in str(check_shoot(tolerating(old, after), old, "local"))
+
+
+def test_a_control_plane_gets_tolerant_of_failures_while_it_is_awake():
+    awake = complete("spec.seedName", "seed-1", bound=True)
+    assert "failureTolerance" not in str(check_shoot(tolerating(awake, "node"), awake, "local"))
+    asleep = Shoot.of(changed(awake.to_wire(), "spec.hibernation", {"enabled": True}))
+    assert "cannot be added while the Shoot is hibernated: wake it up first" in str(
+        check_shoot(tolerating(asleep, "node"), asleep, "local")
+    )
+
+
 @pytest.mark.parametrize(
     ("status", "complaint"),
     [
@@ -436,3 +457,15 @@ def test_maintenance_is_asked_for_alone():
     assert not check_operations(shoot(*asked), shoot())
     both = "metadata.annotations", {"gardener.cloud/operation": "maintain;reconcile"}
     assert "maintain cannot be combined with other operations" in str(check_operations(shoot(*both), shoot()))
+
+
+def test_what_is_there_gets_tolerant_of_the_loss_of_a_zone_only_where_there_are_three():
+    old = complete("spec.seedName", "seed-1", bound=True)
+    one_zone = world(seed=Seed.of(SEED))
+    assert not check_references(tolerating(old, "node"), old, one_zone)
+    assert str(check_references(tolerating(old, "zone"), old, one_zone)) == (
+        "spec.controlPlane.highAvailability.failureTolerance.type: Forbidden: "
+        "zone needs a seed of 3 zones, seed-1 has fewer: choose node"
+    )
+    three = world(seed=Seed.of(changed(SEED, "spec.provider.zones", ["0", "1", "2"])))
+    assert not check_references(tolerating(old, "zone"), old, three)

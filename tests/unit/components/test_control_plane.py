@@ -26,7 +26,7 @@ from activities.seed.control_plane import ControlPlaneActivities
 from activities.seed.first_token import FirstToken
 from activities.seed.secrets import generate_encryption_configuration
 from activities.shoot.system import ShootSystemActivities
-from api.operations import OperationType, ShootRef, ShootTask
+from api.operations import ForwardTask, OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
 
@@ -389,6 +389,27 @@ async def test_deletion_takes_what_deployment_made_and_can_be_repeated(world):
     left = [(path, name) for (path, _, name) in world.seed.objects if path not in kept]
     rights = "shoot-core-machine-controller-manager"
     assert left == [("/apis/resources.gardener.cloud/v1alpha1/managedresources", rights)]
+
+
+async def test_who_comes_after_a_move_is_led_on_until_the_control_plane_is_back(world):
+    def forwarding():
+        return world.seed.find("/api/v1/configmaps", NAMESPACE, "istio-ingress")
+
+    async def forward(address):
+        await world.control_plane.forward_apiserver_sni(ForwardTask(task=TASK, address=address))
+        return json.loads(forwarding()["data"]["forwarding.json"]) if forwarding() else None
+
+    assert await forward("") is None
+    first, second = await forward("192.0.2.7"), await forward("192.0.2.7")
+    await world.control_plane.deploy_apiserver_sni(TASK)
+    exposure = world.seed.find("/api/v1/configmaps", "apiserver-exposure", NAMESPACE)
+    assert first["hosts"] == json.loads(exposure["data"]["exposure.json"])["hosts"]
+    assert first["address"] == "192.0.2.7"
+    assert first["until"] < second["until"]
+    await world.control_plane.deploy_api_service(TASK)
+    assert forwarding()
+    await world.control_plane.deploy_api_service(TASK.model_copy(update={"operation": OperationType.RESTORE}))
+    assert not forwarding()
 
 
 @pytest.fixture

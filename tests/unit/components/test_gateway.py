@@ -4,12 +4,13 @@ import asyncio
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from activities.components import apiserver_proxy, gateway, vpn_seed_server, vpn_shoot
-from activities.components.gateway import ApiServerExposure, Route, Upstream
+from activities.components.gateway import ApiServerExposure, Forwarding, Route, Upstream
 from activities.kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from workers.gateway import Gateway
@@ -20,6 +21,8 @@ A = Route(
     "shoot--dev--a", ("api.a.example.org", "api.a.internal.example.org"), ("100.64.1.1", 443), ("100.64.1.2", 1194)
 )
 B = Route("shoot--dev--b", ("api.b.example.org",), ("100.64.1.3", 443), None)
+GONE = Route("shoot--dev--gone", ("api.gone.example.org",), ("192.0.2.7", 443), None, elsewhere=True)
+NAMED = Route("shoot--dev--named", ("api.named.example.org",), ("gateway.example.org", 443), None, elsewhere=True)
 
 
 def chains(files):
@@ -45,7 +48,7 @@ def test_each_server_name_leads_to_its_own_api_server():
 
 def test_only_known_destinations_can_be_dialled():
     """The CONNECT ports are open to the world: no header may lead to any other Service of the seed."""
-    files = gateway.xds_files([A, B])
+    files = gateway.xds_files([A, B, GONE])
 
     assert destinations(files, gateway.VPN_ROUTES_FILE) == [
         "outbound|1194||vpn-seed-server.shoot--dev--a.svc.cluster.local"
@@ -82,7 +85,7 @@ def test_clusters_are_written_before_what_names_them():
 
 def test_envoy_takes_every_configuration_of_ours(tmp_path, monkeypatch):
     monkeypatch.setattr(gateway, "XDS_DIRECTORY", str(tmp_path))
-    for name, content in gateway.xds_files([A, B]).items():
+    for name, content in gateway.xds_files([A, B, GONE, NAMED]).items():
         (tmp_path / name).write_text(json.dumps(content))
     key, certificate = tmp_path / "tls.key", tmp_path / "tls.crt"
     subprocess.run(
@@ -185,6 +188,44 @@ async def test_nobody_takes_another_shoots_server_name(world):
     found = chains(written(directory))
     assert "api.a.example.org" in found["shoot--dev--a"]["filter_chain_match"]["server_names"]
     assert "api.a.example.org" not in found["shoot--dev--b"]["filter_chain_match"]["server_names"]
+
+
+def forward(api, *hosts, namespace=gateway.NAMESPACE, seconds=60.0):
+    until = datetime.now(UTC) + timedelta(seconds=seconds)
+    manifest = gateway.forwarding("shoot--dev--a", Forwarding(hosts=hosts, address="192.0.2.7", until=until))
+    manifest["metadata"]["namespace"] = namespace
+    api.put("/api/v1/configmaps", manifest)
+
+
+def leads_to(files, namespace):
+    clusters = {each["name"]: each for each in files[gateway.CLUSTERS_FILE]["resources"]}
+    endpoint = clusters[gateway.proxy_header(namespace)]["load_assignment"]["endpoints"][0]["lb_endpoints"][0]
+    return endpoint["endpoint"]["address"]["socket_address"]["address"]
+
+
+async def test_who_comes_after_a_move_is_led_on_until_the_dns_is_believed(world):
+    api, directory, _ = world
+    api.put("/api/v1/services", service("kube-apiserver", "shoot--dev--a", "100.64.1.1"))
+    expose(api, "shoot--dev--a", "api.a.example.org", vpn=False)
+    forward(api, "api.a.example.org", seconds=2)
+    await until(lambda: "shoot--dev--a" in chains(written(directory)))
+    assert leads_to(written(directory), "shoot--dev--a") == "100.64.1.1"
+
+    api.remove("/api/v1/configmaps", "apiserver-exposure", "shoot--dev--a")
+    await until(lambda: leads_to(written(directory), "shoot--dev--a") == "192.0.2.7")
+    assert chains(written(directory))["shoot--dev--a"]["filter_chain_match"]["server_names"] == ["api.a.example.org"]
+
+    await until(lambda: "shoot--dev--a" not in chains(written(directory)))
+    assert not [name for (_, _, name) in api.objects if name == "shoot--dev--a"]
+
+
+async def test_only_the_gateways_own_namespace_leads_out_of_the_seed(world):
+    api, directory, _ = world
+    forward(api, "api.a.example.org", namespace="shoot--dev--a")
+    forward(api, "api.b.example.org")
+    await until(lambda: "shoot--dev--a" in chains(written(directory)))
+
+    assert chains(written(directory))["shoot--dev--a"]["filter_chain_match"]["server_names"] == ["api.b.example.org"]
 
 
 async def test_an_exposure_that_makes_no_sense_harms_no_other(world):

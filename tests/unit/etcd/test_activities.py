@@ -167,6 +167,50 @@ async def test_a_hibernated_shoot_has_no_members_and_an_available_one_three(worl
     assert "peerUrlTls" in world.etcd("main")["spec"]["etcd"]
 
 
+def tolerate_failures(world):
+    world.shoot["spec"]["controlPlane"] = {"highAvailability": {"failureTolerance": {"type": "node"}}}
+
+
+async def test_a_backup_is_restored_by_one_member_and_the_others_join_later(world):
+    tolerate_failures(world)
+    restore = TASK.model_copy(update={"operation": OperationType.RESTORE})
+    await world.activities.deploy_etcds(restore)
+    assert world.etcd("main")["spec"]["replicas"] == 1
+    assert "peerUrlTls" not in world.etcd("main")["spec"]["etcd"]
+
+    for _ in range(2):
+        await world.activities.scale_etcd_after_restore(restore)
+        assert world.etcd("main")["spec"]["replicas"] == 3
+    world.succeed()
+    await world.activities.wait_etcds(restore)
+
+    again = restore.model_copy(update={"trigger": "later"})
+    await world.activities.deploy_etcds(again)
+    assert world.etcd("main")["spec"]["replicas"] == 3, "none is taken away"
+
+
+async def test_members_trust_a_new_authority_before_any_shows_a_certificate_by_it(world):
+    """A member that shows one to those who know the old authority alone is left alone by them."""
+    tolerate_failures(world)
+    await world.activities.deploy_etcds(TASK)
+    world.succeed()
+    wanted = world.etcd("main")["spec"]["etcd"]["peerUrlTls"]
+    shown, trusted = wanted["serverTLSSecretRef"]["name"], wanted["tlsCASecretRef"]["name"]
+    for role in ("main", "events"):
+        peers = world.etcd(role)["spec"]["etcd"]["peerUrlTls"]
+        peers["serverTLSSecretRef"]["name"], peers["tlsCASecretRef"]["name"] = "by-the-old-one", "old-one"
+
+    later = TASK.model_copy(update={"trigger": "later"})
+    with pytest.raises(ApplicationError, match=r"etcd-.* is not ready: its controller has not rolled it out"):
+        await world.activities.deploy_etcds(later)
+    peers = world.etcd("main")["spec"]["etcd"]["peerUrlTls"]
+    assert (peers["serverTLSSecretRef"]["name"], peers["tlsCASecretRef"]["name"]) == ("by-the-old-one", trusted)
+
+    world.succeed()
+    await world.activities.deploy_etcds(later)
+    assert world.etcd("main")["spec"]["etcd"]["peerUrlTls"]["serverTLSSecretRef"]["name"] == shown
+
+
 async def test_a_window_that_makes_no_sense_is_final_and_says_what_to_correct(world):
     world.shoot["spec"]["maintenance"] = {"timeWindow": {"begin": "ten o'clock"}}
     with pytest.raises(ApplicationError, match=r"correct spec\.maintenance\.timeWindow\.begin") as refused:

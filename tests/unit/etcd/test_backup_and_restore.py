@@ -16,11 +16,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 from activities.etcd import snapshots
 from activities.etcd.client import EtcdClient, EtcdError, client_tls
@@ -30,12 +31,13 @@ from activities.kube.cache import Key
 from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signed
 from api.images import ETCD_VERSION
 from tests.wrapper_files import NAME, mount
+from workers.etcd import snapshotter as snapshotter_module
 from workers.etcd import wrapper
-from workers.etcd.backup_restore import BackupRestoreConfig, serving
+from workers.etcd.backup_restore import BackupRestoreConfig, _Forwarding, serving
+from workers.etcd.backup_restore import application as application_of_sidecar
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.etcd.restore import RestoreFailed
 from workers.etcd.snapshotter import Schedule, Snapshotter
-from workers.object_store import application
 
 pytestmark = pytest.mark.landscape  # its binaries
 
@@ -69,6 +71,17 @@ def pki(tmp_path_factory) -> Path:
         (directory / f"{name}.crt").write_bytes(pair.certificate)
         (directory / f"{name}.key").write_bytes(pair.key)
     return directory
+
+
+def tls_files(pki: Path) -> dict[str, Path]:
+    """As a sidecar's configuration names them."""
+    return {
+        "ca": pki / "ca.crt",
+        "serverCertificate": pki / "server.crt",
+        "serverKey": pki / "server.key",
+        "clientCertificate": pki / "client.crt",
+        "clientKey": pki / "client.key",
+    }
 
 
 def free_port() -> int:
@@ -156,6 +169,9 @@ def _b64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+PERIOD = timedelta(milliseconds=50)
+
+
 class Landscape:
     def __init__(self, member: Member, store: LocalStore, directory: Path) -> None:
         self.member = member
@@ -190,27 +206,9 @@ class Landscape:
 
 
 @pytest.fixture
-async def landscape(tmp_path, pki):
-    runner = web.AppRunner(application(tmp_path / "buckets", "admin"), access_log=None, shutdown_timeout=0)
-    await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    endpoint = f"http://127.0.0.1:{port}"
-    async with LocalStoreAdmin(endpoint, "admin") as admin:
-        token = await admin.make_bucket("seed-1")
-    credentials = tmp_path / "credentials"
-    credentials.mkdir()
-    (credentials / "endpoint").write_text(endpoint)
-    (credentials / "token").write_text(token)
-    store = {
-        "provider": "local",
-        "bucket": "seed-1",
-        "prefix": "entry/etcd-main",
-        "credentialsDirectory": str(credentials),
-    }
-    async with LocalStore(endpoint, "seed-1", token) as client:
-        yield Landscape(Member(tmp_path, pki, store), client, tmp_path)
-    await runner.cleanup()
+async def landscape(tmp_path, pki, bucket):
+    async with LocalStore(bucket.endpoint, "seed-1", bucket.token) as client:
+        yield Landscape(Member(tmp_path, pki, bucket.store("entry/etcd-main")), client, tmp_path)
 
 
 async def change_things(member: Member) -> None:
@@ -285,22 +283,6 @@ async def test_nothing_is_started_while_the_store_does_not_say_what_it_has(lands
     monkeypatch.setattr("workers.etcd.wrapper.time.sleep", interrupt)
     with pytest.raises(InterruptedError):
         await asyncio.to_thread(wrapper.prepare, landscape.member.config, NAME)
-
-
-async def test_one_of_several_members_never_restores_alone(landscape, monkeypatch):
-    """It would be another cluster of one, beside the one that has the data."""
-    async with landscape.member.running(), landscape.backed_up():
-        pass
-    landscape.wipe()
-    monkeypatch.setattr("workers.etcd.wrapper.time.sleep", interrupt)
-    with socket.socket() as peer:
-        peer.bind(("127.0.0.1", 0))
-        landscape.member.config["members"]["etcd-main-1"] = f"https://127.0.0.1:{peer.getsockname()[1]}"
-        with pytest.raises(InterruptedError):
-            await asyncio.to_thread(wrapper.prepare, landscape.member.config, NAME)
-        peer.listen()
-        await asyncio.to_thread(wrapper.prepare, landscape.member.config, NAME)
-    assert not landscape.member.data.exists()
 
 
 async def test_an_unreadable_newest_snapshot_is_bridged_by_older_ones(landscape):
@@ -437,6 +419,22 @@ async def test_many_changes_call_for_a_full_snapshot(landscape):
         await until(lambda: len(snapshots.fulls(snapshotter.known)) == 2)
 
 
+async def test_deltas_that_outweigh_their_full_snapshot_call_for_another(landscape, monkeypatch):
+    """Restoring them one by one takes longer than anything else of it."""
+    monkeypatch.setattr(snapshotter_module, "_LEAST_FULL", 3000)
+    async with landscape.member.running() as member, landscape.backed_up(delta_period=PERIOD) as snapshotter:
+        await member.put("a", "1")
+        await until(lambda: len(snapshots.since_latest_full(snapshotter.known)[1]) == 1)
+        await member.put("b", secrets.token_hex(5000))
+        await until(lambda: len(snapshots.fulls(snapshotter.known)) == 2)
+    async with landscape.member.running() as member, landscape.backed_up(delta_period=PERIOD) as snapshotter:
+        assert not snapshots.since_latest_full(snapshotter.known)[1]
+        await member.put("c", secrets.token_hex(1000))
+        await until(lambda: len(snapshots.since_latest_full(snapshotter.known)[1]) == 1)
+        await member.put("d", secrets.token_hex(5000))
+        await until(lambda: len(snapshots.fulls(snapshotter.known)) == 3)
+
+
 async def test_the_final_snapshot_is_marked_and_taken_though_nothing_changed(landscape):
     async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
         await member.put("a", "1")
@@ -458,13 +456,7 @@ async def test_the_interface_takes_client_certificates_only(landscape, pki, tmp_
             "address": "127.0.0.1",
             "port": port,
             "endpoint": landscape.member.endpoint,
-            "tls": {
-                "ca": pki / "ca.crt",
-                "serverCertificate": pki / "server.crt",
-                "serverKey": pki / "server.key",
-                "clientCertificate": pki / "client.crt",
-                "clientKey": pki / "client.key",
-            },
+            "tls": tls_files(pki),
             "store": {**landscape.member.config["store"]},
             "initializationFile": tmp_path / "initialization.json",
             "fullSnapshotSchedule": SCHEDULE.full,
@@ -909,3 +901,44 @@ async def test_an_etcd_that_has_backups_of_its_own_that_are_newer_follows_nobody
         assert await asyncio.to_thread(wrapper.found_elsewhere, follower.member.config, old)
         assert not await asyncio.to_thread(wrapper.found_elsewhere, follower.member.config, newer)
     assert not wrapper.found_elsewhere({**follower.member.config, "source": None}, [])
+
+
+async def test_whoever_is_asked_the_leader_s_sidecar_takes_the_snapshot(pki, monkeypatch):
+    """The Service leads to any of them."""
+    tls = client_tls((pki / "ca.crt").read_bytes(), str(pki / "client.crt"), str(pki / "client.key"))
+    taken = snapshots.Snapshot("Full", 0, 7, 1, final=True)
+    where = {"leader": ""}
+
+    async def leader() -> str:
+        return where["leader"]
+
+    async def elsewhere() -> str:
+        return "https://127.0.0.1:2379"
+
+    async def full(*, final: bool) -> snapshots.Snapshot:
+        assert final
+        return taken
+
+    port = free_port()
+    config = BackupRestoreConfig.model_validate(
+        {
+            "address": "127.0.0.1",
+            "port": port,
+            "endpoint": "https://127.0.0.1:2379",
+            "tls": tls_files(pki),
+            "store": {"provider": "local", "bucket": "b", "prefix": "p", "credentialsDirectory": "/"},
+            "initializationFile": "/dev/null",
+            "fullSnapshotSchedule": SCHEDULE.full,
+        }
+    )
+    leads = _Forwarding(SimpleNamespace(leader=leader), tls, port)
+    follows = application_of_sidecar(None, config, _Forwarding(SimpleNamespace(leader=elsewhere), tls, port))
+    async with (
+        serving(SimpleNamespace(full=full, fault="", known=[]), config, leads),
+        TestClient(TestServer(follows)) as client,
+    ):
+        answer = await client.get("/snapshot/full?final=true")
+        assert (answer.status, (await answer.json())["lastRevision"]) == (200, 7)
+        where["leader"] = "https://127.0.0.1:2379"
+        answer = await client.get("/snapshot/full?final=true")
+        assert (answer.status, await answer.text()) == (503, "the leader changes, ask again")

@@ -22,6 +22,7 @@ from workers.etcd.controller import FINALIZER, EtcdController
 
 NAMESPACE = "shoot--local--one"
 KEY = Key(NAMESPACE, "etcd-main")
+SEVERAL = {"replicas": 3, "failure_tolerance": "node", "peer_certificate": "peer", "peer_ca_bundle": "peer-ca"}
 TLS = {"client-ca/bundle.crt": "", "client-server/tls.crt": "", "client-server/tls.key": ""}
 
 
@@ -47,7 +48,7 @@ def by_kind(objects, kind):
     return next(item for item in objects if item["kind"] == kind)
 
 
-@pytest.mark.parametrize("changes", [{}, {"role": "events", "backup": None}, {"replicas": 0}])
+@pytest.mark.parametrize("changes", [{}, {"role": "events", "backup": None}, {"replicas": 0}, SEVERAL])
 def test_the_resource_fits_its_own_schema(changes):
     Etcd.model_validate(etcd(**changes))
 
@@ -91,13 +92,16 @@ def test_clients_need_certificates_and_the_peer_port_of_a_single_member_is_close
 
 
 def test_three_members_know_each_other_by_tls():
-    made = manifests.objects(
-        etcd(replicas=3, peer_certificate="peer", peer_ca_bundle="peer-ca", highly_available=True), TLS
-    )
+    made = manifests.objects(etcd(**SEVERAL), TLS)
     config = json.loads(by_kind(made, "ConfigMap")["data"]["wrapper.json"])
     assert config["members"]["etcd-main-2"] == f"https://etcd-main-2.etcd-main-peer.{NAMESPACE}.svc:2380"
     assert config["etcd"]["listen-peer-urls"] == "https://0.0.0.0:2380"
     assert config["etcd"]["peer-transport-security"]["client-cert-auth"] is True
+    assert config["membership"]["wrappers"]["etcd-main-2"] == f"http://etcd-main-2.etcd-main-peer.{NAMESPACE}.svc:9095"
+    pod = by_kind(made, "StatefulSet")["spec"]["template"]["spec"]
+    assert pod["containers"][0]["readinessProbe"]["httpGet"]["port"] == 9095
+    [constraint] = pod["topologySpreadConstraints"]
+    assert (constraint["topologyKey"], constraint["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "DoNotSchedule")
     assert by_kind(made, "PodDisruptionBudget")["spec"]["minAvailable"] == 2
     assert by_kind(made, "StatefulSet")["spec"]["podManagementPolicy"] == "Parallel"
 
@@ -134,8 +138,7 @@ def test_another_certificate_rolls_members_that_others_stand_in_for_and_no_other
     def template(**changes):
         return by_kind(manifests.objects(etcd(**changes), TLS), "StatefulSet")["spec"]["template"]
 
-    others = {"replicas": 3, "highly_available": True, "peer_certificate": "peer", "peer_ca_bundle": "peer-ca"}
-    assert template(**others) != template(**others, server_certificate="etcd-server-main-2")
+    assert template(**SEVERAL) != template(**SEVERAL, server_certificate="etcd-server-main-2")
     assert template() == template(server_certificate="etcd-server-main-2")
 
 
@@ -405,6 +408,64 @@ async def test_a_member_with_the_certificates_of_before_is_not_updated_and_the_k
     assert condition(cluster, "AllMembersUpdated")["status"] == "False"
     told = cluster.objects["Pod", NAMESPACE, "etcd-main-0"]["metadata"]["annotations"][manifests.TLS_ORDERED]
     assert told.startswith(manifests.tls_checksum(etcd()))
+
+
+def roll(cluster, *, ready: bool):
+    """What StatefulSet controller and kubelet would do."""
+    stateful_set = cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]
+    replicas = stateful_set["spec"]["replicas"]
+    stateful_set["status"] = {
+        "observedGeneration": 1,
+        "currentRevision": "r1",
+        "updateRevision": "r1",
+        "replicas": replicas,
+        "updatedReplicas": replicas,
+        "readyReplicas": replicas if ready else 0,
+    }
+
+
+async def test_others_join_a_member_that_was_alone_once_it_is_ready_for_them(cluster, controller, monkeypatch):
+    """With them beside it, it would not be changed: they wait for it, and are not ready."""
+    apply = cluster.apply
+
+    async def apply_and_keep_status(manifest, *, manager):
+        before = cluster.objects.get(cluster._key(manifest)) or {}
+        await apply(manifest, manager=manager)
+        now = cluster.objects[cluster._key(manifest)]
+        if manifest["kind"] == "StatefulSet" and before.get("spec", {}).get("replicas") == now["spec"]["replicas"]:
+            now["status"] = before.get("status", {})
+        return now
+
+    monkeypatch.setattr(cluster, "apply", apply_and_keep_status)
+    add(cluster)
+    await controller._reconcile(KEY)
+    made = add(cluster, **SEVERAL)
+    for name, *keys in (("peer", "tls.crt", "tls.key"), ("peer-ca", "bundle.crt")):
+        cluster.objects["Secret", NAMESPACE, name] = {"metadata": {"name": name}, "data": dict.fromkeys(keys, "")}
+    roll(cluster, ready=False)
+
+    assert isinstance(await controller._reconcile(KEY), Requeue)
+    stateful_set = cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]
+    assert stateful_set["spec"]["replicas"] == 1
+    assert "checksum/etcd-tls" in stateful_set["spec"]["template"]["metadata"]["annotations"]
+    assert status_of(cluster)["lastOperation"]["state"] == "Processing"
+    assert "gardener.cloud/operation" in made["metadata"]["annotations"]
+
+    roll(cluster, ready=True)
+    await controller._reconcile(KEY)
+    assert cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]["spec"]["replicas"] == 3
+    assert status_of(cluster)["lastOperation"]["state"] == "Succeeded"
+    assert "gardener.cloud/operation" not in made["metadata"]["annotations"]
+
+
+async def test_members_are_not_taken_away(cluster, controller):
+    add(cluster)
+    await controller._reconcile(KEY)
+    cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]["spec"]["replicas"] = 3
+    add(cluster)
+    with pytest.raises(ValueError, match="3 members cannot become 1"):
+        await controller._reconcile(KEY)
+    assert cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]["spec"]["replicas"] == 3
 
 
 async def test_an_etcd_that_does_not_fit_reports_why(cluster, controller):

@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from temporalio.exceptions import ApplicationError
 
 from activities.kube.clusters import ClusterView
 from activities.secrets.sealing import Sealing
@@ -283,3 +284,15 @@ async def test_a_restore_puts_the_persisted_secrets_back_before_it_makes_new_one
     assert {"ca", "service-account-key"} <= {name.rsplit("-", 1)[0] for name in persisted} | set(persisted)
     for name, secret in persisted.items():
         assert destination.seed.objects["Secret", NAMESPACE, name]["data"] == secret["data"]
+
+
+async def test_a_restore_makes_no_new_keys_where_nobody_kept_the_old_ones(world):
+    """Etcd's content is encrypted with them, and nodes trust no others. In place, where they are, it goes on."""
+    restore = TASK.model_copy(update={"operation": OperationType.RESTORE})
+    with pytest.raises(ApplicationError, match="there is no ShootState garden-local/one") as caught:
+        await world.activities.init_secrets(restore)
+    assert caught.value.non_retryable
+    assert not world.seed.names()
+
+    made = await world.activities.init_secrets(TASK)
+    assert (await world.activities.init_secrets(restore)).secrets == made.secrets

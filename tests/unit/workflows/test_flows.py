@@ -30,6 +30,7 @@ FACTS = st.builds(
     backup=st.booleans(),
     skip_readiness=st.booleans(),
     skip_cleanup=st.booleans(),
+    failure_tolerance=st.booleans(),
 )
 SURVEYS = st.tuples(*[st.booleans()] * 4).map(
     lambda each: Survey(namespace=each[0], cluster=each[1], control_plane=each[2], controller_manager=each[3])
@@ -277,10 +278,14 @@ def test_a_restore_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
     rules = [
         # 1: nobody is led to an API server that reads what was followed while the old seed may serve
         ("wait_etcds", "deploy_apiserver_sni"),
-        # 6: etcd starts only after the copy; the source's data go when they are restored
-        ("wait_etcd_backups_copied", "deploy_etcds"),
+        # 6: etcd finds what the source left, or its copy when it wakes up; the source's data go when they are both
+        ("wait_source_backup_entry", "deploy_etcds"),
         ("wait_source_backup_entry", "deploy_backup_entry"),
         ("wait_etcds", "delete_source_backup_entry"),
+        ("wait_etcd_backups_copied", "delete_source_backup_entry"),
+        *([("wait_etcd_backups_copied", "deploy_etcds")] if facts.hibernated else []),
+        # 7: one member until the API server is ready
+        ("wait_apiserver", "scale_etcd_after_restore"),
         # 9: machine objects are there before anybody looks after them
         ("wait_worker", "deploy_machine_controller_manager"),
     ]
@@ -451,3 +456,15 @@ def test_the_picture_shows_no_edge_that_follows_from_others() -> None:
     assert "b --> c" in picture
     assert "a --> c" not in picture
     assert ":::skipped" in picture
+
+
+@pytest.mark.parametrize("operation", OperationType)
+@pytest.mark.parametrize("tolerant", [True, False])
+def test_only_a_control_plane_that_is_restored_gets_its_other_members_later(
+    operation: OperationType, tolerant: bool
+) -> None:
+    task = TASK.model_copy(update={"operation": operation})
+    flow = reconcile_flow(FlowInput(task=task, facts=ShootFacts(failure_tolerance=tolerant)))
+    scaled = {"scale_etcd_after_restore", "wait_etcd_scaled"}
+    expected = scaled if tolerant and operation is OperationType.RESTORE else set()
+    assert {name for name in scaled if not flow.skipped(name)} == expected

@@ -1,0 +1,44 @@
+"""When a sidecar looks again after its etcd, played in a time that jumps."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from activities.etcd.client import EtcdError
+from tests.simulation.machinery import Loop
+from workers.etcd.snapshotter import Schedule, Snapshotter
+
+SCHEDULE = Schedule("0 0 * * *", timedelta(seconds=10), 1 << 20, 1000, timedelta(hours=1))
+
+
+class Following:
+    """An etcd that does not answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def status(self) -> None:
+        self.asked.append(asyncio.get_running_loop().time())
+        raise EtcdError("etcd does not answer")
+
+
+class NoStore:
+    async def close(self) -> None:
+        pass
+
+
+def test_an_etcd_that_followed_for_long_is_backed_up_soon_after_it_takes_over() -> None:
+    """What it takes before its backups begin has no delta's period to be promised by."""
+    etcd = Following()
+
+    async def follow() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(60):
+                await Snapshotter(etcd, NoStore, "entry/etcd-main", SCHEDULE).run()
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(follow())
+    waits = [later - earlier for earlier, later in zip(etcd.asked, etcd.asked[1:], strict=False)]
+    assert sum(waits) > 50
+    assert max(waits) <= 1.001

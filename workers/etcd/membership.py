@@ -1,0 +1,284 @@
+"""How a member of several finds the others, joins them, and tells how it is.
+
+The first member begins a cluster of its own, and only where no member holds data. Everybody else joins: as a learner,
+which has no vote before it holds all data, one at a time. So does a member whose data are gone, and what the cluster
+knows of it is forgotten first: its vote counted on what it held.
+
+Whoever is killed on the way begins it anew: an entry that no data directory belongs to is replaced. Standard library
+only, as the wrapper that uses it.
+"""
+
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from workers.etcd.json_log import log
+
+NONE, BROKEN, SOUND = "none", "broken", "sound"
+"""What a member says of its data directory."""
+
+_TIMEOUT = 2.0
+_CHANGE_TIMEOUT = 10.0
+_RETRY_SECONDS = 1.0
+_SETTLE_SECONDS = 0.2
+
+Entry = dict[str, Any]
+"""A member as etcd lists it."""
+
+
+class Refused(Exception):
+    """A member does not answer, or not as it was asked to."""
+
+
+class Membership:
+    """Of one member; what it needs to know is the wrapper's configuration."""
+
+    def __init__(self, config: dict[str, Any], name: str) -> None:
+        self._config = config
+        self._name = name
+        self._peer = config["members"][name]
+        self._section = config["membership"]
+        self._settled = False
+
+    @classmethod
+    def of(cls, config: dict[str, Any], name: str) -> "Membership | None":
+        """None for a member that is alone."""
+        return cls(config, name) if config.get("membership") else None
+
+    def join(self, *, backed_up: bool) -> str | None:
+        """Return with what cluster etcd is to start: the one that it has joined, or None, where it is to begin one.
+
+        Does not end before the others have said which. Broken data are all there is where there is no backup: an
+        operator may save more from them than nothing.
+        """
+        nothing = {NONE, BROKEN} if backed_up else {NONE}
+        said = ""
+        while True:
+            try:
+                if (joined := self._join()) is not None:
+                    return joined
+                if self._name == min(self._config["members"]) and set(self._data()) <= nothing:
+                    return None
+                waiting = "none serves with a quorum"
+            except Refused as error:
+                waiting = str(error)
+            if waiting != said:
+                log("warning", f"waiting for the other members: {waiting}")
+                said = waiting
+            time.sleep(_RETRY_SECONDS)
+
+    def _join(self) -> str | None:
+        """The cluster that now expects us; None if there is none that we know of. Raises Refused."""
+        for url in self._clients_of_others():
+            try:
+                there = self._ask(url, "cluster/member/list", {"linearizable": True})["members"]
+            except Refused:
+                continue
+            strangers = [
+                entry["name"]
+                for entry in there
+                if entry.get("name", self._name) != self._name
+                and entry["peerURLs"] != [self._config["members"].get(entry["name"])]
+            ]
+            if strangers:
+                raise Refused(f"members {', '.join(strangers)} do not listen yet where they will")
+            if any(entry.get("isLearner") and self._peer not in entry["peerURLs"] for entry in there):
+                raise Refused("another one joins")
+            for entry in there:
+                if entry.get("name") == self._name or self._peer in entry["peerURLs"]:
+                    log("info", f"the cluster forgets member {int(entry['ID']):x}, whose data are gone")
+                    self._ask(url, "cluster/member/remove", {"ID": entry["ID"]}, _CHANGE_TIMEOUT)
+            added = self._ask(url, "cluster/member/add", {"peerURLs": [self._peer], "isLearner": True}, _CHANGE_TIMEOUT)
+            log("info", f"joining as member {int(added['member']['ID']):x}")
+            return self._initial_cluster(added["members"])
+        return None
+
+    def _initial_cluster(self, there: Iterable[Entry]) -> str:
+        names = {url: name for name, url in self._config["members"].items()}
+        return ",".join(sorted(f"{names[url]}={url}" for entry in there for url in entry["peerURLs"]))
+
+    def _data(self) -> list[str]:
+        """Of all members. Raises Refused if one of them does not say, or somebody else answers in its place."""
+        found = [data_of(Path(self._config["dataDir"]))]
+        for name, url in self._section["wrappers"].items():
+            if name == self._name:
+                continue
+            answer = _get(f"{url}/data")
+            if (answer.get("name"), answer.get("cluster")) != (name, self._token):
+                raise Refused(f"somebody else answers in place of {name}")
+            found.append(answer["data"])
+        return found
+
+    @property
+    def _token(self) -> str:
+        return str(self._config["etcd"]["initial-cluster-token"])
+
+    def _clients_of_others(self) -> list[str]:
+        return [url for name, url in self._section["clients"].items() if name != self._name]
+
+    @property
+    def _own_client(self) -> str:
+        url = urlsplit(self._config["etcd"]["listen-client-urls"])
+        return f"{url.scheme}://127.0.0.1:{url.port}"
+
+    def settle(self) -> None:
+        """Return once our etcd has a vote, and the others find it where it listens."""
+        while True:
+            try:
+                if self._has_settled():
+                    self._settled = True
+                    return
+            except Refused:
+                pass  # it starts, or has no quorum yet
+            time.sleep(_SETTLE_SECONDS)
+
+    def _has_settled(self) -> bool:
+        status = self._ask(self._own_client, "maintenance/status", {})
+        ours = status["header"]["member_id"]
+        if status.get("isLearner"):
+            self._promote(ours)
+            return False
+        there = self._ask(self._own_client, "cluster/member/list", {"linearizable": True})["members"]
+        entry = next((entry for entry in there if entry["ID"] == ours), None)
+        if entry is None:
+            return False
+        if entry["peerURLs"] != [self._peer]:
+            log("info", f"the others will find us at {self._peer}")
+            update = {"ID": ours, "peerURLs": [self._peer]}
+            self._ask(self._own_client, "cluster/member/update", update, _CHANGE_TIMEOUT)
+            return False
+        return True
+
+    def _promote(self, ours: str) -> None:
+        """Refused until we have caught up."""
+        for url in self._clients_of_others():
+            try:
+                self._ask(url, "cluster/member/promote", {"ID": ours}, _CHANGE_TIMEOUT)
+            except Refused:
+                continue
+            log("info", f"member {int(ours):x} has a vote")
+            return
+
+    def step_down(self) -> None:
+        """Let another one lead before ours ends: nobody waits for an election then. Where we do not lead, nothing."""
+        try:
+            status = self._ask(self._own_client, "maintenance/status", {})
+            ours = status["header"]["member_id"]
+            if status.get("leader") != ours:
+                return
+            there = self._ask(self._own_client, "cluster/member/list", {})["members"]
+            for entry in there:
+                if entry["ID"] != ours and not entry.get("isLearner"):
+                    try:
+                        self._ask(self._own_client, "maintenance/transfer-leadership", {"targetID": entry["ID"]})
+                    except Refused:
+                        continue
+                    return
+        except Refused:
+            return
+
+    def _ask(self, url: str, path: str, body: dict[str, Any], timeout: float = _TIMEOUT) -> dict[str, Any]:
+        """Etcd's JSON API. Raises Refused."""
+        target = urlsplit(url)
+        doing = f"asking {target.netloc} for {path}"
+        try:
+            connection = http.client.HTTPSConnection(
+                target.hostname or "", target.port, timeout=timeout, context=self._tls()
+            )
+            try:
+                connection.request("POST", f"/v3/{path}", json.dumps(body))
+                response = connection.getresponse()
+                answer: dict[str, Any] = json.loads(response.read())
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Refused(f"{doing}: {type(error).__name__}") from None
+        if response.status != 200:
+            raise Refused(f"{doing}: {answer.get('message', response.status)}")
+        return answer
+
+    def _tls(self) -> ssl.SSLContext:
+        """Of the files of now."""
+        files = self._section["tls"]
+        context = ssl.create_default_context(cafile=files["ca"])
+        context.load_cert_chain(files["certificate"], files["key"])
+        return context
+
+    # What we tell
+
+    def serve(self) -> None:
+        """Tell the others of our data, and the kubelet whether we serve, from now on, beside what else is done.
+
+        Without TLS, and nothing that is secret: the kubelet has no certificate.
+        """
+        import threading
+
+        member = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = _TIMEOUT
+
+            def do_GET(self) -> None:
+                status, answer = member.tell(self.path)
+                content = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                """Probes are not worth a line."""
+
+        port = urlsplit(self._section["wrappers"][self._name]).port or 0
+        server = ThreadingHTTPServer(("", port), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def tell(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Status and content of the answer to a question."""
+        if path == "/data":
+            return 200, {"name": self._name, "cluster": self._token, "data": data_of(Path(self._config["dataDir"]))}
+        if path == "/readyz":
+            if not self._settled:
+                return 503, {"reason": "it has no vote yet"}
+            try:
+                _get(f"{self._config['etcd']['listen-metrics-urls'].replace('0.0.0.0', '127.0.0.1')}/readyz")
+            except Refused as error:
+                return 503, {"reason": str(error)}
+            return 200, {}
+        return 404, {}
+
+
+def data_of(data: Path) -> str:
+    from workers.etcd.wrapper import fault_of, has_log
+
+    if not has_log(data):
+        return NONE
+    return BROKEN if fault_of(data) else SOUND
+
+
+def _get(url: str) -> dict[str, Any]:
+    """Raises Refused unless it answers 200."""
+    target = urlsplit(url)
+    connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=_TIMEOUT)
+    try:
+        connection.request("GET", target.path)
+        response = connection.getresponse()
+        content = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise Refused(f"asking {target.netloc}: {type(error).__name__}") from None
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise Refused(f"{target.netloc} answered {response.status}")
+    try:
+        answer: dict[str, Any] = json.loads(content)
+    except ValueError:
+        return {}
+    return answer
