@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,8 @@ NAMESPACE = "garden-local"
 CREATION = 240
 """Seconds; 30 where the machine has nothing else to do."""
 DELETION = 240
+MOVES = int(os.environ.get("GARDENER_TEST_MOVES", "1"))
+"""How often a control plane moves in each test of moves."""
 
 T = TypeVar("T")
 
@@ -58,6 +61,16 @@ class Shoot:
 
     def apply(self, manifest: dict[str, Any]) -> None:
         self.garden("apply", "-f", "-", stdin=json.dumps(manifest))
+
+    @contextmanager
+    def created(self, manifest: dict[str, Any] | None = None) -> Iterator[None]:
+        """It is there, like the example or as told; in the end it is removed, however far it came."""
+        self.apply(manifest or self.manifest())
+        try:
+            self.wait_for_state("Succeeded", CREATION)
+            yield
+        finally:
+            self.remove()
 
     def garden(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
         return self.landscape.kubectl("garden", "-n", NAMESPACE, *arguments, stdin=stdin, timeout=timeout)

@@ -13,7 +13,7 @@ import pytest
 from tests.landscape import pods
 from tests.landscape.conftest import Landscape
 from tests.landscape.pods import PROBE
-from tests.landscape.shoots import CREATION, Shoot, eventually
+from tests.landscape.shoots import Shoot, eventually
 
 pytestmark = [pytest.mark.landscape, pytest.mark.slow, pytest.mark.timeout(420, func_only=True)]
 
@@ -26,12 +26,8 @@ DRAIN = 120
 def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
     """A Shoot with two pools of one machine: ``pool`` stays as it is while ``web`` changes."""
     shoot = Shoot(landscape, "pools", tmp_path_factory.mktemp("kubeconfigs"))
-    shoot.apply(_with_pools(shoot.manifest(), web={}))
-    try:
-        shoot.wait_for_state("Succeeded", CREATION)
+    with shoot.created(_with_pools(shoot.manifest(), web={})):
         yield shoot
-    finally:
-        shoot.remove()
 
 
 def test_a_pool_grows_and_another_one_comes(shoot: Shoot) -> None:

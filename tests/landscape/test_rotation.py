@@ -19,7 +19,7 @@ from tests.landscape import leaks, pods, wire
 from tests.landscape.clients import RATE, Access, Clients, ReadingAndWriting, ThroughTheTunnel, table
 from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.leaks import Needles
-from tests.landscape.shoots import CREATION, Shoot, decoded, refused, started, temporal
+from tests.landscape.shoots import Shoot, decoded, refused, started, temporal
 from tests.pages import check_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(1200, func_only=True)]
@@ -54,12 +54,8 @@ class Rotated:
 @pytest.fixture(scope="module")
 def rotated(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rotated]:
     shoot = Shoot(landscape, "rotator", tmp_path_factory.mktemp("kubeconfigs"))
-    shoot.apply(shoot.manifest(machines=2))
-    try:
-        shoot.wait_for_state("Succeeded", CREATION)
+    with shoot.created(shoot.manifest(machines=2)):
         yield _rotate(shoot)
-    finally:
-        shoot.remove()
 
 
 def _rotate(shoot: Shoot) -> Rotated:

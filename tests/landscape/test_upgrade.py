@@ -10,7 +10,7 @@ import pytest
 
 from landscape.binaries import KUBERNETES_VERSION, OLDER_KUBERNETES_VERSION
 from tests.landscape.conftest import Landscape
-from tests.landscape.shoots import CREATION, Shoot, refused
+from tests.landscape.shoots import Shoot, refused
 
 pytestmark = [pytest.mark.landscape, pytest.mark.upgrade, pytest.mark.timeout(600, func_only=True)]
 
@@ -28,12 +28,8 @@ def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
     pool.update(maximum=1)
     kept = {**pool, "name": "kept", "kubernetes": {"version": OLDER_KUBERNETES_VERSION}}
     manifest["spec"]["provider"]["workers"] = [pool, kept]
-    shoot.apply(manifest)
-    try:
-        shoot.wait_for_state("Succeeded", CREATION)
+    with shoot.created(manifest):
         yield shoot
-    finally:
-        shoot.remove()
 
 
 def test_it_runs_the_older_version(shoot: Shoot) -> None:

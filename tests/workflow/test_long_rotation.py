@@ -17,7 +17,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowUpdateFailedError
 from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import activities.garden.shoots as garden_shoots
 from activities.garden.rotation import GardenRotationActivities
@@ -41,6 +41,7 @@ from api.rotation import (
     view_of,
 )
 from tests.workflow.garden import FakeGarden, shoot, surroundings
+from tests.workflow.next_version import CHECK_ALERTS, LOOK_AT_ALERTS, NEXT_WORKFLOWS
 from workflows.shoot import WORKFLOWS
 from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
 from workflows.shoot.rotate import ROTATIONS, RotateCertificateAuthorities, rotation_id
@@ -51,6 +52,8 @@ SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
 HALF_A_DAY = timedelta(hours=12)
 FEW_DAYS = 4 * DAY
+_PATIENCE = 100
+"""Seconds, of a busy machine."""
 _SYNC_PERIOD = timedelta(hours=84)
 """With its jitter less than ``FEW_DAYS``."""
 
@@ -77,6 +80,8 @@ class Cluster:
         self.runs: Counter[tuple[str, str]] = Counter()
         """By operation and task."""
         self.surveyed: set[str] = set()
+        self.alerts_looked_at: Counter[str] = Counter()
+        """By the later build, of what began with the earlier one."""
         self.faults = 0
         """How often each task of an operation fails."""
         garden = cast(KubeClient, self.garden)
@@ -86,6 +91,25 @@ class Cluster:
     @asynccontextmanager
     async def workers(self) -> AsyncIterator[None]:
         """Those of the garden and of both seeds."""
+        async with self.seeds(), self.build():
+            yield
+
+    @asynccontextmanager
+    async def seeds(self) -> AsyncIterator[None]:
+        """Their workers, which know no workflows."""
+        activities: list[Callable[..., Any]] = [self.survey, self.find_users_of_old_credentials, self.anything]
+        one, other = (
+            Worker(self.env.client, task_queue=seed_queue(name), activities=activities) for name in ("seed-1", "seed-2")
+        )
+        async with one, other:
+            yield
+
+    @asynccontextmanager
+    async def build(self, workflows: Sequence[type] = WORKFLOWS) -> AsyncIterator[None]:
+        """The garden's worker, of the build that has these workflows.
+
+        It remembers nothing: the server that skips time waits for ever for one that does, and is gone.
+        """
         shoots, rotations = self._shoots, self._rotations
         played: list[Callable[..., Any]] = [
             self.start_operation,
@@ -94,17 +118,21 @@ class Cluster:
             self.await_earlier_operations,
             self.report_progress,
             self.await_trouble,
+            self.look_at_alerts,
         ]
         real: list[Callable[..., Any]] = [
             shoots.look_at_shoot, shoots.refuse_operation,
             rotations.report_survey, rotations.request_rotation_step,
         ]  # fmt: skip
-        seed: list[Callable[..., Any]] = [self.survey, self.find_users_of_old_credentials, self.anything]
-        garden = Worker(self.env.client, task_queue=GARDEN_QUEUE, workflows=WORKFLOWS, activities=[*played, *real])
-        of_seeds = [
-            Worker(self.env.client, task_queue=seed_queue(name), activities=seed) for name in ("seed-1", "seed-2")
-        ]
-        async with garden, of_seeds[0], of_seeds[1]:
+        async with Worker(
+            self.env.client,
+            task_queue=GARDEN_QUEUE,
+            workflows=workflows,
+            activities=[*played, *real],
+            # Without the sandbox, which the other tests have, a replay costs next to nothing.
+            workflow_runner=UnsandboxedWorkflowRunner(),
+            max_cached_workflows=0,
+        ):
             yield
 
     # What people and watchers do
@@ -149,7 +177,7 @@ class Cluster:
 
     async def succeeded(self, what: str, *, generation: int = 0) -> None:
         """Wait until the last operation is of this type, and has succeeded."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(_PATIENCE):
             while True:
                 status = (await self.live()).get("status") or {}
                 last = status.get("lastOperation") or {}
@@ -209,6 +237,10 @@ class Cluster:
     async def await_trouble(self, flow: FlowId) -> TaskResult:
         return TaskResult()
 
+    @activity.defn(name=LOOK_AT_ALERTS)
+    async def look_at_alerts(self, of: str) -> None:
+        self.alerts_looked_at[of] += 1
+
     @activity.defn
     async def survey(self, task: ShootTask) -> Found:
         return Found(
@@ -247,7 +279,7 @@ async def rotate(cluster: Cluster) -> dict[str, Any]:
     await cluster.change("rotate-credentials-start")
     await cluster.succeeded("Reconcile")
     await cluster.watch()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(_PATIENCE):
         while (await cluster.phases())[Kind.ETCD_ENCRYPTION_KEY] != "Completed":
             await cluster.watch()
             await cluster.env.sleep(SECOND)
@@ -275,33 +307,47 @@ async def complete(cluster: Cluster, begun: dict[str, Any]) -> None:
 
 @pytest.mark.timeout(300)
 async def test_a_rotation_left_alone_for_40_days_completes(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reconciled again and again, asleep for some days, later on by another version, and moved to another seed."""
-    cluster.users = (NODE,)
-    async with cluster.workers():
-        begun = await rotate(cluster)
-        await cluster.days(8)
-        await cluster.change(hibernation={"enabled": True})
-        await cluster.succeeded("Reconcile", generation=2)
-        await cluster.days(4)
-        await cluster.change(hibernation={"enabled": False})
-        await cluster.succeeded("Reconcile", generation=3)
-        await cluster.days(8)
-        monkeypatch.setattr(garden_shoots, "OWN_VERSION", "v0.2.0")
-        await cluster.change(seedName="seed-2")
-        await cluster.succeeded("Restore", generation=4)
-        await cluster.days(20)
-        rotation = status_of(await cluster.live())
-        waiting = (Kind.CERTIFICATE_AUTHORITIES, Kind.SERVICE_ACCOUNT_KEY)
-        assert {kind: rotation[kind] for kind in waiting} == {kind: begun[kind] for kind in waiting}
+    """Reconciled again and again, asleep for some days, later on by another version, and moved to another seed.
 
+    The later version is another build of the workflows, in a worker that has seen nothing: it replays what the earlier
+    one did, and goes on with a step and a task more.
+    """
+    cluster.users = (NODE,)
+    async with cluster.seeds():
+        async with cluster.build():
+            begun = await rotate(cluster)
+            await cluster.days(8)
+            await cluster.change(hibernation={"enabled": True})
+            await cluster.succeeded("Reconcile", generation=2)
+            await cluster.days(4)
+            await cluster.change(hibernation={"enabled": False})
+            await cluster.succeeded("Reconcile", generation=3)
+            await cluster.days(8)
+        waiting = (Kind.CERTIFICATE_AUTHORITIES, Kind.SERVICE_ACCOUNT_KEY)
         request = RotationInput(shoot=DEMO, kind=waiting[0], initiated=begun[waiting[0]]["lastInitiationTime"])
-        handle = cluster.env.client.get_workflow_handle_for(RotateCertificateAuthorities.run, rotation_id(request))
-        with pytest.raises(WorkflowUpdateFailedError) as refused:
-            await handle.execute_update(RotateCertificateAuthorities.complete, CompleteRotation())
-        assert "node n-1 has an old certificate" in str(refused.value.cause)
-        cluster.users = ()
-        await complete(cluster, begun)
-        assert (await cluster.live())["status"]["gardener"]["version"] == "v0.2.0"
+        rotation = cluster.env.client.get_workflow_handle_for(RotateCertificateAuthorities.run, rotation_id(request))
+        run = (await rotation.describe()).run_id
+        assert (cluster.runs["Reconcile", CHECK_ALERTS], cluster.alerts_looked_at) == (0, Counter())
+
+        monkeypatch.setattr(garden_shoots, "OWN_VERSION", "v0.2.0")
+        async with cluster.build(NEXT_WORKFLOWS):
+            await cluster.change(seedName="seed-2")
+            await cluster.succeeded("Restore", generation=4)
+            await cluster.days(20)
+            status = status_of(await cluster.live())
+            assert {kind: status[kind] for kind in waiting} == {kind: begun[kind] for kind in waiting}
+            assert cluster.runs["Reconcile", CHECK_ALERTS] >= 5
+            assert cluster.alerts_looked_at["lifecycle"] >= 5
+
+            with pytest.raises(WorkflowUpdateFailedError) as refused:
+                await rotation.execute_update(RotateCertificateAuthorities.complete, CompleteRotation())
+            assert "node n-1 has an old certificate" in str(refused.value.cause)
+            cluster.users = ()
+            assert cluster.alerts_looked_at["rotation"] == 0
+            await complete(cluster, begun)
+            assert (await cluster.live())["status"]["gardener"]["version"] == "v0.2.0"
+        assert cluster.alerts_looked_at["rotation"] == 1
+        assert (await rotation.describe()).run_id == run, "begun by the one build, ended by the other"
     assert cluster.surveyed == {"seed-1", "seed-2"}
 
 

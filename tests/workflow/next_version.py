@@ -1,0 +1,75 @@
+"""A later build of our workflows, for tests that go on with it in the middle of what an earlier one began.
+
+What lives for months takes a step more, behind a patch; what lives for minutes has a task more, as it stays with the
+build that it began with.
+"""
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from api.flows import FlowInput, FlowOutcome, ShootView
+    from api.rotation import RotationInput
+    from workflows.shoot import WORKFLOWS
+    from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
+    from workflows.shoot.reconcile import ReconcileShoot
+    from workflows.shoot.rotate import RotateCertificateAuthorities
+
+LOOK_AT_ALERTS = "look-at-alerts"
+"""Patch, and activity in the garden."""
+CHECK_ALERTS = "check_alerts"
+"""Task of a reconciliation, in the seed."""
+
+
+async def _look_at_alerts(of: str) -> None:
+    if workflow.patched(LOOK_AT_ALERTS):
+        await workflow.execute_activity(LOOK_AT_ALERTS, of, start_to_close_timeout=timedelta(seconds=30))
+
+
+@workflow.defn(name="ShootLifecycle")
+class NextLifecycle(ShootLifecycle):
+    """Looks at alerts before it looks at the Shoot: in the middle of the loop that it is in for months."""
+
+    @workflow.run
+    async def run(self, request: LifecycleInput) -> None:
+        await super().run(request)
+
+    async def _look(self) -> ShootView | None:
+        await _look_at_alerts("lifecycle")
+        return await super()._look()
+
+
+@workflow.defn(name="RotateCertificateAuthorities")
+class NextRotation(RotateCertificateAuthorities):
+    """Looks at alerts before it asks for the completion."""
+
+    @workflow.run
+    async def run(self, request: RotationInput) -> None:
+        await super().run(request)
+
+    async def _ask_for(self, operation: str, forced: str = "") -> None:
+        await _look_at_alerts("rotation")
+        await super()._ask_for(operation, forced)
+
+
+@workflow.defn(name="ReconcileShoot")
+class NextReconcile(ReconcileShoot):
+    """One task more, in the middle of the graph."""
+
+    @workflow.init
+    def __init__(self, request: FlowInput) -> None:
+        super().__init__(request)
+        self.graph.add(CHECK_ALERTS, after=["wait_apiserver"])
+
+    @workflow.run
+    async def run(self, request: FlowInput) -> FlowOutcome:
+        return await super().run(request)
+
+
+_NEXT: dict[type, type] = {
+    ShootLifecycle: NextLifecycle,
+    RotateCertificateAuthorities: NextRotation,
+    ReconcileShoot: NextReconcile,
+}
+NEXT_WORKFLOWS: list[type] = [_NEXT.get(each, each) for each in WORKFLOWS]
