@@ -42,6 +42,7 @@ from api.rotation import (
 )
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 from tests.workflow.next_version import CHECK_ALERTS, LOOK_AT_ALERTS, NEXT_WORKFLOWS
+from tests.workflow.world import NOT_OF_A_SHOOT_TASK
 from workflows.shoot import WORKFLOWS
 from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
 from workflows.shoot.rotate import ROTATIONS, RotateCertificateAuthorities, rotation_id
@@ -257,7 +258,7 @@ class Cluster:
         info = activity.info()
         name = info.activity_type
         operation = "?"
-        if name != "cleanup_secrets":
+        if name not in NOT_OF_A_SHOOT_TASK:
             operation = str(activity.payload_converter().from_payload(args[0].payload, ShootTask).operation)
         self.runs[operation, name] += 1
         if info.attempt <= self.faults:

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.garden.flows import FlowActivities
 from activities.kube.client import KubeClient
@@ -43,7 +44,27 @@ SHOOT = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
 SEED = "seed-1"
 DESTINATION = "seed-2"
 VERSION = "v0"
+NOT_OF_A_SHOOT_TASK = ("cleanup_secrets", "forward_apiserver_sni")
+"""Activities whose input is another than the others'."""
+_THROTTLE = timedelta(milliseconds=100)
+"""A cancellation reaches a task as the answer to its next heartbeat that is sent."""
 Behaviour = Callable[[], Awaitable[None]]
+
+
+class _Runner(SandboxedWorkflowRunner):
+    """Runs workflows in the sandbox, and tries each only once whether it can: all tests' workers have the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._prepared: set[type] = set()
+
+    def prepare_workflow(self, defn: Any) -> None:
+        if defn.cls not in self._prepared:
+            super().prepare_workflow(defn)
+            self._prepared.add(defn.cls)
+
+
+_RUNNER = _Runner()
 
 
 class World:
@@ -103,6 +124,8 @@ class World:
                     self.switch_hibernation,
                     self.maintain_shoot,
                 ],
+                max_heartbeat_throttle_interval=_THROTTLE,
+                workflow_runner=_RUNNER,
             )
         )
         for seed in (SEED, DESTINATION):
@@ -111,6 +134,7 @@ class World:
                     self.client,
                     task_queue=seed_queue(seed),
                     activities=[self.survey, self.rotation.find_users_of_old_credentials, self.anything],
+                    max_heartbeat_throttle_interval=_THROTTLE,
                 )
             )
         return self
@@ -317,7 +341,7 @@ class World:
         self.runs[name] += 1
         self.log.append(name)
         self.begun[name].append(time.monotonic())
-        if name not in ("cleanup_secrets", "forward_apiserver_sni"):
+        if name not in NOT_OF_A_SHOOT_TASK:
             task = activity.payload_converter().from_payload(args[0].payload, ShootTask)
             self.triggers[name].append(task.trigger)
         info = activity.info()
