@@ -34,6 +34,8 @@ class Probe:
     """Of one seed, whatever the DNS says."""
     acknowledged: dict[str, float] = field(default_factory=dict)
     """Names of what was written, and when that was answered (monotonic seconds)."""
+    revisions: dict[str, int] = field(default_factory=dict)
+    """At which that was written."""
     answered: list[float] = field(default_factory=list)
     failed: int = 0
 
@@ -72,18 +74,19 @@ class Probe:
 
     @property
     def lost(self) -> dict[str, float]:
-        """What was acknowledged and is not there."""
+        """What was acknowledged and is not there, at the revision that was told."""
         written = self.written
         found = json.loads(self.shoot.kubectl("get", "configmaps", "-l", f"probe={self.name}", "-o", "json"))["items"]
-        names = {each["metadata"]["name"] for each in found}
-        return {name: at for name, at in written.items() if name not in names}
+        kept = {each["metadata"]["name"]: int(each["metadata"]["resourceVersion"]) for each in found}
+        return {name: at for name, at in written.items() if kept.get(name) != self.revisions[name]}
 
     def _run(self) -> None:
         for number in count():
             begun = time.monotonic()
             name = f"{self.name}-{self._begun}-{number}"
             try:
-                self._ask("POST", f"/api/v1/namespaces/{_NAMESPACE}/configmaps", self._config_map(name), 201)
+                made = self._ask("POST", f"/api/v1/namespaces/{_NAMESPACE}/configmaps", self._config_map(name), 201)
+                self.revisions[name] = int(made["metadata"]["resourceVersion"])
                 self.acknowledged[name] = time.monotonic()
                 self._ask("GET", f"/api/v1/namespaces/{_NAMESPACE}/configmaps/{name}", None, 200)
                 self.answered.append(time.monotonic())
@@ -93,13 +96,15 @@ class Probe:
             if self._stop.wait(max(0.0, _PERIOD - (time.monotonic() - begun))):
                 return
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None, expected: int) -> None:
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None, expected: int) -> dict[str, Any]:
         connection = self._connect()
         connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
         answer = connection.getresponse()
-        answer.read()
+        content = answer.read()
         if answer.status != expected:
             raise http.client.HTTPException(f"{method} {path}: {answer.status}")
+        said: dict[str, Any] = json.loads(content)
+        return said
 
     def _connect(self) -> http.client.HTTPSConnection:
         if self._connection is None:

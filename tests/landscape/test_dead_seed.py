@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from _pytest.fixtures import SubRequest
 
+from tests.landscape.audit import AuditLogs, assert_one_after_the_other
 from tests.landscape.conftest import Landscape
 from tests.landscape.probe import Probe, await_pods, running
 from tests.landscape.shoots import MOVES, Shoot, eventually
@@ -48,6 +49,7 @@ class Move:
     probe: Probe
     zombie: Probe
     """Asks the old seed, whatever the DNS says."""
+    audit: AuditLogs
     gone: float
     asked: float
     back: float
@@ -79,6 +81,7 @@ def moved(victim: Shoot, request: SubRequest) -> Iterator[Move]:
     destination = {"seed-1": "seed-2", "seed-2": "seed-1"}[source]
     before = running(shoot)
     with ExitStack() as stack:
+        audit = stack.enter_context(AuditLogs(shoot).followed())
         probe = stack.enter_context(Probe(shoot, f"probe-{fault}{number}").running())
         zombie = stack.enter_context(Probe(shoot, f"zombie-{fault}{number}", landscape.address(source)).running())
         eventually(lambda: min(len(probe.answered), len(zombie.answered)) > 20, "the probes are answered", 60)
@@ -97,7 +100,7 @@ def moved(victim: Shoot, request: SubRequest) -> Iterator[Move]:
         bring_back(landscape, back, source)
         came_back = time.monotonic()
         yield Move(
-            shoot, source, destination, before, after, probe, zombie, gone, asked, came_back,
+            shoot, source, destination, before, after, probe, zombie, audit, gone, asked, came_back,
             probe.lost | zombie.lost, [json.loads(line) for line in text.splitlines()],
         )  # fmt: skip
 
@@ -125,6 +128,18 @@ def test_what_is_lost_was_too_young_to_be_backed_up(moved: Move) -> None:
     ages = [moved.gone - at for at in moved.lost.values()]
     print(f"{len(ages)} writes are lost, the oldest {max(ages, default=0):.1f} s before the seed was out")
     assert all(age < DELTA + _SLACK for age in ages)
+
+
+def test_what_is_lost_is_the_end_of_what_the_source_had(moved: Move) -> None:
+    """By etcd's revisions: what is kept has the one it had, and nothing is missing between."""
+    told = {
+        name: (at, probe.revisions[name])
+        for probe in (moved.probe, moved.zombie)
+        for name, at in probe.written.items()
+        if at < moved.served
+    }
+    kept = max(revision for name, (_, revision) in told.items() if name not in moved.lost)
+    assert all(told[name][1] > kept for name in moved.lost)
 
 
 def test_no_node_is_replaced_and_no_pod_restarted(moved: Move) -> None:
@@ -159,6 +174,11 @@ def test_the_seed_that_is_back_cleans_up_and_nobody_notices(moved: Move) -> None
     assert [each.partition("/")[0] for each in shoot.backups()] == [
         landscape.kubectl("garden", "get", "seed", moved.destination, "-o", "jsonpath={.metadata.uid}")
     ]
+
+
+def test_the_seeds_accept_changes_one_after_the_other(moved: Move) -> None:
+    """The old one is clean by now, and has told all that it had to tell."""
+    assert_one_after_the_other(moved.audit, moved.source, moved.destination)
 
 
 def test_it_works_where_it_is(moved: Move) -> None:

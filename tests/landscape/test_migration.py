@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.landscape import wire
+from tests.landscape.audit import AuditLogs, assert_one_after_the_other
 from tests.landscape.conftest import Landscape
 from tests.landscape.probe import Probe, await_pods, inventory, running
 from tests.landscape.shoots import MOVES, Shoot, eventually
@@ -30,6 +32,11 @@ class Moved:
     after: dict[str, Any]
     gone: frozenset[str]
     """Objects of the cluster that it had before."""
+    revision: int
+    """Of etcd, just before the move."""
+    hashes: tuple[str, str]
+    """Of what etcd had at that revision, in the one seed and in the other."""
+    audit: AuditLogs
     probe: Probe
     late: Probe
     """Goes to the seed of before all the time, as if the DNS had not changed."""
@@ -50,16 +57,20 @@ def _move(shoot: Shoot, number: int) -> Moved:
     before, held = running(shoot), inventory(shoot)
     probe = Probe(shoot, f"probe{number}")
     late = Probe(shoot, f"late{number}", shoot.landscape.address(source))
-    with probe.running(), late.running():
+    with AuditLogs(shoot).followed() as audit, probe.running(), late.running():
         eventually(lambda: min(len(probe.answered), len(late.answered)) > 20, "the probes are answered", 30)
+        revision, there = wire.content(shoot, shoot.directory)
         move = ["shoot", "move", shoot.reference, "--to", destination, "--follow", "-o", "json"]
         text = shoot.gardener(*move, timeout=_MOVE_SECONDS)
         answered = max(len(probe.answered), len(late.answered))
         eventually(lambda: min(len(probe.answered), len(late.answered)) > answered + 20, "both are after the move", 60)
-    for asked_once in ("seed", "kubeconfig"):
-        del shoot.__dict__[asked_once]
-    gone = held - inventory(shoot)
-    return Moved(shoot, source, destination, before, running(shoot), gone, probe, late, _lines(text))
+        for asked_once in ("seed", "kubeconfig"):
+            del shoot.__dict__[asked_once]
+        hashes = there, wire.content(shoot, shoot.directory, revision)[1]
+    return Moved(
+        shoot, source, destination, before, running(shoot), held - inventory(shoot),
+        revision, hashes, audit, probe, late, _lines(text),
+    )  # fmt: skip
 
 
 def _lines(text: str) -> list[dict[str, Any]]:
@@ -88,6 +99,19 @@ def test_no_acknowledged_write_is_lost(moves: list[Moved]) -> None:
         assert not moved.probe.lost
         assert not moved.late.lost
         assert not moved.gone
+
+
+def test_etcd_has_what_it_had(moves: list[Moved]) -> None:
+    """Clients go on from the revision that they know."""
+    for moved in moves:
+        there, here = moved.hashes
+        print(f"hash at revision {moved.revision}: {there[:12]} in {moved.source}, {here[:12]} in {moved.destination}")
+        assert here == there
+
+
+def test_the_seeds_accept_changes_one_after_the_other(moves: list[Moved]) -> None:
+    for moved in moves:
+        assert_one_after_the_other(moved.audit, moved.source, moved.destination)
 
 
 def test_the_silence_is_short(moves: list[Moved]) -> None:

@@ -1,11 +1,13 @@
 """What components show and store, read from the wire and from etcd, and not from what we know of them."""
 
 import base64
+import hashlib
 import json
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from api.images import ETCD_VERSION
 from tests.landscape.conftest import run
@@ -62,6 +64,19 @@ def _handshake(netns: str, address: str, port: int, old: frozenset[str]) -> str:
 
 def stored(shoot: Shoot, directory: Path, prefix: str) -> Iterator[bytes]:
     """Values as etcd has them."""
+    for each in _range(shoot, directory, "--prefix", prefix).get("kvs") or ():
+        yield base64.b64decode(each["value"])
+
+
+def content(shoot: Shoot, directory: Path, revision: int = 0) -> tuple[int, str]:
+    """The revision, by default the newest one, and a hash of all that clients see of etcd at it."""
+    found = _range(shoot, directory, "--from-key", "", f"--rev={revision}")
+    seen = [[each[name] for name in ("key", "value", "create_revision", "mod_revision", "version")]
+            for each in found["kvs"]]  # fmt: skip
+    return revision or int(found["header"]["revision"]), hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+
+
+def _range(shoot: Shoot, directory: Path, *arguments: str) -> dict[str, Any]:
     etcd = json.loads(shoot.control_plane("get", "etcd", "etcd-main", "-o", "json"))
     secrets = {each["metadata"]["name"]: decoded(each) for each in shoot.secrets()}
     tls = etcd["spec"]["etcd"]["clientUrlTls"]
@@ -80,6 +95,5 @@ def stored(shoot: Shoot, directory: Path, prefix: str) -> Iterator[bytes]:
     # The certificate names the member, not its address.
     options = [f"--endpoints=https://{address}:2379", "--insecure-skip-tls-verify=true", *access, "-w", "json"]
     netns = f"--net=/run/netns/gardener-{shoot.landscape.name}-{shoot.seed}"
-    found = run("nsenter", netns, etcdctl, *options, "get", "--prefix", prefix)
-    for each in json.loads(found).get("kvs") or ():
-        yield base64.b64decode(each["value"])
+    found: dict[str, Any] = json.loads(run("nsenter", netns, etcdctl, *options, "get", *arguments))
+    return found

@@ -684,6 +684,15 @@ class Follower:
 
     async def ask(self, *command: str) -> str:
         """As an API server does: by gRPC, where etcd knows its clients by their certificates."""
+        done, answer, fault = await self._run(*command)
+        assert done, fault
+        return answer
+
+    async def takes(self, key: str) -> bool:
+        """A change: not while one etcd ends and the next one takes its connections."""
+        return (await self._run("put", key, "1"))[0]
+
+    async def _run(self, *command: str) -> tuple[bool, str, str]:
         tls = [f"--cacert={self._pki}/ca.crt", f"--cert={self._pki}/client.crt", f"--key={self._pki}/client.key"]
         program = Path(os.environ["ETCDUTL_BINARY"]).with_name("etcdctl")
         asked = await asyncio.create_subprocess_exec(
@@ -691,8 +700,7 @@ class Follower:
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         answer, fault = await asked.communicate()
-        assert asked.returncode == 0, fault.decode()
-        return answer.decode()
+        return asked.returncode == 0, answer.decode(), fault.decode()
 
     def supervised(self) -> Path:
         """The wrapper's configuration, with TLS files as the kubelet mounts them."""
@@ -765,7 +773,7 @@ async def test_who_reads_from_an_etcd_that_follows_is_not_refused_by_the_one_tha
             connecting = asyncio.create_task(connect())
             await snapshotter.full(final=True)
             await until(lambda: follower.status["status"] == "Successful")
-            await follower.ask("put", "after", "1")
+            await until(lambda: follower.takes("after"))
             connecting.cancel()
             assert refused == 0
             assert await follower.ask("get", "first", "--print-value-only") == "1\n"
