@@ -364,7 +364,7 @@ def _results_of_cni() -> Iterator[str]:
 
 
 def _processes() -> Iterator[str]:
-    """Processes of landscapes, by what they run or where they run."""
+    """Processes of landscapes, by what they run or where they run; one that init has yet to bury runs nothing."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -373,7 +373,7 @@ def _processes() -> Iterator[str]:
             group = (entry / "cgroup").read_text()
         except OSError:
             continue
-        if re.search(r"/landscapes/|/run/gardener/", command) or "gardener-" in group:
+        if command and (re.search(r"/landscapes/|/run/gardener/", command) or "gardener-" in group):
             yield f"{entry.name} {command} {re.findall('gardener-[a-z0-9-]+', group)[:1]}"
 
 

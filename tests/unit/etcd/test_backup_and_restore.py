@@ -30,6 +30,7 @@ from activities.etcd.store import LocalStore, LocalStoreAdmin
 from activities.kube.cache import Key
 from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signed
 from api.images import ETCD_VERSION
+from tests.unit.kube.waiting import until
 from tests.wrapper_files import NAME, mount
 from workers.etcd import snapshotter as snapshotter_module
 from workers.etcd import wrapper
@@ -157,12 +158,6 @@ class Member:
 def interrupt(_seconds: float) -> None:
     """In place of a wait that would not end."""
     raise InterruptedError
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - what it looks at has no events
-            await asyncio.sleep(0.02)
 
 
 def _b64(text: str) -> str:
