@@ -5,7 +5,6 @@ import hashlib
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +61,14 @@ def _handshake(netns: str, address: str, port: int, old: frozenset[str]) -> str:
     return f"{shown}; {' and '.join(trusted) or 'none'}"
 
 
-def stored(shoot: Shoot, directory: Path, prefix: str) -> Iterator[bytes]:
-    """Values as etcd has them."""
-    for each in _range(shoot, directory, "--prefix", prefix).get("kvs") or ():
-        yield base64.b64decode(each["value"])
+def otherwise_encrypted(shoot: Shoot, directory: Path, provider: str, prefix: str) -> list[bytes]:
+    """How values begin that etcd does not have under the only key that there is, by this provider."""
+    kind = "kube-apiserver-etcd-encryption-key"
+    (key,) = (each for each in shoot.secrets() if each["metadata"].get("labels", {}).get("name") == kind)
+    wanted = f"k8s:enc:{provider}:v1:{decoded(key)['key'].decode()}:".encode()
+    found = [base64.b64decode(each["value"]) for each in _range(shoot, directory, "--prefix", prefix).get("kvs") or ()]
+    assert found
+    return [value[: len(wanted)] for value in found if not value.startswith(wanted)]
 
 
 def content(shoot: Shoot, directory: Path, revision: int = 0) -> tuple[int, str]:
