@@ -16,6 +16,7 @@ from api.operations import GARDEN_QUEUE
 from workers import registry
 from workers.audit import AuditLog
 from workers.codec import data_converter
+from workers.gardenlet_lifecycle import GardenletLifecycleConfig, run_gardenlet_lifecycle_controller
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
 from workers.leader import LeaderElectionConfig, run_as_leader
@@ -54,6 +55,7 @@ class ControllerManagerConfig(ApiModel):
     health: HealthConfig = HealthConfig()
     leader_election: LeaderElectionConfig = LeaderElectionConfig()
     shoots: ShootRules = ShootRules()
+    gardenlet_lifecycle: GardenletLifecycleConfig = GardenletLifecycleConfig()
     tracing: TracingConfig | None = None
     audit_log: Path | None = None
     """File that gets one JSON line for each operation that has ended; without it, none is written."""
@@ -108,6 +110,7 @@ async def run(config_path: str) -> None:
                 run_reference_controllers(garden, caches),
                 run_lifetime_controller(garden, caches),
                 run_seed_certificate_controller(garden, caches),
+                run_gardenlet_lifecycle_controller(garden, caches, config.gardenlet_lifecycle),
             ]
             parts.append(run_as_leader(garden, config.leader_election, "gardener-controller-manager", *controllers))
         await run_until_signal(*parts)

@@ -20,6 +20,7 @@ from api.constants import (
     OPERATION_RECONCILE,
     SEED_BACKUP_BUCKETS_READY,
     SEED_GARDENLET_READY,
+    SEED_LEASE_NAMESPACE,
     SEED_SYSTEM_COMPONENTS_HEALTHY,
 )
 from api.images import OWN_VERSION
@@ -30,10 +31,10 @@ from workflows.seed import ReconcileSeed, seed_workflow_id
 
 log = logging.getLogger(__name__)
 
-LEASE_NAMESPACE = "gardener-system-seed-lease"
 LEASE_SECONDS = 10
 """A lease that is not renewed for 40 s makes GardenletReady Unknown. Source: spec/api-core.md 12."""
 MANAGER = "gardenlet"
+_READY = Finding(SEED_GARDENLET_READY, "True", "GardenletReady", "Gardenlet is posting ready status.")
 
 
 class SeedController:
@@ -107,7 +108,7 @@ class SeedController:
         identity = await self._clusters.seed.get(resources.NAMESPACE, "kube-system")
         known = seed.get("status", {}).get("conditions") or []
         findings = [
-            Finding(SEED_GARDENLET_READY, "True", "GardenletReady", "Gardenlet is posting ready status."),
+            _READY,
             Finding("ExtensionsReady", "True", "ControllerInstallationsReady", "Extensions are registered."),
         ]
         if ready or not known:
@@ -137,9 +138,21 @@ class SeedController:
         while True:
             try:
                 await self._renew_lease(seed)
+                await self._deny_doubts(seed["metadata"]["name"])
             except ApiError as error:
                 log.warning("renewing the seed's lease: %s", error)
             await asyncio.sleep(LEASE_SECONDS)  # a lease is renewed by the clock
+
+    async def _deny_doubts(self, name: str) -> None:
+        """Say that we are ready, if the garden has given us up meanwhile: who was silent is not asked again."""
+        seed = self._seeds.get(name)
+        known = ((seed or {}).get("status") or {}).get("conditions") or []
+        conditions = merge(known, [_READY], Operation(), {}, datetime.now(UTC))
+        if seed is None or not known or conditions == known:
+            return
+        version = {"resourceVersion": seed["metadata"]["resourceVersion"]}
+        patch = {"metadata": version, "status": {"conditions": conditions}}
+        await self._clusters.garden.patch(resources.SEED, name, None, patch, subresource="status")
 
     async def _renew_lease(self, seed: dict[str, Any]) -> None:
         name = seed["metadata"]["name"]
@@ -148,7 +161,7 @@ class SeedController:
             "kind": "Lease",
             "metadata": {
                 "name": name,
-                "namespace": LEASE_NAMESPACE,
+                "namespace": SEED_LEASE_NAMESPACE,
                 "ownerReferences": [
                     {
                         "apiVersion": resources.SEED.api_version,
@@ -168,7 +181,7 @@ class SeedController:
             await self._clusters.garden.apply_blindly(lease, manager=MANAGER)
         except NotFound:
             await self._clusters.garden.apply(
-                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}}, manager=MANAGER
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SEED_LEASE_NAMESPACE}}, manager=MANAGER
             )
             await self._clusters.garden.apply_blindly(lease, manager=MANAGER)
 

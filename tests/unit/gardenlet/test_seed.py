@@ -11,6 +11,7 @@ from aiohttp import web
 from activities.kube.cache import Caches
 from api.operations import SeedTask
 from tests.unit.kube.api_server import ApiServer
+from workers.gardenlet import seed as seed_module
 from workers.gardenlet.config import SeedConfig
 from workers.gardenlet.seed import SeedController
 
@@ -102,6 +103,17 @@ async def test_a_changed_seed_is_seen_and_ready_all_the_time(gardenlet: Running)
     gardenlet.temporal.may_end.set()
     await gardenlet.ready(2)
     assert [each.generation for each in gardenlet.temporal.started] == [1, 2]
+
+
+async def test_who_was_given_up_says_that_it_is_back(gardenlet: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gardenlet that was cut off goes on: nothing else would tell the garden."""
+    monkeypatch.setattr(seed_module, "LEASE_SECONDS", 0.05)
+    await gardenlet.ready(1)
+    unknown = [{**each, "status": "Unknown"} for each in gardenlet.status["conditions"]]
+    gardenlet.garden.change(SEEDS, NAME, None, {"status": {"conditions": unknown}})
+    await gardenlet.until(lambda: gardenlet.condition("GardenletReady")["status"] == "True")
+    assert gardenlet.condition("ExtensionsReady")["status"] == "Unknown", "only what it knows"
+    assert gardenlet.temporal.started[1:] == []
 
 
 async def test_what_others_are_and_how_it_is_changes_nothing(gardenlet: Running) -> None:

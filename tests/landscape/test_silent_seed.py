@@ -1,0 +1,53 @@
+"""A seed falls silent: the garden says so, and a move out of it that nobody called lost goes on without it."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.landscape.conftest import Landscape
+from tests.landscape.probe import await_pods, running
+from tests.landscape.shoots import Shoot, eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
+
+_MOVE_SECONDS = 300.0
+
+
+@pytest.fixture(scope="module")
+def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
+    shoot = Shoot(landscape, "silent", tmp_path_factory.mktemp("kubeconfigs"))
+    with shoot.created():
+        await_pods(shoot)
+        yield shoot
+
+
+def _gardenlet_ready(landscape: Landscape, seed: str) -> str:
+    path = 'jsonpath={.status.conditions[?(@.type=="GardenletReady")].status}'
+    return landscape.kubectl("garden", "get", "seed", seed, "-o", path)
+
+
+def test_a_move_out_of_a_silent_seed_goes_on_without_it(shoot: Shoot) -> None:
+    landscape, source = shoot.landscape, shoot.seed
+    destination = {"seed-1": "seed-2", "seed-2": "seed-1"}[source]
+    before = running(shoot)
+    landscape.gardener("kill", source)
+    try:
+        eventually(lambda: _gardenlet_ready(landscape, source) == "Unknown", "the garden misses the gardenlet", 90)
+        move = ["shoot", "move", shoot.reference, "--to", destination, "--follow", "-o", "json"]
+        print(shoot.gardener(*move, timeout=_MOVE_SECONDS))
+        del shoot.__dict__["seed"], shoot.__dict__["kubeconfig"]
+        assert shoot.get()["status"]["seedName"] == destination
+        events = json.loads(shoot.garden("get", "events", "-o", "json"))["items"]
+        assert any(each["reason"] == "SourceSeedLost" and source in each["message"] for each in events)
+        await_pods(shoot)
+        assert running(shoot) == before
+    finally:
+        landscape.gardener("up", timeout=300)
+    eventually(lambda: _gardenlet_ready(landscape, source) == "True", "the gardenlet is back", 60)
+    namespace = f"namespace/{shoot.technical_id}"
+    eventually(
+        lambda: namespace not in landscape.kubectl(source, "get", "namespaces", "-o", "name").split(),
+        "the old seed is clean",
+        180,
+    )

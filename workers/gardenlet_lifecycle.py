@@ -1,0 +1,159 @@
+"""Say of Seeds and their Shoots that nobody knows how they are, once their gardenlet is silent.
+
+A move out of a seed whose gardenlet takes no part goes on without it, after a while. Source: spec/api-core.md 12,
+"Gardenlet lifecycle"; spec/flows.md 8.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import Field
+
+from activities.kube.cache import Caches, Key
+from activities.kube.client import KubeClient
+from activities.kube.controller import Controller, Requeue, TryAgain
+from activities.kube.errors import Conflict, NotFound
+from api import constants, resources
+from api.conditions import Finding, Operation, merge, status_label
+from api.model import ApiModel
+from workers.events import emit
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+_NAME = "gardener-controller-manager"
+_LOOK_SECONDS = 10.0
+_SHOOT_PERIODS = 5
+"""So many times as long as its Seed, a Shoot is believed what was said of it."""
+_UNKNOWN = Finding(
+    constants.SEED_GARDENLET_READY, "Unknown", "SeedStatusUnknown", "Gardenlet stopped posting seed status."
+)
+
+
+class GardenletLifecycleConfig(ApiModel):
+    monitor_period: timedelta = Field(default=timedelta(seconds=40), gt=timedelta())
+    """A gardenlet that has not renewed its lease for so long is not ready."""
+    lost_source_patience: timedelta = Field(default=timedelta(minutes=10), ge=timedelta())
+    """A control plane that is to move out of a seed whose gardenlet is silent for so long goes on in the other seed
+    without it, with what is in the bucket. 0: only if somebody says so."""
+
+
+@dataclass
+class _Heard:
+    """What a lease said, and since when we see it say so (monotonic seconds)."""
+
+    renewed: str
+    since: float
+    looked: float
+
+
+async def run_gardenlet_lifecycle_controller(
+    client: KubeClient, caches: Caches, config: GardenletLifecycleConfig
+) -> None:
+    """Until cancelled."""
+    seeds, shoots = caches.of(resources.SEED), caches.of(resources.SHOOT)
+    await shoots.synced()
+    controller = Controller("gardenlet-lifecycle", _Listener(client, caches, config).reconcile, workers=2)
+    controller.watch(seeds)
+    await controller.run()
+
+
+class _Listener:
+    def __init__(self, client: KubeClient, caches: Caches, config: GardenletLifecycleConfig) -> None:
+        self._client = client
+        self._seeds, self._shoots = caches.of(resources.SEED), caches.of(resources.SHOOT)
+        self._config = config
+        self._heard: dict[str, _Heard] = {}
+
+    async def reconcile(self, key: Key) -> Requeue | None:
+        seed = self._seeds.get(key.name)
+        if seed is None:
+            self._heard.pop(key.name, None)
+            return None
+        silent = await self._silence(key.name)
+        try:
+            if silent >= self._config.monitor_period:
+                await self._doubt(seed)
+            if silent >= _SHOOT_PERIODS * self._config.monitor_period:
+                for shoot in self._shoots_of(key.name):
+                    await self._doubt_shoot(shoot)
+            if self._config.lost_source_patience and silent >= self._config.lost_source_patience:
+                for shoot in self._shoots_of(key.name):
+                    await self._give_up_source(shoot, key.name, silent)
+        except Conflict:
+            raise TryAgain("it has changed meanwhile", after=0.5) from None
+        return Requeue(_LOOK_SECONDS)
+
+    async def _silence(self, seed: str) -> timedelta:
+        """For how long the lease says the same, by our own clock: the gardenlet's may show any time.
+
+        While we could not look ourselves, nobody could tell us anything: that time does not count.
+        """
+        lease = await self._client.find(resources.LEASE, seed, constants.SEED_LEASE_NAMESPACE)
+        renewed = str(((lease or {}).get("spec") or {}).get("renewTime", ""))
+        now, heard = time.monotonic(), self._heard.get(seed)
+        if heard is None or heard.renewed != renewed or now - heard.looked > 3 * _LOOK_SECONDS:
+            self._heard[seed] = _Heard(renewed, now, now)
+            return timedelta()
+        heard.looked = now
+        return timedelta(seconds=now - heard.since)
+
+    def _shoots_of(self, seed: str) -> Iterable[Object]:
+        return [each for each in self._shoots.list() if (each.get("status") or {}).get("seedName") == seed]
+
+    async def _doubt(self, seed: Object) -> None:
+        known = (seed.get("status") or {}).get("conditions") or []
+        conditions = merge(known, [_UNKNOWN], Operation(), {}, datetime.now(UTC))
+        if not known or conditions == known:
+            return  # one that has never been ready is not lost
+        log.warning("Seed %s: its gardenlet is silent", seed["metadata"]["name"])
+        await self._write_status(resources.SEED, seed, {"conditions": conditions})
+        await emit(self._client, seed, _NAME, _UNKNOWN.reason, _UNKNOWN.message, "Warning")
+
+    async def _doubt_shoot(self, shoot: Object) -> None:
+        status, now = shoot.get("status") or {}, datetime.now(UTC)
+        change = {}
+        for field in ("conditions", "constraints"):
+            known = status.get(field) or []
+            doubts = [
+                Finding(each["type"], "Unknown", "StatusUnknown", "Gardenlet stopped sending heartbeats.")
+                for each in known
+            ]
+            if (merged := merge(known, doubts, Operation(), {}, now)) != known:
+                change[field] = merged
+        if change:
+            await self._write_status(resources.SHOOT, shoot, change)
+            labels = {constants.SHOOT_STATUS: status_label({**status, **change})}
+            await self._patch(resources.SHOOT, shoot, {"metadata": {"labels": labels}})
+
+    async def _give_up_source(self, shoot: Object, seed: str, silent: timedelta) -> None:
+        """Say of a move what an operator could have said at once."""
+        metadata, destination = shoot["metadata"], shoot["spec"].get("seedName")
+        said = constants.CONTROL_PLANE_MIGRATION in (metadata.get("annotations") or {})
+        if destination in (None, seed) or said or "deletionTimestamp" in metadata:
+            return
+        annotations = {constants.CONTROL_PLANE_MIGRATION: constants.MIGRATION_BAD_CASE}
+        await self._patch(resources.SHOOT, shoot, {"metadata": {"annotations": annotations}})
+        since = f"The gardenlet of Seed {seed} is silent for {silent.seconds // 60} min"
+        text = f"{since}: {destination} goes on with what is in its bucket"
+        log.warning("Shoot %s/%s: %s", metadata["namespace"], metadata["name"], text)
+        await emit(self._client, shoot, _NAME, "SourceSeedLost", text, "Warning")
+
+    async def _write_status(self, resource: resources.Resource, live: Object, status: Object) -> None:
+        """Only on what we have seen: its gardenlet may be back right now."""
+        metadata = live["metadata"]
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": status}
+        await self._client.patch(resource, metadata["name"], metadata.get("namespace"), patch, subresource="status")
+
+    async def _patch(self, resource: resources.Resource, live: Object, patch: Object) -> None:
+        metadata = live["metadata"]
+        try:
+            ours = {"metadata": {"uid": metadata["uid"], **patch["metadata"]}}
+            await self._client.patch(resource, metadata["name"], metadata["namespace"], ours)
+        except NotFound:
+            log.debug("Shoot %s/%s is gone", metadata["namespace"], metadata["name"])
