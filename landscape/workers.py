@@ -104,6 +104,8 @@ def _controller_manager(plan: Plan) -> Config:
         "gardenClientConnection": connection,
         "temporal": _temporal(plan),
         "auditLog": str(plan.logs / "operations.jsonl"),
+        # Tests wait for it.
+        "gardenletLifecycle": {"lostSourcePatience": 60},
         "health": _health(plan.central_address, 2718),
     }
 
@@ -144,6 +146,8 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
         "vpn": {"network": VPN_NETWORK},
         # Tests kill seeds, and look for what was written before.
         "etcd": {"deltaSnapshotPeriod": 10, "takeoverTolerance": 15},
+        # Those that tests look for once their Shoot is gone.
+        "backupEntry": {"deletionGracePeriodHours": 24, "deletionGracePeriodShootPurposes": ["production"]},
         # Tests wait for it.
         "watchdog": {"probeInterval": 5, "failures": 2},
         "health": _health(seed.address, 2728),

@@ -26,6 +26,7 @@ from activities.seed.namespace import NamespaceActivities
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from activities.seed.references import ReferenceActivities
 from activities.seed.required_extensions import RequiredExtensionActivities
+from activities.seed.retention import Retention
 from activities.seed.secrets import SecretActivities
 from activities.seed.shoot_state import ShootStateActivities
 from activities.seed.survey import SurveyActivities
@@ -36,13 +37,17 @@ from api.flows import ShootRules
 
 
 def seed_activities(
-    clusters: Clusters, *, vpn_network: str, delta_snapshot_period: timedelta = DELTA_SNAPSHOT_PERIOD
+    clusters: Clusters,
+    *,
+    vpn_network: str,
+    delta_snapshot_period: timedelta = DELTA_SNAPSHOT_PERIOD,
+    retention: Retention | None = None,
 ) -> list[Callable[..., Any]]:
     """Activities of queue ``seed-<name>``."""
     return _activities_of(
         SeedActivities(clusters),
         NamespaceActivities(clusters),
-        ExtensionActivities(clusters),
+        ExtensionActivities(clusters, retention),
         ReferenceActivities(clusters),
         RequiredExtensionActivities(clusters),
         SecretActivities(clusters),

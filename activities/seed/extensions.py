@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
 
 from activities.errors import permanent
 from activities.kube.clusters import Clusters, ClusterView
-from activities.kube.errors import AlreadyExists
+from activities.kube.errors import AlreadyExists, NotFound
 from activities.seed import extension_kinds as kinds
 from activities.seed import extension_objects as extension
 from activities.seed.extension_kinds import Kind
@@ -23,9 +24,17 @@ from activities.seed.extension_objects import ExtensionObject, apply_extension
 from activities.seed.facts import inputs_digest
 from activities.seed.gateway import gateway_address
 from activities.seed.namespace import write_shoot_status
+from activities.seed.retention import Retention, is_marked
 from activities.seed.shoot_state import ShootStateView, read_shoot_state
 from api import resources
-from api.constants import BACKUP_ENTRY_TAKEN_OVER, GARDEN_NAMESPACE, SHOOT_TASKS, WORKER_POOL
+from api.constants import (
+    BACKUP_ENTRY_TAKEN_OVER,
+    FINALIZER,
+    GARDEN_NAMESPACE,
+    SHOOT_PURPOSE,
+    SHOOT_TASKS,
+    WORKER_POOL,
+)
 from api.errors import ErrorCode
 from api.names import backup_entry_name, internal_api_domain, node_agent_secret_name, source_backup_entry_name
 from api.operations import OperationType, ShootTask, TaskResult, Wait
@@ -45,8 +54,10 @@ class ExtensionActivities:
     ``wait_<kind>_deleted``, ``migrate_<kind>`` and ``wait_<kind>_migrated``.
     """
 
-    def __init__(self, clusters: Clusters) -> None:
+    def __init__(self, clusters: Clusters, retention: Retention | None = None) -> None:
+        """``retention``: of backups; by default they are deleted with their Shoot."""
         self._clusters = clusters
+        self._retention = retention or Retention()
         self._extensions = Extensions(clusters)
         for kind in kinds.KINDS:
             for name, operation in self._extensions.operations(kind).items():
@@ -136,6 +147,8 @@ class ExtensionActivities:
                         "name": name,
                         "namespace": task.shoot.namespace,
                         "ownerReferences": [_owner(task)],
+                        "annotations": {SHOOT_PURPOSE: view.shoot["spec"].get("purpose") or ""},
+                        "finalizers": [FINALIZER],
                     },
                     "spec": {"bucketName": bucket["metadata"]["name"], "seedName": task.seed},
                 },
@@ -144,11 +157,48 @@ class ExtensionActivities:
         return await self._deploy(kinds.BACKUP_ENTRY, task, spec)
 
     @activity.defn
+    async def delete_backup_entry(self, task: ShootTask) -> TaskResult:
+        """Delete the backups, or mark them as deleted, if they are kept for a while.
+
+        A second run finds the mark of the first, and counts from then.
+        """
+        name, garden = backup_entry_name(task), self._clusters.garden
+        entry = await self._own_backup_entry(task)
+        if entry and not is_marked(entry) and self._retention.keeps(entry):
+            # One of an earlier version has none, and would be gone at once.
+            patch = {"metadata": {"finalizers": [FINALIZER]}}
+            await garden.patch(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace, patch)
+            await garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
+        if until := await self._kept_until(task):
+            return TaskResult(note=_kept_note(until))
+        return await self._extensions.delete(kinds.BACKUP_ENTRY, task)
+
+    @activity.defn
     async def wait_backup_entry_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until the backups are gone, then remove the garden's BackupEntry."""
+        """Wait until the backups are gone, then remove the garden's BackupEntry; not if they are kept for a while."""
+        if until := await self._kept_until(task):
+            return TaskResult(note=_kept_note(until))
         await self._extensions.wait_deleted(kinds.BACKUP_ENTRY, task)
-        await self._clusters.garden.delete(resources.CORE_BACKUP_ENTRY, backup_entry_name(task), task.shoot.namespace)
+        name, garden = backup_entry_name(task), self._clusters.garden
+        with contextlib.suppress(NotFound):
+            patch = {"metadata": {"finalizers": None}}
+            await garden.patch(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace, patch)
+        await garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
         return TaskResult()
+
+    async def _kept_until(self, task: ShootTask) -> datetime | None:
+        """None: not, or not any more."""
+        entry = await self._own_backup_entry(task)
+        if entry is None or not is_marked(entry):
+            return None
+        until = self._retention.ends(entry)
+        return until if until > datetime.now(UTC) else None
+
+    async def _own_backup_entry(self, task: ShootTask) -> dict[str, Any] | None:
+        """The garden's, unless the backups that the Shoot goes on from are another seed's."""
+        name = backup_entry_name(task)
+        entry = await self._clusters.garden.find(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
+        return entry if entry is not None and entry["spec"].get("seedName") == task.seed else None
 
     @activity.defn
     async def migrate_backup_entry(self, task: ShootTask) -> TaskResult:
@@ -569,6 +619,10 @@ async def is_taken_over(clusters: Clusters, task: ShootTask) -> bool:
 def says_taken_over(entry: Mapping[str, Any] | None) -> bool:
     """Whether a BackupEntry of the garden says that its seed was lost, and did not hand its backups over."""
     return entry is not None and BACKUP_ENTRY_TAKEN_OVER in (entry["metadata"].get("annotations") or {})
+
+
+def _kept_note(until: datetime) -> str:
+    return f"kept until {until:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _activity(name: str, operation: Operation, kind: Kind) -> Callable[[ShootTask], Awaitable[TaskResult]]:

@@ -292,7 +292,13 @@ async def mutate_seed(review: Review, garden: Garden) -> Object:
 
 async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        refuse_forbidden(review, check_seed_unused(review.name, await _shoots_on(review.name, garden)))
+        entries = [
+            each
+            for each in await garden.list(resources.CORE_BACKUP_ENTRY)
+            if each["spec"].get("seedName") == review.name
+        ]
+        shoots = await _shoots_on(review.name, garden)
+        refuse_forbidden(review, check_seed_unused(review.name, shoots, [_name(each) for each in entries]))
         return []
     seed, old = review.models(Seed)
     refuse_invalid(review, check_seed_operation(seed, old))

@@ -192,12 +192,14 @@ def check_seed_operation(seed: Seed, old: Seed | None) -> Faults:
     return faults
 
 
-def check_seed_unused(seed: str, shoots: Sequence[str]) -> Faults:
-    """A Seed can be deleted when no Shoot is, or is going to be, on it."""
-    faults = Faults()
+def check_seed_unused(seed: str, shoots: Sequence[str], kept: Sequence[str]) -> Faults:
+    """A Seed can be deleted when no Shoot is, or is going to be, on it, and no backups of one (``kept``) are left."""
+    faults, path = Faults(), Path("metadata") / "name"
     if shoots:
-        shown = ", ".join(shoots[:5])
-        faults.forbidden(Path("metadata") / "name", f"Seed {seed} still hosts Shoots: {shown}")
+        faults.forbidden(path, f"Seed {seed} still hosts Shoots: {', '.join(shoots[:5])}")
+    elif kept:
+        remedy = f"wait, or annotate their BackupEntries with {constants.BACKUP_ENTRY_FORCE_DELETION}=true"
+        faults.forbidden(path, f"Seed {seed} keeps backups of deleted Shoots; {remedy}: {', '.join(kept[:5])}")
     return faults
 
 

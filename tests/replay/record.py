@@ -29,6 +29,7 @@ from tests.workflow.world import DESTINATION, SHOOT, VERSION, World
 from tests.workflow.world import SEED as SOURCE
 from workflows import visibility
 from workflows.seed import ReconcileSeed, seed_workflow_id
+from workflows.shoot.delete_backups import DeleteBackups, delete_backups_id
 from workflows.shoot.forget import ForgetShoot, forget_id
 from workflows.shoot.hibernation import SwitchHibernation
 from workflows.shoot.maintenance import MaintainShoot
@@ -138,6 +139,16 @@ async def forgotten(world: World) -> None:
     await world.client.execute_workflow(ForgetShoot.run, request, id=id_, task_queue=GARDEN_QUEUE)
 
 
+async def backups_deleted(world: World) -> None:
+    """Backups are deleted that were kept for a while."""
+    task = ShootTask(shoot=world.shoot, technical_id="shoot--local--demo", seed=SOURCE, generation=0,
+                     operation=OperationType.DELETE, trigger="t")  # fmt: skip
+    world.fail_times("wait_backup_entry_deleted", 1)
+    request = FlowInput(task=task, facts=world.facts)
+    id_ = delete_backups_id(world.shoot)
+    await world.client.execute_workflow(DeleteBackups.run, request, id=id_, task_queue=GARDEN_QUEUE)
+
+
 SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
     each.__name__: each
     for each in (
@@ -150,6 +161,7 @@ SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
         scheduled,
         moved,
         forgotten,
+        backups_deleted,
     )
 }
 

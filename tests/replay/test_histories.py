@@ -65,6 +65,8 @@ def test_every_workflow_and_every_kind_of_end_is_recorded() -> None:
         "ReconcileSeed-completed",
         "MigrateShoot-completed",
         "MigrateShoot-failed",
+        "DeleteBackups-completed",
+        "ForgetShoot-completed",
         "RotateCertificateAuthorities-completed",
         "SwitchHibernation-completed",
         "MaintainShoot-completed",

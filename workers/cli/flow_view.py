@@ -22,6 +22,7 @@ from api.operations import TaskResult
 from api.repair import Repair
 from workflows.flow import Flow
 from workflows.shoot.delete import DeleteShoot, delete_flow
+from workflows.shoot.delete_backups import DeleteBackups, delete_backups_flow
 from workflows.shoot.force_delete import ForceDeleteShoot, force_delete_flow
 from workflows.shoot.forget import ForgetShoot, forget_flow
 from workflows.shoot.migrate import MigrateShoot, migrate_flow
@@ -395,6 +396,7 @@ _SURVEYED: dict[str, Callable[[FlowInput, Survey], Flow]] = {
 _OTHERS: dict[str, Callable[[FlowInput], Flow]] = {
     ForceDeleteShoot.__name__: force_delete_flow,
     ForgetShoot.__name__: forget_flow,
+    DeleteBackups.__name__: delete_backups_flow,
 }
 _REPAIRS = frozenset({"repair", "pause", "resume"})
 """Updates and signals of an operation's workflow."""

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from activities.components.etcd import DELTA_SNAPSHOT_PERIOD
 from activities.secrets.crypto import KeyAlgorithm
+from activities.seed.retention import Retention
 from api.model import ApiModel
 from workers.etcd.manifests import TAKEOVER_TOLERANCE
 from workers.leader import Duration, LeaderElectionConfig
@@ -111,6 +112,18 @@ class EtcdConfig(ApiModel):
     it. The same for all seeds."""
 
 
+class BackupEntryConfig(ApiModel):
+    deletion_grace_period_hours: int = Field(default=0, ge=0)
+    """Backups are kept for so long after their Shoot is deleted."""
+    deletion_grace_period_shoot_purposes: tuple[str, ...] = ()
+    """Only those of Shoots with these purposes; none: of all."""
+
+    @property
+    def retention(self) -> Retention:
+        purposes = frozenset(self.deletion_grace_period_shoot_purposes)
+        return Retention(timedelta(hours=self.deletion_grace_period_hours), purposes)
+
+
 class VpnConfig(ApiModel):
     network: str = "192.168.123.0/24"
     """Range of the tunnels; must not meet any network of a shoot or seed."""
@@ -135,6 +148,7 @@ class GardenletConfig(ApiModel):
     tracing: TracingConfig | None = None
     shoot_state: ShootStateConfig = ShootStateConfig()
     etcd: EtcdConfig = EtcdConfig()
+    backup_entry: BackupEntryConfig = BackupEntryConfig()
     vpn: VpnConfig = VpnConfig()
     secrets: SecretsConfig = SecretsConfig()
     max_concurrent_activities: int = 200

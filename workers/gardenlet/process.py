@@ -17,6 +17,7 @@ from workers.etcd.copy_backups import CopyBackupsController
 from workers.gardenlet.care import CareController, Watchdog
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
+from workers.gardenlet.kept_backups import KeptBackupsController
 from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.seed import SeedController
 from workers.gardenlet.shoot_states import ShootStateController
@@ -55,7 +56,10 @@ async def run(config_path: str) -> None:
         temporal,
         task_queue=seed_queue(seed_name),
         activities=registry.seed_activities(
-            clusters, vpn_network=config.vpn.network, delta_snapshot_period=config.etcd.delta_snapshot_period
+            clusters,
+            vpn_network=config.vpn.network,
+            delta_snapshot_period=config.etcd.delta_snapshot_period,
+            retention=config.backup_entry.retention,
         ),
         interceptors=[Heartbeats(), ActivityInterceptor(tracing)],
         max_heartbeat_throttle_interval=THROTTLE,
@@ -79,6 +83,7 @@ async def run(config_path: str) -> None:
                 CareController(clusters, config.shoot_care).run(),
                 Watchdog(clusters, config.watchdog).run(),
                 RemainsController(clusters, temporal).run(),
+                KeptBackupsController(clusters, temporal, config.backup_entry.retention).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
             ),
         )

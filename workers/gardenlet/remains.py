@@ -11,8 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from temporalio.client import Client, WorkflowFailureError
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.client import Client
 
 from activities.components import etcd
 from activities.etcd import snapshots
@@ -23,17 +22,13 @@ from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue, TryAgain
 from activities.seed.namespace import shoot_uid
 from api import resources
-from api.flows import Attempt, FlowInput, FlowOutcome, ShootFacts
 from api.names import backup_entry_name
-from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask
+from api.operations import OperationType, ShootRef, ShootTask
 from api.times import micro_timestamp
-from workflows import visibility
-from workflows.flow import failed_outcome
+from workers.gardenlet.flows import RETRY_SECONDS, SeedFlows
 from workflows.shoot.forget import ForgetShoot, forget_id
 
 log = logging.getLogger(__name__)
-
-_RETRY_SECONDS = 60.0
 
 
 class RemainsController:
@@ -41,11 +36,9 @@ class RemainsController:
 
     def __init__(self, clusters: Clusters, temporal: Client) -> None:
         self._clusters = clusters
-        self._temporal = temporal
+        self._flows = SeedFlows(temporal)
         self._shoots = clusters.garden_caches.of(resources.SHOOT)
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
-        self._attempts: dict[Key, Attempt] = {}
-        """How the last one failed: the next goes on from there."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -75,7 +68,7 @@ class RemainsController:
             trigger=micro_timestamp(),
         )
         log.warning("Shoot %s is in seed %s now; cleaning up what is left of it here", task.shoot, task.destination)
-        return await self._forget(key, task)
+        return await self._forget(task)
 
     async def _look_for_deleted(self, key: Key) -> Requeue | None:
         """``key``: of a control plane's namespace."""
@@ -95,13 +88,14 @@ class RemainsController:
             operation=OperationType.MIGRATE,
             trigger=micro_timestamp(),
         )
-        if key not in self._attempts and not await self._was_taken_over(task):
+        failed = self._flows.has_failed(forget_id(task.shoot, task.seed))
+        if not failed and not await self._was_taken_over(task):
             return None
         live = await self._clusters.garden.find(resources.SHOOT, task.shoot.name, task.shoot.namespace)
         if live is not None and live["metadata"]["uid"] == uid:
-            return Requeue(_RETRY_SECONDS)
+            return Requeue(RETRY_SECONDS)
         log.warning("Shoot %s was taken over, and is deleted; cleaning up what is left of it here", task.shoot)
-        return await self._forget(key, task)
+        return await self._forget(task)
 
     async def _was_taken_over(self, task: ShootTask) -> bool:
         """Whether another seed has put its mark into our bucket. Raises TryAgain if that cannot be told."""
@@ -121,27 +115,9 @@ class RemainsController:
         except StoreError as error:
             raise TryAgain(str(error)) from None
 
-    async def _forget(self, key: Key, task: ShootTask) -> Requeue | None:
-        handle = await self._temporal.start_workflow(
-            ForgetShoot.run,
-            FlowInput(task=task, facts=ShootFacts(), attempt=self._attempts.get(key, Attempt())),
-            id=forget_id(task.shoot, task.seed),
-            task_queue=GARDEN_QUEUE,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            search_attributes=visibility.of_shoot(task.shoot),
-            static_summary=f"Forget {task.shoot} in {task.seed}",
-        )
-        try:
-            await handle.result()
-        except WorkflowFailureError as error:
-            log.warning("Shoot %s: what is left of it here is not cleaned up: %s", task.shoot, error.cause)
-            number = self._attempts.get(key, Attempt()).number + 1
-            self._attempts[key] = Attempt(number=number, kept=failed_outcome(error.cause) or FlowOutcome())
-            return Requeue(_RETRY_SECONDS)
-        self._attempts.pop(key, None)
-        log.info("Shoot %s: nothing is left of it here", task.shoot)
-        return None
+    async def _forget(self, task: ShootTask) -> Requeue | None:
+        workflow_id, summary = forget_id(task.shoot, task.seed), f"Forget {task.shoot} in {task.seed}"
+        return await self._flows.attempt(ForgetShoot.run, task, workflow_id, summary)
 
 
 def _home(event: WatchEvent) -> list[Key]:

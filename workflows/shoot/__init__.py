@@ -1,6 +1,7 @@
 """Workflows of a Shoot."""
 
 from workflows.shoot.delete import DeleteShoot
+from workflows.shoot.delete_backups import DeleteBackups
 from workflows.shoot.force_delete import ForceDeleteShoot
 from workflows.shoot.forget import ForgetShoot
 from workflows.shoot.hibernation import SwitchHibernation
@@ -17,6 +18,7 @@ WORKFLOWS: list[type] = [
     DeleteShoot,
     ForceDeleteShoot,
     ForgetShoot,
+    DeleteBackups,
     SwitchHibernation,
     MaintainShoot,
     *ROTATIONS.values(),

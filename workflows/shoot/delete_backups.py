@@ -1,0 +1,37 @@
+"""Delete the backups of a Shoot that is gone, once they were kept for their grace period."""
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from api.flows import FlowInput, FlowOutcome
+    from api.operations import ShootRef, lifecycle_id
+    from workflows import options
+    from workflows.flow import Flow
+    from workflows.shoot.base import OperationWorkflow, shoot_flow
+
+
+def delete_backups_id(shoot: ShootRef) -> str:
+    """Workflow id."""
+    return f"{lifecycle_id(shoot)}/delete-backups"
+
+
+def delete_backups_flow(request: FlowInput) -> Flow:
+    """What the deletion of the Shoot has left."""
+    flow = shoot_flow(request)
+    flow.add("delete_backup_entry")
+    flow.add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry",
+             **options.wait(minutes=10))  # fmt: skip
+    return flow
+
+
+@workflow.defn
+class DeleteBackups(OperationWorkflow):
+    """Started by the gardenlet of the seed. Workflow id: ``<lifecycle id>/delete-backups``."""
+
+    @workflow.init
+    def __init__(self, request: FlowInput) -> None:
+        self.graph: Flow = delete_backups_flow(request)
+
+    @workflow.run
+    async def run(self, request: FlowInput) -> FlowOutcome:
+        return await self.graph.run()
