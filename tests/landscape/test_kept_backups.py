@@ -41,4 +41,5 @@ def test_backups_are_kept_and_go_when_somebody_says_so(shoot: Shoot) -> None:
     shoot.garden("annotate", "backupentry", entry, _ANNOTATION)
     eventually(lambda: not _entries(shoot), "its entry is gone", 60)
     assert shoot.backups() == []
-    assert shoot.flows()[0]["workflowId"].endswith("/delete-backups")
+    deletion = shoot.flow(f"shoot/{shoot.reference}/{shoot.uid}/delete-backups")
+    assert [task["state"] for task in deletion["tasks"]] == ["Finished", "Finished"]
