@@ -9,7 +9,6 @@ DRUID = "druid.gardener.cloud"
 MACHINE = "machine.sapcloud.io"
 
 # Namespaces.
-SEED_LEASE_NAMESPACE = "gardener-system-seed-lease"
 GARDEN_NAMESPACE = "garden"
 SEED_LEASE_NAMESPACE = "gardener-system-seed-lease"
 SYSTEM_PUBLIC_NAMESPACE = "gardener-system-public"

@@ -179,11 +179,12 @@ class ExtensionActivities:
         if until := await self._kept_until(task):
             return TaskResult(note=_kept_note(until))
         await self._extensions.wait_deleted(kinds.BACKUP_ENTRY, task)
-        name, garden = backup_entry_name(task), self._clusters.garden
-        with contextlib.suppress(NotFound):
-            patch = {"metadata": {"finalizers": None}}
-            await garden.patch(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace, patch)
-        await garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
+        if await self._own_backup_entry(task):
+            name, garden = backup_entry_name(task), self._clusters.garden
+            with contextlib.suppress(NotFound):
+                patch = {"metadata": {"finalizers": None}}
+                await garden.patch(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace, patch)
+            await garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
         return TaskResult()
 
     async def _kept_until(self, task: ShootTask) -> datetime | None:
