@@ -111,6 +111,21 @@ class Shoot:
         seed: str = self.get()["spec"]["seedName"]
         return seed
 
+    @property
+    def other_seed(self) -> str:
+        """Where its control plane could move to."""
+        return {"seed-1": "seed-2", "seed-2": "seed-1"}[self.seed]
+
+    def has_moved(self) -> None:
+        """What is asked for once is another one from now on."""
+        for name in ("seed", "kubeconfig"):
+            self.__dict__.pop(name, None)
+
+    def is_in(self, seed: str) -> bool:
+        """Whether the namespace of its control plane is."""
+        namespaces = self.landscape.kubectl(seed, "get", "namespaces", "-o", "name").split()
+        return f"namespace/{self.technical_id}" in namespaces
+
     @cached_property
     def uid(self) -> str:
         """Asked for once, so it is known after the Shoot is gone, too."""

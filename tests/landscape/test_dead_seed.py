@@ -76,9 +76,8 @@ def moved(victim: Shoot, request: SubRequest) -> Iterator[Move]:
     shoot, landscape = victim, victim.landscape
     fault, number = request.param
     out, back = FAULTS[fault]
-    forget(shoot)
-    source = shoot.seed
-    destination = {"seed-1": "seed-2", "seed-2": "seed-1"}[source]
+    shoot.has_moved()
+    source, destination = shoot.seed, shoot.other_seed
     before = running(shoot)
     with ExitStack() as stack:
         audit = stack.enter_context(AuditLogs(shoot).followed())
@@ -94,7 +93,7 @@ def moved(victim: Shoot, request: SubRequest) -> Iterator[Move]:
         text = shoot.gardener(*move, timeout=_MOVE_SECONDS)
         answered = len(probe.answered)
         eventually(lambda: len(probe.answered) > answered + 20, "the probe is answered after the move", 60)
-        forget(shoot)
+        shoot.has_moved()
         await_pods(shoot)
         after = running(shoot)
         bring_back(landscape, back, source)
@@ -107,12 +106,6 @@ def moved(victim: Shoot, request: SubRequest) -> Iterator[Move]:
 
 def bring_back(landscape: Landscape, command: list[str], seed: str) -> None:
     landscape.gardener(*command, *([] if command == ["up"] else [seed]), timeout=300)
-
-
-def forget(shoot: Shoot) -> None:
-    """What is asked for once, and is another one after a move."""
-    for name in ("seed", "kubeconfig"):
-        shoot.__dict__.pop(name, None)
 
 
 def test_the_destination_serves_soon(moved: Move) -> None:
@@ -155,14 +148,11 @@ def test_the_seed_that_is_back_accepts_no_write(moved: Move) -> None:
 def test_the_seed_that_is_back_cleans_up_and_nobody_notices(moved: Move) -> None:
     shoot, landscape = moved.shoot, moved.shoot.landscape
 
-    def namespaces() -> list[str]:
-        return landscape.kubectl(moved.source, "get", "namespaces", "-o", "name").split()
-
     def marks() -> list[str]:
         entries = shoot.garden("get", "backupentries", "-o", "name").split()
         return [each for each in entries if f"/source-{shoot.technical_id}--" in each]
 
-    eventually(lambda: f"namespace/{shoot.technical_id}" not in namespaces(), "the old seed is clean", _CLEAN_SECONDS)
+    eventually(lambda: not shoot.is_in(moved.source), "the old seed is clean", _CLEAN_SECONDS)
     eventually(lambda: not marks(), "nothing has to tell it any more that it is not the one", 60)
     print(f"clean {time.monotonic() - moved.back:.1f} s after the seed was back")
     assert running(shoot) == moved.before

@@ -52,8 +52,7 @@ def moves(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def _move(shoot: Shoot, number: int) -> Moved:
-    source = shoot.seed
-    destination = {"seed-1": "seed-2", "seed-2": "seed-1"}[source]
+    source, destination = shoot.seed, shoot.other_seed
     before, held = running(shoot), inventory(shoot)
     probe = Probe(shoot, f"probe{number}")
     late = Probe(shoot, f"late{number}", shoot.landscape.address(source))
@@ -64,8 +63,7 @@ def _move(shoot: Shoot, number: int) -> Moved:
         text = shoot.gardener(*move, timeout=_MOVE_SECONDS)
         answered = max(len(probe.answered), len(late.answered))
         eventually(lambda: min(len(probe.answered), len(late.answered)) > answered + 20, "both are after the move", 60)
-        for asked_once in ("seed", "kubeconfig"):
-            del shoot.__dict__[asked_once]
+        shoot.has_moved()
         hashes = there, wire.content(shoot, shoot.directory, revision)[1]
     return Moved(
         shoot, source, destination, before, running(shoot), held - inventory(shoot),
@@ -82,8 +80,7 @@ def test_the_control_plane_is_in_the_other_seed_and_nowhere_else(moves: list[Mov
     status = moved.shoot.get()["status"]
     assert status["seedName"] == moved.destination
     assert (status["lastOperation"]["type"], status["lastOperation"]["state"]) == ("Restore", "Succeeded")
-    namespaces = landscape.kubectl(moved.source, "get", "namespaces", "-o", "name").split()
-    assert f"namespace/{moved.shoot.technical_id}" not in namespaces
+    assert not moved.shoot.is_in(moved.source)
     assert [each.partition("/")[0] for each in moved.shoot.backups()] == [
         landscape.kubectl("garden", "get", "seed", moved.destination, "-o", "jsonpath={.metadata.uid}")
     ]
