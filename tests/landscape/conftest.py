@@ -42,8 +42,11 @@ class Landscape:
         return run(BIN / "gardener", "landscape", *arguments, "--name", self.name, timeout=timeout)
 
     def kubectl(self, cluster: str, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
-        kubeconfig = self.directory / f"kubeconfigs/{cluster}.yaml"
-        return run(BIN / "kubectl", f"--kubeconfig={kubeconfig}", *arguments, stdin=stdin, timeout=timeout)
+        return run(*self.argv(cluster, *arguments), stdin=stdin, timeout=timeout)
+
+    def argv(self, cluster: str, *arguments: str) -> list[str]:
+        """Command line of kubectl in one of its clusters."""
+        return [str(BIN / "kubectl"), f"--kubeconfig={self.directory}/kubeconfigs/{cluster}.yaml", *arguments]
 
     @property
     def status(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ one that knows nothing of it: it serves nobody, and cleans up what it has of the
 """
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ from _pytest.fixtures import SubRequest
 from tests.landscape.audit import AuditLogs, assert_one_after_the_other
 from tests.landscape.conftest import Landscape
 from tests.landscape.probe import Probe, await_pods, running
-from tests.landscape.shoots import MOVES, Shoot, eventually
+from tests.landscape.shoots import MOVES, Shoot, background, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, func_only=True)]
 
@@ -28,6 +29,8 @@ _SLACK = 3.0
 """For a delta to be uploaded by a busy machine."""
 _MOVE_SECONDS = 240.0
 _CLEAN_SECONDS = 180.0
+
+_SEED_CLEANS, _SHOOT_WAITS = "MovedControlPlanesCleanedUp", "SourceSeedCleanedUp"
 
 FAULTS = {
     "killed": (["kill"], ["up"]),
@@ -56,6 +59,8 @@ class Move:
     """Monotonic seconds: the seed was out, the operator asked, the seed was back."""
     lost: dict[str, float]
     phases: list[dict[str, Any]]
+    telling: subprocess.Popen[str]
+    """Ends well when the old Seed has said that it cleans up."""
 
     @property
     def served(self) -> float:
@@ -95,13 +100,24 @@ def moved(victim: Shoot, request: SubRequest) -> Iterator[Move]:
         eventually(lambda: len(probe.answered) > answered + 20, "the probe is answered after the move", 60)
         shoot.has_moved()
         await_pods(shoot)
+        waits = f"--for=condition={_SHOOT_WAITS}=Progressing"
+        shoot.garden("wait", "shoot", shoot.name, waits, "--timeout=60s", timeout=70)
         after = running(shoot)
+        cleans = f"--for=condition={_SEED_CLEANS}=Progressing"
+        waiting = landscape.argv("garden", "wait", "seed", source, cleans, f"--timeout={_CLEAN_SECONDS:.0f}s")
+        telling = stack.enter_context(background(waiting))
         bring_back(landscape, back, source)
         came_back = time.monotonic()
         yield Move(
             shoot, source, destination, before, after, probe, zombie, audit, gone, asked, came_back,
-            probe.lost | zombie.lost, [json.loads(line) for line in text.splitlines()],
+            probe.lost | zombie.lost, [json.loads(line) for line in text.splitlines()], telling,
         )  # fmt: skip
+
+
+def _conditions(moved: Move) -> dict[str, dict[str, str]]:
+    """Of the Shoot, and of the Seed that was away."""
+    seed = json.loads(moved.shoot.landscape.kubectl("garden", "get", "seed", moved.source, "-o", "json"))
+    return {each["type"]: each for obj in (moved.shoot.get(), seed) for each in obj["status"]["conditions"]}
 
 
 def bring_back(landscape: Landscape, command: list[str], seed: str) -> None:
@@ -152,9 +168,11 @@ def test_the_seed_that_is_back_cleans_up_and_nobody_notices(moved: Move) -> None
         entries = shoot.garden("get", "backupentries", "-o", "name").split()
         return [each for each in entries if f"/source-{shoot.technical_id}--" in each]
 
+    assert moved.telling.wait(_CLEAN_SECONDS) == 0, moved.telling.communicate()
     eventually(lambda: not shoot.is_in(moved.source), "the old seed is clean", _CLEAN_SECONDS)
     eventually(lambda: not marks(), "nothing has to tell it any more that it is not the one", 60)
     print(f"clean {time.monotonic() - moved.back:.1f} s after the seed was back")
+    eventually(lambda: not {_SEED_CLEANS, _SHOOT_WAITS} & _conditions(moved).keys(), "nobody speaks of it any more", 10)
     assert running(shoot) == moved.before
     answered = len(moved.probe.answered)
     eventually(lambda: len(moved.probe.answered) > answered + 20, "the probe is answered", 20)

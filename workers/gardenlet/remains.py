@@ -3,12 +3,15 @@
 They are found when the seed is back: their Shoots say that another seed is responsible, and has restored them. Of a
 Shoot that was deleted meanwhile the mark in our bucket says that another seed had it: that it is not in the garden is
 no reason to touch anything, since a garden may be restored from yesterday. Source: spec/flows.md 8.
+
+Until all is clean, a condition of the Seed says so; that of each Shoot is said by the seed which has it now.
 """
 
 import asyncio
 import base64
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from temporalio.client import Client
@@ -20,15 +23,22 @@ from activities.kube.cache import Key
 from activities.kube.client import WatchEvent
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue, TryAgain
+from activities.kube.errors import Conflict
+from activities.seed.extensions import says_taken_over
 from activities.seed.namespace import shoot_uid
-from api import resources
-from api.names import backup_entry_name
+from api import constants, resources
+from api.conditions import Finding, Operation, merge
+from api.names import backup_entry_name, backup_entry_names
 from api.operations import OperationType, ShootRef, ShootTask
 from api.times import micro_timestamp
 from workers.gardenlet.flows import RETRY_SECONDS, SeedFlows
+from workers.gardenlet.seed import write_conditions
 from workflows.shoot.forget import ForgetShoot, forget_id
 
 log = logging.getLogger(__name__)
+
+_NAMED_SHOOTS = 5
+"""So many of them a condition calls by name."""
 
 
 class RemainsController:
@@ -39,24 +49,28 @@ class RemainsController:
         self._flows = SeedFlows(temporal)
         self._shoots = clusters.garden_caches.of(resources.SHOOT)
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
+        self._seeds = clusters.garden_caches.of(resources.SEED)
+        self._entries = clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY)
+        self._deleted: dict[str, ShootRef] = {}
+        """By technical id, those not in the garden any more that are not cleaned up yet."""
+        self._key = Key(None, clusters.seed_name)
+        self._telling = Controller("what the Seed says of remains", self._tell, workers=1)
 
     async def run(self) -> None:
         """Until cancelled."""
-        await self._namespaces.synced()
-        await self._shoots.synced()
+        await asyncio.gather(*(each.synced() for each in (self._namespaces, self._shoots, self._seeds, self._entries)))
         controller = Controller("remains", self._reconcile, workers=2)
         controller.watch(self._shoots)
+        for cache in (self._seeds, self._shoots, self._namespaces, self._entries):
+            self._telling.watch(cache, keys=lambda _: [self._key])
         deleted = Controller("remains of deleted Shoots", self._look_for_deleted, workers=1)
         deleted.watch(self._namespaces, when=lambda event: shoot_uid(event.object) is not None)
         deleted.watch(self._shoots, keys=_home, when=lambda event: event.type == "DELETED")
-        await asyncio.gather(controller.run(), deleted.run())
+        await asyncio.gather(controller.run(), deleted.run(), self._telling.run())
 
     async def _reconcile(self, key: Key) -> Requeue | None:
         shoot = self._shoots.get(key.name, key.namespace)
-        if shoot is None or not is_elsewhere(shoot, self._clusters.seed_name):
-            return None
-        namespace = self._namespaces.get(shoot["status"]["technicalID"])
-        if namespace is None or shoot_uid(namespace) != shoot["metadata"]["uid"]:
+        if shoot is None or not self._is_left(shoot):
             return None
         task = ShootTask(
             shoot=ShootRef.of(shoot),
@@ -95,7 +109,44 @@ class RemainsController:
         if live is not None and live["metadata"]["uid"] == uid:
             return Requeue(RETRY_SECONDS)
         log.warning("Shoot %s was taken over, and is deleted; cleaning up what is left of it here", task.shoot)
-        return await self._forget(task)
+        self._deleted[key.name] = task.shoot
+        again = await self._forget(task)
+        if again is None:
+            del self._deleted[key.name]
+            self._telling.enqueue(self._key)
+        return again
+
+    def _is_left(self, shoot: Mapping[str, Any]) -> bool:
+        """Whether something of a Shoot that is elsewhere is here, or the mark that we were lost still stands."""
+        if not is_elsewhere(shoot, self._clusters.seed_name):
+            return False
+        metadata, technical_id = shoot["metadata"], shoot["status"]["technicalID"]
+        namespace, seed = self._namespaces.get(technical_id), self._seeds.get(self._clusters.seed_name)
+        if namespace is not None and shoot_uid(namespace) == metadata["uid"]:
+            return True
+        entry = self._entries.get(backup_entry_names(technical_id, metadata["uid"])[0], metadata["namespace"])
+        ours = entry is not None and seed is not None and entry["spec"]["bucketName"] == seed["metadata"]["uid"]
+        return ours and says_taken_over(entry)
+
+    async def _tell(self, key: Key) -> None:
+        """``key``: of our Seed."""
+        seed = self._seeds.get(key.name)
+        known = ((seed or {}).get("status") or {}).get("conditions") or []
+        if seed is None or not known:
+            return  # it is not ready yet, and is looked at again when it is
+        left = [*(ShootRef.of(each) for each in self._shoots.list() if self._is_left(each)), *self._deleted.values()]
+        failed = [each for each in left if self._flows.has_failed(forget_id(each, key.name))]
+        type_ = constants.SEED_MOVED_CONTROL_PLANES_CLEANED_UP
+        if left:
+            conditions = merge(known, [_finding(left, failed)], Operation.of(seed["status"]), {}, datetime.now(UTC))
+        else:
+            conditions = [each for each in known if each["type"] != type_]
+        if conditions == known:
+            return
+        try:
+            await write_conditions(self._clusters.garden, seed, conditions)
+        except Conflict:
+            raise TryAgain("it has changed meanwhile", after=0.5) from None
 
     async def _was_taken_over(self, task: ShootTask) -> bool:
         """Whether another seed has put its mark into our bucket. Raises TryAgain if that cannot be told."""
@@ -117,7 +168,24 @@ class RemainsController:
 
     async def _forget(self, task: ShootTask) -> Requeue | None:
         workflow_id, summary = forget_id(task.shoot, task.seed), f"Forget {task.shoot} in {task.seed}"
-        return await self._flows.attempt(ForgetShoot.run, task, workflow_id, summary)
+        again = await self._flows.attempt(ForgetShoot.run, task, workflow_id, summary)
+        self._telling.enqueue(self._key)
+        return again
+
+
+def _finding(left: Sequence[ShootRef], failed: Sequence[ShootRef]) -> Finding:
+    type_, why = constants.SEED_MOVED_CONTROL_PLANES_CLEANED_UP, "Other seeds have taken over what this one had of"
+    if failed:
+        return Finding(
+            type_, "False", "CleanupFailed", f"{why} {_names(failed)}. Cleaning up failed, and is tried again."
+        )
+    return Finding(type_, "Progressing", "CleanupRunning", f"{why} {_names(left)}. It is being cleaned up.")
+
+
+def _names(shoots: Sequence[ShootRef]) -> str:
+    names = [str(each) for each in shoots[:_NAMED_SHOOTS]]
+    more = len(shoots) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def _home(event: WatchEvent) -> list[Key]:

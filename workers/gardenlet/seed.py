@@ -9,7 +9,7 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from activities.kube.cache import Key
-from activities.kube.client import WatchEvent
+from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller
 from activities.kube.errors import ApiError, NotFound
@@ -148,11 +148,8 @@ class SeedController:
         seed = self._seeds.get(name)
         known = ((seed or {}).get("status") or {}).get("conditions") or []
         conditions = merge(known, [_READY], Operation(), {}, datetime.now(UTC))
-        if seed is None or not known or conditions == known:
-            return
-        version = {"resourceVersion": seed["metadata"]["resourceVersion"]}
-        patch = {"metadata": version, "status": {"conditions": conditions}}
-        await self._clusters.garden.patch(resources.SEED, name, None, patch, subresource="status")
+        if seed is not None and known and conditions != known:
+            await write_conditions(self._clusters.garden, seed, conditions)
 
     async def _renew_lease(self, seed: dict[str, Any]) -> None:
         name = seed["metadata"]["name"]
@@ -184,6 +181,13 @@ class SeedController:
                 {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SEED_LEASE_NAMESPACE}}, manager=MANAGER
             )
             await self._clusters.garden.apply_blindly(lease, manager=MANAGER)
+
+
+async def write_conditions(garden: KubeClient, seed: Object, conditions: list[dict[str, Any]]) -> None:
+    """Of a Seed as we know it. Raises Conflict if it has changed since."""
+    metadata = seed["metadata"]
+    patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"conditions": conditions}}
+    await garden.patch(resources.SEED, metadata["name"], None, patch, subresource="status")
 
 
 def _is_asked(seed: dict[str, Any]) -> bool:

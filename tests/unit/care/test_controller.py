@@ -103,6 +103,25 @@ def _path() -> str:
     return "/apis/core.gardener.cloud/v1beta1/namespaces/garden-local/shoots/demo"
 
 
+async def test_a_lost_seed_is_named_until_it_has_cleaned_up(world: World) -> None:
+    """Whether the Shoot is asleep or not: its API server is not asked."""
+    world.garden.put(SHOOTS, {**SHOOT, "spec": {**SHOOT["spec"], "hibernation": {"enabled": True}}})
+    core = "/apis/core.gardener.cloud/v1beta1"
+    world.garden.put(f"{core}/seeds", {"metadata": {"name": "seed-2", "uid": "5eed"}})
+    annotations = {"backupentry.core.gardener.cloud/taken-over": "true"}
+    name = f"source-{NAMESPACE}--c0ffee"
+    entry = {"metadata": {"name": name, "annotations": annotations}, "spec": {"bucketName": "5eed"}}
+    world.garden.put(f"{core}/backupentries", entry, "garden-local")
+
+    async with world.running(CareController(world.clusters, ShootCareConfig())):
+        await until(lambda: "SourceSeedCleanedUp" in world.conditions())
+        assert world.conditions()["SourceSeedCleanedUp"] == ("Progressing", "SourceSeedLost")
+        assert any("Seed seed-2 was lost" in each["message"] for each in world.status()["conditions"])
+        world.garden.remove(f"{core}/backupentries", name, "garden-local")
+        await until(lambda: "SourceSeedCleanedUp" not in world.conditions())
+    assert len(world.conditions()) == 4
+
+
 async def test_a_sleeping_shoot_is_left_in_peace(world: World) -> None:
     world.garden.put(SHOOTS, {**SHOOT, "spec": {**SHOOT["spec"], "hibernation": {"enabled": True}}})
     async with world.running(CareController(world.clusters, ShootCareConfig())):

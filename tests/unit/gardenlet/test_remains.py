@@ -10,9 +10,13 @@ from temporalio.exceptions import ApplicationError
 
 from activities.etcd.store import StoredObject
 from activities.kube.cache import Caches, Key
+from activities.kube.clusters import Clusters
 from activities.kube.controller import Requeue
+from api.constants import BACKUP_ENTRY_TAKEN_OVER
+from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP as CLEANED_UP
 from api.flows import FinishedTask, FlowOutcome
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.waiting import until
 from workers.gardenlet.remains import RemainsController, is_elsewhere
 
 SHOOTS = "/apis/core.gardener.cloud/v1beta1/shoots"
@@ -53,14 +57,19 @@ def test_only_what_is_whole_elsewhere_is_forgotten(found: Any, expected: bool) -
 class Temporal:
     """Keeps what is started; it ends well, unless it is told to fail."""
 
-    def __init__(self, *failures: FlowOutcome) -> None:
+    def __init__(self, *failures: FlowOutcome, held: bool = False) -> None:
         self.started: list[tuple[Any, dict[str, Any]]] = []
+        self.let_go = asyncio.Event()
+        """What is started ends when this is set."""
+        if not held:
+            self.let_go.set()
         self._failures = list(failures)
 
     async def start_workflow(self, _: Any, request: Any, **options: Any) -> Any:
         self.started.append((request, options))
 
         async def result() -> None:
+            await self.let_go.wait()
             if self._failures:
                 outcome = self._failures.pop(0)
                 cause = ApplicationError("it failed", outcome.model_dump(mode="json"), type="FlowFailed")
@@ -69,10 +78,29 @@ class Temporal:
         return SimpleNamespace(result=result)
 
 
-async def look(temporal: Temporal, uid: str | None, times: int = 1) -> Requeue | None:
+SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"
+ENTRIES = "/apis/core.gardener.cloud/v1beta1/backupentries"
+READY = {"type": "GardenletReady", "status": "True", "reason": "GardenletReady", "message": "it is"}
+WELL = {"conditions": [READY], "lastOperation": {"type": "Reconcile", "state": "Succeeded"}}
+SEED = {"metadata": {"name": "seed-1", "uid": "5eed"}, "status": WELL}
+
+
+def mark(bucket: str = "5eed", taken_over: bool = True) -> dict[str, Any]:
+    """The garden's BackupEntry of the bucket that the other seed goes on from."""
+    annotations = {BACKUP_ENTRY_TAKEN_OVER: "true"} if taken_over else {}
+    metadata = {"name": "source-shoot--a--b--0f3c", "namespace": "garden-a", "annotations": annotations}
+    return {"metadata": metadata, "spec": {"bucketName": bucket, "seedName": "seed-2"}}
+
+
+async def look(
+    temporal: Temporal, uid: str | None, times: int = 1, entry: dict[str, Any] | None = None
+) -> Requeue | None:
     """What the controller's last look asks for."""
     async with ApiServer().running() as garden, ApiServer().running() as seed:
         garden.put(SHOOTS, shoot())
+        garden.put(SEEDS, SEED)
+        if entry is not None:
+            garden.put(ENTRIES, entry)
         if uid:
             annotations = {"shoot.gardener.cloud/uid": uid}
             seed.put("/api/v1/namespaces", {"metadata": {"name": "shoot--a--b", "annotations": annotations}})
@@ -81,7 +109,8 @@ async def look(temporal: Temporal, uid: str | None, times: int = 1) -> Requeue |
             clusters: Any = SimpleNamespace(seed_caches=caches, garden_caches=garden_caches, seed_name="seed-1")
             controller = RemainsController(clusters, temporal)  # type: ignore[arg-type]
             running = asyncio.create_task(controller.run())
-            await asyncio.gather(*(each.synced(10) for each in (controller._shoots, controller._namespaces)))
+            caches_of = (controller._shoots, controller._namespaces, controller._seeds, controller._entries)
+            await asyncio.gather(*(each.synced(10) for each in caches_of))
             running.cancel()
             for _ in range(times):
                 again: Requeue | None = await controller._reconcile(KEY)
@@ -164,6 +193,49 @@ async def test_it_is_forgotten_where_something_of_it_is_left(uid: str | None, st
     assert ids == ({"shoot/garden-a/b/0f3c/forget/seed-1"} if started else set())
     for request, _ in temporal.started:
         assert (request.task.seed, request.task.destination) == ("seed-1", "seed-2")
+
+
+@pytest.mark.parametrize(
+    ("entry", "started"),
+    [(mark(), 1), (mark(bucket="another"), 0), (mark(taken_over=False), 0)],
+    ids=["our bucket", "another seed's", "handed over"],
+)
+async def test_it_is_not_done_before_the_mark_is_gone(entry: dict[str, Any], started: int) -> None:
+    """Who ended between deleting the namespace and the mark goes on, or the Shoot could never move again."""
+    temporal = Temporal()
+    await look(temporal, None, entry=entry)
+    assert len({options["id"] for _, options in temporal.started}) == started
+
+
+async def test_the_seed_says_what_it_cleans_up_until_that_is_done() -> None:
+    async with ApiServer().running() as garden, ApiServer().running() as seed:
+        garden.put(SHOOTS, shoot())
+        garden.put(SEEDS, SEED)
+        garden.put(ENTRIES, mark())
+        annotations = {"shoot.gardener.cloud/uid": "0f3c"}
+        seed.put("/api/v1/namespaces", {"metadata": {"name": "shoot--a--b", "annotations": annotations}})
+
+        def said() -> dict[str, str]:
+            known = (garden.find(SEEDS, "seed-1") or {})["status"]["conditions"]
+            return {each["type"]: f"{each['status']} {each['message']}" for each in known}
+
+        async with garden.client() as garden_client, seed.client() as client:
+            clusters = Clusters(garden_client, client, "seed-1")
+            temporal = Temporal(FlowOutcome(), held=True)
+            running = asyncio.create_task(RemainsController(clusters, temporal).run())  # type: ignore[arg-type]
+            try:
+                await until(lambda: "garden-a/b" in said().get(CLEANED_UP, ""))
+                assert said()[CLEANED_UP].startswith("Progressing")
+                temporal.let_go.set()
+                await until(lambda: said()[CLEANED_UP].startswith("False"))
+                assert "tried again" in said()[CLEANED_UP]
+                seed.remove("/api/v1/namespaces", "shoot--a--b")
+                garden.remove(ENTRIES, "source-shoot--a--b--0f3c", "garden-a")
+                await until(lambda: set(said()) == {"GardenletReady"})
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                await clusters.close()
 
 
 async def test_what_could_not_be_forgotten_is_tried_again_from_where_it_failed() -> None:

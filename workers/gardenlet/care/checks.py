@@ -57,6 +57,14 @@ def _named(objects: Iterable[Object]) -> dict[str, Object]:
     return {each["metadata"]["name"]: each for each in objects}
 
 
+def source_seed(name: str) -> Finding:
+    """Of a lost seed that may still have something of a control plane; the cluster goes on here, and is well."""
+    text = (
+        f"Seed {name} was lost when this control plane was taken over. It cleans up what it has of it when it is back."
+    )
+    return Finding(constants.CONDITION_SOURCE_SEED_CLEANED_UP, "Progressing", "SourceSeedLost", text)
+
+
 def control_plane(seen: ControlPlane, progressing_for: timedelta, now: datetime) -> Finding:
     """ControlPlaneHealthy."""
     type_ = constants.CONDITION_CONTROL_PLANE_HEALTHY

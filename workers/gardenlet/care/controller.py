@@ -13,6 +13,7 @@ from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue
 from activities.kube.errors import ApiError, NotFound
+from activities.seed.extensions import says_taken_over
 from api import constants, resources
 from api.conditions import (
     CHECK_ERROR,
@@ -25,7 +26,7 @@ from api.conditions import (
     status_label,
     wanted,
 )
-from api.names import node_agent_secret_name
+from api.names import backup_entry_names, node_agent_secret_name
 from workers.gardenlet.care import checks, constraints, garbage, webhooks
 from workers.gardenlet.config import ShootCareConfig
 
@@ -44,6 +45,7 @@ _EXTENSIONS = (
     resources.EXTENSION,
     resources.CONTAINER_RUNTIME,
 )
+_OURS = (*CONDITIONS, constants.CONDITION_SOURCE_SEED_CLEANED_UP)
 _WATCHED = (resources.DEPLOYMENT, resources.ETCD, resources.MANAGED_RESOURCE, *_EXTENSIONS)
 
 
@@ -55,16 +57,22 @@ class CareController:
         self._config = config
         self._thresholds = {each.type: each.duration for each in config.condition_thresholds}
         self._shoots = clusters.garden_caches.of(resources.SHOOT)
+        self._seeds = clusters.garden_caches.of(resources.SEED)
+        self._entries = clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY)
         self._operations: dict[Key, object] = {}
         self._checked: dict[Key, float] = {}
         self._heartbeats: tuple[float, dict[tuple[str, str], timedelta]] = (float("-inf"), {})
         self._controller = Controller("care", self._check, workers=5)
         self._controller.watch(self._shoots, when=self._new_operation)
+        self._controller.watch(
+            self._entries, keys=self._shoots_of_source, when=lambda event: says_taken_over(event.object)
+        )
         for kind in _WATCHED:
             self._controller.watch(clusters.seed_caches.of(kind), keys=self._shoots_in_namespace)
 
     async def run(self) -> None:
         """Until cancelled."""
+        await asyncio.gather(self._seeds.synced(), self._entries.synced())
         await self._controller.run()
 
     def _new_operation(self, event: WatchEvent) -> bool:
@@ -85,6 +93,9 @@ class CareController:
         namespace = event.object["metadata"].get("namespace")
         return [key_of(each) for each in self._shoots.list() if each.get("status", {}).get("technicalID") == namespace]
 
+    def _shoots_of_source(self, event: WatchEvent) -> list[Key]:
+        return [key_of(each) for each in self._shoots.list() if _source_entry(each) == key_of(event.object)]
+
     async def _check(self, key: Key) -> Requeue | None:
         namespace, name = key
         shoot = self._shoots.get(name, namespace)
@@ -99,6 +110,7 @@ class CareController:
         self._checked[key] = time.monotonic()
         client = await self._client(technical_id)
         findings, constraints_ = await self._look(shoot, technical_id, client)
+        findings.extend(self._source_seed(shoot))
         # What was found may be older than what was written meanwhile; what is written is the newest we know.
         await self._write(self._shoots.get(name, namespace) or shoot, findings, constraints_)
         if client is not None and not _hibernated(shoot):
@@ -112,9 +124,7 @@ class CareController:
         namespace, name = shoot["metadata"]["namespace"], shoot["metadata"]["name"]
         operation = Operation.of(status)
         types = {each.type for each in findings}
-        known = [
-            each for each in status.get("conditions") or [] if each["type"] in types or each["type"] not in CONDITIONS
-        ]
+        known = [each for each in status.get("conditions") or [] if each["type"] in types or each["type"] not in _OURS]
         merged = {
             "conditions": merge(known, findings, operation, self._thresholds, now),
             "constraints": constraints.shown(
@@ -245,6 +255,15 @@ class CareController:
             return Finding(type_, "False", "TunnelConnectionBroken", str(error))
         return None
 
+    def _source_seed(self, shoot: Object) -> list[Finding]:
+        """None, but while the seed that it was taken over from has not cleaned up."""
+        entry = self._entries.get(_source_entry(shoot).name, shoot["metadata"]["namespace"])
+        if entry is None or not says_taken_over(entry):
+            return []
+        bucket = entry["spec"]["bucketName"]
+        names = [each["metadata"]["name"] for each in self._seeds.list() if each["metadata"]["uid"] == bucket]
+        return [checks.source_seed(names[0] if names else f"with the bucket {bucket}")]
+
     async def _silences(self) -> dict[tuple[str, str], timedelta]:
         """By kind and type of extension object: how long ago its extension's heartbeat was."""
         read, known = self._heartbeats
@@ -316,6 +335,12 @@ class CareController:
                 uid=metadata["uid"],
                 grace_seconds=0 if force else None,
             )
+
+
+def _source_entry(shoot: Object) -> Key:
+    """The garden's BackupEntry of the seed that it comes from, while there is one."""
+    name, _ = backup_entry_names(shoot.get("status", {}).get("technicalID", ""), shoot["metadata"]["uid"])
+    return Key(shoot["metadata"]["namespace"], name)
 
 
 async def _remedy(client: KubeClient) -> None:
