@@ -23,6 +23,14 @@ def is_ip_address(host: str) -> bool:
     return True
 
 
+def dns_record_type(address: str) -> str:
+    """Of a record that leads to an address: ``A`` or ``AAAA``, or ``CNAME`` if that is a host name."""
+    try:
+        return "A" if ipaddress.ip_address(address).version == 4 else "AAAA"
+    except ValueError:
+        return "CNAME"
+
+
 def technical_id(project: str, shoot: str) -> str:
     """Control-plane namespace in the seed."""
     return f"shoot--{project}--{shoot}"
@@ -38,6 +46,15 @@ def internal_api_domain(technical_id: str, internal_domain: str) -> str:
     """``api.<shoot>.<project>.<internal domain>``."""
     project, shoot = project_and_shoot(technical_id)
     return f"api.{shoot}.{project}.{internal_domain}"
+
+
+def ingress_host(prefix: str, project: str, shoot: str, domain: str) -> str:
+    """``<prefix>-<project>--<shoot>.<domain>``: something of a control plane, by its seed's ingress domain.
+
+    One label before the domain, so that the seed's wildcard record and a wildcard certificate cover it. The prefix
+    says what it is: ``p`` is Prometheus.
+    """
+    return f"{prefix}-{project}--{shoot}.{domain}"
 
 
 def dns_record_name(shoot: str, role: str) -> str:

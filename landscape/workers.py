@@ -197,6 +197,7 @@ def seed_config(plan: Plan, seed: ClusterPlan) -> Config:
                 "defaults": [domain(plan.default_domain, garden.DEFAULT_DOMAIN_SECRET)],
                 "provider": {"type": garden.PROVIDER, "credentialsRef": secret(garden.INTERNAL_DOMAIN_SECRET)},
             },
+            "ingress": {"domain": f"ingress.{seed.name}.{plan.dns_zone}", "controller": {"kind": "nginx"}},
             "backup": {
                 "provider": garden.PROVIDER,
                 "region": garden.PROVIDER,

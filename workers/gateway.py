@@ -17,7 +17,14 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from activities.components import gateway
-from activities.components.gateway import ApiServerExposure, Forwarding, Route, Upstream
+from activities.components.gateway import (
+    ApiServerExposure,
+    Forwarding,
+    Route,
+    ServiceExposure,
+    ServiceRoute,
+    Upstream,
+)
 from activities.kube.cache import Cache, Caches
 from activities.kube.client import KubeClient, Object
 from activities.kube.errors import ApiError
@@ -32,7 +39,7 @@ _GATHER = 0.02
 _AGAIN = 10.0
 """Seconds after which a forwarding that could not be deleted is tried again."""
 
-Model = TypeVar("Model", ApiServerExposure, Forwarding)
+Model = TypeVar("Model", ApiServerExposure, ServiceExposure, Forwarding)
 
 
 class GatewayConfig(ApiModel):
@@ -101,7 +108,7 @@ class Gateway:
 
     def write(self) -> None:
         """Replace the files whose content changed."""
-        files = gateway.xds_files(routes(self._exposures.list(), self._services))
+        files = gateway.xds_files(*routes(self._exposures.list(), self._services))
         for name, content in files.items():
             data = json.dumps(content, separators=(",", ":")).encode()
             if self._written.get(name) != data:
@@ -110,13 +117,14 @@ class Gateway:
                 _log.info("wrote %s, version %s", name, content["version_info"])
 
 
-def routes(exposures: list[Object], services: Cache) -> list[Route]:
+def routes(exposures: list[Object], services: Cache) -> tuple[list[Route], list[ServiceRoute]]:
     """Resolve the exposures, sorted by namespace, and then the forwardings of control planes that are not here.
 
-    One that cannot be read is left out, and of two with the same host the first keeps it: Envoy
-    would otherwise refuse the files, and with them the next shoot.
+    One that cannot be read is left out, and of two with the same host, or of the same Service, the first keeps it:
+    Envoy would otherwise refuse the files, and with them the next shoot.
     """
     found: list[Route] = []
+    served: dict[str, ServiceRoute | None] = {}
     taken: dict[str, str] = {}
     forwardings: list[Route] = []
     for item in sorted(exposures, key=lambda each: (each["metadata"]["namespace"], each["metadata"]["name"])):
@@ -125,23 +133,44 @@ def routes(exposures: list[Object], services: Cache) -> list[Route]:
             there = (elsewhere.address, gateway.SNI_PORT)
             forwardings.append(Route(item["metadata"]["name"], elsewhere.hosts, there, None, elsewhere=True))
             continue
+        if gateway.SERVICE_EXPOSURE_KEY in (item.get("data") or {}):
+            if (more := _read(item, gateway.SERVICE_EXPOSURE_KEY, ServiceExposure)) is None:
+                continue
+            cluster = gateway.service_cluster(namespace, more.upstream)
+            if cluster in (*served, gateway.proxy_header(namespace), gateway.vpn_header(namespace)):
+                _log.error("leaving out ConfigMap %s: %s has a name already", _named(item), cluster)
+                continue
+            hosts, address = _free(more.hosts, item, taken), _address(more.upstream, namespace, services)
+            served[cluster] = ServiceRoute(cluster, hosts, address) if address else None
+            continue
         if (what := _read(item, gateway.EXPOSURE_KEY, ApiServerExposure)) is None:
             continue
         if any(route.namespace == namespace for route in found):
-            _log.error("leaving out ConfigMap %s/%s: a second one", namespace, item["metadata"]["name"])
+            _log.error("leaving out ConfigMap %s: a second one", _named(item))
             continue
-        hosts = tuple(host for host in dict.fromkeys(what.hosts) if taken.setdefault(host, namespace) == namespace)
-        for host in set(what.hosts) - set(hosts):
-            _log.error("not serving %s to %s: it belongs to %s", host, namespace, taken[host])
         found.append(
             Route(
                 namespace,
-                hosts,
+                _free(what.hosts, item, taken),
                 _address(what.api_server, namespace, services),
                 _address(what.vpn, namespace, services) if what.vpn else None,
             )
         )
-    return [*found, *(each for each in forwardings if not taken.keys() & set(each.hosts))]
+    here = [*found, *(each for each in forwardings if not taken.keys() & set(each.hosts))]
+    return here, [each for each in served.values() if each]
+
+
+def _free(hosts: tuple[str, ...], item: Object, taken: dict[str, str]) -> tuple[str, ...]:
+    """Those that no other has; from now on they are taken."""
+    name = _named(item)
+    free = tuple(host for host in dict.fromkeys(hosts) if taken.setdefault(host, name) == name)
+    for host in set(hosts) - set(free):
+        _log.error("not serving %s to %s: it belongs to %s", host, name, taken[host])
+    return free
+
+
+def _named(item: Object) -> str:
+    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
 
 
 def _forwarding(item: Object) -> Forwarding | None:
@@ -156,7 +185,7 @@ def _read(item: Object, key: str, model: type[Model]) -> Model | None:
         return model.model_validate_json((item.get("data") or {}).get(key, ""))
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        _log.error("leaving out ConfigMap %s/%s: %s", item["metadata"]["namespace"], item["metadata"]["name"], faults)
+        _log.error("leaving out ConfigMap %s: %s", _named(item), faults)
         return None
 
 

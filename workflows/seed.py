@@ -1,4 +1,4 @@
-"""Make a seed ready to host control planes: kinds, gateway, backup bucket."""
+"""Make a seed ready to host control planes: kinds, gateway and its names, backup bucket."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,13 +23,18 @@ class ReconcileSeed:
 
     @workflow.run
     async def run(self, task: SeedTask) -> None:
-        workflow.set_current_details(f"Seed `{task.name}`: custom resources, gateway and backup bucket")
+        workflow.set_current_details(f"Seed `{task.name}`: custom resources, gateway with its names, and backup bucket")
         await self._step(SeedActivities.deploy_seed_crds, task, "Apply kinds")
         await asyncio.gather(
-            self._step(SeedActivities.deploy_seed_gateway, task, "Deploy gateway"),
+            self._gateway(task),
             self._step(SeedActivities.deploy_backup_bucket, task, "Deploy backup bucket"),
         )
         workflow.set_current_details(f"Seed `{task.name}` is ready")
+
+    async def _gateway(self, task: SeedTask) -> None:
+        await self._step(SeedActivities.deploy_seed_gateway, task, "Deploy gateway")
+        if workflow.patched("ingress-dns-of-seed"):
+            await self._step(SeedActivities.deploy_seed_ingress_dns, task, "Point ingress domain to gateway")
 
     async def _step(
         self, step: Callable[[SeedActivities, SeedTask], Awaitable[TaskResult]], task: SeedTask, summary: str

@@ -1,9 +1,11 @@
 """The gateway of a seed: the one Envoy through which the world reaches all API servers of its shoots.
 
+And what else of a control plane is served under a name in the seed's ingress domain.
+
 Three ports: 443 passes TLS through by server name; 8132 takes the VPN's HTTP CONNECT; 8443 that of the
 apiserver-proxies on the nodes. Envoy reads its listeners, clusters and routes from files (filesystem xDS) that
-a controller beside it writes from the ``ApiServerExposure`` of each control plane. Why not Istio:
-docs/decisions/0003-envoy-with-filesystem-xds.md.
+a controller beside it writes from what each control plane exposes: ``ApiServerExposure``, ``ServiceExposure``. Why
+not Istio: docs/decisions/0003-envoy-with-filesystem-xds.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +36,7 @@ LABEL = "networking.gardener.cloud/gateway"
 """On ConfigMaps with an exposure, and on the Services that these name."""
 LABELS = {LABEL: NAME}
 EXPOSURE_KEY = "exposure.json"
+SERVICE_EXPOSURE_KEY = "service.json"
 FORWARDING_KEY = "forwarding.json"
 
 XDS_DIRECTORY = "/var/lib/envoy"
@@ -71,6 +74,14 @@ class ApiServerExposure(ApiModel):
     vpn: Upstream | None = None
 
 
+class ServiceExposure(ApiModel):
+    """What else of a control plane the gateway serves: TLS is passed through to the Service, which ends it itself."""
+
+    hosts: tuple[str, ...]
+    """Server names that lead to the Service."""
+    upstream: Upstream
+
+
 class Forwarding(ApiModel):
     """Where the gateway leads who goes by an old answer of the DNS: the API server of that name is in another seed."""
 
@@ -92,6 +103,16 @@ class Route:
     """Leads to the gateway of another seed, which looks at the server name itself."""
 
 
+@dataclass(frozen=True)
+class ServiceRoute:
+    """A ``ServiceExposure`` with its Service resolved to an address. No header leads there, only a server name."""
+
+    cluster: str
+    """See ``service_cluster``; no two routes may have the same."""
+    hosts: tuple[str, ...]
+    address: tuple[str, int]
+
+
 def vpn_header(namespace: str) -> str:
     """Value of ``Reversed-VPN`` for one control plane."""
     return f"outbound|1194||vpn-seed-server.{namespace}.svc.cluster.local"
@@ -102,6 +123,11 @@ def proxy_header(namespace: str) -> str:
     return f"outbound|443||kube-apiserver.{namespace}.svc.cluster.local"
 
 
+def service_cluster(namespace: str, upstream: Upstream) -> str:
+    """Name of a Service's port in Envoy, as Istio's."""
+    return f"outbound|{upstream.port}||{upstream.service}.{namespace}.svc.cluster.local"
+
+
 def exposure(name: str, namespace: str, what: ApiServerExposure) -> Manifest:
     """The ConfigMap that the gateway's controller reads."""
     return {
@@ -109,6 +135,16 @@ def exposure(name: str, namespace: str, what: ApiServerExposure) -> Manifest:
         "kind": "ConfigMap",
         "metadata": base.metadata(name, namespace, labels=LABELS),
         "data": {EXPOSURE_KEY: what.model_dump_json(exclude_none=True)},
+    }
+
+
+def service_exposure(name: str, namespace: str, what: ServiceExposure) -> Manifest:
+    """The ConfigMap for one Service more, which must have ``LABELS``, too, and an address in the cluster."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": base.metadata(name, namespace, labels=LABELS),
+        "data": {SERVICE_EXPOSURE_KEY: what.model_dump_json()},
     }
 
 
@@ -125,13 +161,13 @@ def forwarding(technical_id: str, what: Forwarding) -> Manifest:
 # What Envoy reads
 
 
-def xds_files(routes: Sequence[Route]) -> dict[str, Manifest]:
+def xds_files(routes: Sequence[Route], services: Sequence[ServiceRoute] = ()) -> dict[str, Manifest]:
     """All files by name, in the order to write: no listener or route may name a cluster to come."""
     return {
-        CLUSTERS_FILE: _response("cluster.v3.Cluster", _clusters(routes)),
+        CLUSTERS_FILE: _response("cluster.v3.Cluster", _clusters(routes, services)),
         VPN_ROUTES_FILE: _response("route.v3.RouteConfiguration", [_vpn_routes(routes)]),
         PROXY_ROUTES_FILE: _response("route.v3.RouteConfiguration", [_proxy_routes(routes)]),
-        LISTENERS_FILE: _response("listener.v3.Listener", _listeners(routes)),
+        LISTENERS_FILE: _response("listener.v3.Listener", _listeners(routes, services)),
     }
 
 
@@ -140,7 +176,7 @@ def _response(kind: str, items: Iterable[Manifest]) -> Manifest:
     return {"version_info": base.checksum(resources)[:16], "resources": resources}
 
 
-def _clusters(routes: Sequence[Route]) -> list[Manifest]:
+def _clusters(routes: Sequence[Route], services: Sequence[ServiceRoute]) -> list[Manifest]:
     made = []
     for route in routes:
         if route.api_server:
@@ -152,29 +188,22 @@ def _clusters(routes: Sequence[Route]) -> list[Manifest]:
             )
         if route.vpn:
             made.append(envoy.static_cluster(vpn_header(route.namespace), *route.vpn))
-    return made
+    return [*made, *(envoy.static_cluster(each.cluster, *each.address) for each in services)]
 
 
-def _listeners(routes: Sequence[Route]) -> list[Manifest]:
+def _listeners(routes: Sequence[Route], services: Sequence[ServiceRoute]) -> list[Manifest]:
     inspector = {
         "name": "envoy.filters.listener.tls_inspector",
         "typed_config": envoy.typed("filters.listener.tls_inspector.v3.TlsInspector"),
     }
     chains = [
-        {
-            "name": route.namespace,
-            "filter_chain_match": {"server_names": list(route.hosts)},
-            "filters": [envoy.tcp_proxy(proxy_header(route.namespace))],
-        }
+        _chain(route.namespace, route.hosts, proxy_header(route.namespace))
         for route in routes
         if route.api_server and route.hosts
     ]
+    chains += [_chain(each.cluster, each.hosts, each.cluster) for each in services if each.hosts]
     # A listener needs a chain. This one matches nobody, so that the first shoot is no new listener.
-    nobody = {
-        "name": _BLACKHOLE,
-        "filter_chain_match": {"server_names": ["blackhole.invalid"]},
-        "filters": [envoy.tcp_proxy(_BLACKHOLE)],
-    }
+    nobody = _chain(_BLACKHOLE, ["blackhole.invalid"], _BLACKHOLE)
     return [
         # As long as only chains change, Envoy leaves the connections of all others alone.
         envoy.listener("sni", "0.0.0.0", _SNI_TARGET_PORT, [nobody, *chains], listener_filters=[inspector]),
@@ -182,6 +211,14 @@ def _listeners(routes: Sequence[Route]) -> list[Manifest]:
         _connect_listener("vpn", VPN_PORT, VPN_ROUTES_FILE),
         _connect_listener("apiserver-proxy", PROXY_PORT, PROXY_ROUTES_FILE),
     ]
+
+
+def _chain(name: str, hosts: Sequence[str], cluster: str) -> Manifest:
+    return {
+        "name": name,
+        "filter_chain_match": {"server_names": list(hosts)},
+        "filters": [envoy.tcp_proxy(cluster)],
+    }
 
 
 def _connect_listener(name: str, port: int, routes_file: str) -> Manifest:

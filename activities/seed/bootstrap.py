@@ -11,16 +11,23 @@ from activities.components import gateway
 from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters
 from activities.seed import extension_objects as extension
-from activities.seed.extension_kinds import BACKUP_ENTRY
+from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.gateway import gateway_address
 from api import resources
 from api.crds import crds
+from api.names import dns_record_type
 from api.operations import SeedTask, TaskResult
 from api.policies import deletion_protection
 
 GARDEN_NAMESPACE = "garden"
 BACKUP_SECRET = "backup-bucket"
+INGRESS_DNS = "seed-ingress"
+"""DNSRecord of the seed's ingress domain."""
+INGRESS_DNS_SECRET = f"dnsrecord-{INGRESS_DNS}"
+
+_FIXED_DNS_FIELDS = ("type", "class", "name", "recordType")
+"""Of a DNSRecord that is there; with others it is another one."""
 
 
 class SeedActivities:
@@ -63,6 +70,52 @@ class SeedActivities:
         return TaskResult(note=await gateway_address(self._clusters.seed_caches))
 
     @activity.defn
+    async def deploy_seed_ingress_dns(self, task: SeedTask) -> TaskResult:
+        """Point ``*.<ingress domain>`` to the seed's gateway and wait for it; without a domain, delete a former one's.
+
+        That one, or a record of another name or type, is deleted with the credentials that it was made with.
+        """
+        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        if not (ingress := seed["spec"].get("ingress")):
+            await self._delete_ingress_dns(task)
+            await self._clusters.seed.delete(resources.SECRET, INGRESS_DNS_SECRET, GARDEN_NAMESPACE)
+            return TaskResult(note="no ingress domain")
+        provider = seed["spec"]["dns"]["provider"]
+        address = await gateway_address(self._clusters.seed_caches)
+        spec = {
+            "type": provider["type"],
+            "class": "seed",
+            "secretRef": {"name": INGRESS_DNS_SECRET, "namespace": GARDEN_NAMESPACE},
+            "name": f"*.{ingress['domain']}",
+            "recordType": dns_record_type(address),
+            "values": [address],
+            "ttl": 120,
+        }
+        live = await self._clusters.seed.find(resources.DNS_RECORD, INGRESS_DNS, GARDEN_NAMESPACE)
+        if live and (
+            "deletionTimestamp" in live["metadata"]
+            or any(live["spec"].get(field) != spec[field] for field in _FIXED_DNS_FIELDS)
+        ):
+            await self._delete_ingress_dns(task)
+        await self._copy_secret(provider["credentialsRef"], INGRESS_DNS_SECRET)
+        wanted = ExtensionObject(resources.DNS_RECORD, INGRESS_DNS, GARDEN_NAMESPACE, spec)
+        await extension.apply_extension(self._clusters.seed, wanted, task.trigger)
+        await extension.wait_extension_ready(
+            self._clusters.seed_caches,
+            resources.DNS_RECORD,
+            INGRESS_DNS,
+            GARDEN_NAMESPACE,
+            INTERNAL_DNS.wait,
+            trigger=task.trigger,
+        )
+        return TaskResult(note=f"{spec['name']} is {address}")
+
+    async def _delete_ingress_dns(self, task: SeedTask) -> None:
+        place = (resources.DNS_RECORD, INGRESS_DNS, GARDEN_NAMESPACE)
+        await extension.delete_extension(self._clusters.seed, *place, task.trigger)
+        await extension.wait_extension_deleted(self._clusters.seed_caches, *place, INTERNAL_DNS.wait, task.trigger)
+
+    @activity.defn
     async def deploy_backup_bucket(self, task: SeedTask) -> TaskResult:
         """Order the seed's backup bucket and wait for it; its name is the Seed's uid."""
         seed = await self._clusters.garden.get(resources.SEED, task.name)
@@ -70,17 +123,7 @@ class SeedActivities:
         if not backup:
             return TaskResult(note="no backup")
         reference = backup["credentialsRef"]
-        source = await self._clusters.garden.get(resources.SECRET, reference["name"], reference["namespace"])
-        await self._clusters.seed.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": BACKUP_SECRET, "namespace": GARDEN_NAMESPACE},
-                "type": "Opaque",
-                "data": source.get("data", {}),
-            },
-            manager=MANAGER,
-        )
+        await self._copy_secret(reference, BACKUP_SECRET)
         region = backup.get("region") or seed["spec"]["provider"]["region"]
         await self._clusters.garden.apply(
             {
@@ -111,6 +154,20 @@ class SeedActivities:
             trigger=task.trigger,
         )
         return TaskResult(note=f"bucket {task.uid}")
+
+    async def _copy_secret(self, reference: dict[str, Any], name: str) -> None:
+        """From the garden into the seed, where extensions look."""
+        source = await self._clusters.garden.get(resources.SECRET, reference["name"], reference["namespace"])
+        await self._clusters.seed.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": name, "namespace": GARDEN_NAMESPACE},
+                "type": "Opaque",
+                "data": source.get("data", {}),
+            },
+            manager=MANAGER,
+        )
 
 
 def _established(live: dict[str, Any] | None) -> bool | None:

@@ -36,7 +36,13 @@ from api.constants import (
     WORKER_POOL,
 )
 from api.errors import ErrorCode
-from api.names import backup_entry_name, internal_api_domain, node_agent_secret_name, source_backup_entry_name
+from api.names import (
+    backup_entry_name,
+    dns_record_type,
+    internal_api_domain,
+    node_agent_secret_name,
+    source_backup_entry_name,
+)
 from api.operations import OperationType, ShootTask, TaskResult, Wait
 from api.registrations import Phase
 
@@ -389,7 +395,7 @@ class ExtensionActivities:
             "type": type_,
             "secretRef": _secret_ref(secret, task),
             "name": domain,
-            "recordType": "A",
+            "recordType": dns_record_type(address),
             "values": [address],
             "ttl": 120,
         }

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from activities.components import apiserver_proxy, gateway, vpn_seed_server, vpn_shoot
-from activities.components.gateway import ApiServerExposure, Forwarding, Route, Upstream
+from activities.components.gateway import (
+    ApiServerExposure,
+    Forwarding,
+    Route,
+    ServiceExposure,
+    ServiceRoute,
+    Upstream,
+)
 from activities.kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from workers.gateway import Gateway
@@ -23,6 +30,10 @@ A = Route(
 B = Route("shoot--dev--b", ("api.b.example.org",), ("100.64.1.3", 443), None)
 GONE = Route("shoot--dev--gone", ("api.gone.example.org",), ("192.0.2.7", 443), None, elsewhere=True)
 NAMED = Route("shoot--dev--named", ("api.named.example.org",), ("gateway.example.org", 443), None, elsewhere=True)
+
+PROMETHEUS = ServiceRoute(
+    "outbound|80||prometheus.shoot--dev--a.svc.cluster.local", ("p-dev--a.ingress.example.org",), ("100.64.1.4", 80)
+)
 
 
 def chains(files):
@@ -71,6 +82,28 @@ def test_a_new_shoot_changes_no_chain_of_another_and_no_shared_listener():
     assert shared[0] == shared[1]
 
 
+def test_a_service_is_reached_by_its_server_name_alone():
+    """The header of the CONNECT ports leads to no Service, and whoever is connected already stays so."""
+    before, after = gateway.xds_files([A]), gateway.xds_files([A], [PROMETHEUS])
+    clusters = {each["name"]: each for each in after[gateway.CLUSTERS_FILE]["resources"]}
+    chain = chains(after)[PROMETHEUS.cluster]
+
+    assert chain["filter_chain_match"]["server_names"] == ["p-dev--a.ingress.example.org"]
+    assert chain["filters"][0]["typed_config"]["cluster"] == PROMETHEUS.cluster
+    endpoint = clusters[PROMETHEUS.cluster]["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    assert endpoint["address"]["socket_address"] == {"address": "100.64.1.4", "port_value": 80}
+    assert chains(before)[A.namespace] == chains(after)[A.namespace]
+    for routes in (gateway.VPN_ROUTES_FILE, gateway.PROXY_ROUTES_FILE):
+        assert before[routes] == after[routes]
+
+
+def test_a_service_without_a_name_does_not_get_everybodys_connections():
+    """A chain without server names would match all."""
+    nameless = ServiceRoute(PROMETHEUS.cluster, (), PROMETHEUS.address)
+
+    assert chains(gateway.xds_files([A], [nameless])).keys() == chains(gateway.xds_files([A])).keys()
+
+
 def test_a_shoot_without_an_address_yet_is_left_out():
     files = gateway.xds_files([Route("shoot--dev--c", ("c.example.org",), None, None)])
 
@@ -85,7 +118,7 @@ def test_clusters_are_written_before_what_names_them():
 
 def test_envoy_takes_every_configuration_of_ours(tmp_path, monkeypatch):
     monkeypatch.setattr(gateway, "XDS_DIRECTORY", str(tmp_path))
-    for name, content in gateway.xds_files([A, B, GONE, NAMED]).items():
+    for name, content in gateway.xds_files([A, B, GONE, NAMED], [PROMETHEUS]).items():
         (tmp_path / name).write_text(json.dumps(content))
     key, certificate = tmp_path / "tls.key", tmp_path / "tls.crt"
     subprocess.run(
@@ -190,6 +223,52 @@ async def test_nobody_takes_another_shoots_server_name(world):
     assert "api.a.example.org" not in found["shoot--dev--b"]["filter_chain_match"]["server_names"]
 
 
+def expose_service(api, name, *hosts, namespace="shoot--dev--a", service="prometheus", port=80):
+    what = ServiceExposure(hosts=hosts, upstream=Upstream(service=service, port=port))
+    api.put("/api/v1/configmaps", gateway.service_exposure(name, namespace, what))
+
+
+async def test_a_service_is_served_beside_the_api_server(world):
+    api, directory, _ = world
+    expose(api, "shoot--dev--a", "api.a.example.org", vpn=False)
+    api.put("/api/v1/services", service("kube-apiserver", "shoot--dev--a", "100.64.1.1"))
+    expose_service(api, "prometheus", "p-dev--a.ingress.example.org")
+    await until(lambda: "shoot--dev--a" in chains(written(directory)))
+    assert PROMETHEUS.cluster not in chains(written(directory)), "it has no address yet"
+
+    api.put("/api/v1/services", service("prometheus", "shoot--dev--a", "100.64.1.4"))
+    await until(lambda: PROMETHEUS.cluster in chains(written(directory)))
+    assert written(directory) == gateway.xds_files(
+        [Route("shoot--dev--a", ("api.a.example.org",), ("100.64.1.1", 443), None)], [PROMETHEUS]
+    )
+
+    api.remove("/api/v1/configmaps", "prometheus", "shoot--dev--a")
+    await until(lambda: PROMETHEUS.cluster not in chains(written(directory)))
+    assert "shoot--dev--a" in chains(written(directory))
+
+
+async def test_a_service_takes_neither_an_api_servers_name_nor_its_cluster(world):
+    """Envoy refuses files in which a name or a cluster is there twice."""
+    api, directory, _ = world
+    expose(api, "shoot--dev--a", "api.a.example.org", vpn=False)
+    for name in ("kube-apiserver", "prometheus", "zzz"):
+        api.put("/api/v1/services", service(name, "shoot--dev--a", "100.64.1.1"))
+    expose_service(api, "kube", "kube.example.org", service="kube-apiserver", port=443)
+    expose_service(api, "p", "api.a.example.org", "p.example.org")
+    expose_service(api, "q", "q.example.org")
+    expose_service(api, "z", "z.example.org", service="zzz")
+    last = "outbound|80||zzz.shoot--dev--a.svc.cluster.local"
+    await until(lambda: last in chains(written(directory)))
+
+    served = {name: each["filter_chain_match"]["server_names"] for name, each in chains(written(directory)).items()}
+    assert served == {
+        "blackhole": ["blackhole.invalid"],
+        "shoot--dev--a": ["api.a.example.org"],
+        PROMETHEUS.cluster: ["p.example.org"],
+        last: ["z.example.org"],
+    }
+
+
 def forward(api, *hosts, namespace=gateway.NAMESPACE, seconds=60.0):
     until = datetime.now(UTC) + timedelta(seconds=seconds)
     manifest = gateway.forwarding("shoot--dev--a", Forwarding(hosts=hosts, address="192.0.2.7", until=until))
@@ -228,13 +307,14 @@ async def test_only_the_gateways_own_namespace_leads_out_of_the_seed(world):
     assert chains(written(directory))["shoot--dev--a"]["filter_chain_match"]["server_names"] == ["api.b.example.org"]
 
 
-async def test_an_exposure_that_makes_no_sense_harms_no_other(world):
+@pytest.mark.parametrize("key", [gateway.EXPOSURE_KEY, gateway.SERVICE_EXPOSURE_KEY])
+async def test_an_exposure_that_makes_no_sense_harms_no_other(world, key):
     api, directory, _ = world
     broken = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "x", "namespace": "aaa", "labels": gateway.LABELS},
-        "data": {gateway.EXPOSURE_KEY: "{"},
+        "data": {key: "{"},
     }
     api.put("/api/v1/configmaps", broken)
     api.put("/api/v1/services", service("kube-apiserver", "shoot--dev--a", "100.64.1.1"))

@@ -1,6 +1,7 @@
 """What the landscape writes for others is understood by them."""
 
 import importlib
+from base64 import b64decode
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.local import CloudProfileConfig
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
+from api.validation.garden import check_seed
 from landscape import garden, temporal, workers
 from landscape.cluster import kubelet_config
 from landscape.pki import KeyPair
@@ -77,7 +79,16 @@ def test_the_seeds_are_valid(plan):
         seed = Seed.model_validate(
             {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Seed", **workers.seed_config(plan, cluster)}
         )
+        assert not check_seed(seed)
         assert seed.spec.networks.pods == cluster.pods
+
+
+def test_each_seed_has_an_ingress_domain_that_its_dns_provider_may_change(plan):
+    domains = [workers.seed_config(plan, cluster)["spec"]["ingress"]["domain"] for cluster in plan.seeds]
+
+    assert domains[:2] == ["ingress.seed-1.a.garden.test", "ingress.seed-2.a.garden.test"]
+    [secret] = [each for each in garden.credentials(plan, {}) if each["metadata"]["name"] == "internal-domain"]
+    assert b64decode(secret["data"]["zone"]) == b"a.garden.test"
 
 
 def test_the_gardens_objects_are_valid(plan):

@@ -137,6 +137,18 @@ async def test_each_type_is_written_as_zones_want_it(server: Server, kind: str, 
     assert server.updates[0].update[-1].to_text() == f"api.one.garden.test. 120 IN {kind} {written}"
 
 
+async def test_a_wildcard_is_a_name_like_any_other(server: Server) -> None:
+    """A seed has one for its ingress domain."""
+    wildcard = record(name="*.ingress.seed-1.garden.test")
+    await (await actuator(server)).reconcile(wildcard)
+    await (await actuator(server)).delete(wildcard)
+
+    assert [[rrset.to_text() for rrset in update.update] for update in server.updates] == [
+        ["*.ingress.seed-1.garden.test. ANY A", "*.ingress.seed-1.garden.test. 120 IN A 198.18.2.2"],
+        ["*.ingress.seed-1.garden.test. ANY A"],
+    ]
+
+
 async def test_deletion_leaves_records_of_other_types_alone(server: Server) -> None:
     await (await actuator(server)).delete(record())
 
