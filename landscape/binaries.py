@@ -69,6 +69,10 @@ class Tool:
     """A module and files in it that are compiled as empty: what we don't use and what would need a C compiler."""
     program: Path | None = None
     """The source that is built, where it does not lie beside the module's go.mod."""
+    tags: tuple[str, ...] = ()
+    """Build tags, by which upstream lets parts be left out."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What the linker writes into the program, so that it can tell its version."""
 
     @property
     def directory(self) -> Path:
@@ -98,15 +102,23 @@ def _kubernetes_module(version: str = KUBERNETES_VERSION) -> Path:
 
 
 def kubernetes(version: str = KUBERNETES_VERSION) -> Tool:
+    module = _kubernetes_module(version)  # first: it answers for versions that we don't have
+    major, minor = version.split(".")[:2]
     base = f"https://dl.k8s.io/v{version}/bin/linux/{_ARCHITECTURE}"
+    package = "k8s.io/component-base/version"
     return Tool(
         name="kubernetes",
         version=version,
         binaries=KUBERNETES_COMPONENTS,
-        module=_kubernetes_module(version),
+        module=module,
         builds="kubernetes",
         program=_TOOLS / "kubernetes" / "main.go",
         downloads=tuple(Download(f"{base}/{name}", f"{base}/{name}.sha256") for name in KUBERNETES_COMPONENTS),
+        variables={
+            f"{package}.gitVersion": f"v{version}",
+            f"{package}.gitMajor": major,
+            f"{package}.gitMinor": minor,
+        },
     )
 
 
@@ -194,6 +206,30 @@ def temporal() -> Tool:
     )
 
 
+def prometheus() -> Tool:
+    """Prometheus, without promtool: nothing here calls it.
+
+    A build from source finds its targets by Kubernetes, files and HTTP alone, since the libraries of all the other
+    clouds are far more to compile than Prometheus is; and it has no UI, which is not part of the Go module. So the UI
+    is there where the release could be downloaded. The HTTP API is the same.
+    """
+    version = images.PROMETHEUS_VERSION
+    base = f"https://github.com/prometheus/prometheus/releases/download/v{version}"
+    archive = f"prometheus-{version}.linux-{_ARCHITECTURE}"
+    return Tool(
+        name="prometheus",
+        version=version,
+        binaries=("prometheus",),
+        module=_TOOLS / "prometheus",
+        builds="",
+        downloads=(
+            Download(f"{base}/{archive}.tar.gz", f"{base}/sha256sums.txt", {f"{archive}/prometheus": "prometheus"}),
+        ),
+        tags=("remove_all_sd", "enable_kubernetes_sd"),
+        variables={"github.com/prometheus/common/version.Version": version},
+    )
+
+
 def pause() -> Tool:
     return Tool("pause", images.PAUSE_VERSION, ("pause",), _TOOLS / "pause", "pause")
 
@@ -210,7 +246,7 @@ def machine_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, .
 
 def seed_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
     """What goes into the images that seeds run."""
-    return kubernetes(kubernetes_version), etcd(), pause(), coredns()
+    return kubernetes(kubernetes_version), etcd(), pause(), coredns(), prometheus()
 
 
 def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
@@ -355,21 +391,16 @@ async def _build(tool: Tool, target: Path, scratch: Path, progress: Progress) ->
     }
     # Modules may ask for a newer Go than the one found; it comes through the module proxy.
     environment.setdefault("GOTOOLCHAIN", "auto")
-    linker = "-s -w"
-    if tool.name == "kubernetes":
-        major, minor, _ = tool.version.split(".")
-        package = "k8s.io/component-base/version"
-        linker += (
-            f" -X {package}.gitVersion=v{tool.version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
-        )
+    linker = " ".join(("-s", "-w", *(f"-X {name}={value}" for name, value in tool.variables.items())))
+    tags = ("-tags", ",".join(tool.tags)) if tool.tags else ()
     what = "." if tool.builds else tool.package
     module = _assembled(tool, scratch) if tool.program else tool.module
-    listing = await run(go, "list", "-deps", what, environment=environment, directory=module)
+    listing = await run(go, "list", "-deps", *tags, what, environment=environment, directory=module)
     total = len(listing.splitlines())
     progress.say(f"building {tool.name} {tool.version} from source: {total} packages")
     command = [go, *(("build", "-o", str(target / tool.builds)) if tool.builds else ("install",))]
     # The linker leaves debug information out; not to make it at all saves a tenth of the time.
-    command += ["-v", "-trimpath", "-gcflags", "all=-dwarf=false", "-ldflags", linker]
+    command += ["-v", "-trimpath", *tags, "-gcflags", "all=-dwarf=false", "-ldflags", linker]
     if tool.emptied:
         command += ["-modfile", str(await _patched_module(go, tool, scratch, environment))]
     command.append(what)

@@ -93,6 +93,7 @@ class _Builder:
                     self._archive("pause", [self._pause()]),
                     self._archive(f"control-plane-{self._version}", self._control_plane()),
                     self._archive("coredns", [self._coredns()]),
+                    self._archive("prometheus", [self._prometheus()]),
                     self._archive("debian-seed", [ground, self._envoy()]),
                     self._code(role, [(self._gardener(), ground)]),
                 ]
@@ -130,6 +131,11 @@ class _Builder:
     def _metrics_server(self) -> Image:
         layer = self._binary("metrics-server", "/metrics-server")
         return Image(images.METRICS_SERVER, (layer,), ("/metrics-server",), user="65534")
+
+    def _prometheus(self) -> Image:
+        """Upstream's path and user. No configuration: whoever runs it brings one, and a volume for the data."""
+        layer = self._binary("prometheus", "/bin/prometheus")
+        return Image(images.PROMETHEUS, (layer,), ("/bin/prometheus",), user="65534")
 
     def _temporal(self) -> list[Image]:
         """Server and admin tools, as upstream parts them. The server's configuration is its embedded one."""

@@ -5,6 +5,7 @@ import hashlib
 import io
 import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -199,13 +200,66 @@ def test_all_versions_of_kubernetes_are_built_from_one_program(version, tmp_path
 
 
 def test_a_kubernetes_version_without_module_is_answered_with_the_known_ones():
-    with pytest.raises(LandscapeError, match=r"no module for Kubernetes 1\.12\.0 .* 1\.37"):
-        binaries.kubernetes("1.12.0")
+    for version in ("1.12.0", "latest"):
+        with pytest.raises(LandscapeError, match=rf"no module for Kubernetes {version} .* 1\.37"):
+            binaries.kubernetes(version)
 
 
 def test_every_pinned_module_is_of_the_version_that_the_image_vector_names():
     """An image named v1.14.7 must hold 1.14.7."""
     for made in binaries.image_tools():
         module = (made.module / "go.mod").read_text()
+        pinned = {"prometheus": "0.315.0"}.get(made.name, made.version)  # Go's numbering of 3.15.0
         if made.name != "pause":  # our own program
-            assert f" v{made.version}\n" in module or f" v{made.version} //" in module, made.name
+            assert f" v{pinned}\n" in module or f" v{pinned} //" in module, made.name
+
+
+def test_prometheus_uses_the_kubernetes_libraries_of_the_landscape():
+    """It is to know the API of the clusters that it watches."""
+    module = (binaries.prometheus().module / "go.mod").read_text()
+
+    for library in ("api", "apimachinery", "client-go"):
+        assert f"k8s.io/{library} v0.{binaries.KUBERNETES_VERSION.removeprefix('1.')} " in module
+
+
+@pytest.fixture
+def go(tmp_path, monkeypatch) -> Path:
+    """A Go that notes what it is called with and makes the binary that it is told to install; returns its notes."""
+    notes = tmp_path / "calls"
+    program = tmp_path / "path/go"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$*" >> {notes}\nif [ "$1" = install ]; then echo binary > "$GOBIN/thing"; fi\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    return notes
+
+
+async def test_build_tags_hold_for_what_is_listed_and_what_is_built(go, tmp_path):
+    """Without them the libraries of all clouds are compiled; listed without, progress would never come near its end."""
+    made = replace(tool(), module=tmp_path, tags=("without_this", "with_that"), variables={"a/version.Version": "1.0"})
+
+    found = await binaries.ensure((made,), SILENT)
+
+    assert content(found["thing"]) == b"binary\n"
+    listed, installed = go.read_text().splitlines()
+    assert "-tags without_this,with_that" in listed
+    assert "-tags without_this,with_that" in installed
+    assert "-ldflags -s -w -X a/version.Version=1.0" in installed
+
+
+async def test_without_tags_and_variables_none_are_passed(go, tmp_path):
+    await binaries.ensure((replace(tool(), module=tmp_path),), SILENT)
+
+    assert "-tags" not in go.read_text()
+    assert "-X" not in go.read_text()
+
+
+def test_kubernetes_is_told_its_version():
+    """kubelets and API servers compare versions; one without would be 0.0.0."""
+    assert binaries.kubernetes(binaries.KUBERNETES_VERSION).variables == {
+        "k8s.io/component-base/version.gitVersion": "v1.37.1",
+        "k8s.io/component-base/version.gitMajor": "1",
+        "k8s.io/component-base/version.gitMinor": "37",
+    }

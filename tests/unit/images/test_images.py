@@ -1,0 +1,97 @@
+"""Images of a role: each program's under the name, path and user that manifests count on."""
+
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from landscape import images
+from landscape.images import Role
+from landscape.images.layers import Layers
+from landscape.images.oci import Blob
+
+VERSION = "1.37.1"
+
+
+class Programs:
+    """A file for each binary, whatever it is called."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir()
+
+    def __getitem__(self, name: str) -> str:
+        path = self._directory / name
+        path.write_text(name)
+        return str(path)
+
+
+@pytest.fixture(autouse=True)
+def without_debian(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Trees of Debian and packages take minutes; here a layer of their name stands for each."""
+
+    def small(name: str) -> Callable[[Layers], Blob]:
+        def layer(self: Layers) -> Blob:
+            source = tmp_path / name
+            source.write_text(name)
+            return self.files(name, [(source, f"/{name}")])
+
+        return layer
+
+    for name in ("base", "machine", "packages", "code"):
+        monkeypatch.setattr(Layers, name, small(name))
+    monkeypatch.setattr(images, "CACHE", tmp_path / "cache")
+
+
+def archives(role: Role, tmp_path: Path) -> list[Path]:
+    return images.archives_for(role, VERSION, Programs(tmp_path / "bin"))
+
+
+def configs(archive: Path) -> dict[str, dict[str, Any]]:
+    """What a runtime is told of each image in an archive, by the image's name."""
+    with tarfile.open(archive) as opened:
+
+        def read(name: str) -> Any:
+            return json.load(opened.extractfile(name))  # type: ignore[arg-type]
+
+        def blob(descriptor: dict[str, str]) -> Any:
+            return read("blobs/" + descriptor["digest"].replace(":", "/"))
+
+        return {
+            entry["annotations"]["io.containerd.image.name"]: blob(blob(entry)["config"])["config"]
+            for entry in read("index.json")["manifests"]
+        }
+
+
+def names(made: list[Path]) -> set[str]:
+    return {name for archive in made for name in configs(archive)}
+
+
+def test_a_seed_has_prometheus_in_an_archive_of_its_own_with_upstreams_entrypoint_and_user(tmp_path: Path) -> None:
+    """A new version of it is then imported without anything else, and a restricted pod may run it."""
+    (archive,) = (path for path in archives("seed", tmp_path) if path.name.startswith("prometheus-"))
+
+    found = configs(archive)
+
+    assert list(found) == ["quay.io/prometheus/prometheus:v3.15.0"]
+    (config,) = found.values()
+    assert config["Entrypoint"] == ["/bin/prometheus"]
+    assert config["User"] == "65534"
+
+
+@pytest.mark.parametrize("role", ["cloud", "shoot"])
+def test_machines_have_no_prometheus(role: Role, tmp_path: Path) -> None:
+    """It runs in control planes; each node would carry its 75 MB for nothing."""
+    assert not [name for name in names(archives(role, tmp_path)) if "prometheus" in name]
+
+
+@pytest.mark.parametrize("role", ["seed", "cloud", "shoot"])
+def test_our_code_comes_last(role: Role, tmp_path: Path) -> None:
+    """Its archive holds only top layers: containerd needs those below before."""
+    made = archives(role, tmp_path)
+
+    assert made[-1].name.startswith(f"code-{role}-")
+    assert len(made) == len(set(made))
