@@ -95,6 +95,10 @@ SCALED_DOWN = "dependency-watchdog.gardener.cloud/meltdown-protection-active"
 REPLICAS_BEFORE = "dependency-watchdog.gardener.cloud/replicas"
 """How many replicas it is to have again."""
 
+# Purposes of Shoots.
+PURPOSE_TESTING = "testing"
+"""Without observability, and on a seed of its own. Source: spec/flows.md 10."""
+
 # Values of SHOOT_TASKS.
 TASK_DEPLOY_INFRASTRUCTURE = "deployInfrastructure"
 TASK_DEPLOY_DNS_INTERNAL = "deployDNSRecordInternal"

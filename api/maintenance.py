@@ -31,7 +31,11 @@ KUBERNETES = "KubernetesVersionMaintenance"
 MACHINE_IMAGE = "MachineImageVersionMaintenance"
 CREDENTIALS = "CredentialsRotationMaintenance"
 
-_ROTATED = {Kind.ETCD_ENCRYPTION_KEY: "rotate-etcd-encryption-key", Kind.SSH_KEYPAIR: "rotate-ssh-keypair"}
+_ROTATED = {
+    Kind.ETCD_ENCRYPTION_KEY: "rotate-etcd-encryption-key",
+    Kind.SSH_KEYPAIR: "rotate-ssh-keypair",
+    Kind.OBSERVABILITY: "rotate-observability-credentials",
+}
 """Credentials that can be rotated in the window, by themselves: they need nothing of their owner."""
 
 
@@ -89,7 +93,7 @@ def _due_rotations(obj: Mapping[str, Any], now: datetime, asked: Sequence[str]) 
         last = (status.get(kind) or {}).get("lastCompletionTime") or obj["metadata"].get("creationTimestamp")
         if not parse_duration(period) or last is None or now - datetime.fromisoformat(last) < parse_duration(period):
             continue
-        possible = facts.ssh_access if kind is Kind.SSH_KEYPAIR else not facts.encryption_changes
+        possible = facts.has(kind) and not (kind is Kind.ETCD_ENCRYPTION_KEY and facts.encryption_changes)
         if possible and kind not in others and not rotation_faults(obj, [operation], ()):
             yield kind, period
 

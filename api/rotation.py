@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from api import encryption
+from api import constants, encryption
 from api.model import ApiModel
 from api.operations import ShootRef
 from api.versions import Version, is_version
@@ -32,6 +32,7 @@ class Kind(StrEnum):
     SERVICE_ACCOUNT_KEY = "serviceAccountKey"
     ETCD_ENCRYPTION_KEY = "etcdEncryptionKey"
     SSH_KEYPAIR = "sshKeypair"
+    OBSERVABILITY = "observability"
 
     @property
     def words(self) -> str:
@@ -90,10 +91,13 @@ _TITLES = {
     Kind.SERVICE_ACCOUNT_KEY: "service account key",
     Kind.ETCD_ENCRYPTION_KEY: "etcd encryption key",
     Kind.SSH_KEYPAIR: "SSH key pair",
+    Kind.OBSERVABILITY: "observability passwords",
 }
 ROLLING = (Kind.CERTIFICATE_AUTHORITIES, Kind.SERVICE_ACCOUNT_KEY)
 """Kinds that machines have to be replaced for."""
 PHASED = (*ROLLING, Kind.ETCD_ENCRYPTION_KEY)
+ONE_STEP = (Kind.SSH_KEYPAIR, Kind.OBSERVABILITY)
+"""Kinds that the next reconcile replaces at once."""
 
 CREDENTIALS_START = "rotate-credentials-start"
 CREDENTIALS_START_WITHOUT_ROLLOUT = "rotate-credentials-start-without-workers-rollout"
@@ -115,6 +119,7 @@ SINGLE: Mapping[str, tuple[Kind, Verb]] = {
     "rotate-etcd-encryption-key-start": (Kind.ETCD_ENCRYPTION_KEY, Verb.START),
     "rotate-etcd-encryption-key-complete": (Kind.ETCD_ENCRYPTION_KEY, Verb.COMPLETE),
     "rotate-ssh-keypair": (Kind.SSH_KEYPAIR, Verb.ONCE),
+    "rotate-observability-credentials": (Kind.OBSERVABILITY, Verb.ONCE),
 }
 """What an operation of one kind of credentials does."""
 
@@ -226,6 +231,7 @@ class RotationFacts:
 
     pools: tuple[str, ...] = ()
     ssh_access: bool = True
+    observability: bool = True
     automatic_encryption: bool = True
     """Its Kubernetes is one for which the etcd encryption key's rotation completes by itself."""
     encryption_changes: bool = False
@@ -245,11 +251,16 @@ class RotationFacts:
         return cls(
             pools=pools,
             ssh_access=bool(pools) and bool(access),
+            observability=spec.get("purpose") != constants.PURPOSE_TESTING,
             automatic_encryption=is_version(version) and Version(version).minor >= AUTOMATIC_ENCRYPTION_MINOR,
             encryption_changes=encryption.changes(shoot),
             asleep=bool((spec.get("hibernation") or {}).get("enabled")),
             manual_in_place_pending=bool(pending.get("manualInPlaceUpdate")),
         )
+
+    def has(self, kind: Kind) -> bool:
+        """Whether the Shoot has such credentials at all."""
+        return {Kind.SSH_KEYPAIR: self.ssh_access, Kind.OBSERVABILITY: self.observability}.get(kind, True)
 
 
 def constraint_of(kind: Kind) -> str:
@@ -271,10 +282,19 @@ def phase_of(rotation: Status, kind: Kind) -> Phase:
 def active(rotation: Status) -> tuple[ActiveRotation, ...]:
     """The rotations that are under way."""
     found = [_phased(rotation, kind) for kind in PHASED if not phase_of(rotation, kind).idle]
-    ssh = rotation.get(Kind.SSH_KEYPAIR)
-    if ssh and (ssh.get("lastCompletionTime") or "") < ssh["lastInitiationTime"]:
-        found.append(ActiveRotation(kind=Kind.SSH_KEYPAIR, phase=Phase.PREPARING, initiated=ssh["lastInitiationTime"]))
+    found += [
+        ActiveRotation(kind=kind, phase=Phase.PREPARING, initiated=rotation[kind]["lastInitiationTime"])
+        for kind in _unfinished(rotation)
+    ]
     return tuple(found)
+
+
+def _unfinished(rotation: Status) -> list[Kind]:
+    """Of those in one step, the ones that no reconcile has done yet."""
+    states = {kind: rotation[kind] for kind in ONE_STEP if rotation.get(kind)}
+    return [
+        kind for kind, state in states.items() if (state.get("lastCompletionTime") or "") < state["lastInitiationTime"]
+    ]
 
 
 def _phased(rotation: Status, kind: Kind) -> ActiveRotation:
@@ -314,7 +334,7 @@ def steps_of(operation: str, facts: RotationFacts) -> Steps:
     return (
         *((kind, verb) for kind in ROLLING),
         (Kind.ETCD_ENCRYPTION_KEY, start),
-        *(((Kind.SSH_KEYPAIR, Verb.ONCE),) if facts.ssh_access else ()),
+        *((kind, Verb.ONCE) for kind in ONE_STEP if facts.has(kind)),
     )
 
 
@@ -328,8 +348,8 @@ def begin(rotation: Status, operations: Iterable[str], facts: RotationFacts, now
     for operation in operations:
         rolled.update(pools_of(operation))
         for kind, verb in steps_of(operation, facts):
-            if kind is Kind.SSH_KEYPAIR:
-                if facts.ssh_access:
+            if kind in ONE_STEP:
+                if facts.has(kind):
                     new[kind] = {**new.get(kind, {}), "lastInitiationTime": now}
             elif verb.starts and phase_of(new, kind).idle:
                 new[kind] = _started(new.get(kind, {}), verb, facts, now)
@@ -342,8 +362,9 @@ def begin(rotation: Status, operations: Iterable[str], facts: RotationFacts, now
         new[key] = {**new[key], "phase": Phase.COMPLETING, "lastCompletionTriggeredTime": now}
     elif phase_of(new, key).idle and facts.encryption_changes and not facts.asleep:
         new[key] = _started(new.get(key, {}), Verb.START_AUTOMATIC, facts, now)
-    if not facts.ssh_access:
-        new.pop(Kind.SSH_KEYPAIR, None)
+    for kind in ONE_STEP:
+        if not facts.has(kind):
+            new.pop(kind, None)
     return _pruned(new, facts, rolled)
 
 
@@ -364,9 +385,8 @@ def succeed(rotation: Status, facts: RotationFacts, now: str) -> dict[str, Any]:
             for name in ("lastInitiationFinishedTime", "lastCompletionTriggeredTime", "autoCompleteAfterPrepared"):
                 done.pop(name, None)
             new[kind] = done
-    ssh = new.get(Kind.SSH_KEYPAIR)
-    if ssh and (ssh.get("lastCompletionTime") or "") < ssh["lastInitiationTime"]:
-        new[Kind.SSH_KEYPAIR] = {**ssh, "lastCompletionTime": now}
+    for kind in _unfinished(new):
+        new[kind] = {**new[kind], "lastCompletionTime": now}
     return new
 
 
@@ -412,8 +432,7 @@ def normalized(operations: Sequence[str], facts: RotationFacts) -> list[str]:
         if (kind, verb.starts) in {(each, does.starts) for each, does in steps_of(combined, facts)}
         and (verb, combined) not in _TWINS
     }
-    if not facts.ssh_access:
-        covered.add("rotate-ssh-keypair")
+    covered.update(single for single, (kind, _) in SINGLE.items() if not facts.has(kind))
     return [each for each in dict.fromkeys(operations) if each not in covered]
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from api.constants import EMERGENCY_STOP, SEED_BACKUP_BUCKETS_READY, SEED_GARDENLET_READY
+from api.constants import EMERGENCY_STOP, PURPOSE_TESTING, SEED_BACKUP_BUCKETS_READY, SEED_GARDENLET_READY
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
@@ -112,7 +112,7 @@ def _requirements(shoot: Shoot, profile: CloudProfile) -> list[_Requirement]:
         _Requirement("has only taints that the shoot tolerates", lambda each: not untolerated_taints(shoot, each.seed)),
         _Requirement("has room for one more shoot", has_room),
     ]
-    if spec.purpose != "testing":
+    if spec.purpose != PURPOSE_TESTING:
         same_region = _Requirement(
             f"is in region {spec.region} of provider {spec.provider.type}",
             lambda each: (

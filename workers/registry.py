@@ -23,6 +23,7 @@ from activities.seed.force_deletion import ForceDeletionActivities
 from activities.seed.hibernation import HibernationActivities
 from activities.seed.migration import MigrationActivities
 from activities.seed.namespace import NamespaceActivities
+from activities.seed.observability import ObservabilityActivities
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from activities.seed.references import ReferenceActivities
 from activities.seed.required_extensions import RequiredExtensionActivities
@@ -51,6 +52,7 @@ def seed_activities(
         ReferenceActivities(clusters),
         RequiredExtensionActivities(clusters),
         SecretActivities(clusters),
+        ObservabilityActivities(clusters),
         EtcdActivities(clusters, delta_snapshot_period=delta_snapshot_period),
         MigrationActivities(clusters),
         ShootStateActivities(clusters),

@@ -16,10 +16,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
+import bcrypt
+
 from activities.secrets import crypto
 from activities.secrets.crypto import TEN_YEARS, KeyAlgorithm, KeyPair, Usage
 
 __all__ = [
+    "BasicAuth",
     "Certificate",
     "CertificateAuthority",
     "ClientKubeconfig",
@@ -292,6 +295,20 @@ class StaticToken(SecretConfig):
     def make(self, making: Making) -> dict[str, bytes]:
         token = secrets.token_urlsafe(96)  # 128 characters
         return {"static_tokens.csv": f"{token},{self.user},{self.user},\n".encode()}
+
+
+@dataclass(frozen=True)
+class BasicAuth(SecretConfig):
+    """``username``, ``password`` (32 characters), and ``auth``: a line of an htpasswd file, with bcrypt's hash."""
+
+    user: str = "admin"
+
+    persist: ClassVar[bool] = True
+
+    def make(self, making: Making) -> dict[str, bytes]:
+        password = secrets.token_urlsafe(24).encode()
+        hashed = bcrypt.hashpw(password, bcrypt.gensalt())
+        return {"username": self.user.encode(), "password": password, "auth": self.user.encode() + b":" + hashed}
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class SecretActivities:
         client_ca = manager.get(CLIENT_CA, Which.CURRENT)
         copies = [
             _public_bundle(task.shoot, "ca-cluster", "shoot-ca", manager.get(CLUSTER_CA).data["bundle.crt"]),
-            _garden_object(task.shoot, INTERNAL_SECRET.api_version, "InternalSecret", CLIENT_CA)
+            garden_object(task.shoot, INTERNAL_SECRET.api_version, "InternalSecret", CLIENT_CA)
             | {"type": "Opaque", "data": _encoded(client_ca.data)},
         ]
         if not cluster.workerless:
@@ -135,7 +135,7 @@ class SecretActivities:
             if manager.has_old(SSH_KEYPAIR):
                 generations.append((f"{SSH_KEYPAIR}.old", Which.OLD))
             copies += [
-                _garden_object(task.shoot, "v1", "Secret", suffix, role=SSH_KEYPAIR)
+                garden_object(task.shoot, "v1", "Secret", suffix, role=SSH_KEYPAIR)
                 | {"type": "Opaque", "data": _encoded(manager.get(SSH_KEYPAIR, which).data)}
                 for suffix, which in generations
             ]
@@ -213,7 +213,7 @@ async def _drop(garden: KubeClient, name: str, namespace: str) -> None:
         await garden.delete(SECRET, name, namespace)
 
 
-def _garden_object(shoot: ShootRef, api_version: str, kind: str, suffix: str, *, role: str = "") -> dict[str, Any]:
+def garden_object(shoot: ShootRef, api_version: str, kind: str, suffix: str, *, role: str = "") -> dict[str, Any]:
     """Frame of a copy in the project's namespace; it goes when the Shoot goes."""
     return {
         "apiVersion": api_version,
@@ -241,7 +241,7 @@ def _garden_object(shoot: ShootRef, api_version: str, kind: str, suffix: str, *,
 
 
 def _public_bundle(shoot: ShootRef, suffix: str, discovery: str, bundle: bytes) -> dict[str, Any]:
-    wanted = _garden_object(shoot, "v1", CONFIG_MAP.kind, suffix)
+    wanted = garden_object(shoot, "v1", CONFIG_MAP.kind, suffix)
     wanted["metadata"]["labels"] |= {
         constants.DISCOVERY_PUBLIC: discovery,
         constants.UPDATE_RESTRICTION: "true",

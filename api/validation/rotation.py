@@ -9,6 +9,7 @@ from api.rotation import (
     CREDENTIALS_START,
     CREDENTIALS_START_WITHOUT_ROLLOUT,
     FORCED_COMPLETION,
+    ONE_STEP,
     PHASED,
     ROLLING,
     SINGLE,
@@ -24,7 +25,7 @@ from api.rotation import (
     steps_of,
 )
 
-_ALLOWED_WHILE_ASLEEP = (Kind.CERTIFICATE_AUTHORITIES, Kind.SSH_KEYPAIR)
+_ALLOWED_WHILE_ASLEEP = (Kind.CERTIFICATE_AUTHORITIES, *ONE_STEP)
 _ENCRYPTION = "rotate-etcd-encryption-key"
 
 

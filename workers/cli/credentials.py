@@ -43,8 +43,9 @@ _KINDS = {
     "serviceaccount-key": Kind.SERVICE_ACCOUNT_KEY,
     "etcd-encryption-key": Kind.ETCD_ENCRYPTION_KEY,
     "ssh-keypair": Kind.SSH_KEYPAIR,
+    "observability-credentials": Kind.OBSERVABILITY,
 }
-_ONE_STEP = ("etcd-encryption-key", "ssh-keypair")
+_ONE_STEP = ("etcd-encryption-key", "ssh-keypair", "observability-credentials")
 _NEXT = {
     Phase.PREPARED: "have your clients take the new ones, then: gardener credentials complete {shoot} {what}",
     Phase.WAITING_FOR_WORKERS_ROLLOUT: "roll the worker pools: gardener credentials roll {shoot} {pools}",

@@ -226,6 +226,10 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("wait_tunnel", unless=workerless or ready_unneeded,
         after=["wait_worker", "wait_vpn_shoot", "deploy_coredns", "deploy_kube_proxy", "deploy_metrics_server",
                "deploy_apiserver_proxy"], **wait(minutes=15))  # fmt: skip
+    # Users have their cluster by then; who asks for a new password waits until the old one is refused.
+    add("deploy_observability", after=["wait_tunnel", "init_shoot_client"])
+    add("wait_observability", after=["deploy_observability"], **wait(minutes=3),
+        unless=ready_unneeded or ((creating or restoring) and "nobody waits for it"))  # fmt: skip
     # Nodes take turns within the time that the Shoot gives them, half an hour at most.
     add("wait_os_configs_applied", after=["wait_tunnel"], unless=machines_unneeded, **wait(minutes=33))
 

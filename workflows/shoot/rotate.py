@@ -37,6 +37,7 @@ _NAMES = {
     Kind.SERVICE_ACCOUNT_KEY: "serviceaccount-key",
     Kind.ETCD_ENCRYPTION_KEY: "etcd-encryption-key",
     Kind.SSH_KEYPAIR: "ssh-keypair",
+    Kind.OBSERVABILITY: "observability-passwords",
 }
 
 
@@ -221,10 +222,20 @@ class RotateSSHKeypair(_Rotation):
         await self.accompany()
 
 
+@workflow.defn(versioning_behavior=long_lived())
+class RotateObservabilityPasswords(_Rotation):
+    """New passwords for what users see of their control plane; done with the next reconcile that succeeds."""
+
+    @workflow.run
+    async def run(self, request: RotationInput) -> None:
+        await self.accompany()
+
+
 ROTATIONS: dict[Kind, Any] = {
     Kind.CERTIFICATE_AUTHORITIES: RotateCertificateAuthorities,
     Kind.SERVICE_ACCOUNT_KEY: RotateServiceAccountKey,
     Kind.ETCD_ENCRYPTION_KEY: RotateETCDEncryptionKey,
     Kind.SSH_KEYPAIR: RotateSSHKeypair,
+    Kind.OBSERVABILITY: RotateObservabilityPasswords,
 }
 """Workflow of each kind."""

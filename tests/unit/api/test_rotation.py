@@ -30,6 +30,7 @@ from tests.pages import check_table
 from tests.unit.api.shoots import SHOOT
 
 CA, KEY, ENCRYPTION, SSH = "certificateAuthorities", "serviceAccountKey", "etcdEncryptionKey", "sshKeypair"
+PASSWORDS = "observability"
 FACTS = RotationFacts(pools=("a", "b"))
 BEFORE, NOW, LATER = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z"
 PENDING = [{"name": "a", "lastInitiationTime": BEFORE}, {"name": "b", "lastInitiationTime": BEFORE}]
@@ -229,18 +230,33 @@ def test_all_credentials_start_and_complete_at_once() -> None:
         KEY: "Preparing",
         ENCRYPTION: "Preparing",
         SSH: None,
+        PASSWORDS: None,
     }
     prepared = succeed(started, FACTS, NOW)
-    assert prepared[SSH] == {"lastInitiationTime": BEFORE, "lastCompletionTime": NOW}
+    for kind in (SSH, PASSWORDS):
+        assert prepared[kind] == {"lastInitiationTime": BEFORE, "lastCompletionTime": NOW}
     completing = begin(prepared, ["rotate-credentials-complete"], FACTS, NOW)
     assert {completing[kind]["phase"] for kind in (CA, KEY, ENCRYPTION)} == {"Completing"}
 
 
-def test_switching_ssh_off_forgets_its_rotation() -> None:
-    off = RotationFacts(pools=("a",), ssh_access=False)
-    status = begin({SSH: {"lastInitiationTime": BEFORE}}, ["rotate-ssh-keypair"], off, NOW)
+@pytest.mark.parametrize(
+    ("kind", "operation", "off"),
+    [
+        (SSH, "rotate-ssh-keypair", RotationFacts(pools=("a",), ssh_access=False)),
+        (PASSWORDS, "rotate-observability-credentials", RotationFacts(pools=("a",), observability=False)),
+    ],
+)
+def test_of_what_is_switched_off_the_rotation_is_forgotten(kind: str, operation: str, off: RotationFacts) -> None:
+    status = begin({kind: {"lastInitiationTime": BEFORE}}, [operation], off, NOW)
     assert status == {}
-    assert patch_of({SSH: {"lastInitiationTime": BEFORE}}, status) == {SSH: None}
+    assert patch_of({kind: {"lastInitiationTime": BEFORE}}, status) == {kind: None}
+    assert normalized([operation], off) == []
+
+
+def test_who_only_tests_has_no_observability_passwords() -> None:
+    wire = {"spec": {"kubernetes": {"version": "1.37.1"}, "provider": {}, "purpose": "testing"}}
+    assert not RotationFacts.of_shoot(wire).observability
+    assert RotationFacts.of_shoot({"spec": {**wire["spec"], "purpose": "production"}}).observability
 
 
 def test_a_patch_takes_away_what_is_gone() -> None:
@@ -306,6 +322,7 @@ EVERY_START = [
     "rotate-credentials-start",
     "rotate-credentials-start-without-workers-rollout",
     "rotate-ssh-keypair",
+    "rotate-observability-credentials",
 ]
 
 
@@ -462,7 +479,6 @@ REFUSED = [
         id="a part in the other annotation",
     ),
     pytest.param("rotate-kubeconfig-credentials", {}, "supported values", id="unknown"),
-    pytest.param("rotate-observability-credentials", {}, "supported values", id="not there"),
 ]
 
 
@@ -521,7 +537,7 @@ def test_nobody_is_put_to_sleep_in_the_middle(kind: str, phase: str) -> None:
 
 
 def test_the_kinds_are_those_of_the_status() -> None:
-    assert {str(kind) for kind in Kind} == {CA, KEY, ENCRYPTION, SSH}
+    assert {str(kind) for kind in Kind} == {CA, KEY, ENCRYPTION, SSH, PASSWORDS}
 
 
 def test_owners_read_of_every_operation_and_phase() -> None:

@@ -92,7 +92,7 @@ def observability(seen: ControlPlane, purpose: str, progressing_for: timedelta, 
     """ObservabilityComponentsHealthy."""
     type_ = constants.CONDITION_OBSERVABILITY_HEALTHY
     well = Finding(type_, "True", "ObservabilityComponentsRunning", "All observability components are healthy.")
-    if purpose == "testing":
+    if purpose == constants.PURPOSE_TESTING:
         return well
     for kind, objects in (("Deployment", seen.deployments), ("StatefulSet", seen.stateful_sets)):
         for each in objects:
