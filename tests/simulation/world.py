@@ -265,6 +265,9 @@ class Connection:
     def unseal(self) -> None:
         """Likewise."""
 
+    def save(self, file: Path) -> None:
+        """Revisions stay as they are here: nobody watches for ones that are lost."""
+
     def holds(self, changes: Iterable[Change]) -> bool:
         return all(self._data.log[each.revision - 2] == each for each in changes)
 
@@ -591,7 +594,7 @@ class World:
                 wrapper: {"time": time, "os": System(), "signal": signals, "log": self._log,
                           "database_fault": lambda _: None},
                 restore: {"time": time, "log": self._log, "_sync": lambda _: None, "_etcd": self._restoring,
-                          "_restore_full": self._restore_full},
+                          "_restore_full": self._restore_full, "_leap": lambda *_: None},
                 copy_backups: {"time": time, "datetime": Wall,
                                "open_store": lambda _, __, name: Store(world, world.buckets[name])},
                 store_reader: {"StoreReader": lambda *each: Reader(world, *each)},

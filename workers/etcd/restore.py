@@ -8,6 +8,7 @@ and its clients that of reading alone. Nobody is to be kept from what root's pas
 Standard library only, as the wrapper that calls it.
 """
 
+import base64
 import contextlib
 import http.client
 import json
@@ -35,12 +36,16 @@ _LOOK_SECONDS = 0.1
 """Between looks at a store that is followed: users wait for its end."""
 _AGAIN_SECONDS = 1.0
 """Before following begins anew."""
+_SNAPSHOT = ".snapshot"
+"""Suffix of the file beside a data directory that it is made of."""
 _READER = "etcd-client"
 """Common name of their certificates."""
 _ROOT = {"name": "root", "password": "root"}
 _TOKEN_SECONDS = 1 << 26
 """Longer than anybody follows."""
 _GZIP = 16 + zlib.MAX_WBITS
+_LEAP = 1_000_000_000
+"""Revisions to be ahead of all that a lost seed may have told its clients: more than it can have made since."""
 
 
 class RestoreFailed(Exception):
@@ -98,8 +103,9 @@ def follow(
 ) -> int:
     """Restore what the store of the seed that a control plane leaves holds, and go on with what is added to it.
 
-    Returns the revision at which that history has ended: by a final snapshot, or by the fence of our own seed. Until
-    then clients may read, and change nothing: an API server starts that serves nobody. ``tell`` hears of each revision
+    Returns the revision to go on from, once that history has ended: by a final snapshot, its last one, which clients'
+    watches go on from; by the fence of our own seed, one that is far ahead. Until then clients may read, and change
+    nothing: an API server starts that serves nobody. ``tell`` hears of each revision
     up to which we hold all that is there. ``await_silence`` returns once nobody is served by the old seed: before that
     there are no data that a next start would serve from. The etcd that is read from is left to ``readers``, which ends
     it: clients are not refused if the next one takes connections by then.
@@ -120,6 +126,12 @@ def follow(
                     _catch_up_and_seal(config, name, reader, part)
                     connection = stack.enter_context(_etcd(config, name, part, read=True))
                     revision = _follow_deltas(connection, reader, tell)
+                    if snapshots.taken_over(reader.names()) is not None:
+                        connection.save(part.with_suffix(_SNAPSHOT))
+                        stack.close()
+                        _leap(config, name, part)
+                        connection = stack.enter_context(_etcd(config, name, part, read=True))
+                        revision = connection.revision()
                 except _Blocked as error:
                     log("warning", f"following from {plan.full.name}: {error}; beginning anew")
                 else:
@@ -127,7 +139,7 @@ def follow(
                     _keep(part, data)
                     # Not before: what clients write from here on is found by a next start, too.
                     _unseal(connection, data)
-                    log("info", f"followed to revision {revision}, the last of the old seed")
+                    log("info", f"followed to the end of the old seed's history; going on from revision {revision}")
                     readers.enter_context(stack.pop_all())
                     return revision
         time.sleep(_LOOK_SECONDS if plan is None else _AGAIN_SECONDS)
@@ -160,6 +172,22 @@ def _follow_deltas(connection: "_Connection", reader: StoreReader, tell: Callabl
         time.sleep(_LOOK_SECONDS)
 
 
+def _leap(config: dict[str, Any], name: str, part: Path) -> None:
+    """Go on from a revision far ahead, and have everybody read anew what there is.
+
+    Clients have seen changes of the lost seed that nobody has any more. They would wait for what comes after those, and
+    miss what happens here until its revisions have caught up: a kubelet holds for reported what was lost.
+    """
+    file = part.with_suffix(_SNAPSHOT)
+    shutil.rmtree(part)
+    try:
+        if fault := _restore_file(config, name, file, part, f"--bump-revision={_LEAP}", "--mark-compacted"):
+            raise _Blocked(f"what was followed cannot be put ahead: {fault}")
+    finally:
+        file.unlink()
+    (part / SEALED).touch()
+
+
 def unseal(config: dict[str, Any], name: str) -> None:
     """Have clients of a data directory write again, where who followed was killed before it did that itself."""
     data = Path(config["dataDir"])
@@ -180,27 +208,33 @@ def _keep(part: Path, data: Path) -> None:
 
 
 def _restore_full(config: dict[str, Any], name: str, reader: StoreReader, full: Snapshot, part: Path) -> None:
-    file = part.with_suffix(".snapshot")
+    file = part.with_suffix(_SNAPSHOT)
     try:
         with file.open("wb") as target:
             target.writelines(_unzipped(reader.read(full.name), full))
-        member = config["members"][name]
-        command = [
-            os.environ.get("ETCDUTL_BINARY", "etcdutl"),
-            "snapshot",
-            "restore",
-            str(file),
-            f"--data-dir={part}",
-            f"--name={name}",
-            f"--initial-cluster={name}={member}",
-            f"--initial-advertise-peer-urls={member}",
-            f"--initial-cluster-token={config['etcd']['initial-cluster-token']}",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise _Blocked(f"{full.name} is damaged: {_last_line(done.stderr)}")
+        if fault := _restore_file(config, name, file, part):
+            raise _Blocked(f"{full.name} is damaged: {fault}")
     finally:
         file.unlink(missing_ok=True)
+
+
+def _restore_file(config: dict[str, Any], name: str, file: Path, part: Path, *options: str) -> str:
+    """Make a data directory of a snapshot; what is wrong with that, empty if it is made."""
+    member = config["members"][name]
+    command = [
+        os.environ.get("ETCDUTL_BINARY", "etcdutl"),
+        "snapshot",
+        "restore",
+        str(file),
+        f"--data-dir={part}",
+        f"--name={name}",
+        f"--initial-cluster={name}={member}",
+        f"--initial-advertise-peer-urls={member}",
+        f"--initial-cluster-token={config['etcd']['initial-cluster-token']}",
+        *options,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return _last_line(done.stderr) if done.returncode else ""
 
 
 def _apply_deltas(config: dict[str, Any], name: str, reader: StoreReader, plan: Plan, part: Path) -> int:
@@ -292,6 +326,12 @@ class _Connection:
         except _Refused as error:
             raise RestoreFailed(f"etcd's clients may only read, and that cannot be changed: {error}") from None
 
+    def save(self, file: Path) -> None:
+        """Write all that is there into a snapshot, with its checksum."""
+        with self._answer("maintenance/snapshot", {}) as response, file.open("wb") as target:
+            for line in response:
+                target.write(base64.b64decode(json.loads(line)["result"]["blob"]))
+
     def holds(self, changes: Iterable[Change]) -> bool:
         """Whether a revision that is there is made of these changes; if it is compacted, nobody can tell."""
         for change in {each.key: each for each in changes}.values():
@@ -307,13 +347,17 @@ class _Connection:
         return True
 
     def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        with self._answer(path, body) as response:
+            answer: dict[str, Any] = json.loads(response.read())
+        return answer
+
+    def _answer(self, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
         self._http.request("POST", f"/v3/{path}", json.dumps(body), self._headers)
         response = self._http.getresponse()
-        content = response.read()
         if response.status != 200:
+            response.read()
             raise _Refused(f"etcd refused {path} with {response.status}")
-        answer: dict[str, Any] = json.loads(content)
-        return answer
+        return response
 
     def close(self) -> None:
         self._http.close()

@@ -24,7 +24,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from activities.etcd import snapshots
-from activities.etcd.client import EtcdClient, EtcdError, client_tls
+from activities.etcd.client import Compacted, EtcdClient, EtcdError, client_tls
 from activities.etcd.delta import Change, DeltaWriter
 from activities.etcd.store import LocalStore, LocalStoreAdmin
 from activities.kube.cache import Key
@@ -833,7 +833,31 @@ async def test_an_etcd_takes_over_at_the_fence_what_the_old_seed_writes_later_or
         await snapshotter.full(final=True)
         (landscape.snapshots / snapshots.fence_name(last)).touch()
     async with follower.member.running() as moved:
-        assert await moved.content() == before
+        assert (await moved.content())["keys"] == before["keys"]
+
+
+async def watched_to_its_end(client: EtcdClient, revision: int) -> None:
+    async for _ in client.watch(revision):
+        pass
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "handed over"])
+async def test_who_has_seen_changes_that_are_lost_reads_all_anew(landscape, pki, tmp_path, lost):
+    """A watch that went on would wait for a revision that means something else now, and miss what comes before it."""
+    follower = Follower(landscape, pki, tmp_path / "destination")
+    async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
+        await member.put("first", "1")
+        last = (await (snapshotter.delta() if lost else snapshotter.full(final=True))).last
+        (landscape.snapshots / snapshots.fence_name(last)).touch()
+        for number in range(5):
+            await member.put("lost", str(number))
+        seen = await member.client.revision()
+    async with follower.member.running() as moved:
+        assert (await moved.client.revision() > seen) is lost
+        if lost:
+            with pytest.raises(Compacted):
+                await asyncio.wait_for(watched_to_its_end(moved.client, seen + 1), 10)
+        await moved.put("after", "1")
 
 
 @pytest.mark.parametrize(
