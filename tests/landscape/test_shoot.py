@@ -11,7 +11,7 @@ import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from api.operations import ShootRef, lifecycle_id
-from tests.landscape import pods
+from tests.landscape import monitoring, pods
 from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.pods import PROBE
 from tests.landscape.shoots import DELETION, Shoot, background, eventually, refused, temporal
@@ -231,6 +231,45 @@ def webhook(shoot: Shoot, workload: dict[str, str]) -> None:
     """It stays when the Shoot is deleted, as webhooks of users do."""
     shoot.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": pods.webhook()}))
     shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/webhook", "--timeout=90s")
+
+
+# What its owner sees of the control plane
+
+
+def test_all_of_its_control_plane_and_its_nodes_is_seen(shoot: Shoot) -> None:
+    host, words = monitoring.access(shoot)
+
+    def whole() -> bool:
+        try:
+            _, found = monitoring.ask(shoot, "up == 1", host, words)
+        except OSError:  # nobody waits for it while a Shoot is created
+            return False
+        return {each["metric"]["job"] for each in found} >= monitoring.JOBS
+
+    eventually(whole, "everything is seen", 90)
+    _, found = monitoring.ask(shoot, "count(container_memory_working_set_bytes) by (node)", host, words)
+    nodes = shoot.kubectl("get", "nodes", "-o", "name").split()
+    assert {f"node/{each['metric']['node']}" for each in found} == set(nodes)
+
+
+def test_nobody_sees_it_without_the_password(shoot: Shoot) -> None:
+    host, _ = monitoring.access(shoot)
+    assert monitoring.ask(shoot, "up", host, "Basic YWRtaW46YWRtaW4=") == (401, None)
+
+
+def test_a_new_password_is_taken_and_the_old_one_refused(shoot: Shoot) -> None:
+    host, old = monitoring.access(shoot)
+    shoot.garden("annotate", "shoot", shoot.name, "gardener.cloud/operation=rotate-observability-credentials")
+
+    def rotated() -> bool:
+        rotation = (shoot.get()["status"].get("credentials") or {}).get("rotation") or {}
+        return "lastCompletionTime" in (rotation.get("observability") or {})
+
+    eventually(rotated, "the rotation is done", 120)
+    _, new = monitoring.access(shoot)
+    assert new != old
+    assert monitoring.ask(shoot, "up", host, new)[0] == 200
+    assert monitoring.ask(shoot, "up", host, old) == (401, None)
 
 
 # The end

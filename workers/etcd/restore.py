@@ -105,10 +105,10 @@ def follow(
 
     Returns the revision to go on from, once that history has ended: by a final snapshot, its last one, which clients'
     watches go on from; by the fence of our own seed, one that is far ahead. Until then clients may read, and change
-    nothing: an API server starts that serves nobody. ``tell`` hears of each revision
-    up to which we hold all that is there. ``await_silence`` returns once nobody is served by the old seed: before that
-    there are no data that a next start would serve from. The etcd that is read from is left to ``readers``, which ends
-    it: clients are not refused if the next one takes connections by then.
+    nothing: an API server starts that serves nobody. ``tell`` hears of each revision up to which we hold all that is
+    there. ``await_silence`` returns once nobody is served by the old seed: before that there are no data that a next
+    start would serve from. The etcd that is read from is left to ``readers``, which ends it: clients are not refused if
+    the next one takes connections by then.
 
     Raises:
         Unreadable: the store stopped answering; trying again may help.
