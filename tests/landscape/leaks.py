@@ -208,7 +208,8 @@ def _needles(key: str, value: bytes) -> Iterator[bytes]:
     for match in _EMBEDDED.finditer(value):
         yield _middle(match[1])
     if _SECRET_KEYS.match(key):
-        text = value.strip().split(b",")[0]
+        # A key of raw bytes may hold any of them.
+        text = value.split(b",")[0] if key.endswith(".csv") else value
         if len(text) >= _SHORTEST:
             yield text
             yield base64.b64encode(value)
