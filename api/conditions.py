@@ -157,7 +157,10 @@ def status_label(status: Mapping[str, Any]) -> str:
     if operation.get("state") in ("Error", "Failed", "Pending", "Aborted") or failing:
         return "unhealthy"
     worst: Callable[[Mapping[str, Any]], int] = lambda each: _RANK.get(each.get("status", ""), 2)  # noqa: E731
-    return _LABELS[max(map(worst, status.get("conditions") or []), default=0)]
+    # What another seed has left to do says nothing of the cluster.
+    others = constants.CONDITION_SOURCE_SEED_CLEANED_UP
+    own = [each for each in status.get("conditions") or [] if each.get("type") != others]
+    return _LABELS[max(map(worst, own), default=0)]
 
 
 CONDITIONS = (

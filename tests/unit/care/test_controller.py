@@ -117,6 +117,14 @@ async def test_a_lost_seed_is_named_until_it_has_cleaned_up(world: World) -> Non
         await until(lambda: "SourceSeedCleanedUp" in world.conditions())
         assert world.conditions()["SourceSeedCleanedUp"] == ("Progressing", "SourceSeedLost")
         assert any("Seed seed-2 was lost" in each["message"] for each in world.status()["conditions"])
+
+        def label() -> str | None:
+            live = world.garden.find(SHOOTS, "demo", "garden-local") or {}
+            said: str | None = live["metadata"]["labels"].get("shoot.gardener.cloud/status")
+            return said
+
+        await until(lambda: label() is not None)
+        assert label() == "healthy"
         world.garden.remove(f"{core}/backupentries", name, "garden-local")
         await until(lambda: "SourceSeedCleanedUp" not in world.conditions())
     assert len(world.conditions()) == 4
