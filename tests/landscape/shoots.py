@@ -84,6 +84,10 @@ class Shoot:
         path = f"jsonpath={{.status.lastOperation.state}}={state}"
         self.garden("wait", f"--for={path}", f"shoot/{self.name}", f"--timeout={seconds}s", timeout=seconds + 10)
 
+    def wait_for_rotation(self, kind: str, phase: str, seconds: float) -> None:
+        path = f"jsonpath={{.status.credentials.rotation.{kind}.phase}}={phase}"
+        self.garden("wait", f"--for={path}", f"shoot/{self.name}", f"--timeout={seconds:.0f}s", timeout=seconds + 10)
+
     def change(self, spec: dict[str, Any]) -> None:
         """Merge something into its spec."""
         self.garden("patch", "shoot", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))

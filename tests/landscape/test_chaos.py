@@ -125,7 +125,7 @@ def test_it_has_one_machine_one_node_one_of_everything(disturbed: Disturbed) -> 
     assert len(names[0]) == 1
     assert names[0] == names[1] == names[2]
     claims = json.loads(shoot.control_plane("get", "pvc", "-o", "json"))["items"]
-    assert len(claims) == 2, "one volume of each etcd"
+    assert len(claims) == 3, "one volume of each etcd, and of Prometheus"
     assert len(shoot.backups()) == 1
 
 

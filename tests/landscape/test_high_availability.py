@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.landscape import wire
 from tests.landscape.conftest import Landscape
 from tests.landscape.probe import Probe
 from tests.landscape.shoots import Shoot, eventually, refused
@@ -19,6 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(600, 
 _ETCDS = ("etcd-main", "etcd-events")
 _CHANGE_SECONDS = 180.0
 _BACK_SECONDS = 120.0
+_ROTATION_SECONDS = 500.0
 _KILL = """
 import os
 for process in filter(str.isdigit, os.listdir("/proc")):
@@ -134,6 +136,28 @@ def test_it_is_healthy_and_backed_up(tolerant: Tolerant) -> None:
     shoot.control_plane("wait", "--for=condition=BackupReady", "etcds.druid.gardener.cloud/etcd-main", "--timeout=60s")
     pods = shoot.control_plane("get", "pods", "-l", "app=kubernetes,role=apiserver", "-o", "name").split()
     assert len(pods) == 2
+
+
+@pytest.mark.timeout(1200, func_only=True)
+def test_members_take_other_authorities_while_they_serve(tolerant: Tolerant) -> None:
+    """One after the other, each trusting both first: never more than one is away."""
+    shoot, old = tolerant.shoot, wire.authorities(tolerant.shoot)
+    assert set(wire.peers(shoot, old).values()) == {"old; old"}
+    for begin, phase, expected in (
+        (["rotate", shoot.reference, "ca"], "Prepared", "old; old and new"),
+        (["complete", shoot.reference, "ca", "--force", "--reason", "a test's"], "Completed", "new; new"),
+    ):
+        shoot.has_moved()  # to a kubeconfig of now
+        with Probe(shoot, f"probe-{phase.lower()}").running() as probe:
+            eventually(lambda probe=probe: len(probe.answered) > 20, "the probe is answered", 30)
+            shoot.gardener("credentials", *begin)
+            shoot.wait_for_rotation("certificateAuthorities", phase, _ROTATION_SECONDS)
+            shown = wire.peers(shoot, old)
+            print(f"{phase}: {shown}, longest silence {probe.longest_silence:.1f} s")
+            assert list(shown.values()) == [expected] * 3
+            assert probe.longest_silence < 30
+        assert not probe.lost
+    assert _ids(shoot) == tolerant.after
 
 
 def test_a_control_plane_stays_tolerant(tolerant: Tolerant) -> None:

@@ -87,8 +87,8 @@ def _rotate(shoot: Shoot) -> Rotated:
         shoot.gardener("credentials", "rotate", shoot.reference, "all")
         asyncio.run(_kill(shoot))
         for kind in ("certificateAuthorities", "serviceAccountKey"):
-            _await(shoot, kind, "Prepared")
-        _await(shoot, "etcdEncryptionKey", "Completed")
+            shoot.wait_for_rotation(kind, "Prepared", _HALF_SECONDS)
+        shoot.wait_for_rotation("etcdEncryptionKey", "Completed", _HALF_SECONDS)
         _say("prepared")
         look("Prepared")
         refusal = _refusal_of_completion(shoot, old)
@@ -99,7 +99,7 @@ def _rotate(shoot: Shoot) -> Rotated:
             shoot.gardener("credentials", "complete", shoot.reference, what)
         asyncio.run(_kill(shoot))
         for kind in ("certificateAuthorities", "serviceAccountKey"):
-            _await(shoot, kind, "Completed")
+            shoot.wait_for_rotation(kind, "Completed", _HALF_SECONDS)
         _say("completed")
         _await_answers(clients)
         _refresh(shoot, clients, "new")
@@ -148,12 +148,6 @@ def _starts(landscape: Landscape) -> dict[str, int]:
 
 def _say(what: str) -> None:
     print(time.strftime("%H:%M:%S"), what)
-
-
-def _await(shoot: Shoot, kind: str, phase: str) -> None:
-    path = f"jsonpath={{.status.credentials.rotation.{kind}.phase}}={phase}"
-    arguments = ("wait", f"--for={path}", f"shoot/{shoot.name}", f"--timeout={_HALF_SECONDS}s")
-    shoot.garden(*arguments, timeout=_HALF_SECONDS + 10)
 
 
 def _new_kubeconfig(shoot: Shoot, name: str) -> Path:

@@ -49,6 +49,16 @@ def read(shoot: Shoot, old: frozenset[str]) -> Wire:
     return {name: _handshake(*place, old) for name, place in places.items()}
 
 
+def peers(shoot: Shoot, old: frozenset[str]) -> Wire:
+    """The same of what the members of etcd-main show to each other."""
+    listed = shoot.control_plane("get", "pods", "-o", "json", "-l", "app.kubernetes.io/part-of=etcd-main")
+    seed = f"gardener-{shoot.landscape.name}-{shoot.seed}"
+    return {
+        each["metadata"]["name"]: _handshake(seed, each["status"]["podIP"], 2380, old)
+        for each in json.loads(listed)["items"]
+    }
+
+
 def _handshake(netns: str, address: str, port: int, old: frozenset[str]) -> str:
     command = ["nsenter", f"--net=/run/netns/{netns}", "openssl", "s_client", "-connect", f"{address}:{port}"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
