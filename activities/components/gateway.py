@@ -115,12 +115,12 @@ class ServiceRoute:
 
 def vpn_header(namespace: str) -> str:
     """Value of ``Reversed-VPN`` for one control plane."""
-    return f"outbound|1194||vpn-seed-server.{namespace}.svc.cluster.local"
+    return service_cluster(namespace, Upstream(service="vpn-seed-server", port=1194))
 
 
 def proxy_header(namespace: str) -> str:
     """Value of ``X-Gardener-Destination`` for one control plane."""
-    return f"outbound|443||kube-apiserver.{namespace}.svc.cluster.local"
+    return service_cluster(namespace, Upstream(service="kube-apiserver", port=443))
 
 
 def service_cluster(namespace: str, upstream: Upstream) -> str:

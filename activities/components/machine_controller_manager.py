@@ -6,7 +6,7 @@ from activities.components import base, own
 from activities.components.base import Manifest
 
 NAME = "machine-controller-manager"
-_HEALTH_PORT = 10258
+HEALTH_PORT = 10258
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ def objects(manager: MachineControllerManager) -> list[Manifest]:
     return own.workload(
         NAME,
         manager.namespace,
-        config={"namespace": manager.namespace, "health": {"address": "0.0.0.0", "port": _HEALTH_PORT}},
+        config={"namespace": manager.namespace, "health": {"address": "0.0.0.0", "port": HEALTH_PORT}},
         generic_kubeconfig=manager.generic_kubeconfig,
         seed_rules=seed_rules,
-        health_port=_HEALTH_PORT,
+        health_port=HEALTH_PORT,
         cpu="30m",
         memory="80Mi",
         replicas=manager.replicas,

@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.components import apiserver, base, controller_manager, gateway, scheduler
+from activities.components import (
+    apiserver,
+    base,
+    controller_manager,
+    gateway,
+    machine_controller_manager,
+    resource_manager,
+    scheduler,
+)
 from activities.components.base import Manifest
 from api import images
 
@@ -24,7 +32,6 @@ _CONFIG, _TLS, _CA = "/etc/prometheus/config", "/etc/prometheus/tls", "/etc/prom
 _WEB = "/etc/prometheus/web"
 _DATA = "/prometheus"
 _ETCD_METRICS_PORT = 2381
-_OWN_METRICS = {"gardener-resource-manager": 8081, "machine-controller-manager": 10258}
 _TOKEN = f"{base.KUBECONFIG_DIR}/token"
 
 
@@ -108,11 +115,8 @@ def configuration(prometheus: Prometheus) -> Manifest:
     jobs = [_secure_job(name, select, port) for name, (select, port) in components.items()]
     for role in ("main", "events"):
         jobs.append(_pod_job(f"etcd-{role}", {"app": "etcd-statefulset", "role": role}, _ETCD_METRICS_PORT))
-    jobs += [
-        _pod_job(name, base.control_plane_labels(name), port)
-        for name, port in _OWN_METRICS.items()
-        if prometheus.workers or not name.startswith("machine")
-    ]
+    own = [resource_manager, *([machine_controller_manager] if prometheus.workers else [])]
+    jobs += [_pod_job(each.NAME, base.control_plane_labels(each.NAME), each.HEALTH_PORT) for each in own]
     if prometheus.workers:
         jobs += [_node_job("kubelet", "metrics"), _node_job("cadvisor", "metrics/cadvisor")]
     return {"global": {"scrape_interval": "30s", "scrape_timeout": "10s"}, "scrape_configs": jobs}
@@ -127,7 +131,7 @@ def _pod_job(name: str, select: base.Labels, port: int, **rest: Any) -> Manifest
             {"role": "pod", "namespaces": {"own_namespace": True}, "selectors": [{"role": "pod", "label": labels}]}
         ],
         "relabel_configs": [
-            # A pod is listed once for each port of each container.
+            # One that has ended is still listed.
             {"source_labels": ["__meta_kubernetes_pod_phase"], "regex": "Running", "action": "keep"},
             _relabel("__meta_kubernetes_pod_ip", "__address__", f"${{1}}:{port}"),
             _relabel("__meta_kubernetes_pod_name", "instance", "${1}"),

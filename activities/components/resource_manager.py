@@ -6,7 +6,7 @@ from activities.components import base, own
 from activities.components.base import Manifest
 
 NAME = "gardener-resource-manager"
-_HEALTH_PORT = 8081
+HEALTH_PORT = 8081
 
 _ALL = "get list watch create update patch delete"
 
@@ -38,7 +38,7 @@ def objects(manager: ResourceManager) -> list[Manifest]:
         config=_config(manager),
         generic_kubeconfig=manager.generic_kubeconfig,
         seed_rules=seed_rules,
-        health_port=_HEALTH_PORT,
+        health_port=HEALTH_PORT,
         cpu="30m",
         memory="80Mi",
         replicas=manager.replicas,
@@ -57,7 +57,7 @@ def _config(manager: ResourceManager) -> Manifest:
     return {
         "sourceClientConnection": {"namespaces": [manager.namespace]},
         "targetClientConnection": {"kubeconfig": base.KUBECONFIG_PATH},
-        "server": {"health": {"address": "0.0.0.0", "port": _HEALTH_PORT}},
+        "server": {"health": {"address": "0.0.0.0", "port": HEALTH_PORT}},
         "controllers": {
             "managedResource": {"syncPeriod": "1h"},
             "garbageCollector": {"enabled": True, "syncPeriod": "12h"},
