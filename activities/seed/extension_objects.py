@@ -3,6 +3,7 @@
 Source: spec/extensions.md 1.2 to 1.5.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -78,6 +79,7 @@ async def apply_extension(
         same = only_on_change or (wanted.digest and annotations.get(INPUTS_DIGEST) == wanted.digest)
         if same and _has(live.get("spec"), dict(wanted.spec)) and _fault(live, None) is None:
             return
+        await _forget_error(seed, wanted.resource, live)
     digest = {INPUTS_DIGEST: wanted.digest} if wanted.digest else {}
     annotations = {OPERATION: OPERATION_RECONCILE, TIMESTAMP: trigger, **digest}
     await seed.apply_blindly(_manifest(wanted, annotations), manager=MANAGER)
@@ -95,8 +97,10 @@ async def restore_extension(
         state: ``state`` and ``resources`` for its status; None where there are none.
     """
     live = await seed.find(wanted.resource, wanted.name, wanted.namespace)
-    if live is not None and live["metadata"].get("annotations", {}).get(TIMESTAMP) == trigger:
-        return
+    if live is not None:
+        if live["metadata"].get("annotations", {}).get(TIMESTAMP) == trigger:
+            return
+        await _forget_error(seed, wanted.resource, live)
     await seed.apply_blindly(_manifest(wanted, {OPERATION: OPERATION_WAIT_FOR_STATE}), manager=MANAGER)
     kept = {key: state[key] for key in ("state", "resources") if state.get(key)} if state else {}
     if kept and not ((live or {}).get("status") or {}).get("state"):
@@ -111,6 +115,7 @@ async def migrate_extension(
     live = await seed.find(resource, name, namespace)
     if live is None or is_migrated(live) or live["metadata"].get("annotations", {}).get(TIMESTAMP) == trigger:
         return
+    await _forget_error(seed, resource, live)
     annotations = {OPERATION: OPERATION_MIGRATE, TIMESTAMP: trigger}
     try:
         await seed.patch(resource, name, namespace, {"metadata": {"annotations": annotations}})
@@ -240,6 +245,7 @@ async def delete_extension(
     going = "deletionTimestamp" in live["metadata"]
     if going and live["metadata"].get("annotations", {}).get(TIMESTAMP) == trigger:
         return
+    await _forget_error(seed, resource, live)
     annotations = {CONFIRMATION_DELETION: "true", TIMESTAMP: trigger}
     try:
         await seed.patch(resource, name, namespace, {"metadata": {"annotations": annotations}})
@@ -263,9 +269,8 @@ async def wait_extension_deleted(
     def gone(live: dict[str, Any] | None) -> bool | None:
         if live is None:
             return True
-        operation = _operation(live)
-        if operation.get("type") == "Delete" and _seconds(operation.get("lastUpdateTime")) >= _seconds(trigger):
-            _raise_if_permanent(live, None)
+        if _operation(live).get("type") == "Delete":
+            _raise_if_permanent(live, trigger)
         return None
 
     try:
@@ -274,6 +279,18 @@ async def wait_extension_deleted(
         live = cache.get(name, namespace)
         fault = "it still exists" + (f": {text}" if live and (text := _error_text(live)) else "")
         raise _not_ready(resource, name, namespace, fault, started, live) from None
+
+
+async def _forget_error(seed: KubeClient, resource: Resource, live: Mapping[str, Any]) -> None:
+    """Take back what the controller reported before it is asked anew.
+
+    Reports tell the second, so one of the second in which we ask could be of before or after.
+    """
+    if live.get("status", {}).get("lastError"):
+        metadata = live["metadata"]
+        patch = {"status": {"lastError": None}}
+        with contextlib.suppress(NotFound):
+            await seed.patch(resource, metadata["name"], metadata.get("namespace"), patch, subresource="status")
 
 
 def _manifest(wanted: ExtensionObject, annotations: Mapping[str, str]) -> dict[str, Any]:

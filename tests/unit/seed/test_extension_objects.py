@@ -65,8 +65,8 @@ class Seed:
         self.calls.append(("apply", obj))
         return obj
 
-    async def patch(self, *arguments: Any) -> None:
-        self.calls.append(("patch", arguments[-1]))
+    async def patch(self, *arguments: Any, subresource: str = "") -> None:
+        self.calls.append((f"patch {subresource}".strip(), arguments[-1]))
 
     async def delete(self, *_: object, uid: str) -> bool:
         self.calls.append(("delete", uid))
@@ -260,20 +260,58 @@ async def test_the_next_attempt_wakes_the_controller_of_an_object_that_is_going(
     assert patch["metadata"]["annotations"]["gardener.cloud/timestamp"] == "2026-11-21T11:00:00.000000Z"
 
 
+ERROR = {"description": "wrong key", "codes": ["ERR_INFRA_UNAUTHENTICATED"]}
+LATER = "2026-11-21T10:00:00.900000Z"
+"""In the second of the object's last report."""
+
+
+@pytest.mark.parametrize("operation", ["apply", "restore", "migrate", "delete"])
+async def test_an_error_is_taken_back_before_the_controller_is_asked_anew(operation: str) -> None:
+    """Asked in the second in which it was reported, it would end the wait, and the operation, at once."""
+    failed = changed(status__lastError=ERROR, status__lastOperation__state="Error")
+    if operation == "delete":
+        failed["metadata"]["deletionTimestamp"] = "2026-11-21T09:00:00Z"
+    seed: Any = Seed(failed)
+    place = resources.INFRASTRUCTURE, "demo", "shoot--local--demo"
+    wanted = ExtensionObject(*place, {"type": "local"})
+    match operation:
+        case "apply":
+            await extension.apply_extension(seed, wanted, LATER)
+        case "restore":
+            await extension.restore_extension(seed, wanted, LATER, None)
+        case "migrate":
+            await extension.migrate_extension(seed, *place, LATER)
+        case "delete":
+            await delete(seed, LATER)
+
+    assert seed.calls[0] == ("patch status", {"status": {"lastError": None}})
+    assert seed.calls[-1][1]["metadata"]["annotations"]["gardener.cloud/timestamp"] == LATER
+
+
+async def test_an_error_ends_no_wait_for_a_deletion_that_was_asked_for_later_than_we_see() -> None:
+    """The cache may still hold what was reported before."""
+    live = changed(
+        metadata__deletionTimestamp="2026-11-21T09:00:00Z",
+        status__lastError=ERROR,
+        status__lastOperation={"type": "Delete", "state": "Error", "lastUpdateTime": "2026-11-21T10:00:00Z"},
+    )
+    assert not (await failed_deletion(live, LATER)).non_retryable
+
+
 @pytest.mark.parametrize(("said_at", "final"), [("2026-11-21T09:59:00Z", False), ("2026-11-21T10:00:01Z", True)])
 async def test_only_an_error_of_this_attempt_ends_the_wait_for_a_deletion(said_at: str, final: bool) -> None:
     live = changed(
         metadata__deletionTimestamp="2026-11-21T09:00:00Z",
-        status__lastError={"description": "wrong key", "codes": ["ERR_INFRA_UNAUTHENTICATED"]},
+        status__lastError=ERROR,
         status__lastOperation={"type": "Delete", "state": "Error", "lastUpdateTime": said_at},
     )
+    assert (await failed_deletion(live, TRIGGER)).non_retryable is final
+
+
+async def failed_deletion(live: dict[str, Any], trigger: str) -> ApplicationError:
+    """How the wait for it ends."""
+    cache: Any = OneObjectCache(live)
+    place = resources.INFRASTRUCTURE, "demo", "shoot--local--demo"
     with pytest.raises(ApplicationError) as failure:
-        await extension.wait_extension_deleted(
-            OneObjectCache(live),  # type: ignore[arg-type]
-            resources.INFRASTRUCTURE,
-            "demo",
-            "shoot--local--demo",
-            QUICK,
-            TRIGGER,
-        )
-    assert failure.value.non_retryable is final
+        await extension.wait_extension_deleted(cache, *place, QUICK, trigger)
+    return failure.value
