@@ -83,6 +83,7 @@ class World:
         self.log: list[str] = []
         self.triggers: dict[str, list[str]] = defaultdict(list)
         self.finished: list[FinishOperation] = []
+        self._ends: set[tuple[str | None, str]] = set()
         self.refusals: list[Refusal] = []
         self.behaviours: dict[str, Behaviour] = {}
         self.rotation = RotationGarden()
@@ -279,6 +280,10 @@ class World:
 
     @activity.defn
     async def finish_operation(self, request: FinishOperation) -> None:
+        info = activity.info()
+        if (delivery := (info.workflow_run_id, info.activity_id)) in self._ends:
+            return  # Temporal delivers at least once
+        self._ends.add(delivery)
         self.finished.append(request)
         self.log.append(f"{request.task.operation} {request.state}")
         if request.task.operation is OperationType.MIGRATE and request.state == "Succeeded" and self.view:
