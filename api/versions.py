@@ -100,6 +100,14 @@ def stage(version: ExpirableVersion, now: datetime) -> Classification:
     return version.classification or "supported"
 
 
+def expiration(version: ExpirableVersion) -> datetime | None:
+    """When it expires, or did; None if nobody has said."""
+    if version.lifecycle:
+        ends = [each.start_time for each in version.lifecycle if each.classification == "expired" and each.start_time]
+        return _time(ends[0]) if ends else None
+    return _time(version.expiration_date) if version.expiration_date else None
+
+
 def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 

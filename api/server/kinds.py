@@ -58,6 +58,7 @@ from api.validation.operations import (
 )
 from api.validation.references import World, check_references, references
 from api.validation.shoot import check_shoot
+from api.validation.warnings import warnings
 
 Mutate = Callable[[Review, Garden], Awaitable[Object]]
 """Returns the object as it should be stored."""
@@ -109,8 +110,9 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     project = await _project_of(review.namespace, garden)
     refuse_invalid(review, check_shoot(shoot, old, project.metadata.name if project else None))
     await _check_seed_choice(review, shoot, old, garden)
-    refuse_forbidden(review, check_references(shoot, old, await _world(shoot, project, garden)))
-    return []
+    world = await _world(shoot, project, garden)
+    refuse_forbidden(review, check_references(shoot, old, world))
+    return warnings(shoot, world.profile, world.now)
 
 
 async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:

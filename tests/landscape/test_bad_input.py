@@ -1,6 +1,7 @@
 """What a user does wrong: refused where it can be known, else told in the Shoot, and gone on from once it is mended."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,6 +61,15 @@ def test_what_can_never_be_is_refused_and_named(
     said = refused(*kubectl, "create", "-f", "-", stdin=json.dumps(shoot.manifest(**change)))
 
     assert answer in said
+
+
+def test_what_is_accepted_and_not_done_is_told(landscape: Landscape, tmp_path: Any) -> None:
+    manifest = Shoot(landscape, "possible", tmp_path).manifest(**_workers())
+    command = landscape.argv("garden", "create", "--dry-run=server", "-f", "-")
+
+    done = subprocess.run(command, input=json.dumps(manifest), capture_output=True, text=True, timeout=60, check=True)
+
+    assert "Warning: spec.provider.workers[0].maximum: no cluster autoscaler" in done.stderr
 
 
 def test_what_may_not_change_is_refused_in_a_shoot_that_is_there(shoot: Shoot) -> None:

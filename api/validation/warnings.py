@@ -1,0 +1,88 @@
+"""What owners of a Shoot are told when they write it, and not kept from: ``AdmissionResponse.warnings``.
+
+Source: spec/api.md. What the API knows and this version does not deploy is among it: nobody should wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from api import rotation
+from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion
+from api.core.v1beta1.shoot import Shoot
+from api.rotation import Kind, RotationFacts
+from api.times import timestamp
+from api.validation.field import Path
+from api.versions import expiration, find, stage
+
+ROTATION_INTERVAL = timedelta(days=90)
+"""After which owners are reminded to rotate credentials; as Gardener's default."""
+
+_SOON = timedelta(days=30)
+"""How long before a version expires its users hear of it."""
+_SPEC = Path("spec")
+
+
+def warnings(shoot: Shoot, profile: CloudProfile | None, now: datetime) -> list[str]:
+    """One line each."""
+    return [*_not_deployed(shoot), *_versions(shoot, profile, now), *_old_credentials(shoot.to_wire(), now)]
+
+
+def _not_deployed(shoot: Shoot) -> Iterable[str]:
+    spec = shoot.spec
+    for index, pool in enumerate(spec.provider.workers or []):
+        if pool.maximum > pool.minimum:
+            path = _SPEC / "provider" / "workers" @ index / "maximum"
+            yield (
+                f"{path}: no cluster autoscaler is deployed by this version: pool {pool.name} has {pool.minimum} "
+                "machines until its minimum is changed"
+            )
+    components = spec.system_components
+    if components and components.node_local_dns and components.node_local_dns.enabled:
+        path = _SPEC / "systemComponents" / "nodeLocalDNS"
+        yield f"{path}: not deployed by this version: pods ask CoreDNS"
+    if spec.monitoring and spec.monitoring.alerting and spec.monitoring.alerting.email_receivers:
+        path = _SPEC / "monitoring" / "alerting" / "emailReceivers"
+        yield f"{path}: no Alertmanager is deployed by this version: nobody is written to"
+
+
+def _versions(shoot: Shoot, profile: CloudProfile | None, now: datetime) -> Iterable[str]:
+    if profile is None:
+        return
+    kubernetes = profile.spec.kubernetes.versions
+    yield from _ending(_SPEC / "kubernetes" / "version", kubernetes, shoot.spec.kubernetes.version, now)
+    images = {each.name: each.versions for each in profile.spec.machine_images}
+    for index, pool in enumerate(shoot.spec.provider.workers or []):
+        path = _SPEC / "provider" / "workers" @ index
+        if pool.kubernetes and pool.kubernetes.version:
+            yield from _ending(path / "kubernetes" / "version", kubernetes, pool.kubernetes.version, now)
+        image = pool.machine.image
+        if image and image.name and image.version:
+            here = path / "machine" / "image" / "version"
+            yield from _ending(here, images.get(image.name, []), image.version, now)
+
+
+def _ending(path: Path, versions: Sequence[ExpirableVersion], used: str, now: datetime) -> Iterable[str]:
+    known = find(versions, used)
+    if known is None:
+        return
+    standing, expires = stage(known, now), expiration(known)
+    if standing == "expired":
+        yield f"{path}: {used} has expired: the next maintenance updates it"
+        return
+    until = f"expires at {timestamp(expires)}, and is updated in the maintenance after that" if expires else ""
+    if standing == "deprecated":
+        yield f"{path}: {used} is deprecated" + (f", {until}" if until else "")
+    elif expires and expires - now < _SOON:
+        yield f"{path}: {used} {until}"
+
+
+def _old_credentials(shoot: Mapping[str, Any], now: datetime) -> Iterable[str]:
+    status, created = rotation.status_of(shoot), shoot["metadata"].get("creationTimestamp")
+    for kind in filter(RotationFacts.of_shoot(shoot).has, Kind):
+        since = (status.get(kind) or {}).get("lastInitiationTime") or created
+        if since and now - datetime.fromisoformat(since) > ROTATION_INTERVAL:
+            days = (now - datetime.fromisoformat(since)).days
+            yield f"{kind.words}: not rotated for {days} days; see `gardener credentials rotate --help`"

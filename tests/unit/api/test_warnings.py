@@ -1,0 +1,107 @@
+"""What owners are told of a Shoot that is accepted."""
+
+from typing import Any
+
+import pytest
+
+from api.core.v1beta1.shoot import Shoot
+from api.validation.warnings import warnings
+from tests.unit.api.shoots import NOW, SHOOT, changed, profile, shoot
+
+POOL = {"name": "pool", "machine": {"type": "local"}, "minimum": 1, "maximum": 1}
+STEADY = changed(SHOOT, "spec.provider", {"type": "local", "workers": [POOL]})
+LAST_YEAR = "2025-11-21T12:00:00Z"
+RECENTLY = "2026-11-01T12:00:00Z"
+
+
+def told(path: str = "", value: Any = None, **version: Any) -> list[str]:
+    """Of a Shoot with one pool of fixed size, with one thing changed, in this version."""
+    known = profile("spec.kubernetes.versions", [{"version": "1.37.1", **version}])
+    return warnings(Shoot.of(changed(STEADY, path, value)), known, NOW)
+
+
+def test_of_a_shoot_that_all_is_well_with_nothing_is_said() -> None:
+    assert told() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (
+            "spec.provider",
+            {"type": "local", "workers": [POOL | {"maximum": 3}]},
+            "spec.provider.workers[0].maximum: no cluster autoscaler is deployed by this version: "
+            "pool pool has 1 machines until its minimum is changed",
+        ),
+        (
+            "spec.systemComponents.nodeLocalDNS",
+            {"enabled": True},
+            "spec.systemComponents.nodeLocalDNS: not deployed by this version: pods ask CoreDNS",
+        ),
+        (
+            "spec.monitoring.alerting.emailReceivers",
+            ["a@example.org"],
+            "spec.monitoring.alerting.emailReceivers: no Alertmanager is deployed by this version: "
+            "nobody is written to",
+        ),
+    ],
+)
+def test_what_is_not_deployed_is_named(path: str, value: Any, said: str) -> None:
+    assert told(path, value) == [said]
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ({"classification": "supported"}, []),
+        ({"expirationDate": "2027-11-21T00:00:00Z"}, []),
+        (
+            {"expirationDate": "2026-12-01T00:00:00Z"},
+            ["1.37.1 expires at 2026-12-01T00:00:00Z, and is updated in the maintenance after that"],
+        ),
+        (
+            {"classification": "deprecated", "expirationDate": "2027-11-21T00:00:00Z"},
+            [
+                "1.37.1 is deprecated, expires at 2027-11-21T00:00:00Z, and is updated in the maintenance after that",
+            ],
+        ),
+        ({"classification": "deprecated"}, ["1.37.1 is deprecated"]),
+        ({"expirationDate": "2026-11-01T00:00:00Z"}, ["1.37.1 has expired: the next maintenance updates it"]),
+        (
+            {
+                "lifecycle": [
+                    {"classification": "supported"},
+                    {"classification": "deprecated", "startTime": "2026-11-01T00:00:00Z"},
+                    {"classification": "expired", "startTime": "2026-12-24T00:00:00Z"},
+                ]
+            },
+            [
+                "1.37.1 is deprecated, expires at 2026-12-24T00:00:00Z, and is updated in the maintenance after that",
+            ],
+        ),
+    ],
+)
+def test_a_version_that_ends_is_told_in_time(version: dict[str, Any], said: list[str]) -> None:
+    assert told(**version) == [f"spec.kubernetes.version: {each}" for each in said]
+
+
+def test_a_machine_image_that_ends_is_told_with_its_pool() -> None:
+    image = {"machine": {"type": "local", "image": {"name": "local", "version": "1.1.0"}}}
+    live = shoot("spec.provider", {"type": "local", "workers": [POOL, POOL | {"name": "other"} | image]})
+    versions = [{"version": "1.1.0", "classification": "deprecated"}]
+    known = profile("spec.machineImages", [{"name": "local", "versions": versions}])
+
+    assert warnings(live, known, NOW) == [
+        "spec.provider.workers[1].machine.image.version: 1.1.0 is deprecated",
+    ]
+
+
+def test_old_credentials_are_told_and_only_those_that_the_shoot_has() -> None:
+    rotation = {"certificateAuthorities": {"phase": "Completed", "lastInitiationTime": RECENTLY}}
+    live = changed(STEADY, "spec.purpose", "testing") | {"status": {"credentials": {"rotation": rotation}}}
+    live["metadata"]["creationTimestamp"] = LAST_YEAR
+
+    assert warnings(Shoot.of(live), None, NOW) == [
+        f"{what}: not rotated for 365 days; see `gardener credentials rotate --help`"
+        for what in ("service account key", "etcd encryption key", "SSH key pair")
+    ]
