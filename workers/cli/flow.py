@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,6 +37,9 @@ _WIDE = 4000
 _STATES = {"Running": "cyan", "Completed": "green", "Failed": "red"}
 
 
+CHOICE = click.option("--id", "chosen", help="Another than the newest operation: its ID in `flow list`.")
+
+
 @click.group()
 def flow() -> None:
     """List, show, follow and repair the operations of a Shoot.
@@ -49,7 +52,10 @@ def flow() -> None:
 @click.argument("shoot", callback=namespaced_name)
 @connected
 def list_flows(shoot: tuple[str, str], output: str, **connection: Any) -> None:
-    """All operations of the Shoot NAMESPACE/NAME, the newest first."""
+    """All operations of the Shoot NAMESPACE/NAME, the newest first.
+
+    ID is that of the workflow, or of its run where a later one has the same: syncs of a generation do.
+    """
     rows = run_async(_list(connection_of(**connection), "/".join(shoot)))
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
@@ -57,7 +63,12 @@ def list_flows(shoot: tuple[str, str], output: str, **connection: Any) -> None:
     if not rows:
         click.echo(f"no operation of Shoot {'/'.join(shoot)} has been started", err=True)
         return
-    table = Table("OPERATION", "GENERATION", "ATTEMPT", "STATE", "STARTED", "SECONDS", "WORKFLOW ID", box=None)
+    _console().print(_table(rows))
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table("OPERATION", "GENERATION", "ATTEMPT", "STATE", "STARTED", "SECONDS", "ID", box=None)
+    newest = {row["workflowId"]: row for row in reversed(rows)}
     for row in rows:
         color = _STATES.get(row["state"], "yellow")
         seconds = f"{row['seconds']:.1f}" if row["seconds"] is not None else ""
@@ -68,18 +79,18 @@ def list_flows(shoot: tuple[str, str], output: str, **connection: Any) -> None:
             Text(row["state"], color),
             row["started"],
             seconds,
-            row["workflowId"],
+            row["workflowId"] if newest[row["workflowId"]] is row else row["runId"],
         )
-    _console().print(table)
+    return table
 
 
 @flow.command("show")
 @click.argument("shoot", callback=namespaced_name)
-@click.option("--id", "workflow_id", help="Workflow id of another than the newest operation, from `flow list`.")
+@CHOICE
 @connected
-def show_flow(shoot: tuple[str, str], workflow_id: str | None, output: str, **connection: Any) -> None:
+def show_flow(shoot: tuple[str, str], chosen: str | None, output: str, **connection: Any) -> None:
     """Tree of the tasks of one operation, with times, retries, errors and interruptions."""
-    view = run_async(_show(connection_of(**connection), "/".join(shoot), workflow_id))
+    view = run_async(_show(connection_of(**connection), "/".join(shoot), chosen))
     if output == "json":
         click.echo(json.dumps(_as_json(view), indent=2))
     else:
@@ -88,12 +99,12 @@ def show_flow(shoot: tuple[str, str], workflow_id: str | None, output: str, **co
 
 @flow.command("follow")
 @click.argument("shoot", callback=namespaced_name)
-@click.option("--id", "workflow_id", help="Workflow id of another than the newest operation, from `flow list`.")
+@CHOICE
 @connected
-def follow_flow(shoot: tuple[str, str], workflow_id: str | None, output: str, **connection: Any) -> None:
+def follow_flow(shoot: tuple[str, str], chosen: str | None, output: str, **connection: Any) -> None:
     """Like show, live until the operation ends; exits 1 if it fails. JSON: one line for each change."""
     where = connection_of(**connection)
-    state = run_async(_follow(where, "/".join(shoot), workflow_id, output))
+    state = run_async(_follow(where, "/".join(shoot), chosen, output))
     raise SystemExit(0 if state == "Completed" else 1)
 
 
@@ -141,12 +152,15 @@ def _state_of(each: WorkflowExecution) -> str:
     return each.status.name.title().replace("_", "") if each.status else "Running"
 
 
-async def chosen_operation(client: Client, shoot: str, workflow_id: str | None) -> tuple[str, str]:
-    """Id and run id of the operation that is meant."""
-    if workflow_id is not None:
-        description = await client.get_workflow_handle(workflow_id).describe()
-        return description.id, description.run_id
+async def chosen_operation(client: Client, shoot: str, chosen: str | None) -> tuple[str, str]:
+    """Workflow and run id of the operation that is meant, by either of them; the newest one if by none."""
     found = await _operations(client, shoot)
+    if chosen is not None:
+        for each in found:
+            if chosen in (each.id, each.run_id):
+                return each.id, each.run_id
+        description = await client.get_workflow_handle(chosen).describe()  # of something else than an operation
+        return description.id, description.run_id
     if not found:
         raise click.ClickException(
             f"no operation of Shoot {shoot} has been started; `kubectl describe shoot` says what it waits for"
@@ -154,10 +168,10 @@ async def chosen_operation(client: Client, shoot: str, workflow_id: str | None) 
     return found[0].id, found[0].run_id
 
 
-async def _show(where: Connection, shoot: str, workflow_id: str | None) -> FlowView:
+async def _show(where: Connection, shoot: str, chosen: str | None) -> FlowView:
     client = await where.connect()
-    view = await read_flow(client, shoot, *await chosen_operation(client, shoot, workflow_id))
-    return view if workflow_id or view.state == "Running" else await _with_later(client, shoot, view)
+    view = await read_flow(client, shoot, *await chosen_operation(client, shoot, chosen))
+    return view if chosen or view.state == "Running" else await _with_later(client, shoot, view)
 
 
 async def _explain(where: Connection, shoot: str) -> Explanation:
@@ -195,15 +209,15 @@ async def running_lifecycle(client: Client, shoot: str) -> WorkflowHandle[Any, A
     return None
 
 
-async def _follow(where: Connection, shoot: str, workflow_id: str | None, output: str) -> str:
+async def _follow(where: Connection, shoot: str, chosen: str | None, output: str) -> str:
     client = await where.connect()
     state = "Running"
     if output == "json":
         await _first_operation(client, shoot, lambda text: None)
-        return await _follow_lines(watch_flow(client, shoot, *await chosen_operation(client, shoot, workflow_id)))
+        return await _follow_lines(watch_flow(client, shoot, *await chosen_operation(client, shoot, chosen)))
     with Live(console=_console(), refresh_per_second=4) as live:
         await _first_operation(client, shoot, lambda text: live.update(Text(text, "dim")))
-        async for view in watch_flow(client, shoot, *await chosen_operation(client, shoot, workflow_id)):
+        async for view in watch_flow(client, shoot, *await chosen_operation(client, shoot, chosen)):
             live.update(_render(view))
             state = view.state
     return state

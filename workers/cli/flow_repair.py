@@ -22,7 +22,7 @@ from temporalio.workflow import NondeterminismError
 from api.operations import TaskResult
 from api.repair import Action, Repair
 from workers.cli.connection import namespaced_name
-from workers.cli.flow import chosen_operation, running_lifecycle
+from workers.cli.flow import CHOICE, chosen_operation, running_lifecycle
 from workers.cli.temporal import Connection, connected, connection_of, run_async
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
@@ -118,13 +118,13 @@ def cancel(shoot: tuple[str, str], reason: str, by: str, **connection: Any) -> N
 
 @click.command()
 @click.argument("shoot", required=False)
-@click.option("--id", "workflow_id", help="Workflow id of another than the newest operation, from `flow list`.")
+@CHOICE
 @click.option(
     "--history", type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="JSON from the Temporal UI or `temporal workflow show --output json`.",
 )  # fmt: skip
 @connected
-def replay(shoot: str | None, workflow_id: str | None, history: Path | None, output: str, **connection: Any) -> None:
+def replay(shoot: str | None, chosen: str | None, history: Path | None, output: str, **connection: Any) -> None:
     """Run the workflow's code of this version against a history, of NAMESPACE/NAME or of a file; touches nothing.
 
     Exits 1 if this version would decide otherwise: such a flow must not be run by it.
@@ -132,7 +132,7 @@ def replay(shoot: str | None, workflow_id: str | None, history: Path | None, out
     if (shoot is None) == (history is None):
         raise click.UsageError("say NAMESPACE/NAME or --history FILE")
     where = connection_of(**connection) if shoot or connection["codec_key"] or connection["codec_endpoint"] else None
-    said = run_async(_replay(where, shoot, workflow_id, history))
+    said = run_async(_replay(where, shoot, chosen, history))
     click.echo(json.dumps(said, indent=2) if output == "json" else said["text"])
     raise SystemExit(0 if said["same"] else 1)
 
@@ -160,16 +160,14 @@ async def _send(where: Connection, shoot: str, repair: Repair) -> str:
     return answer.text
 
 
-async def _replay(
-    where: Connection | None, shoot: str | None, workflow_id: str | None, file: Path | None
-) -> dict[str, Any]:
+async def _replay(where: Connection | None, shoot: str | None, chosen: str | None, file: Path | None) -> dict[str, Any]:
     client = await where.connect() if where else None
     if file is not None:
         history = _read_history(file)
     else:
         assert client is not None
         assert shoot is not None
-        chosen, run_id = await chosen_operation(client, shoot, workflow_id)
+        chosen, run_id = await chosen_operation(client, shoot, chosen)
         history = await client.get_workflow_handle(chosen, run_id=run_id).fetch_history()
     replayer = Replayer(
         workflows=[*WORKFLOWS, ReconcileSeed],
