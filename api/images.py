@@ -10,6 +10,8 @@ COREDNS_VERSION = "1.14.7"
 FLANNEL_VERSION = "0.28.4"
 METRICS_SERVER_VERSION = "0.9.0"
 PROMETHEUS_VERSION = "3.15.0"
+NODE_PROBLEM_DETECTOR_VERSION = "1.36.0"
+VPA_VERSION = "1.8.1"
 ENVOY_VERSION = "1.40.0"
 PAUSE_VERSION = "3.10.1"
 TEMPORAL_VERSION = "1.32.1"
@@ -22,12 +24,18 @@ MACHINE = f"ghcr.io/gardener-on-temporal/machine:{OWN_VERSION}"
 COREDNS = f"registry.k8s.io/coredns/coredns:v{COREDNS_VERSION}"
 FLANNEL = f"ghcr.io/flannel-io/flannel:v{FLANNEL_VERSION}"
 METRICS_SERVER = f"registry.k8s.io/metrics-server/metrics-server:v{METRICS_SERVER_VERSION}"
+NODE_PROBLEM_DETECTOR = f"registry.k8s.io/node-problem-detector/node-problem-detector:v{NODE_PROBLEM_DETECTOR_VERSION}"
 PROMETHEUS = f"quay.io/prometheus/prometheus:v{PROMETHEUS_VERSION}"
 ENVOY = f"docker.io/envoyproxy/envoy:v{ENVOY_VERSION}"
 TEMPORAL = f"docker.io/temporalio/server:{TEMPORAL_VERSION}"
 TEMPORAL_ADMIN_TOOLS = f"docker.io/temporalio/admin-tools:{TEMPORAL_VERSION}"
 POSTGRESQL = f"docker.io/library/postgres:{POSTGRESQL_VERSION}"
 PAUSE = f"registry.k8s.io/pause:{PAUSE_VERSION}"
+
+
+def vpa(component: str) -> str:
+    """Image of vpa-recommender, vpa-updater or vpa-admission-controller."""
+    return f"registry.k8s.io/autoscaling/{component}:{VPA_VERSION}"
 
 
 def kubernetes(component: str, version: str) -> str:

@@ -182,6 +182,22 @@ def metrics_server() -> Tool:
     )
 
 
+def node_problem_detector() -> Tool:
+    """Without its way to a cloud's monitoring, whose libraries are most of what it would compile."""
+    version = images.NODE_PROBLEM_DETECTOR_VERSION
+    return Tool(
+        "node-problem-detector",
+        version,
+        ("node-problem-detector",),
+        _kubernetes_module(),
+        "",
+        package="k8s.io/node-problem-detector/cmd/nodeproblemdetector",
+        renames={"nodeproblemdetector": "node-problem-detector"},
+        tags=("disable_stackdriver_exporter", "disable_system_stats_monitor", "disable_custom_plugin_monitor"),
+        variables={"k8s.io/node-problem-detector/pkg/version.version": f"v{version}"},
+    )
+
+
 def flannel_cni() -> Tool:
     """flannel's CNI plugin: called ``flannel``, too, so it has another name here."""
     return Tool(
@@ -230,6 +246,21 @@ def prometheus() -> Tool:
     )
 
 
+def vertical_pod_autoscaler() -> Tool:
+    """The three programs of the vertical pod autoscaler.
+
+    In a module of their own: what they and Kubernetes both build on, they ask for in newer versions than Kubernetes.
+    """
+    return Tool(
+        "vertical-pod-autoscaler",
+        images.VPA_VERSION,
+        ("vpa-recommender", "vpa-updater", "vpa-admission-controller"),
+        _TOOLS / "vertical-pod-autoscaler",
+        "",
+        renames={name: f"vpa-{name}" for name in ("recommender", "updater", "admission-controller")},
+    )
+
+
 def pause() -> Tool:
     return Tool("pause", images.PAUSE_VERSION, ("pause",), _TOOLS / "pause", "pause")
 
@@ -246,12 +277,12 @@ def machine_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, .
 
 def seed_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
     """What goes into the images that seeds run."""
-    return kubernetes(kubernetes_version), etcd(), pause(), coredns(), prometheus()
+    return kubernetes(kubernetes_version), etcd(), pause(), coredns(), prometheus(), vertical_pod_autoscaler()
 
 
 def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
     """What goes into images."""
-    return (*seed_tools(kubernetes_version), flannel(), flannel_cni(), metrics_server())
+    return (*seed_tools(kubernetes_version), flannel(), flannel_cni(), metrics_server(), node_problem_detector())
 
 
 def engine_tools() -> tuple[Tool, ...]:

@@ -31,6 +31,7 @@ from activities.seed.retention import Retention
 from activities.seed.secrets import SecretActivities
 from activities.seed.shoot_state import ShootStateActivities
 from activities.seed.survey import SurveyActivities
+from activities.seed.vpa import VpaActivities
 from activities.shoot.cleanup import CleanupActivities
 from activities.shoot.rotation import RotationActivities
 from activities.shoot.system import ShootSystemActivities
@@ -53,6 +54,7 @@ def seed_activities(
         RequiredExtensionActivities(clusters),
         SecretActivities(clusters),
         ObservabilityActivities(clusters),
+        VpaActivities(clusters),
         EtcdActivities(clusters, delta_snapshot_period=delta_snapshot_period),
         MigrationActivities(clusters),
         ShootStateActivities(clusters),

@@ -11,6 +11,7 @@ from activities.components import (
     coredns,
     kube_proxy,
     metrics_server,
+    node_problem_detector,
     shoot_system,
     vpn_shoot,
 )
@@ -117,6 +118,14 @@ class ShootSystemActivities:
         view = await self._clusters.cluster(task.technical_id)
         wanted = coredns.CoreDns(service_cidr=Networks.of(view).services[0], api_server=ApiNames.of(view).internal)
         await self._hand_over(task, "shoot-core-coredns", coredns.objects(wanted))
+        return TaskResult()
+
+    @activity.defn
+    async def deploy_node_problem_detector(self, task: ShootTask) -> TaskResult:
+        """Have each node say what its kernel complains of; a second run hands over the same."""
+        view = await self._clusters.cluster(task.technical_id)
+        objects = node_problem_detector.objects(ApiNames.of(view).internal)
+        await self._hand_over(task, "shoot-core-node-problem-detector", objects)
         return TaskResult()
 
     @activity.defn

@@ -94,6 +94,7 @@ class _Builder:
                     self._archive(f"control-plane-{self._version}", self._control_plane()),
                     self._archive("coredns", [self._coredns()]),
                     self._archive("prometheus", [self._prometheus()]),
+                    self._archive("vertical-pod-autoscaler", self._vertical_pod_autoscaler()),
                     self._archive("debian-seed", [ground, self._envoy()]),
                     self._code(role, [(self._gardener(), ground)]),
                 ]
@@ -110,6 +111,7 @@ class _Builder:
                     self._archive("pause", [self._pause()]),
                     self._archive("coredns", [self._coredns()]),
                     self._archive("metrics-server", [self._metrics_server()]),
+                    self._archive("node-problem-detector", [self._node_problem_detector()]),
                     self._archive(
                         f"debian-shoot-{self._version}",
                         [
@@ -132,10 +134,22 @@ class _Builder:
         layer = self._binary("metrics-server", "/metrics-server")
         return Image(images.METRICS_SERVER, (layer,), ("/metrics-server",), user="65534")
 
+    def _node_problem_detector(self) -> Image:
+        layer = self._binary("node-problem-detector", "/node-problem-detector")
+        return Image(images.NODE_PROBLEM_DETECTOR, (layer,), ("/node-problem-detector",))
+
     def _prometheus(self) -> Image:
         """Upstream's path and user. No configuration: whoever runs it brings one, and a volume for the data."""
         layer = self._binary("prometheus", "/bin/prometheus")
         return Image(images.PROMETHEUS, (layer,), ("/bin/prometheus",), user="65534")
+
+    def _vertical_pod_autoscaler(self) -> list[Image]:
+        """Upstream's paths and user."""
+        programs = {f"vpa-{name}": f"/{name}" for name in ("recommender", "updater", "admission-controller")}
+        return [
+            Image(images.vpa(name), (self._binary(name, path),), (path,), user="65532")
+            for name, path in programs.items()
+        ]
 
     def _temporal(self) -> list[Image]:
         """Server and admin tools, as upstream parts them. The server's configuration is its embedded one."""

@@ -155,7 +155,8 @@ class MachineController:
     async def _with_node(self, machine: Object, node: Object) -> Requeue | None:
         listed = machine["spec"].get("nodeConditions")
         bad = listed.split(",") if listed else nodes.DEFAULT_BAD_CONDITIONS
-        if nodes.is_ready(node, bad):
+        fault = nodes.fault(node, bad)
+        if fault is None:
             joined = phase_of(machine) in ("", "Pending", "CrashLoopBackOff", "Available")
             await self._write_phase(
                 machine,
@@ -168,7 +169,7 @@ class MachineController:
             return None
         if phase_of(machine) in ("", "Pending", "CrashLoopBackOff"):
             return await self._without_node(machine)
-        return await self._unhealthy(machine, "its node is not Ready", node)
+        return await self._unhealthy(machine, fault, node)
 
     async def _unhealthy(self, machine: Object, why: str, node: Object | None = None) -> Requeue | None:
         """Unknown at first; Failed, and so replaced, when it stays that way."""

@@ -19,10 +19,14 @@ DEFAULT_BAD_CONDITIONS = ("KernelDeadlock", "ReadonlyFilesystem", "DiskPressure"
 """A node with one of these is as bad as one that is not Ready. Source: machine-controller-manager."""
 
 
-def is_ready(node: Mapping[str, Any], bad: Sequence[str] = DEFAULT_BAD_CONDITIONS) -> bool:
-    """Whether pods can run there."""
-    conditions = {each["type"]: each["status"] for each in node.get("status", {}).get("conditions") or []}
-    return conditions.get("Ready") == "True" and not any(conditions.get(each) == "True" for each in bad)
+def fault(node: Mapping[str, Any], bad: Sequence[str] = DEFAULT_BAD_CONDITIONS) -> str | None:
+    """Why pods can't run there, None if they can; ``bad``: conditions that must not hold."""
+    conditions = {each["type"]: each for each in node.get("status", {}).get("conditions") or []}
+    if conditions.get("Ready", {}).get("status") != "True":
+        return "its node is not Ready"
+    holding = [conditions[each] for each in bad if conditions.get(each, {}).get("status") == "True"]
+    told = ", ".join(f"{each['type']} ({each['reason']})" if each.get("reason") else each["type"] for each in holding)
+    return f"its node has {told}" if told else None
 
 
 def conditions_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:

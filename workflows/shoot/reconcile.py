@@ -192,6 +192,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_apiserver_proxy", after=prepared, unless=workerless)
     add("deploy_vpn_shoot", after=["deploy_vpn_server", *prepared], unless=machines_unneeded)
     add("deploy_metrics_server", after=["wait_os_configs", *prepared], unless=machines_unneeded)
+    add("deploy_node_problem_detector", after=["wait_os_configs", *prepared], unless=machines_unneeded)
 
     # Machines, and the way back to them.
     add("deploy_node_agent_resources", after=["wait_os_configs", "wait_apiserver"], unless=machines_unneeded)
@@ -228,8 +229,11 @@ def reconcile_flow(request: FlowInput) -> Flow:
                "deploy_apiserver_proxy"], **wait(minutes=15))  # fmt: skip
     # Users have their cluster by then; who asks for a new password waits until the old one is refused.
     add("deploy_observability", after=["wait_tunnel", "init_shoot_client"])
-    add("wait_observability", after=["deploy_observability"], **wait(minutes=3),
-        unless=ready_unneeded or ((creating or restoring) and "nobody waits for it"))  # fmt: skip
+    nobody_waits = (creating or restoring) and "nobody waits for it"
+    add("wait_observability", after=["deploy_observability"], unless=ready_unneeded or nobody_waits,
+        **wait(minutes=3))  # fmt: skip
+    add("deploy_vpa", after=["wait_tunnel", "init_shoot_client"], unless=workerless)
+    add("wait_vpa", after=["deploy_vpa"], unless=workerless or ready_unneeded or nobody_waits, **wait(minutes=3))
     # Nodes take turns within the time that the Shoot gives them, half an hour at most.
     add("wait_os_configs_applied", after=["wait_tunnel"], unless=machines_unneeded, **wait(minutes=33))
 

@@ -59,6 +59,7 @@ DEPLOYMENTS = [
         "machine-controller-manager",
     )
 ]
+VPA = [deployment(f"vpa-{name}") for name in ("admission-controller", "recommender", "updater")]
 ETCDS = [etcd("etcd-main"), etcd("etcd-events")]
 
 
@@ -67,8 +68,9 @@ def plane(
     etcds: list[dict[str, Any]] | None = None,
     resources: list[dict[str, Any]] | None = None,
     workers: bool = True,
+    vpa: bool = False,
 ) -> ControlPlane:
-    return ControlPlane(NAMESPACE, workers, deployments or DEPLOYMENTS, etcds or ETCDS, resources or [])
+    return ControlPlane(NAMESPACE, workers, deployments or DEPLOYMENTS, etcds or ETCDS, resources or [], vpa=vpa)
 
 
 def with_deployment(changed: dict[str, Any]) -> list[dict[str, Any]]:
@@ -86,6 +88,8 @@ STOPPED = {"dependency-watchdog.gardener.cloud/meltdown-protection-active": "tru
         (plane(DEPLOYMENTS[:4]), "False", "DeploymentMissing"),
         (plane(DEPLOYMENTS[:3], workers=False), "True", "ControlPlaneRunning"),
         (plane(with_deployment(deployment("kube-scheduler", "False"))), "False", "DeploymentUnhealthy"),
+        (plane([*DEPLOYMENTS, *VPA], vpa=True), "True", "ControlPlaneRunning"),
+        (plane([*DEPLOYMENTS, *VPA[1:]], vpa=True), "False", "DeploymentMissing"),
         (plane([*DEPLOYMENTS, deployment("vpa", "False", "controlplane")]), "False", "DeploymentUnhealthy"),
         (plane([*DEPLOYMENTS, deployment("foreign", "False")]), "True", "ControlPlaneRunning"),
         (plane(with_deployment(deployment("kube-controller-manager", **STOPPED))), "False", "ControllersScaledDown"),

@@ -148,6 +148,7 @@ async def test_no_private_key_or_token_leaves_the_secrets(world):
             world.control_plane.deploy_machine_controller_manager,
             world.system.deploy_vpn_shoot,
             world.system.deploy_metrics_server,
+            world.system.deploy_node_problem_detector,
         )
     ]
     elsewhere = json.dumps(
@@ -201,6 +202,7 @@ _OF_SYSTEM = (
     "deploy_apiserver_proxy",
     "deploy_coredns",
     "deploy_metrics_server",
+    "deploy_node_problem_detector",
     "deploy_vpn_shoot",
 )
 

@@ -17,13 +17,16 @@ from activities.components import (
     kube_proxy,
     machine_controller_manager,
     metrics_server,
+    node_problem_detector,
     resource_manager,
     scheduler,
     shoot_system,
+    vpa,
     vpn_seed_server,
     vpn_shoot,
 )
 from activities.components.managed_resource import managed_resource
+from api.core.v1beta1.shoot import VerticalPodAutoscaler
 from tests.unit.components.test_apiserver import apiserver, server
 
 NAMESPACE = "shoot--dev--a"
@@ -52,6 +55,12 @@ VPN_SHOOT = vpn_shoot.VpnShoot(
     ca_bundle=b"ca",
     tls_auth=b"static key",
 )
+AUTOSCALER = vpa.Autoscaler(
+    namespace=NAMESPACE,
+    generic_kubeconfig="generic",
+    server="vpa-admission-controller-server-1",
+    settings=VerticalPodAutoscaler(enabled=True),
+)
 
 IN_THE_SEED = {
     "kube-apiserver": apiserver.objects(server()),
@@ -68,6 +77,7 @@ IN_THE_SEED = {
         machine_controller_manager.MachineControllerManager(NAMESPACE, "generic")
     ),
     "vpn-seed-server": vpn_seed_server.objects(VPN_SERVER),
+    **{program[-1]["metadata"]["name"]: program for program in vpa.programs(AUTOSCALER)},
     "gateway": gateway.objects(),
 }
 IN_THE_SHOOT = {
@@ -82,6 +92,7 @@ IN_THE_SHOOT = {
     "metrics-server": metrics_server.objects(
         metrics_server.MetricsServer("api.example.org", PAIR, b"metrics ca", b"kubelet ca")
     ),
+    "node-problem-detector": node_problem_detector.objects("api.example.org"),
 }
 
 

@@ -16,6 +16,7 @@ from activities.secrets.configs import GenericTokenKubeconfig
 from activities.secrets.manager import SecretsManager
 from activities.seed.etcd import EtcdActivities
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
+from activities.seed.vpa import VpaActivities
 from tests.pages import check_table
 from tests.unit.components.test_control_plane import (
     NAMESPACE,
@@ -47,7 +48,7 @@ class Phases:
         self.world = world
         world.shoot.answer = _allow
         etcd, nodes = EtcdActivities(world.clusters), OperatingSystemConfigActivities(world.clusters)
-        control_plane, system = world.control_plane, world.system
+        control_plane, system, autoscaler = world.control_plane, world.system, VpaActivities(world.clusters)
         self.activities = {
             "etcd": etcd.deploy_etcds,
             "kube-apiserver": control_plane.deploy_apiserver,
@@ -60,6 +61,7 @@ class Phases:
             "vpn-shoot": system.deploy_vpn_shoot,
             "kube-proxy": system.deploy_kube_proxy,
             "metrics-server, and the API server at it": system.deploy_metrics_server,
+            "vertical pod autoscaler, and the API server at it": autoscaler.deploy_vpa,
             "nodes": nodes.deploy_os_configs,
         }
         self.old: frozenset[str] = frozenset()
@@ -86,9 +88,10 @@ class Phases:
         rotation = {"certificateAuthorities": state} if phase else {}
         machine = {"type": "local", "image": {"name": "local", "version": "1.0.0"}, "architecture": "amd64"}
         provider = {"type": "local", "workers": [{"name": "w", "machine": machine, "cri": {"name": "containerd"}}]}
+        kubernetes = {**SHOOT["spec"]["kubernetes"], "verticalPodAutoscaler": {"enabled": True}}
         shoot = {
             **SHOOT,
-            "spec": {**SHOOT["spec"], "provider": provider},
+            "spec": {**SHOOT["spec"], "provider": provider, "kubernetes": kubernetes},
             "status": {"credentials": {"rotation": rotation}},
         }
         self.world.pin(shoot)
@@ -109,7 +112,8 @@ class Phases:
     def _read(self, objects: list[Any]) -> Found:
         found: Found = defaultdict(set)
         for name in _mounted(objects):
-            data = {key: base64.b64decode(value) for key, value in self.world.secret(name)["data"].items()}
+            held = self.world.secret(name).get("data") or {}  # none while a token is still to come
+            data = {key: base64.b64decode(value) for key, value in held.items()}
             if "ca.key" in data:
                 self._note(found, "signs", data["ca.crt"])
             elif "tls.key" not in data:

@@ -76,10 +76,11 @@ class World:
         await self.shoot.create(node)
         await self.set_ready(ready)
 
-    async def set_ready(self, status: str) -> None:
+    async def set_ready(self, status: str, *others: dict[str, Any]) -> None:
+        """Replaces all conditions of the node."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         ready = {"type": "Ready", "status": status, "lastTransitionTime": now}
-        await self.shoot.patch(NODE, NAME, None, {"status": {"conditions": [ready]}}, subresource="status")
+        await self.shoot.patch(NODE, NAME, None, {"status": {"conditions": [ready, *others]}}, subresource="status")
 
     @property
     def machine(self) -> dict[str, Any] | None:
@@ -240,6 +241,31 @@ async def test_an_unready_node_is_unknown_first_and_failed_only_when_it_stays_so
         await world.set_ready("Unknown")
         await world.seed.until(lambda: world.phase == "Unknown")
         await world.seed.until(lambda: world.phase == "Failed")
+
+
+@pytest.mark.parametrize("condition", ["KernelDeadlock", "ReadonlyFilesystem", "DiskPressure"])
+async def test_a_ready_node_whose_kernel_or_disk_is_broken_costs_its_machine(world: World, condition: str) -> None:
+    """The kubelet may well go on saying that it is ready; node-problem-detector knows better."""
+    await world.add_machine()
+    async with world.controller(health_timeout=timedelta(seconds=1)):
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.add_node()
+        await world.seed.until(lambda: world.phase == "Running")
+        await world.set_ready("True", {"type": condition, "status": "True", "reason": "Broken"})
+        await world.seed.until(lambda: world.phase == "Unknown")
+        assert world.last_operation["description"] == f"Machine is unhealthy: its node has {condition} (Broken)"
+        await world.seed.until(lambda: world.phase == "Failed")
+
+
+async def test_a_pool_that_names_its_own_conditions_is_judged_by_those_alone(world: World) -> None:
+    await world.add_machine(nodeConditions="Flooded,OnFire")
+    async with world.controller():
+        await world.seed.until(lambda: world.phase == "Pending")
+        await world.add_node()
+        await world.set_ready("True", {"type": "KernelDeadlock", "status": "True"})
+        await world.seed.until(lambda: world.phase == "Running")
+        await world.set_ready("True", {"type": "OnFire", "status": "True"})
+        await world.seed.until(lambda: world.phase == "Unknown")
 
 
 async def test_a_machine_that_is_gone_in_the_cloud_has_failed_at_once(world: World) -> None:
@@ -454,5 +480,7 @@ def test_who_has_to_leave_a_node(changes: dict[str, Any], evictable: bool) -> No
 def test_a_node_with_a_dead_kernel_is_not_ready_though_it_says_so() -> None:
     conditions = [{"type": "Ready", "status": "True"}, {"type": "KernelDeadlock", "status": "True"}]
 
-    assert not nodes.is_ready({"status": {"conditions": conditions}})
-    assert nodes.is_ready({"status": {"conditions": conditions}}, bad=())
+    assert nodes.fault({"status": {"conditions": conditions}}) == "its node has KernelDeadlock"
+    assert nodes.fault({"status": {"conditions": conditions}}, bad=()) is None
+    well = [conditions[0], {"type": "KernelDeadlock", "status": "False"}]
+    assert nodes.fault({"status": {"conditions": well}}) is None

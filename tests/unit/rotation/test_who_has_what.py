@@ -24,6 +24,7 @@ from activities.secrets.configs import (
 )
 from activities.secrets.manager import SecretsManager
 from activities.secrets.rotation import Rotation
+from activities.seed import vpa
 from activities.seed.control_plane import _apiserver_secrets, _component_certificate
 from activities.seed.facts import ApiNames, Networks
 from tests.pages import check_table
@@ -50,7 +51,11 @@ SERVERS = {  # still by the old one while clients may know only that
     "etcd-server-events": "ca-etcd",
     "vpn-seed-server": "ca-vpn",
 }
-WITH_THEIR_CLIENTS = {"metrics-server": "ca-metrics-server", "etcd-peer-server-main": "ca-etcd-peer"}
+WITH_THEIR_CLIENTS = {
+    "vpa-admission-controller-server": "ca",
+    "metrics-server": "ca-metrics-server",
+    "etcd-peer-server-main": "ca-etcd-peer",
+}
 CLIENTS = {
     "etcd-client": "ca-etcd",
     "kube-aggregator": "ca-front-proxy",
@@ -129,6 +134,7 @@ def _certificates() -> list[Certificate]:
         *(etcd.server_certificate(role, NAMESPACE) for role in etcd.ROLES),
         etcd.peer_certificate("main", NAMESPACE),
         etcd.client_certificate(),
+        vpa.certificate(NAMESPACE),
         Certificate(name="vpn-seed-server", common_name="vpn-seed-server", signer="ca-vpn", **server),
         Certificate(name="vpn-shoot-client", common_name="vpn-shoot-client", signer="ca-vpn", usage=Usage.CLIENT),
         Certificate(

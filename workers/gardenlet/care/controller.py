@@ -158,7 +158,7 @@ class CareController:
         types = wanted(workers=workers)
         if _hibernated(shoot):
             return not_checked(types), not_checked(constraints.KEPT)
-        seen = self._control_plane(technical_id, workers)
+        seen = self._control_plane(shoot, technical_id)
         now, rolling = datetime.now(UTC), self._config.managed_resource_progressing_threshold
         shoot_side = self._nodes(shoot, seen, client) if workers else _nothing()
         server, of_nodes, tunnel = await asyncio.gather(self._server(client), shoot_side, self._tunnel(client, workers))
@@ -174,8 +174,10 @@ class CareController:
         reported = checks.extension_findings(objects, types, await self._silences(), limit)
         return [combine(each, reported) for each in own], await self._constraints(shoot, technical_id, client)
 
-    def _control_plane(self, technical_id: str, workers: bool) -> checks.ControlPlane:
-        caches = self._clusters.seed_caches
+    def _control_plane(self, shoot: Object, technical_id: str) -> checks.ControlPlane:
+        caches, spec = self._clusters.seed_caches, shoot["spec"]
+        workers = bool(spec["provider"].get("workers"))
+        vpa = spec["kubernetes"].get("verticalPodAutoscaler") or {}
         return checks.ControlPlane(
             namespace=technical_id,
             workers=workers,
@@ -183,6 +185,7 @@ class CareController:
             etcds=caches.of(resources.ETCD).list(technical_id),
             managed_resources=caches.of(resources.MANAGED_RESOURCE).list(technical_id),
             stateful_sets=caches.of(resources.STATEFUL_SET).list(technical_id),
+            vpa=workers and bool(vpa.get("enabled")),
         )
 
     async def _server(self, client: KubeClient | None) -> Finding:

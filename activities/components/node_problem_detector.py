@@ -1,0 +1,136 @@
+"""node-problem-detector of a shoot: says in each Node what the kernel complains of.
+
+Machines whose node has one of these conditions are replaced; see ``workers.machine_controller_manager.nodes``.
+"""
+
+from typing import Any
+
+from activities.components import base
+from activities.components.base import Manifest
+from api import images
+
+NAME = "node-problem-detector"
+NAMESPACE = "kube-system"
+SELECT = {"app": NAME}
+
+_KERNEL_LOG = "/dev/kmsg"
+_MONITOR = "kernel-monitor.json"
+_CONFIG = "/config"
+_PORT = 20256
+
+_CONDITIONS = (
+    ("KernelDeadlock", "KernelHasNoDeadlock", "kernel has no deadlock"),
+    ("ReadonlyFilesystem", "FilesystemIsNotReadOnly", "Filesystem is not read-only"),
+)
+"""Type, and reason and message while all is well: as upstream, and everybody's alerts, know them."""
+_LASTING = (
+    ("KernelDeadlock", "DockerHung", r"task docker:\w+ blocked for more than \w+ seconds\."),
+    ("ReadonlyFilesystem", "FilesystemIsReadOnly", r"Remounting filesystem read-only"),
+)
+_PASSING = (
+    ("OOMKilling", r"Killed process \d+ (.+) total-vm:\d+kB, anon-rss:\d+kB, file-rss:\d+kB.*"),
+    ("TaskHung", r"task [\S ]+:\w+ blocked for more than \w+ seconds\."),
+    ("UnregisterNetDevice", r"unregister_netdevice: waiting for \w+ to become free. Usage count = \d+"),
+    ("KernelOops", r"BUG: (unable to handle )?(kernel NULL pointer dereference|kernel paging request|page fault).*"),
+    ("KernelOops", r"divide error: 0000 \[#\d+\] .*SMP.*"),
+    ("Ext4Error", r"EXT4-fs error .*"),
+    ("IOError", r"Buffer I/O error .*"),
+    ("MemoryReadError", r"CE memory read error .*"),
+)
+"""Events, by which no machine is judged. All patterns are matched up to the end of a message."""
+
+
+def objects(api_server: str) -> list[Manifest]:
+    """Objects of the shoot, for a ManagedResource.
+
+    ``api_server``: its name; a node whose Services don't work has to be told of, too.
+    """
+    config = base.versioned_config_map(NAME, NAMESPACE, {_MONITOR: base.to_json(_kernel_monitor())}, labels=SELECT)
+    rules = [
+        base.rule("core", "nodes", "get"),
+        base.rule("core", "nodes/status", "patch"),
+        base.rule("core events.k8s.io", "events", "create patch update"),
+    ]
+    role = f"gardener.cloud:monitoring:{NAME}"
+    return [
+        base.service_account(NAME, NAMESPACE),
+        base.cluster_role(role, rules),
+        base.binding(role, [base.account(NAME)], cluster_role=role),
+        config,
+        _daemon_set(config, api_server),
+    ]
+
+
+def _kernel_monitor() -> dict[str, Any]:
+    """Configuration of its monitor of system logs."""
+    lasting = [
+        {"type": "permanent", "condition": condition, "reason": reason, "pattern": pattern}
+        for condition, reason, pattern in _LASTING
+    ]
+    passing = [{"type": "temporary", "reason": reason, "pattern": pattern} for reason, pattern in _PASSING]
+    return {
+        "plugin": "kmsg",
+        "logPath": _KERNEL_LOG,
+        # Nothing from before its start: a machine that replaces another one on the same kernel would have its faults.
+        "lookback": "0",
+        "bufferSize": 10,
+        "source": "kernel-monitor",
+        "conditions": [{"type": type_, "reason": reason, "message": text} for type_, reason, text in _CONDITIONS],
+        "rules": [*passing, *lasting],
+    }
+
+
+def _daemon_set(config: Manifest, api_server: str) -> Manifest:
+    labels = {**SELECT, "gardener.cloud/role": "system-component"}
+    main = base.container(
+        NAME,
+        images.NODE_PROBLEM_DETECTOR,
+        [
+            "/node-problem-detector",
+            f"--config.system-log-monitor={_CONFIG}/{_MONITOR}",
+            f"--port={_PORT}",
+            # Nobody asks: nodes of a shoot are not reached from outside.
+            "--prometheus-port=0",
+        ],
+        cpu="20m",
+        memory="20Mi",
+        mounts={"config": _CONFIG, "kernel-log": _KERNEL_LOG},
+        env=[
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "KUBERNETES_SERVICE_HOST", "value": api_server},
+            {"name": "KUBERNETES_SERVICE_PORT", "value": "443"},
+        ],
+        # It reads the kernel's log.
+        security={"privileged": True, "runAsUser": 0},
+        # It answers once it has seen its node.
+        readinessProbe=base.http_probe("/healthz", _PORT, scheme="HTTP", host="127.0.0.1", period=2),
+        livenessProbe=base.http_probe("/healthz", _PORT, scheme="HTTP", host="127.0.0.1", delay=20),
+    )
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": base.metadata(NAME, NAMESPACE, labels=labels),
+        "spec": {
+            "selector": {"matchLabels": SELECT},
+            "revisionHistoryLimit": 2,
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
+            "template": {
+                "metadata": {"labels": labels, "annotations": base.references([config])},
+                "spec": {
+                    "serviceAccountName": NAME,
+                    "automountServiceAccountToken": True,
+                    # It says of the node what is so there, whether or not pods have a network.
+                    "hostNetwork": True,
+                    "dnsPolicy": "Default",
+                    "priorityClassName": "system-node-critical",
+                    "tolerations": base.fail_safe_tolerations(),
+                    "terminationGracePeriodSeconds": 5,
+                    "containers": [main],
+                    "volumes": [
+                        base.config_map_volume("config", config["metadata"]["name"]),
+                        {"name": "kernel-log", "hostPath": {"path": _KERNEL_LOG, "type": "CharDevice"}},
+                    ],
+                },
+            },
+        },
+    }

@@ -1,0 +1,101 @@
+"""The vertical pod autoscaler, for Shoots that want it."""
+
+import asyncio
+
+from temporalio import activity
+
+from activities.components import base, vpa
+from activities.components.managed_resource import managed_resource
+from activities.kube.clusters import Clusters, ClusterView
+from activities.secrets.configs import Certificate, SignedBy, Usage
+from activities.secrets.manager import SecretsManager, Which
+from activities.seed import rollout
+from activities.seed.facts import failure_tolerance, highly_available
+from activities.seed.hibernation import wanted_asleep
+from api import resources
+from api.core.v1beta1.shoot import VerticalPodAutoscaler
+from api.operations import ShootTask, TaskResult
+
+_IN_SHOOT = "shoot-core-vpa"
+_READY_SECONDS = 120.0
+_UNWANTED = TaskResult(note="not wanted")
+
+
+class VpaActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    @activity.defn
+    async def deploy_vpa(self, task: ShootTask) -> TaskResult:
+        """Apply recommender, updater and admission controller, and in the shoot their kinds, rights and webhook.
+
+        Delete all of it where unwanted. A second run applies the same again, and finds the first one's certificate.
+        """
+        view = await self._clusters.cluster(task.technical_id)
+        settings = _settings(view)
+        if not settings.enabled:
+            await self._delete(task.technical_id)
+            return _UNWANTED
+        namespace = task.technical_id
+        secrets = await SecretsManager.of_shoot(self._clusters.seed, namespace, view.shoot)
+        server = await secrets.generate(certificate(namespace))
+        wanted = vpa.Autoscaler(
+            namespace=namespace,
+            generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
+            server=server.name,
+            settings=settings,
+            # No pod is left to scale.
+            replicas=0 if wanted_asleep(view, task) else 2 if highly_available(view) else 1,
+            failure_tolerance=failure_tolerance(view),
+        )
+        seed = self._clusters.seed
+        in_shoot = vpa.shoot_objects(namespace, secrets.get("ca").data["bundle.crt"])
+        await asyncio.gather(
+            rollout.apply(seed, managed_resource(_IN_SHOOT, namespace, in_shoot)),
+            *(rollout.deploy(seed, program) for program in vpa.programs(wanted)),
+        )
+        return TaskResult(secrets=secrets.generated)
+
+    @activity.defn
+    async def wait_vpa(self, task: ShootTask) -> TaskResult:
+        """Wait until it runs as it was deployed last, and its kinds are there. A second run goes on waiting."""
+        view = await self._clusters.cluster(task.technical_id)
+        if not _settings(view).enabled:
+            return _UNWANTED
+        caches = self._clusters.seed_caches
+        await asyncio.gather(
+            rollout.wait_managed_resource(caches, _IN_SHOOT, task.technical_id, _READY_SECONDS),
+            *(rollout.wait_deployment(caches, name, task.technical_id, _READY_SECONDS) for name in vpa.NAMES),
+        )
+        return TaskResult()
+
+    async def _delete(self, namespace: str) -> None:
+        kinds = (resources.DEPLOYMENT, resources.POD_DISRUPTION_BUDGET)
+        doomed = [
+            (resources.MANAGED_RESOURCE, _IN_SHOOT),
+            (resources.SERVICE, vpa.SERVICE),
+            *((kind, name) for kind in kinds for name in vpa.NAMES),
+            *((resources.SECRET, base.shoot_access_name(name)) for name in vpa.NAMES),
+        ]
+        await rollout.delete(self._clusters.seed, doomed, namespace)
+
+
+def certificate(namespace: str) -> Certificate:
+    """Of the webhook."""
+    name, service = vpa.ADMISSION_CONTROLLER, vpa.host(namespace)
+    return Certificate(
+        name=f"{name}-server",
+        common_name=name,
+        usage=Usage.SERVER,
+        signer="ca",
+        # Its only client, the API server, gets the new bundle with the same activity.
+        signed_by=SignedBy.CURRENT,
+        dns_names=(name, vpa.SERVICE, service, f"{service}.svc", f"{service}.svc.cluster.local"),
+    )
+
+
+def _settings(view: ClusterView) -> VerticalPodAutoscaler:
+    wire = view.shoot["spec"]["kubernetes"].get("verticalPodAutoscaler")
+    return VerticalPodAutoscaler.model_validate(wire or {"enabled": False})
