@@ -1,4 +1,5 @@
-# Every target installs what it needs, and says so. For a landscape: as root, on Debian 12 or newer.
+# Every target installs what it needs, and says so. For a landscape: as root, on Debian 12 or newer; whoever is not root on
+# Linux, or says IN_CONTAINER=1, gets it in a privileged container of an engine (landscape/container/run.sh).
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,15 +8,20 @@ PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python
 	&& { echo $$each; break; }; done)
 NAME ?= default
 PYTEST_ARGS ?=
+IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose images soak lint format lock clean python
+.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak lint format lock clean python
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
-		printf '  make %-12s %s\n' "$$target" "$$text"; done
+		printf '  make %-14s %s\n' "$$target" "$$text"; done
 
-demo: venv packages ## Bring up the landscape and a first cluster, and show them.
+ifeq ($(IN_CONTAINER),1)
+demo landscape status down:
+	@landscape/container/run.sh $@ $(NAME)
+else
+demo: venv packages ## Bring up the landscape and a first cluster, and show them; with IN_CONTAINER=1 in a privileged container.
 	$(BIN)/gardener demo --name $(NAME)
 
 landscape: venv packages ## Bring up the landscape: Temporal, a garden, a cloud and two seeds.
@@ -26,6 +32,7 @@ status: venv ## Say what of the landscape runs where.
 
 down: venv ## Take the landscape down; nothing stays but caches.
 	$(BIN)/gardener landscape down --name $(NAME)
+endif
 
 test: venv packages ## All tests but slow ones; those of the landscape bring up one of their own.
 	$(BIN)/pytest $(PYTEST_ARGS)
@@ -37,7 +44,7 @@ test-upgrade: venv packages ## Upgrade a cluster by one minor of Kubernetes; the
 	$(BIN)/pytest -m upgrade $(PYTEST_ARGS)
 
 test-unit: venv ## The tests that need no landscape.
-	$(BIN)/pytest -m 'not landscape and not chaos and not charts and not compose and not upgrade and not soak' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not landscape and not chaos and not charts and not compose and not container and not upgrade and not soak' $(PYTEST_ARGS)
 
 test-charts: venv packages ## The charts, installed by Helm: a cluster made by their pods.
 	$(BIN)/pytest tests/charts -m 'charts or not charts' $(PYTEST_ARGS)
@@ -45,6 +52,10 @@ test-charts: venv packages ## The charts, installed by Helm: a cluster made by t
 test-compose: venv packages ## docker-compose.yaml, brought up: a cluster made through its Temporal on PostgreSQL.
 	@landscape/packages.sh engine
 	$(BIN)/pytest tests/compose -m 'compose or not compose' $(PYTEST_ARGS)
+
+test-container: venv packages ## make demo in a privileged container: a cluster that is made there.
+	@landscape/packages.sh engine
+	$(BIN)/pytest tests/container -m 'container or not container' $(PYTEST_ARGS)
 
 images: venv packages ## The images of docker-compose.yaml, loaded into the engine if there is one, else left as images.tar.
 	@if docker info >/dev/null 2>&1; then docker load --input "$$($(BIN)/gardener landscape images)"; \

@@ -8,19 +8,21 @@ from pathlib import Path
 from landscape.processes import start_time, stop
 
 _ROOT = Path("/sys/fs/cgroup")
+_LEAF = "init"
+"""Where a container's own processes go; engines look for them by process, not by name."""
 
 
 def create(cgroup: str, root: Path = _ROOT) -> None:
     """Make a node's cgroup before its kubelet starts; a kubelet makes none at top level."""
     name = cgroup.lstrip("/")
     if (root / "cgroup.controllers").exists():  # version 2 alone
-        controllers = (root / "cgroup.controllers").read_text().split()
         directory = root / name
         directory.mkdir(exist_ok=True)
+        _clear(root)
         for parent in (root, directory):
-            enable = " ".join(f"+{controller}" for controller in controllers)
-            with contextlib.suppress(OSError):  # a parent with processes of its own may refuse some
-                (parent / "cgroup.subtree_control").write_text(enable)
+            for controller in (parent / "cgroup.controllers").read_text().split():
+                with contextlib.suppress(OSError):  # some may be refused: cpu, where there are realtime processes
+                    (parent / "cgroup.subtree_control").write_text(f"+{controller}")
         return
     for hierarchy in _hierarchies(root):
         directory = hierarchy / name
@@ -28,6 +30,25 @@ def create(cgroup: str, root: Path = _ROOT) -> None:
         if (hierarchy / "cpuset.cpus").exists():  # empty in a new cpuset: nothing could run in it
             for file in ("cpuset.cpus", "cpuset.mems"):
                 (directory / file).write_text((hierarchy / file).read_text())
+
+
+def _clear(root: Path) -> None:
+    """Move the processes of a container's root into a child: where there are processes, no controller is handed down.
+
+    The machine's own root, which has no type, is exempt from that rule.
+    """
+    if not (root / "cgroup.type").exists():
+        return
+    leaf = root / _LEAF
+    for _ in range(20):  # they may fork meanwhile
+        # 0 stands for processes that this container doesn't see.
+        found = [pid for pid in (root / "cgroup.procs").read_text().split() if pid != "0"]
+        if not found:
+            return
+        leaf.mkdir(exist_ok=True)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                (leaf / "cgroup.procs").write_text(pid)
 
 
 def processes(cgroup: str, root: Path = _ROOT) -> set[int]:

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Install the Debian packages whose commands are missing, and say so. What is there is left as it is.
-#   packages.sh python   what a virtual environment needs
-#   packages.sh engine   a container engine and docker-compose, for those who have none
-#   packages.sh          what a landscape needs
+#   packages.sh python     what a virtual environment needs
+#   packages.sh engine     a container engine and docker-compose, for those who have none
+#   packages.sh            what a landscape needs
+#   packages.sh container  what a landscape needs where there is nothing: all of the above but an engine
 set -eu
 PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -21,9 +22,17 @@ elif [ "${1-}" = engine ]; then
     docker info >/dev/null 2>&1 || command -v dockerd >/dev/null 2>&1 || missing="docker.io"
     command -v docker-compose >/dev/null 2>&1 || missing="$missing docker-compose"
 else
+    further=""
+    if [ "${1-}" = container ]; then
+        usable_python || missing="python3 python3-venv"
+        further="make make
+modprobe kmod
+/etc/ssl/certs/ca-certificates.crt ca-certificates"
+    fi
     # command (or file) and the package that brings it
     while read -r command package; do
         case "$command" in
+            "") ;;
             /*) [ -e "$command" ] || [ -e "/opt/cni/bin/$(basename "$command")" ] || missing="$missing $package" ;;
             *) command -v "$command" >/dev/null 2>&1 || missing="$missing $package" ;;
         esac
@@ -38,6 +47,7 @@ nsenter util-linux
 mount mount
 knotd knot
 debootstrap debootstrap
+$further
 LIST
 fi
 missing=${missing# }

@@ -80,7 +80,7 @@ def make_base(directory: Path, debs: Path, progress: Callable[[str], None]) -> N
     """Make the common tree at ``directory``."""
     progress("Debian base tree (debootstrap, about 45 s)")
     with _unfinished(directory) as tree:
-        _debootstrap(tree, BASE_PACKAGES, debs)
+        debootstrap(tree, BASE_PACKAGES, debs)
         _append(tree / "etc/passwd", "nonroot:x:65532:65532:nonroot:/nonexistent:/usr/sbin/nologin\n")
         _append(tree / "etc/group", "nonroot:x:65532:\n")
         _slim(tree)
@@ -90,7 +90,7 @@ def make_machine(directory: Path, debs: Path, progress: Callable[[str], None]) -
     """Make the tree of a machine at ``directory``."""
     progress("Debian machine tree (debootstrap, about 60 s)")
     with _unfinished(directory) as tree:
-        _debootstrap(tree, (*BASE_PACKAGES, *MACHINE_PACKAGES), debs)
+        debootstrap(tree, (*BASE_PACKAGES, *MACHINE_PACKAGES), debs)
         units = tree / "etc/systemd/system"
         for wanted in (*units.glob("*.wants"), *units.glob("*.requires")):
             shutil.rmtree(wanted)
@@ -112,7 +112,7 @@ def make_postgresql(directory: Path, debs: Path, progress: Callable[[str], None]
     """Make the tree of a database server at ``directory``: without a database, which its entrypoint makes."""
     progress("Debian tree with PostgreSQL (debootstrap, about 40 s)")
     with _unfinished(directory) as tree:
-        _debootstrap(tree, POSTGRESQL_PACKAGES, debs)
+        debootstrap(tree, POSTGRESQL_PACKAGES, debs)
         # The package has made a database, and was kept from starting its server by debootstrap.
         for made in ("etc/postgresql", "var/lib/postgresql"):
             for entry in (tree / made).iterdir():
@@ -158,7 +158,7 @@ def _unfinished(directory: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _debootstrap(tree: Path, packages: Sequence[str], debs: Path) -> None:
+def debootstrap(tree: Path, packages: Sequence[str], debs: Path) -> None:
     if shutil.which("debootstrap") is None:
         raise LandscapeError("debootstrap is not installed: run `make packages`")
     debs.mkdir(parents=True, exist_ok=True)
