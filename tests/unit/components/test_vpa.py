@@ -22,7 +22,6 @@ __all__ = ["world"]
 SECRETS = "/api/v1/secrets"
 SERVICES = "/api/v1/services"
 DEPLOYMENTS = "/apis/apps/v1/deployments"
-MANAGED_RESOURCES = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
 PROGRAMS = {"vpa-recommender", "vpa-updater", "vpa-admission-controller"}
 
 

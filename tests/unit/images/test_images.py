@@ -88,6 +88,17 @@ def test_machines_have_no_prometheus(role: Role, tmp_path: Path) -> None:
     assert not [name for name in names(archives(role, tmp_path)) if "prometheus" in name]
 
 
+def test_a_seed_has_the_vertical_pod_autoscaler_with_upstreams_entrypoints_and_user(tmp_path: Path) -> None:
+    (archive,) = (path for path in archives("seed", tmp_path) if path.name.startswith("vertical-pod-autoscaler-"))
+
+    found = {name: (config["Entrypoint"], config["User"]) for name, config in configs(archive).items()}
+
+    assert found == {
+        f"registry.k8s.io/autoscaling/vpa-{name}:1.8.1": ([f"/{name}"], "65532")
+        for name in ("recommender", "updater", "admission-controller")
+    }
+
+
 @pytest.mark.parametrize("role", ["seed", "cloud", "shoot"])
 def test_our_code_comes_last(role: Role, tmp_path: Path) -> None:
     """Its archive holds only top layers: containerd needs those below before."""
