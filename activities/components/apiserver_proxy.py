@@ -115,29 +115,18 @@ def _daemon_set(proxy: ApiServerProxy, checksum: str) -> Manifest:
         "gardener.cloud/role": "system-component",
         "node.gardener.cloud/critical-component": "true",
     }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": base.metadata(NAME, NAMESPACE, labels=labels),
-        "spec": {
-            "selector": {"matchLabels": SELECT},
-            "revisionHistoryLimit": 2,
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
-            "template": {
-                "metadata": {"labels": labels, "annotations": {"checksum/configuration": checksum}},
-                "spec": {
-                    "serviceAccountName": NAME,
-                    "automountServiceAccountToken": False,
-                    "hostNetwork": True,
-                    "dnsPolicy": "Default",
-                    "priorityClassName": "system-node-critical",
-                    "tolerations": base.fail_safe_tolerations(),
-                    "terminationGracePeriodSeconds": 5,
-                    "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-                    "initContainers": [add_address],
-                    "containers": [main],
-                    "volumes": [base.config_map_volume("config", NAME), base.empty_dir("tmp", memory=True)],
-                },
-            },
+    return base.daemon_set(
+        NAME,
+        NAMESPACE,
+        select=SELECT,
+        labels=labels,
+        annotations={"checksum/configuration": checksum},
+        pod={
+            "serviceAccountName": NAME,
+            "automountServiceAccountToken": False,
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "initContainers": [add_address],
+            "containers": [main],
+            "volumes": [base.config_map_volume("config", NAME), base.empty_dir("tmp", memory=True)],
         },
-    }
+    )

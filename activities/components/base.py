@@ -75,6 +75,43 @@ def deployment(
     }
 
 
+def daemon_set(
+    name: str,
+    namespace: str,
+    *,
+    select: Labels,
+    labels: Labels,
+    annotations: Labels,
+    pod: Manifest,
+    max_unavailable: int | str = 1,
+) -> Manifest:
+    """One pod on each node, whatever state that is in, and on its network.
+
+    ``labels`` hold those of ``select``; the annotations go on the pod template: a change in a checksum rolls the pods.
+    """
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": metadata(name, namespace, labels=labels),
+        "spec": {
+            "selector": {"matchLabels": dict(select)},
+            "revisionHistoryLimit": 2,
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": max_unavailable}},
+            "template": {
+                "metadata": {"labels": dict(labels), "annotations": dict(annotations)},
+                "spec": {
+                    "hostNetwork": True,
+                    "dnsPolicy": "Default",
+                    "priorityClassName": "system-node-critical",
+                    "tolerations": fail_safe_tolerations(),
+                    "terminationGracePeriodSeconds": 5,
+                    **pod,
+                },
+            },
+        },
+    }
+
+
 def control_plane_labels(app: str, role: str = "") -> dict[str, str]:
     """Labels that select the pods of one control-plane component."""
     return {"app": app, **({"role": role} if role else {})}

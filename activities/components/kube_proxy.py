@@ -116,35 +116,24 @@ def _daemon_set(pool: str, version: str, checksum: str) -> Manifest:
         readinessProbe=base.http_probe("/healthz", _HEALTH_PORT, scheme="HTTP", period=2),
         livenessProbe=base.http_probe("/livez", _HEALTH_PORT, scheme="HTTP", period=10, delay=20),
     )
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": base.metadata(name, NAMESPACE, labels=labels),
-        "spec": {
-            "selector": {"matchLabels": select},
-            "revisionHistoryLimit": 2,
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
-            "template": {
-                "metadata": {"labels": labels, "annotations": {"checksum/configuration": checksum}},
-                "spec": {
-                    "serviceAccountName": NAME,
-                    "automountServiceAccountToken": True,
-                    "hostNetwork": True,
-                    "dnsPolicy": "Default",
-                    "priorityClassName": "system-node-critical",
-                    "tolerations": base.fail_safe_tolerations(),
-                    "terminationGracePeriodSeconds": 5,
-                    "nodeSelector": {
-                        "worker.gardener.cloud/pool": pool,
-                        "worker.gardener.cloud/kubernetes-version": version,
-                    },
-                    "containers": [main],
-                    "volumes": [
-                        base.config_map_volume("config", NAME),
-                        {"name": "modules", "hostPath": {"path": "/lib/modules"}},
-                        {"name": "lock", "hostPath": {"path": "/run/xtables.lock", "type": "FileOrCreate"}},
-                    ],
-                },
+    return base.daemon_set(
+        name,
+        NAMESPACE,
+        select=select,
+        labels=labels,
+        annotations={"checksum/configuration": checksum},
+        pod={
+            "serviceAccountName": NAME,
+            "automountServiceAccountToken": True,
+            "nodeSelector": {
+                "worker.gardener.cloud/pool": pool,
+                "worker.gardener.cloud/kubernetes-version": version,
             },
+            "containers": [main],
+            "volumes": [
+                base.config_map_volume("config", NAME),
+                {"name": "modules", "hostPath": {"path": "/lib/modules"}},
+                {"name": "lock", "hostPath": {"path": "/run/xtables.lock", "type": "FileOrCreate"}},
+            ],
         },
-    }
+    )

@@ -106,31 +106,20 @@ def _daemon_set(config: Manifest, api_server: str) -> Manifest:
         readinessProbe=base.http_probe("/healthz", _PORT, scheme="HTTP", host="127.0.0.1", period=2),
         livenessProbe=base.http_probe("/healthz", _PORT, scheme="HTTP", host="127.0.0.1", delay=20),
     )
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": base.metadata(NAME, NAMESPACE, labels=labels),
-        "spec": {
-            "selector": {"matchLabels": SELECT},
-            "revisionHistoryLimit": 2,
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
-            "template": {
-                "metadata": {"labels": labels, "annotations": base.references([config])},
-                "spec": {
-                    "serviceAccountName": NAME,
-                    "automountServiceAccountToken": True,
-                    # It says of the node what is so there, whether or not pods have a network.
-                    "hostNetwork": True,
-                    "dnsPolicy": "Default",
-                    "priorityClassName": "system-node-critical",
-                    "tolerations": base.fail_safe_tolerations(),
-                    "terminationGracePeriodSeconds": 5,
-                    "containers": [main],
-                    "volumes": [
-                        base.config_map_volume("config", config["metadata"]["name"]),
-                        {"name": "kernel-log", "hostPath": {"path": _KERNEL_LOG, "type": "CharDevice"}},
-                    ],
-                },
-            },
+    return base.daemon_set(
+        NAME,
+        NAMESPACE,
+        select=SELECT,
+        labels=labels,
+        annotations=base.references([config]),
+        max_unavailable="100%",
+        pod={
+            "serviceAccountName": NAME,
+            "automountServiceAccountToken": True,
+            "containers": [main],
+            "volumes": [
+                base.config_map_volume("config", config["metadata"]["name"]),
+                {"name": "kernel-log", "hostPath": {"path": _KERNEL_LOG, "type": "CharDevice"}},
+            ],
         },
-    }
+    )
