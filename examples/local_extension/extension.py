@@ -17,16 +17,15 @@ from temporalio.exceptions import ApplicationError
 
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError
 from activities.provider_local.extension import Actuator, Extension, delete_quietly
 from api.errors import ErrorCode
-from api.resources import CONFIG_MAP, DEPLOYMENT, EXTENSION, LEASE, MACHINE_DEPLOYMENT, MANAGED_RESOURCE, SECRET
+from api.resources import CONFIG_MAP, DEPLOYMENT, EXTENSION, MACHINE_DEPLOYMENT, MANAGED_RESOURCE, SECRET
 from api.times import micro_timestamp
 from workers.provider_local.controller import ExtensionController
+from workers.provider_local.heartbeat import run_heartbeat
 
 NAME = "local-ext"
 """Of the ControllerRegistration, too: by it the gardenlet knows whose heartbeat it sees."""
-HEARTBEAT_SECONDS = 30
 DELETION_SECONDS = 120
 
 log = logging.getLogger(NAME)
@@ -128,27 +127,10 @@ def _config_map(name: str, namespace: str, data: dict[str, str]) -> dict[str, An
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": data}
 
 
-async def heartbeat(seed: KubeClient, namespace: str) -> None:
-    """Tell the gardenlet that this extension is alive: without it no flow that needs it begins."""
-    await seed.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, manager=NAME)
-    while True:
-        renewed = micro_timestamp()
-        lease = {
-            "apiVersion": LEASE.api_version,
-            "kind": LEASE.kind,
-            "metadata": {"name": "gardener-extension-heartbeat", "namespace": namespace},
-            "spec": {"holderIdentity": NAME, "leaseDurationSeconds": HEARTBEAT_SECONDS, "renewTime": renewed},
-        }
-        try:
-            await seed.apply(lease, manager=NAME)
-        except ApiError as error:
-            log.warning("heartbeat not written: %s", error)
-        await asyncio.sleep(HEARTBEAT_SECONDS)
-
-
 async def run(kubeconfig: str, namespace: str) -> None:
     """Serve all types until cancelled; whoever starts it again goes on from what the objects say."""
     async with KubeClient.from_kubeconfig(kubeconfig) as seed:
+        await seed.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, manager=NAME)
         caches = Caches(seed)
         actuators = [
             LocalExtension(seed, caches, f"{NAME}-before", in_shoot=False),
@@ -158,7 +140,9 @@ async def run(kubeconfig: str, namespace: str) -> None:
         log.info("serving Extensions of types %s", ", ".join(each.type for each in actuators))
         try:
             await asyncio.gather(
-                heartbeat(seed, namespace), *(ExtensionController(seed, caches, each).run() for each in actuators)
+                # Without it no flow that needs this extension begins.
+                run_heartbeat(seed, namespace, holder=NAME),
+                *(ExtensionController(seed, caches, each).run() for each in actuators),
             )
         finally:
             await caches.close()

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 
 from activities.kube.client import KubeClient
 from activities.kube.errors import ApiError
 from activities.provider_local.extension import MANAGER
 from api.resources import LEASE
+from api.times import micro_timestamp
 
 _log = logging.getLogger(__name__)
 
@@ -17,19 +17,19 @@ _RETRY_SECONDS = 1
 """After a failure: a new seed has no namespace for it yet, and Shoots wait for the first one."""
 
 
-async def run_heartbeat(seed: KubeClient, namespace: str) -> None:
+async def run_heartbeat(seed: KubeClient, namespace: str, *, holder: str = MANAGER) -> None:
     """Renew the Lease every 30 s until cancelled."""
     while True:
-        renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        renewed = micro_timestamp()
         lease = {
-            "apiVersion": "coordination.k8s.io/v1",
+            "apiVersion": LEASE.api_version,
             "kind": LEASE.kind,
             "metadata": {"name": _NAME, "namespace": namespace},
-            "spec": {"holderIdentity": MANAGER, "leaseDurationSeconds": _PERIOD_SECONDS, "renewTime": renewed},
+            "spec": {"holderIdentity": holder, "leaseDurationSeconds": _PERIOD_SECONDS, "renewTime": renewed},
         }
         pause = _PERIOD_SECONDS
         try:
-            await seed.apply_blindly(lease, manager=MANAGER)
+            await seed.apply_blindly(lease, manager=holder)
         except ApiError as error:
             _log.warning("heartbeat not written: %s", error)
             pause = _RETRY_SECONDS
