@@ -7,6 +7,7 @@ EXTENSIONS = "extensions.gardener.cloud"
 RESOURCES = "resources.gardener.cloud"
 DRUID = "druid.gardener.cloud"
 MACHINE = "machine.sapcloud.io"
+AUTOSCALING = "autoscaling.k8s.io"
 
 # Namespaces.
 GARDEN_NAMESPACE = "garden"

@@ -48,11 +48,16 @@ _KINDS = {
         "machine.v1alpha1.machine_deployment:MachineDeployment",
         "machine.v1alpha1.machine_set:MachineSet",
     ),
+    "autoscaled shoot": (
+        "autoscaling.v1.vertical_pod_autoscaler:VerticalPodAutoscaler",
+        "autoscaling.v1.vertical_pod_autoscaler_checkpoint:VerticalPodAutoscalerCheckpoint",
+    ),
 }
+Side = Literal["garden", "seed", "autoscaled shoot"]
 
 
-def kinds(side: Literal["garden", "seed"]) -> list[type[KubeObject]]:
-    """The models of all kinds served in the garden, or in a seed."""
+def kinds(side: Side) -> list[type[KubeObject]]:
+    """The models of all kinds served in the garden, in a seed, or in a shoot with a vertical pod autoscaler."""
     models = []
     for entry in _KINDS[side]:
         module, name = entry.split(":")
@@ -60,8 +65,8 @@ def kinds(side: Literal["garden", "seed"]) -> list[type[KubeObject]]:
     return models
 
 
-def crds(side: Literal["garden", "seed"]) -> list[dict[str, Any]]:
-    """CustomResourceDefinitions to apply in the garden, or in a seed."""
+def crds(side: Side) -> list[dict[str, Any]]:
+    """CustomResourceDefinitions to apply there."""
     return [crd(model) for model in kinds(side)]
 
 
@@ -94,7 +99,8 @@ def crd(model: type[KubeObject]) -> dict[str, Any]:
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": f"{served.plural}.{served.group}",
-            "labels": {DELETION_PROTECTED: "true"},
+            **({"labels": {DELETION_PROTECTED: "true"}} if served.protected else {}),
+            **({"annotations": dict(served.annotations)} if served.annotations else {}),
         },
         "spec": {
             "group": served.group,

@@ -6,7 +6,8 @@ schema, its default the API server's default, its markers the list type and immu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -139,6 +140,9 @@ class Definition:
     """JSON paths of spec replicas, status replicas and, where there is one, the label selector."""
     selectable: tuple[str, ...] = ()
     """JSON paths usable as field selectors."""
+    protected: bool = True
+    """Whether it goes only with a second word."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 class KubeObject(KubeModel):

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from activities.components import base, vpa_crds
+from activities.components import base
 from activities.components.base import Manifest
 from api import images
+from api.constants import AUTOSCALING
 from api.core.v1beta1.shoot import VerticalPodAutoscaler
+from api.crds import crds
 
 RECOMMENDER, UPDATER, ADMISSION_CONTROLLER = NAMES = ("vpa-recommender", "vpa-updater", "vpa-admission-controller")
 SERVICE = "vpa-webhook"
@@ -181,8 +183,8 @@ def shoot_objects(namespace: str, ca_bundle: bytes) -> list[Manifest]:
             *_watched(),
             base.rule("core", "events", _READ),
             base.rule("metrics.k8s.io", "pods", "get list"),
-            base.rule(vpa_crds.GROUP, "verticalpodautoscalers/status", "get patch"),
-            base.rule(vpa_crds.GROUP, "verticalpodautoscalercheckpoints", f"{_READ} create patch delete"),
+            base.rule(AUTOSCALING, "verticalpodautoscalers/status", "get patch"),
+            base.rule(AUTOSCALING, "verticalpodautoscalercheckpoints", f"{_READ} create patch delete"),
         ],
         UPDATER: [
             *_watched(),
@@ -199,7 +201,7 @@ def shoot_objects(namespace: str, ca_bundle: bytes) -> list[Manifest]:
         UPDATER: [_lease("create"), _lease("get watch update", UPDATER), _lease("get", *status)],
         ADMISSION_CONTROLLER: [_lease("create"), _lease("get watch update", *status)],
     }
-    made = [*vpa_crds.definitions(), _webhook(namespace, ca_bundle)]
+    made = [*crds("autoscaled shoot"), _webhook(namespace, ca_bundle)]
     for name in NAMES:
         right = f"gardener.cloud:vpa:target:{name}"
         subjects = [base.account(name)]
@@ -220,7 +222,7 @@ def _watched() -> list[Manifest]:
         base.rule("apps", "daemonsets deployments replicasets statefulsets", _READ),
         base.rule("batch", "jobs cronjobs", _READ),
         base.rule("*", "*/scale", "get watch"),
-        base.rule(vpa_crds.GROUP, "verticalpodautoscalers", _READ),
+        base.rule(AUTOSCALING, "verticalpodautoscalers", _READ),
     ]
 
 
@@ -258,7 +260,7 @@ def _webhook(namespace: str, ca_bundle: bytes) -> Manifest:
                 "timeoutSeconds": 10,
                 "rules": [
                     on("", "v1", "pods", "CREATE"),
-                    on(vpa_crds.GROUP, "*", "verticalpodautoscalers", "CREATE", "UPDATE"),
+                    on(AUTOSCALING, "*", "verticalpodautoscalers", "CREATE", "UPDATE"),
                 ],
             }
         ],

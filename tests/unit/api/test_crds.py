@@ -29,7 +29,7 @@ def schema_of(plural: str, side: str = "garden") -> dict[str, Any]:
     return found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
-@pytest.mark.parametrize("side", ["garden", "seed"])
+@pytest.mark.parametrize("side", ["garden", "seed", "autoscaled shoot"])
 def test_schemas_are_structural(side):
     """The API server takes no others."""
     for definition in crds(side):

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from activities.components import vpa, vpa_crds
+from activities.components import vpa
 from activities.seed.vpa import VpaActivities
 from api.core.v1beta1.shoot import VerticalPodAutoscaler
+from api.crds import crds
 from api.flows import FlowInput
 from api.operations import OperationType
 from tests.unit.components.test_control_plane import NAMESPACE, SHOOT, TASK, World, with_settings, world
@@ -210,12 +211,12 @@ def test_nobody_waits_for_it_to_get_a_cluster(operation: OperationType) -> None:
 def schemas() -> dict[str, dict[str, Any]]:
     return {
         each["spec"]["names"]["kind"]: each["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        for each in vpa_crds.definitions()
+        for each in crds("autoscaled shoot")
     }
 
 
 def test_its_kinds_have_names_that_the_api_server_takes() -> None:
-    for each in vpa_crds.definitions():
+    for each in crds("autoscaled shoot"):
         assert each["metadata"]["name"] == f"{each['spec']['names']['plural']}.autoscaling.k8s.io"
         assert "api-approved.kubernetes.io" in each["metadata"]["annotations"]
 

@@ -1,0 +1,1 @@
+"""autoscaling.k8s.io/v1, one kind a module."""
