@@ -95,7 +95,8 @@ def stage(version: ExpirableVersion, now: datetime) -> Classification:
     if version.lifecycle:
         begun = [each for each in version.lifecycle if each.start_time is None or _time(each.start_time) <= now]
         return begun[-1].classification if begun else "unavailable"
-    if version.expiration_date and _time(version.expiration_date) <= now:
+    expires = expiration(version)
+    if expires and expires <= now:
         return "expired"
     return version.classification or "supported"
 

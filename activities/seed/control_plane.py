@@ -28,7 +28,7 @@ from activities.kube.errors import Forbidden, NotFound, Unauthorized, Unreachabl
 from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
-from activities.seed.facts import ApiNames, Networks, failure_tolerance, highly_available
+from activities.seed.facts import ApiNames, Networks, failure_tolerance, replicas_awake
 from activities.seed.first_token import FirstToken, is_fresh
 from activities.seed.gateway import gateway_address
 from activities.seed.hibernation import apiserver_replicas, is_asleep, wanted_asleep
@@ -177,7 +177,7 @@ class ControlPlaneActivities:
         server = apiserver.ApiServer(
             namespace=task.technical_id,
             version=view.kubernetes_version,
-            replicas=await apiserver_replicas(self._clusters.seed, view, task, 2 if highly_available(view) else 1),
+            replicas=await apiserver_replicas(self._clusters.seed, view, task, replicas_awake(view)),
             external_hostname=names.external or names.internal,
             issuer=names.issuer,
             service_cidrs=networks.services,
@@ -287,7 +287,7 @@ class ControlPlaneActivities:
             namespace=task.technical_id,
             version=view.kubernetes_version,
             # No node is left to schedule to.
-            replicas=0 if wanted_asleep(view, task) else 2 if highly_available(view) else 1,
+            replicas=0 if wanted_asleep(view, task) else replicas_awake(view),
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             client_ca_bundle=secrets.get("ca-client").name,
             server=server.name,
@@ -308,7 +308,7 @@ class ControlPlaneActivities:
         wanted = controller_manager.ControllerManager(
             namespace=task.technical_id,
             version=view.kubernetes_version,
-            replicas=await self._replicas(task, view, 2 if highly_available(view) else 1),
+            replicas=await self._replicas(task, view, replicas_awake(view)),
             pod_cidrs=networks.pods,
             service_cidrs=networks.services,
             secrets=controller_manager.Secrets(

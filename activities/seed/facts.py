@@ -69,9 +69,9 @@ def failure_tolerance(view: ClusterView) -> str | None:
     return (available.get("failureTolerance") or {}).get("type")
 
 
-def highly_available(view: ClusterView) -> bool:
-    """Whether the owner wants a control plane that survives the loss of a node or zone."""
-    return failure_tolerance(view) is not None
+def replicas_awake(view: ClusterView) -> int:
+    """Pods of a component of the control plane that is not asleep: two, where it is to survive the loss of one."""
+    return 2 if failure_tolerance(view) else 1
 
 
 def settled(shoot: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
-from activities.seed.facts import failure_tolerance, highly_available
+from activities.seed.facts import failure_tolerance, replicas_awake
 from activities.seed.hibernation import wanted_asleep
 from api import resources
 from api.core.v1beta1.shoot import VerticalPodAutoscaler
@@ -47,7 +47,7 @@ class VpaActivities:
             server=server.name,
             settings=settings,
             # No pod is left to scale.
-            replicas=0 if wanted_asleep(view, task) else 2 if highly_available(view) else 1,
+            replicas=0 if wanted_asleep(view, task) else replicas_awake(view),
             failure_tolerance=failure_tolerance(view),
         )
         seed = self._clusters.seed
