@@ -85,12 +85,13 @@ async def test_deleted_it_leaves_nothing(seed: ApiServer) -> None:
     assert not seed.find(MANAGED_RESOURCES, "extension-local-ext", NAMESPACE)
 
 
-async def test_its_heartbeat_is_in_the_name_of_its_registration(seed: ApiServer) -> None:
+async def test_its_heartbeat_is_in_the_name_of_its_registration() -> None:
     registration = ControllerRegistration.of(yaml.safe_load((EXAMPLE / "controllerregistration.yaml").read_text()))
-    async with seed.client() as client:
-        beating = asyncio.create_task(example.heartbeat(client, "extension-local-ext"))
+    async with ApiServer().running() as seed:
+        running = asyncio.create_task(example.run(seed.kubeconfig(), "extension-local-ext"))
         await until(lambda: seed.find(LEASES, "gardener-extension-heartbeat", "extension-local-ext"))
-        beating.cancel()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
     lease = seed.find(LEASES, "gardener-extension-heartbeat", "extension-local-ext")
     assert lease is not None
     assert lease["spec"]["holderIdentity"] == registration.metadata.name

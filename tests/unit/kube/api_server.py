@@ -64,7 +64,10 @@ class ApiServer:
             await server.close()
 
     def client(self, token: str = "") -> KubeClient:
-        return KubeClient.from_kubeconfig(
+        return KubeClient.from_kubeconfig(self.kubeconfig(token))
+
+    def kubeconfig(self, token: str = "") -> str:
+        return json.dumps(
             {
                 "current-context": "test",
                 "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
