@@ -6,18 +6,14 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from api.flows import Attempt, FinishedTask, FlowInput, FlowOutcome, ShootFacts
-from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult
-from tests.workflow.world import DESTINATION, SEED, SHOOT, VERSION, World, operation
+from api.flows import Attempt, FinishedTask, FlowOutcome
+from api.operations import GARDEN_QUEUE, OperationType, TaskResult
+from tests.workflow.graphs import FACTS, NO_RETURN, asked, before_no_return, graph
+from tests.workflow.world import DESTINATION, SEED, VERSION, World, operation
 from workflows.flow import Flow, failed_outcome
 from workflows.shoot.decision import FlowKind, Memory
-from workflows.shoot.delete import delete_flow
 from workflows.shoot.forget import ForgetShoot, forget_flow, forget_id
-from workflows.shoot.lifecycle import THERE
-from workflows.shoot.migrate import migrate_flow
-from workflows.shoot.reconcile import reconcile_flow
 
-FACTS = ShootFacts(credentials="1")
 AT_ONCE = timedelta(milliseconds=20)
 KINDS = {OperationType.CREATE: FlowKind.RECONCILE, OperationType.DELETE: FlowKind.DELETE}
 TYPES = {
@@ -26,23 +22,6 @@ TYPES = {
     OperationType.MIGRATE: "MigrateShoot",
     OperationType.RESTORE: "ReconcileShoot",
 }
-
-
-def asked(what: OperationType, shoot: ShootRef = SHOOT) -> FlowInput:
-    destination = DESTINATION if what is OperationType.MIGRATE else ""
-    task = ShootTask(shoot=shoot, technical_id="shoot--local--demo", seed=SEED, generation=1, operation=what,
-                     destination=destination)  # fmt: skip
-    return FlowInput(task=task, facts=FACTS)
-
-
-def graph(what: OperationType, shoot: ShootRef = SHOOT) -> Flow:
-    request = asked(what, shoot)
-    match what:
-        case OperationType.DELETE:
-            return delete_flow(request, THERE)
-        case OperationType.MIGRATE:
-            return migrate_flow(request, THERE)
-    return reconcile_flow(request)
 
 
 def begin(world: World, what: OperationType) -> None:
@@ -187,14 +166,7 @@ async def test_a_task_that_failed_for_good_is_retried_alone(world: World, what: 
 
 # Turning round
 
-NO_RETURN = "deploy_source_backup_entry_there"
-"""The first trace of the destination: from then on a move can only go on."""
 _THERE_FIRST = "wait_required_extensions_there"
-
-
-def before_no_return() -> list[str]:
-    flow = graph(OperationType.MIGRATE)
-    return [name for name in flow.names if flow.comes_after(NO_RETURN, name) and not flow.skipped(name)]
 
 
 @pytest.mark.parametrize("task", before_no_return())

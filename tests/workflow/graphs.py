@@ -1,0 +1,36 @@
+"""The tasks of each operation, as the tests' Shoot has them."""
+
+from api.flows import FlowInput, ShootFacts
+from api.operations import OperationType, ShootRef, ShootTask
+from tests.workflow.world import DESTINATION, SEED, SHOOT
+from workflows.flow import Flow
+from workflows.shoot.delete import delete_flow
+from workflows.shoot.lifecycle import THERE
+from workflows.shoot.migrate import migrate_flow
+from workflows.shoot.reconcile import reconcile_flow
+
+FACTS = ShootFacts(credentials="1")
+NO_RETURN = "deploy_source_backup_entry_there"
+"""The first trace of the destination: from then on a move can only go on."""
+
+
+def asked(what: OperationType, shoot: ShootRef = SHOOT) -> FlowInput:
+    destination = DESTINATION if what is OperationType.MIGRATE else ""
+    task = ShootTask(shoot=shoot, technical_id="shoot--local--demo", seed=SEED, generation=1, operation=what,
+                     destination=destination)  # fmt: skip
+    return FlowInput(task=task, facts=FACTS)
+
+
+def graph(what: OperationType, shoot: ShootRef = SHOOT) -> Flow:
+    request = asked(what, shoot)
+    match what:
+        case OperationType.DELETE:
+            return delete_flow(request, THERE)
+        case OperationType.MIGRATE:
+            return migrate_flow(request, THERE)
+    return reconcile_flow(request)
+
+
+def before_no_return() -> list[str]:
+    flow = graph(OperationType.MIGRATE)
+    return [name for name in flow.names if flow.comes_after(NO_RETURN, name) and not flow.skipped(name)]
