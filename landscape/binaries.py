@@ -261,6 +261,22 @@ def vertical_pod_autoscaler() -> Tool:
     )
 
 
+def cluster_autoscaler() -> Tool:
+    """The cluster autoscaler with one cloud alone: whoever answers its gRPC calls.
+
+    Its newest release is not to be had as a module: this is the tree of ``version``'s minor release by its commit, with
+    the ``replace`` lines of its own go.mod, since those of a dependency count for nothing.
+    """
+    return Tool(
+        "cluster-autoscaler",
+        images.CLUSTER_AUTOSCALER_VERSION,
+        ("cluster-autoscaler",),
+        _TOOLS / "cluster-autoscaler",
+        "",
+        tags=("externalgrpc",),
+    )
+
+
 def pause() -> Tool:
     return Tool("pause", images.PAUSE_VERSION, ("pause",), _TOOLS / "pause", "pause")
 
@@ -277,7 +293,15 @@ def machine_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, .
 
 def seed_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
     """What goes into the images that seeds run."""
-    return kubernetes(kubernetes_version), etcd(), pause(), coredns(), prometheus(), vertical_pod_autoscaler()
+    return (
+        kubernetes(kubernetes_version),
+        etcd(),
+        pause(),
+        coredns(),
+        prometheus(),
+        vertical_pod_autoscaler(),
+        cluster_autoscaler(),
+    )
 
 
 def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:

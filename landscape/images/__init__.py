@@ -95,6 +95,7 @@ class _Builder:
                     self._archive("coredns", [self._coredns()]),
                     self._archive("prometheus", [self._prometheus()]),
                     self._archive("vertical-pod-autoscaler", self._vertical_pod_autoscaler()),
+                    self._archive("cluster-autoscaler", [self._cluster_autoscaler()]),
                     self._archive("debian-seed", [ground, self._envoy()]),
                     self._code(role, [(self._gardener(), ground)]),
                 ]
@@ -150,6 +151,11 @@ class _Builder:
             Image(images.vpa(name), (self._binary(name, path),), (path,), user="65532")
             for name, path in programs.items()
         ]
+
+    def _cluster_autoscaler(self) -> Image:
+        """Upstream's path and user."""
+        layer = self._binary("cluster-autoscaler", "/cluster-autoscaler")
+        return Image(images.CLUSTER_AUTOSCALER, (layer,), ("/cluster-autoscaler",), user="65532")
 
     def _temporal(self) -> list[Image]:
         """Server and admin tools, as upstream parts them. The server's configuration is its embedded one."""
