@@ -15,6 +15,7 @@ from activities.garden.shoots import ShootActivities
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.clusters import Clusters
+from activities.seed.autoscaler import AutoscalerActivities
 from activities.seed.bootstrap import SeedActivities
 from activities.seed.control_plane import ControlPlaneActivities
 from activities.seed.etcd import EtcdActivities
@@ -55,6 +56,7 @@ def seed_activities(
         SecretActivities(clusters),
         ObservabilityActivities(clusters),
         VpaActivities(clusters),
+        AutoscalerActivities(clusters),
         EtcdActivities(clusters, delta_snapshot_period=delta_snapshot_period),
         MigrationActivities(clusters),
         ShootStateActivities(clusters),

@@ -7,7 +7,8 @@ from activities.components import base
 from activities.components.base import Manifest
 from api import images
 
-_CONFIG_DIR = "/etc/gardener"
+CONFIG_DIR = "/etc/gardener"
+"""Where a container finds its configuration."""
 
 
 def workload(
@@ -29,18 +30,14 @@ def workload(
     select = base.control_plane_labels(name)
     labels = {**select, "gardener.cloud/role": "controlplane"}
     file = base.versioned_config_map(name, namespace, {"config.yaml": base.to_json(dict(config))}, labels=labels)
-    main = base.container(
+    main = process(
         name,
-        images.GARDENER,
-        ["gardener", "worker", name.removeprefix("gardener-"), "--config", f"{_CONFIG_DIR}/config.yaml"],
+        name.removeprefix("gardener-"),
+        health_port,
         cpu=cpu,
         memory=memory,
-        mounts={"config": _CONFIG_DIR, "kubeconfig": base.KUBECONFIG_DIR},
+        mounts={"config": CONFIG_DIR, "kubeconfig": base.KUBECONFIG_DIR},
         writable={"tmp": "/tmp"},
-        ports={"health": health_port},
-        terminationMessagePolicy="FallbackToLogsOnError",
-        readinessProbe=base.http_probe("/readyz", health_port, scheme="HTTP", period=1),
-        livenessProbe=base.http_probe("/healthz", health_port, scheme="HTTP", delay=15),
     )
     deployment = base.control_plane_deployment(
         name,
@@ -62,11 +59,32 @@ def workload(
         },
     )
     return [
-        base.service_account(name, namespace),
-        base.role(name, namespace, seed_rules),
-        base.binding(name, [base.account(name, namespace)], role=name, namespace=namespace),
+        *identity(name, namespace, seed_rules),
         base.shoot_access(name, namespace),
         file,
         base.pod_disruption_budget(name, namespace, select),
         deployment,
+    ]
+
+
+def process(name: str, worker: str, health_port: int, **rest: Any) -> Manifest:
+    """The container of ``gardener worker <worker>``; its ``config.yaml`` lies in the volume at ``CONFIG_DIR``."""
+    return base.container(
+        name,
+        images.GARDENER,
+        ["gardener", "worker", worker, "--config", f"{CONFIG_DIR}/config.yaml"],
+        ports={"health": health_port},
+        terminationMessagePolicy="FallbackToLogsOnError",
+        readinessProbe=base.http_probe("/readyz", health_port, scheme="HTTP", period=1),
+        livenessProbe=base.http_probe("/healthz", health_port, scheme="HTTP", delay=15),
+        **rest,
+    )
+
+
+def identity(name: str, namespace: str, rules: Sequence[Manifest]) -> list[Manifest]:
+    """What a pod may do in the seed: its ServiceAccount, and a Role of its own."""
+    return [
+        base.service_account(name, namespace),
+        base.role(name, namespace, rules),
+        base.binding(name, [base.account(name, namespace)], role=name, namespace=namespace),
     ]

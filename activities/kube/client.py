@@ -282,11 +282,15 @@ class KubeClient:
         subresource: str = "",
         force: bool = True,
         live: Object | None = None,
+        version: str = "",
     ) -> Object:
-        """Server-side apply: own exactly the fields given here. Raises Conflict only without force.
+        """Server-side apply: own exactly the fields given here.
 
         Looks first, and sends nothing where nothing would change. ``live``: the object as the caller has just
-        read it. See ``apply_blindly`` for what changes each time.
+        read it; ``version``: the resource version that it must still have. See ``apply_blindly`` for what changes
+        each time.
+
+        Raises Conflict without force where others own a field, and where the version is another one.
         """
         if force and not subresource:
             if live is None:
@@ -294,16 +298,16 @@ class KubeClient:
                 live = await self.find(res, str(obj["metadata"]["name"]), self._namespace(res, obj))
             if live is not None and unchanged(live, obj, manager):
                 return live
-        return await self.apply_blindly(obj, manager=manager, subresource=subresource, force=force)
+        return await self.apply_blindly(obj, manager=manager, subresource=subresource, force=force, version=version)
 
     async def apply_blindly(
-        self, obj: Mapping[str, Any], *, manager: str, subresource: str = "", force: bool = True
+        self, obj: Mapping[str, Any], *, manager: str, subresource: str = "", force: bool = True, version: str = ""
     ) -> Object:
         """Like ``apply``, without a look: for what differs anyway, such as a lease."""
         res = await self._resource(obj)
         metadata = {
             key: value for key, value in obj["metadata"].items() if key not in ("managedFields", "resourceVersion")
-        }
+        } | ({"resourceVersion": version} if version else {})
         return _object(
             await self._call(
                 "PATCH",

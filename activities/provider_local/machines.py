@@ -23,6 +23,11 @@ CLASS_SECRET_LABEL = {"gardener.cloud/purpose": "machineclass"}
 FORCE_DELETION_LABEL = "force-deletion"
 """On a Machine, value ``True``: don't drain its node."""
 USER_DATA_KEY = "userData"
+PRIORITY = "machinepriority.machine.sapcloud.io"
+"""On a Machine: lower goes first when its set has too many."""
+FIRST_TO_GO = "1"
+TRIGGER_DELETION = "node.machine.sapcloud.io/trigger-deletion-by-mcm"
+"""On a MachineDeployment: machines that the cluster autoscaler chose, comma-separated. They go first."""
 DRAIN_BLOCKED = "FailedPrecondition"
 """``lastOperation.errorCode`` of a Machine whose node cannot be drained: pods on it do not go."""
 RESTORING = "local.provider.extensions.gardener.cloud/restoring"
@@ -58,11 +63,11 @@ class WantedDeployment:
             entry["priority"] = self.pool["priority"]
         return entry
 
-    def replicas(self, live: int | None, *, hibernated: bool, autoscaled: bool) -> int:
-        """How many machines: asleep none; where an autoscaler decides, its number within bounds; else minimum."""
+    def replicas(self, live: int | None, *, hibernated: bool) -> int:
+        """How many machines: asleep none; else as many as the cluster autoscaler decided, within bounds."""
         if hibernated:
             return 0
-        if not autoscaled or live is None or live == 0:
+        if live is None:
             return self.minimum
         return max(self.minimum, min(live, self.maximum))
 
@@ -225,6 +230,12 @@ def restored(saved: Mapping[str, Any], resource: Resource, namespace: str, owner
         },
         "spec": saved["spec"],
     }
+
+
+def chosen_machines(deployment: Mapping[str, Any]) -> list[str]:
+    """Names of the machines that the cluster autoscaler wants gone."""
+    text = (deployment["metadata"].get("annotations") or {}).get(TRIGGER_DELETION) or ""
+    return [name for name in map(str.strip, text.split(",")) if name]
 
 
 def owner_reference(owner: Mapping[str, Any]) -> dict[str, Any]:

@@ -264,12 +264,11 @@ class ProviderLocalActivities:
         namespace, region = worker.namespace, worker.spec["region"]
         await self._deploy_class(worker, wanted)
         live = await self._seed.find(MACHINE_DEPLOYMENT, wanted.name, namespace)
-        replicas = wanted.replicas(
-            None if live is None else live["spec"].get("replicas"),
-            hibernated=worker.hibernated,
-            autoscaled=await self._has_autoscaler(namespace),
-        )
-        await self._seed.apply(machine_deployment(wanted, namespace, region, replicas), manager=MANAGER)
+        replicas = wanted.replicas(None if live is None else live["spec"].get("replicas"), hibernated=worker.hibernated)
+        manifest = machine_deployment(wanted, namespace, region, replicas)
+        # The cluster autoscaler may say another number at any moment.
+        version = "" if live is None else live["metadata"]["resourceVersion"]
+        await self._seed.apply(manifest, manager=MANAGER, live=live, version=version)
 
     async def _user_data(self, worker: Extension, pool: Mapping[str, Any]) -> str:
         reference = pool["userDataSecretRef"]
@@ -292,10 +291,6 @@ class ProviderLocalActivities:
     async def _has_machine_controllers(self, namespace: str) -> bool:
         deployment = await self._seed.find(DEPLOYMENT, "machine-controller-manager", namespace)
         return bool(deployment and deployment["spec"].get("replicas"))
-
-    async def _has_autoscaler(self, namespace: str) -> bool:
-        deployment = await self._seed.find(DEPLOYMENT, "cluster-autoscaler", namespace)
-        return deployment is not None
 
     async def _refresh_credentials(self, worker: Extension) -> None:
         """Machines must be deleted with today's credentials, though their class is older."""

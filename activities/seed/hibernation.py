@@ -13,7 +13,7 @@ from typing import Any
 
 from temporalio import activity
 
-from activities.components import apiserver, gateway, machine_controller_manager
+from activities.components import apiserver, cluster_autoscaler, gateway, machine_controller_manager
 from activities.components import etcd as etcd_component
 from activities.heartbeat import heartbeating
 from activities.kube.cache import Cache, Caches
@@ -62,6 +62,12 @@ class HibernationActivities:
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
+
+    @activity.defn
+    async def scale_autoscaler_to_zero(self, task: ShootTask) -> TaskResult:
+        """Stop it before the machines go: it would have new ones made. A second run finds it stopped."""
+        await heartbeating(self._stop(task.technical_id, lambda name: name == cluster_autoscaler.NAME))
+        return TaskResult()
 
     @activity.defn
     async def scale_machine_controller_manager_to_zero(self, task: ShootTask) -> TaskResult:

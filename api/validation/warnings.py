@@ -32,13 +32,6 @@ def warnings(shoot: Shoot, profile: CloudProfile | None, now: datetime) -> list[
 
 def _not_deployed(shoot: Shoot) -> Iterable[str]:
     spec = shoot.spec
-    for index, pool in enumerate(spec.provider.workers or []):
-        if pool.maximum > pool.minimum:
-            path = _SPEC / "provider" / "workers" @ index / "maximum"
-            yield (
-                f"{path}: no cluster autoscaler is deployed by this version: pool {pool.name} has {pool.minimum} "
-                "machines until its minimum is changed"
-            )
     components = spec.system_components
     if components and components.node_local_dns and components.node_local_dns.enabled:
         path = _SPEC / "systemComponents" / "nodeLocalDNS"

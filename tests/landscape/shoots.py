@@ -55,7 +55,7 @@ class Shoot:
         manifest["metadata"]["name"] = self.name
         # Nobody is served by nodes that wait for their turn.
         manifest["metadata"]["annotations"] = {constants.SHOOT_NODE_JITTER: "0"}
-        manifest["spec"]["provider"]["workers"][0].update(minimum=machines, maximum=max(machines, 2))
+        manifest["spec"]["provider"]["workers"][0].update(minimum=machines, maximum=machines)
         manifest["spec"].update(spec)
         return manifest
 
@@ -154,6 +154,14 @@ class Shoot:
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
         """kubectl in the cluster, as its administrator."""
         return run(*self.argv(*arguments), stdin=stdin, timeout=timeout)
+
+    def nodes(self) -> dict[str, set[str]]:
+        """Names of the nodes, by pool."""
+        found: dict[str, set[str]] = {}
+        for node in json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]:
+            pool = node["metadata"]["labels"]["worker.gardener.cloud/pool"]
+            found.setdefault(pool, set()).add(node["metadata"]["name"])
+        return found
 
     # Its flows
 

@@ -64,12 +64,12 @@ def test_what_can_never_be_is_refused_and_named(
 
 
 def test_what_is_accepted_and_not_done_is_told(landscape: Landscape, tmp_path: Any) -> None:
-    manifest = Shoot(landscape, "possible", tmp_path).manifest(**_workers())
+    manifest = Shoot(landscape, "possible", tmp_path).manifest(systemComponents={"nodeLocalDNS": {"enabled": True}})
     command = landscape.argv("garden", "create", "--dry-run=server", "-f", "-")
 
     done = subprocess.run(command, input=json.dumps(manifest), capture_output=True, text=True, timeout=60, check=True)
 
-    assert "Warning: spec.provider.workers[0].maximum: no cluster autoscaler" in done.stderr
+    assert "Warning: spec.systemComponents.nodeLocalDNS: not deployed" in done.stderr
 
 
 def test_what_may_not_change_is_refused_in_a_shoot_that_is_there(shoot: Shoot) -> None:

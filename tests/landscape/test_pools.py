@@ -31,24 +31,24 @@ def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def test_a_pool_grows_and_another_one_comes(shoot: Shoot) -> None:
-    before = _nodes(shoot)
+    before = shoot.nodes()
     assert {pool: len(nodes) for pool, nodes in before.items()} == {"pool": 1, "web": 1}
 
     stubborn = {"machineControllerManager": {"machineDrainTimeout": f"{DRAIN}s"}}
     _change(shoot, web={"minimum": 2, "maximum": 2}, stubborn=stubborn)
 
-    after = _nodes(shoot)
+    after = shoot.nodes()
     assert {pool: len(nodes) for pool, nodes in after.items()} == {"pool": 1, "web": 2, "stubborn": 1}
     assert after["pool"] == before["pool"]
     assert before["web"] < after["web"], "the machine that was there stays"
 
 
 def test_settings_of_the_kubelet_reach_nodes_that_run(shoot: Shoot) -> None:
-    before = _nodes(shoot)
+    before = shoot.nodes()
 
     _change(shoot, web={"kubernetes": {"kubelet": {"maxPods": 90}}})
 
-    assert _nodes(shoot) == before, "no machine was replaced"
+    assert shoot.nodes() == before, "no machine was replaced"
     for node in before["web"]:
         eventually(lambda node=node: _room(shoot, node) == 90, f"the kubelet of {node} to take 90 pods", 30)
     (other,) = before["pool"]
@@ -57,13 +57,13 @@ def test_settings_of_the_kubelet_reach_nodes_that_run(shoot: Shoot) -> None:
 
 def test_a_service_behind_a_budget_answers_every_request_while_its_pool_rolls(shoot: Shoot) -> None:
     _run_under_load(shoot)
-    before, replicas = _nodes(shoot), _pods(shoot, "web")
+    before, replicas = shoot.nodes(), _pods(shoot, "web")
     assert set(replicas.values()) == before["web"], "one replica on each machine"
     eventually(lambda: _seen(shoot)["answered"] > 50, "the client's first requests", 60)
 
     _change(shoot, web={"kubernetes": {"kubelet": {"maxPods": 90, "kubeReserved": {"cpu": "90m"}}}})
 
-    after = _nodes(shoot)
+    after = shoot.nodes()
     assert len(after["web"]) == 2
     assert not after["web"] & before["web"], "each machine was replaced"
     assert after["pool"] == before["pool"]
@@ -80,7 +80,7 @@ def test_a_pool_that_can_never_drain_is_named_with_its_pods_and_cut_off(shoot: S
     shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/stubborn", "--timeout=90s")
     (pod,) = _pods(shoot, "stubborn")
     eventually(lambda: _get(shoot, "pdb", "stubborn")["status"].get("currentHealthy") == 1, "a healthy pod", 30)
-    (node,) = _nodes(shoot)["stubborn"]
+    (node,) = shoot.nodes()["stubborn"]
 
     _change(shoot, wait=False, stubborn=None)
 
@@ -96,7 +96,7 @@ def test_a_pool_that_can_never_drain_is_named_with_its_pods_and_cut_off(shoot: S
     assert pod in _pods(shoot, "stubborn"), "until then it is left alone"
 
     shoot.wait_until_reconciled(RECONCILIATION)
-    assert _nodes(shoot).keys() == {"pool", "web"}
+    assert shoot.nodes().keys() == {"pool", "web"}
     assert not shoot.get()["status"].get("lastErrors")
 
 
@@ -127,14 +127,6 @@ def _change(shoot: Shoot, *, wait: bool = True, **pools: dict[str, Any] | None) 
     shoot.change({"provider": {"workers": changed["spec"]["provider"]["workers"]}})
     if wait:
         shoot.wait_until_reconciled(RECONCILIATION)
-
-
-def _nodes(shoot: Shoot) -> dict[str, set[str]]:
-    """Names of the nodes, by pool."""
-    found: dict[str, set[str]] = {}
-    for node in json.loads(shoot.kubectl("get", "nodes", "-o", "json"))["items"]:
-        found.setdefault(node["metadata"]["labels"]["worker.gardener.cloud/pool"], set()).add(node["metadata"]["name"])
-    return found
 
 
 def _room(shoot: Shoot, node: str) -> int:

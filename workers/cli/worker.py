@@ -8,6 +8,7 @@ from workers.runtime import start
 
 _PROCESSES = {
     "admission": ("workers.admission", "Webhooks of the garden API."),
+    "autoscaler-provider": ("workers.autoscaler_provider", "Tells a cluster autoscaler of machines, and scales them."),
     "backup-restore": ("workers.etcd.backup_restore", "Snapshots of one etcd into its bucket."),
     "codec-server": ("workers.codec_server", "Decrypts histories for the Temporal UI and CLI."),
     "controller-manager": ("workers.controller_manager", "Shoot workflows, and the watcher that wakes them."),

@@ -119,7 +119,8 @@ class MachineController:
         node = self._nodes.get(machine["metadata"]["name"])
         if node is None:
             return await self._without_node(machine)
-        if patch := nodes.template_patch(node, machine["spec"].get("nodeTemplate") or {}):
+        spec = machine["spec"]
+        if patch := nodes.template_patch(node, spec.get("nodeTemplate") or {}, spec.get("providerID")):
             await self._shoot.patch(NODE, node["metadata"]["name"], None, patch)
         return await self._with_node(machine, node)
 

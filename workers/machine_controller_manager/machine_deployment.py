@@ -8,10 +8,16 @@ from typing import Any
 from activities.kube.cache import Caches, Key
 from activities.kube.client import KubeClient, Object, Objects, WatchEvent
 from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import AlreadyExists, Conflict
-from activities.provider_local.machines import owner_reference
+from activities.kube.errors import AlreadyExists, Conflict, NotFound
+from activities.provider_local.machines import (
+    FIRST_TO_GO,
+    PRIORITY,
+    TRIGGER_DELETION,
+    chosen_machines,
+    owner_reference,
+)
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
-from api.resources import MACHINE_DEPLOYMENT, MACHINE_SET
+from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from api.times import timestamp
 from workers.machine_controller_manager.objects import (
     hold,
@@ -69,6 +75,7 @@ class MachineDeploymentController:
                 await release(self._seed, MACHINE_DEPLOYMENT, found)
             return
         found = await hold(self._seed, MACHINE_DEPLOYMENT, found)
+        found = await self._prefer_chosen(found)
         living = [each for each in sets if not is_deleting(each)]
         new = next((each for each in living if _class_of(each) == _class_of(found)), None)
         old = [each for each in living if each is not new]
@@ -81,6 +88,36 @@ class MachineDeploymentController:
                     await self._share_settings(found, each)
             await self._scale(found, new, old)
         await write_status(self._seed, MACHINE_DEPLOYMENT, found, status(found, new, old))
+
+    async def _prefer_chosen(self, found: Object) -> Object:
+        """Have the machines go first that the autoscaler chose, as soon as their set is to have fewer.
+
+        How many go is said by the replicas alone. A second run finds who is marked, and forgets who goes.
+        Raises Conflict if the deployment has changed: a name may have come.
+        """
+        chosen = chosen_machines(found)
+        left = [name for name in chosen if await self._is_first_to_go(name)]
+        if left == chosen:
+            return found
+        metadata = found["metadata"]
+        patch = {
+            "resourceVersion": metadata["resourceVersion"],
+            "annotations": {TRIGGER_DELETION: ",".join(left) or None},
+        }
+        return await self._seed.patch(MACHINE_DEPLOYMENT, metadata["name"], self._namespace, {"metadata": patch})
+
+    async def _is_first_to_go(self, name: str) -> bool:
+        """Mark a machine, unless it goes or is gone: the next one may have its name."""
+        machine = await self._seed.find(MACHINE, name, self._namespace)
+        if machine is None or is_deleting(machine):
+            return False
+        if (machine["metadata"].get("annotations") or {}).get(PRIORITY) != FIRST_TO_GO:
+            try:
+                patch = {"metadata": {"annotations": {PRIORITY: FIRST_TO_GO}}}
+                await self._seed.patch(MACHINE, name, self._namespace, patch)
+            except NotFound:
+                return False
+        return True
 
     async def _share_settings(self, found: Object, old: Object) -> None:
         live, wanted = old["spec"]["template"]["spec"], leaving_template(old, _template(found))

@@ -8,7 +8,7 @@ from activities.kube.cache import Caches, Key
 from activities.kube.client import KubeClient, Object, Objects, WatchEvent
 from activities.kube.controller import Controller, Requeue
 from activities.kube.errors import AlreadyExists, Conflict
-from activities.provider_local.machines import owner_reference
+from activities.provider_local.machines import PRIORITY, owner_reference
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_SET
 from workers.machine_controller_manager.objects import (
@@ -23,8 +23,6 @@ from workers.machine_controller_manager.objects import (
 )
 
 NODE_LABEL = "node"
-_PRIORITY_ANNOTATION = "machinepriority.machine.sapcloud.io"
-"""On a Machine: lower goes first when there are too many. Written by the cluster autoscaler."""
 _PHASES_TO_GO = ("", "Failed", "CrashLoopBackOff", "Pending", "Unknown", "Available", "Running")
 _SYNCED = (
     "nodeTemplate",
@@ -151,7 +149,7 @@ def surplus(machines: Objects, count: int) -> Objects:
         return []
 
     def order(machine: Object) -> tuple[int, int]:
-        priority = (machine["metadata"].get("annotations") or {}).get(_PRIORITY_ANNOTATION, "3")
+        priority = (machine["metadata"].get("annotations") or {}).get(PRIORITY, "3")
         phase = phase_of(machine)
         return int(priority), _PHASES_TO_GO.index(phase) if phase in _PHASES_TO_GO else len(_PHASES_TO_GO)
 

@@ -37,10 +37,13 @@ def conditions_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def template_patch(node: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any] | None:
+def template_patch(
+    node: Mapping[str, Any], template: Mapping[str, Any], provider_id: str | None = None
+) -> dict[str, Any] | None:
     """Merge patch that brings a node to its machine's template; None if it is there.
 
-    Labels, annotations and taints of others stay; those of an earlier template go.
+    Labels, annotations and taints of others stay; those of an earlier template go. A provider id, by which the cluster
+    autoscaler knows a node's machine, is given to a node once and for all.
     """
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     wanted: dict[str, Any] = {
@@ -64,6 +67,8 @@ def template_patch(node: Mapping[str, Any], template: Mapping[str, Any]) -> dict
         taints = _taints(node["spec"].get("taints") or [], last.get("taints") or [], wanted["taints"])
         if taints != (node["spec"].get("taints") or []):
             patch["spec"] = {"taints": taints}
+    if provider_id and not node["spec"].get("providerID"):
+        patch.setdefault("spec", {})["providerID"] = provider_id
     return patch or None
 
 

@@ -53,12 +53,15 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("deploy_kube_controller_manager", after=["wait_control_plane_extension", "init_shoot_client"],
         unless=no_cluster)  # fmt: skip
 
+    # Pods that go have no new machines made, and none taken away.
+    add("delete_autoscaler", after=["init_shoot_client"], unless=no_namespace or workerless, **wait(minutes=2))
+
     # Release what users made: webhooks first, they could forbid the rest.
     add("clean_webhooks", after=["init_shoot_client"], unless=no_cluster, **wait(minutes=10))
     add("wait_kube_controller_manager_active", after=["clean_webhooks", "deploy_kube_controller_manager"],
         unless=no_manager, **wait(minutes=5))  # fmt: skip
-    add("clean_extended_apis", after=["wait_kube_controller_manager_active"], unless=extended_unneeded,
-        **wait(minutes=10))  # fmt: skip
+    add("clean_extended_apis", after=["wait_kube_controller_manager_active", "delete_autoscaler"],
+        unless=extended_unneeded, **wait(minutes=10))  # fmt: skip
     add("clean_kubernetes_resources", after=["clean_extended_apis", "wait_control_plane_extension"],
         unless=no_cluster, **wait(minutes=10))  # fmt: skip
 

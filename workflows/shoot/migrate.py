@@ -50,7 +50,10 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
     add("delete_managed_resources", after=["keep_managed_objects"], unless=no_namespace)
     add("wait_managed_resources_deleted", after=["delete_managed_resources"], unless=no_namespace,
         **wait(minutes=10))  # fmt: skip
-    add("delete_machine_controller_manager", after=["wait_managed_resources_deleted"], unless=no_machines)
+    # First who scales: from then on there are as many machines as the ShootState will say.
+    add("delete_autoscaler", after=["keep_managed_objects"], unless=no_machines, **wait(minutes=2))
+    add("delete_machine_controller_manager", after=["wait_managed_resources_deleted", "delete_autoscaler"],
+        unless=no_machines)  # fmt: skip
     add("wait_machine_controller_manager_deleted", after=["delete_machine_controller_manager"], unless=no_machines,
         **wait(minutes=5))  # fmt: skip
     early = ("network", "os_configs", "worker", *(["container_runtimes"] if facts.container_runtimes else []))

@@ -196,13 +196,14 @@ def reconcile_flow(request: FlowInput) -> Flow:
 
     # Machines, and the way back to them.
     add("deploy_node_agent_resources", after=["wait_os_configs", "wait_apiserver"], unless=machines_unneeded)
+    add("scale_autoscaler_to_zero", after=["deploy_namespace"], unless=workerless or awake)
     manager = "deploy_machine_controller_manager"
     if not restoring:
         add(manager, unless=workerless,
             after=["wait_infrastructure", "wait_apiserver",
                    *([] if no_new_token_key else ["create_sa_secrets"])])  # fmt: skip
     add("deploy_worker", unless=workerless, inputs=[facts.credentials],
-        after=["wait_infrastructure", "deploy_shoot_system", "deploy_node_agent_resources",
+        after=["wait_infrastructure", "deploy_shoot_system", "deploy_node_agent_resources", "scale_autoscaler_to_zero",
                *([] if restoring else [manager]),
                *([] if root_ca_unneeded else ["wait_root_ca_configmaps"])])  # fmt: skip
     add("wait_machine_deployments", after=["deploy_worker"], completes="deploy_worker",
@@ -218,6 +219,9 @@ def reconcile_flow(request: FlowInput) -> Flow:
     if restoring:
         # It must find all machines that run: what it misses it would make anew (invariant 9).
         add(manager, after=["wait_worker"], unless=workerless)
+    # Machines of another seed must all be there before it looks.
+    add("deploy_autoscaler", after=["wait_worker" if restoring else "wait_machine_deployments", "init_shoot_client"],
+        unless=machines_unneeded)  # fmt: skip
     # Machines of the pool's former configuration are gone only now.
     add("delete_stale_os_configs", after=["wait_worker"], unless=workerless)
     add("wait_stale_os_configs_deleted", after=["delete_stale_os_configs"], completes="delete_stale_os_configs",

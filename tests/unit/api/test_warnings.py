@@ -28,12 +28,6 @@ def test_of_a_shoot_that_all_is_well_with_nothing_is_said() -> None:
     ("path", "value", "said"),
     [
         (
-            "spec.provider",
-            {"type": "local", "workers": [POOL | {"maximum": 3}]},
-            "spec.provider.workers[0].maximum: no cluster autoscaler is deployed by this version: "
-            "pool pool has 1 machines until its minimum is changed",
-        ),
-        (
             "spec.systemComponents.nodeLocalDNS",
             {"enabled": True},
             "spec.systemComponents.nodeLocalDNS: not deployed by this version: pods ask CoreDNS",

@@ -90,6 +90,16 @@ async def test_an_object_that_was_read_can_be_applied(api, client):
     assert applied["data"] == {"a": "1", "b": "2"}
 
 
+async def test_what_has_changed_since_it_was_read_is_not_applied_over_if_that_is_asked_for(client):
+    read = await client.create(config_map(a="1"))
+    await client.patch(CONFIG_MAP, "one", "ns", {"data": {"a": "theirs"}})
+
+    with pytest.raises(Conflict):
+        await client.apply(config_map(a="2"), manager="us", version=read["metadata"]["resourceVersion"])
+
+    assert (await client.get(CONFIG_MAP, "one", "ns"))["data"] == {"a": "theirs"}
+
+
 async def test_deleting_twice_says_that_it_was_gone(client):
     await client.create(config_map())
 

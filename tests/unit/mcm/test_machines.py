@@ -208,7 +208,17 @@ async def test_a_node_gets_what_its_machine_says_and_keeps_what_others_gave_it(w
         node = world.shoot.objects
         await world.shoot.until(lambda: node[NODE, "", NAME]["metadata"]["labels"] == {"foreign": "x", "room": "b"})
 
-    assert world.shoot.objects[NODE, "", NAME]["spec"]["taints"] == []
+    spec = world.shoot.objects[NODE, "", NAME]["spec"]
+    assert spec == {"taints": [], "providerID": f"local:///{CLOUD_NAMESPACE}/{NAME}"}, "by which scalers know it"
+
+
+def test_a_node_has_its_provider_id_once_and_for_all() -> None:
+    """The API server would refuse another one, and with it all that the patch brings."""
+    node = {"metadata": {}, "spec": {"providerID": "local:///before/it"}}
+    patch = nodes.template_patch(node, {"metadata": {"labels": {"a": "b"}}}, "local:///after/it")
+
+    assert patch is not None
+    assert "spec" not in patch
 
 
 async def test_wrong_credentials_are_shown_with_their_code_and_tried_again(world: World) -> None:

@@ -1,7 +1,7 @@
 """MachineDeployments and MachineSets: never a machine twice, never too few while rolling."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 
 from activities.kube.cache import Caches
 from activities.kube.errors import Unreachable
+from activities.provider_local.machines import TRIGGER_DELETION, chosen_machines
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from tests.unit.provider_local.fake_cluster import FakeCluster
 from workers.machine_controller_manager.machine_deployment import (
@@ -294,7 +295,64 @@ def test_a_slot_keeps_its_name_and_is_not_reused_while_its_machine_is_there() ->
     assert next(free_names({"metadata": {"name": "pool-z1-abcde", "uid": "u2"}}, set())) != first
 
 
-def test_the_autoscaler_chooses_who_goes_first() -> None:
+async def test_the_autoscaler_chooses_who_goes(seed: FakeCluster) -> None:
+    await seed.create(deployment(3))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 3)
+        first, *others = machines(seed)
+        await set_phase(seed, first, "Running")
+        await shrink(seed, 2, first)
+        await seed.until(lambda: len(machines(seed)) == 2)
+        await seed.until(lambda: not chosen_machines(seed.of(MACHINE_DEPLOYMENT)[0]))
+
+    assert names(machines(seed)) == names(others), "though all the others do not even run"
+
+
+async def test_who_is_named_stays_until_there_are_to_be_fewer(seed: FakeCluster) -> None:
+    """And a name whose machine is gone is forgotten: the next machine may have it."""
+    await seed.create(deployment(2))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 2)
+        first, other = machines(seed)
+        await shrink(seed, 2, first, {"metadata": {"name": "long-gone"}})
+        await seed.until(lambda: chosen_machines(seed.of(MACHINE_DEPLOYMENT)[0]) == [first["metadata"]["name"]])
+        assert len(machines(seed)) == 2
+        await shrink(seed, 1, first)
+        await seed.until(lambda: len(machines(seed)) == 1)
+
+    assert names(machines(seed)) == names([other])
+
+
+@pytest.mark.parametrize("lost", [("patch", MACHINE), ("patch", MACHINE_SET), ("delete", MACHINE)], ids=str)
+async def test_a_controller_killed_before_any_step_takes_who_was_chosen(seed: FakeCluster, lost: Any) -> None:
+    await seed.create(deployment(3))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 3)
+    chosen, *others = machines(seed)
+    seed.refuse(*lost, Unreachable(0, "connection lost", "writing"))
+    await shrink(seed, 2, chosen)
+    async with controllers(seed):
+        await seed.until(lambda: any(verb == lost[0] and kind == lost[1].kind for verb, kind, _ in seed.requests))
+    seed.refuse(*lost, None)
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 2)
+
+    assert names(machines(seed)) == names(others)
+
+
+async def shrink(seed: FakeCluster, size: int, *chosen: dict[str, Any]) -> None:
+    """What the autoscaler's provider writes."""
+    named = ",".join(sorted(names(chosen)))
+    patch = {"metadata": {"annotations": {TRIGGER_DELETION: named}}, "spec": {"replicas": size}}
+    seed.requests.clear()
+    await seed.patch(MACHINE_DEPLOYMENT, "pool-z1", NAMESPACE, patch)
+
+
+def names(found: Iterable[dict[str, Any]]) -> set[str]:
+    return {each["metadata"]["name"] for each in found}
+
+
+def test_priorities_come_before_all_else() -> None:
     chosen = {"metadata": {"name": "a", "annotations": {"machinepriority.machine.sapcloud.io": "1"}}}
     other = {"metadata": {"name": "b"}, "status": {"currentStatus": {"phase": "Pending"}}}
 

@@ -94,11 +94,22 @@ class FakeCluster(KubeClient):
         }
         return self._store(place, created, "ADDED")
 
-    async def apply(self, obj: Mapping[str, Any], *, manager: str, subresource: str = "", force: bool = True) -> Object:
+    async def apply(
+        self,
+        obj: Mapping[str, Any],
+        *,
+        manager: str,
+        subresource: str = "",
+        force: bool = True,
+        live: Object | None = None,
+        version: str = "",
+    ) -> Object:
         res, place = self._place(obj)
         self._check("apply", res, place[2])
         if place not in self.objects:
             return await self.create(obj)
+        if version not in ("", self.objects[place]["metadata"]["resourceVersion"]):
+            raise Conflict(409, "Conflict", f"applying {res.kind} {place[2]}")
         return self._merge(place, {key: value for key, value in obj.items() if key != "status"})
 
     async def patch(

@@ -78,22 +78,13 @@ def test_zones_share_replicas_and_the_first_get_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("live", "hibernated", "autoscaled", "replicas"),
-    [
-        (None, False, True, 1),
-        (2, False, True, 2),
-        (9, False, True, 3),
-        (0, False, True, 1),
-        (2, False, False, 1),
-        (2, True, True, 0),
-    ],
+    ("live", "hibernated", "replicas"),
+    [(None, False, 1), (2, False, 2), (9, False, 3), (0, False, 1), (2, True, 0)],
 )
-def test_replicas_are_the_autoscalers_within_bounds(
-    live: int | None, hibernated: bool, autoscaled: bool, replicas: int
-) -> None:
+def test_replicas_are_the_autoscalers_within_bounds(live: int | None, hibernated: bool, replicas: int) -> None:
     (only,) = wanted(pool(maximum=3))
 
-    assert only.replicas(live, hibernated=hibernated, autoscaled=autoscaled) == replicas
+    assert only.replicas(live, hibernated=hibernated) == replicas
 
 
 @pytest.mark.parametrize(("kind", "cpu", "memory"), [("local", 100, 214748364), ("odd", 25, 50_000_000)])

@@ -16,6 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from activities.kube.cache import Caches
+from activities.kube.client import Object
 from activities.kube.errors import Unauthorized
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.machines import DRAIN_BLOCKED
@@ -30,6 +31,7 @@ from api.resources import (
     NAMESPACE,
     SECRET,
     WORKER,
+    Resource,
 )
 from api.shoot_state import machine_state
 from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
@@ -232,9 +234,33 @@ async def test_a_worker_is_done_when_its_machines_have_joined(provider: Provider
     ]
 
 
+async def test_a_size_that_the_autoscaler_writes_meanwhile_stays(provider: Provider) -> None:
+    elastic = {**pool("a"), "maximum": 3}
+    find, read = provider.seed.find, asyncio.Event()
+
+    async def find_and_be_late(res: Resource, name: str, namespace: str | None = None) -> Object | None:
+        live = await find(res, name, namespace)
+        if res == MACHINE_DEPLOYMENT and live is not None and not read.is_set():
+            read.set()
+            await provider.seed.patch(res, name, namespace, {"spec": {"replicas": 2}})
+        return live
+
+    async with provider.running():
+        await provider.trigger(elastic)
+        await provider.seed.until(lambda: provider.status.get("machineDeployments"))
+        await provider.roll_out()
+        await provider.seed.until(lambda: provider.state == "Succeeded")
+        provider.seed.find = find_and_be_late  # type: ignore[method-assign]
+        await provider.trigger({**elastic, "labels": {"a": "b"}}, timestamp="2")
+        await provider.seed.until(lambda: read.is_set() and "labels" in str(provider.seed.of(MACHINE_DEPLOYMENT)))
+
+    (deployment,) = provider.seed.of(MACHINE_DEPLOYMENT)
+    assert deployment["spec"]["replicas"] == 2
+
+
 async def test_machines_of_another_seed_are_found_again_and_none_is_made(provider: Provider) -> None:
     async with provider.running():
-        await provider.restore(pool("a"))
+        await provider.restore({**pool("a"), "minimum": 0})
         await provider.seed.until(lambda: provider.state == "Succeeded" and "state" not in provider.status)
 
         (deployment,) = provider.seed.of(MACHINE_DEPLOYMENT)
@@ -243,6 +269,7 @@ async def test_machines_of_another_seed_are_found_again_and_none_is_made(provide
         owners = [each["metadata"]["ownerReferences"][0]["uid"] for each in (machine_set, machine)]
         assert owners == [each["metadata"]["uid"] for each in (deployment, machine_set)]
         assert machine["spec"]["providerID"] == "local:///infra/machine"
+        assert deployment["spec"]["replicas"] == 1, "as many as the autoscaler wanted there"
         assert "old-class" in provider.names(MACHINE_CLASS), "it could not be stopped without its class"
         assert not any("restoring" in key for key in deployment["metadata"].get("annotations") or {})
 

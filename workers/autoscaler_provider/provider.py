@@ -1,0 +1,198 @@
+"""Answers the cluster autoscaler: the service ``CloudProvider`` of ``externalgrpc.proto``."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+from grpclib.server import Stream
+
+from activities.kube.client import KubeClient, Object, Objects
+from activities.kube.errors import ApiError, Conflict
+from api.extensions.v1alpha1.worker import MachineDeploymentStatus
+from api.resources import MACHINE, MACHINE_CLASS, MACHINE_DEPLOYMENT
+from workers.autoscaler_provider import externalgrpc_pb2 as pb
+from workers.autoscaler_provider import node_groups
+from workers.autoscaler_provider.node_groups import Refused
+
+_log = logging.getLogger(__name__)
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["CloudProvider"]
+
+
+@dataclass
+class _State:
+    """What there was at the autoscaler's last refresh, and what it has changed since."""
+
+    deployments: dict[str, Object] = field(default_factory=dict)
+    machines: dict[str, Objects] = field(default_factory=dict)
+    """By the name of their deployment."""
+
+
+class CloudProvider:
+    """Scales the MachineDeployments of one control-plane namespace.
+
+    Nothing is kept that the objects do not hold: another process answers the same. A change is one write of one
+    object, which a second ask finds (see ``node_groups.without``); one that meets somebody else's is made anew.
+    """
+
+    def __init__(self, seed: KubeClient, namespace: str, groups: Iterable[MachineDeploymentStatus]) -> None:
+        self._seed = seed
+        self._namespace = namespace
+        self._groups = {each.name: each for each in groups}
+        self._state = _State()
+        self._writing = asyncio.Lock()
+
+    def __mapping__(self) -> dict[str, Handler]:
+        """What grpclib's server asks of a service."""
+        answers: dict[str, Callable[[Any], Awaitable[Message]]] = {
+            "NodeGroups": self.all_groups,
+            "NodeGroupForNode": self.node_group_for_node,
+            "GPULabel": self.gpu_label,
+            "GetAvailableGPUTypes": self.nothing,
+            "Cleanup": self.nothing,
+            "Refresh": self.refresh,
+            "NodeGroupTargetSize": self.target_size,
+            "NodeGroupIncreaseSize": self.increase_size,
+            "NodeGroupDeleteNodes": self.delete_nodes,
+            "NodeGroupDecreaseTargetSize": self.decrease_target_size,
+            "NodeGroupNodes": self.nodes,
+            "NodeGroupTemplateNodeInfo": self.template_node_info,
+            "NodeGroupGetOptions": self.options,
+        }
+        return {
+            f"/{_SERVICE.full_name}/{method.name}": Handler(
+                _answering(answers[method.name]),
+                Cardinality.UNARY_UNARY,
+                GetMessageClass(method.input_type),
+                GetMessageClass(method.output_type),
+            )
+            for method in _SERVICE.methods
+        }
+
+    async def nothing(self, _: pb.Empty) -> pb.Empty:
+        return pb.Empty()
+
+    async def gpu_label(self, _: pb.Empty) -> pb.GPULabelResponse:
+        return pb.GPULabelResponse(label=node_groups.GPU_LABEL)
+
+    # What there is
+
+    async def refresh(self, _: pb.Empty) -> pb.Empty:
+        """Look at all machines anew: the autoscaler asks for it before each of its rounds."""
+        deployments, machines = await asyncio.gather(
+            self._seed.list(MACHINE_DEPLOYMENT, self._namespace), self._seed.list(MACHINE, self._namespace)
+        )
+        self._state = _State(
+            {each["metadata"]["name"]: each for each in deployments if each["metadata"]["name"] in self._groups},
+            node_groups.by_deployment(machines),
+        )
+        return pb.Empty()
+
+    async def all_groups(self, _: pb.Empty) -> pb.NodeGroupsResponse:
+        return pb.NodeGroupsResponse(nodeGroups=[self._group(name) for name in sorted(self._state.deployments)])
+
+    async def node_group_for_node(self, request: pb.NodeGroupForNodeRequest) -> pb.NodeGroupForNodeResponse:
+        """No group for a node that is nobody's, or of a pool that is not ours to scale."""
+        for name in self._state.deployments:
+            if any(node_groups.is_of(each, request.node) for each in self._machines(name)):
+                return pb.NodeGroupForNodeResponse(nodeGroup=self._group(name))
+        return pb.NodeGroupForNodeResponse(nodeGroup=pb.NodeGroup())
+
+    async def target_size(self, request: pb.NodeGroupRequest) -> pb.NodeGroupTargetSizeResponse:
+        return pb.NodeGroupTargetSizeResponse(targetSize=node_groups.replicas(self._deployment(request.id)))
+
+    async def nodes(self, request: pb.NodeGroupRequest) -> pb.NodeGroupNodesResponse:
+        self._deployment(request.id)
+        return pb.NodeGroupNodesResponse(instances=map(node_groups.instance, self._machines(request.id)))
+
+    async def template_node_info(self, request: pb.NodeGroupRequest) -> pb.NodeGroupTemplateNodeInfoResponse:
+        deployment = self._deployment(request.id)
+        name = deployment["spec"]["template"]["spec"]["class"]["name"]
+        class_ = await self._seed.get(MACHINE_CLASS, name, self._namespace)
+        return pb.NodeGroupTemplateNodeInfoResponse(nodeInfo=node_groups.template_node(deployment, class_))
+
+    async def options(self, request: pb.NodeGroupAutoscalingOptionsRequest) -> pb.NodeGroupAutoscalingOptionsResponse:
+        wanted = node_groups.options(self._deployment(request.id), request.defaults)
+        return pb.NodeGroupAutoscalingOptionsResponse(nodeGroupAutoscalingOptions=wanted)
+
+    # What it should be
+
+    async def increase_size(self, request: pb.ResizeRequest) -> pb.Empty:
+        """More machines. Asked twice it grows twice: the autoscaler asks for the size before it asks again."""
+        group = self._known(request.id)
+        return await self._change(group.name, lambda live: node_groups.grown(live, request.delta, group.maximum))
+
+    async def decrease_target_size(self, request: pb.ResizeRequest) -> pb.Empty:
+        """Fewer machines, as long as no machine has to go for it."""
+        machines = self._machines(self._known(request.id).name)
+        return await self._change(request.id, lambda live: node_groups.without_unmade(live, request.delta, machines))
+
+    async def delete_nodes(self, request: pb.NodeGroupDeleteNodesRequest) -> pb.Empty:
+        """These machines go, and nobody replaces them. A second ask for the same finds them going."""
+        group = self._known(request.id)
+        doomed = []
+        for node in request.nodes:
+            found = [each for each in self._machines(group.name) if node_groups.is_of(each, node)]
+            if not found:
+                raise Refused(f"node {node.name} is of no machine of {group.name}")
+            doomed += found
+        return await self._change(group.name, lambda live: node_groups.without(live, doomed, group.minimum))
+
+    async def _change(self, name: str, patch: Callable[[Object], dict[str, Any] | None]) -> pb.Empty:
+        """Patch a deployment as it is now; anew as long as others change it. The caller's deadline ends it."""
+        async with self._writing:
+            while True:
+                live = await self._seed.get(MACHINE_DEPLOYMENT, name, self._namespace)
+                wanted = patch(live)
+                if wanted is None:
+                    return pb.Empty()
+                try:
+                    written = await self._seed.patch(MACHINE_DEPLOYMENT, name, self._namespace, wanted)
+                except Conflict:
+                    continue
+                before, after = node_groups.replicas(live), node_groups.replicas(written)
+                _log.info("MachineDeployment %s/%s: %d machines in place of %d", self._namespace, name, after, before)
+                self._state.deployments[name] = written
+                return pb.Empty()
+
+    def _known(self, name: str) -> MachineDeploymentStatus:
+        if name not in self._groups:
+            raise Refused(f"MachineDeployment {self._namespace}/{name} is not ours to scale")
+        return self._groups[name]
+
+    def _group(self, name: str) -> pb.NodeGroup:
+        group = self._groups[name]
+        return pb.NodeGroup(id=name, minSize=group.minimum, maxSize=group.maximum)
+
+    def _deployment(self, name: str) -> Object:
+        if name not in self._state.deployments:
+            raise Refused(f"there was no MachineDeployment {self._namespace}/{name} at the last refresh")
+        return self._state.deployments[name]
+
+    def _machines(self, name: str) -> Objects:
+        return self._state.machines.get(name, [])
+
+
+def _answering(answer: Callable[[Any], Awaitable[Message]]) -> Callable[[Stream[Any, Any]], Awaitable[None]]:
+    """A handler that tells the autoscaler why it gets no answer."""
+
+    async def handle(stream: Stream[Any, Any]) -> None:
+        request = await stream.recv_message()
+        try:
+            await stream.send_message(await answer(request))
+        except Refused as error:
+            refusal = GRPCError(Status.FAILED_PRECONDITION, str(error))
+        except ApiError as error:
+            refusal = GRPCError(Status.UNAVAILABLE, str(error))
+        else:
+            return
+        _log.warning("%s: %s", type(request).__name__, refusal.message)
+        raise refusal
+
+    return handle
