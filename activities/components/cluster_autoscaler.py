@@ -19,9 +19,9 @@ from api.extensions.v1alpha1.worker import MachineDeploymentStatus
 
 NAME = "cluster-autoscaler"
 SELECT = base.control_plane_labels(NAME)
+METRICS_PORT = 8085
 
 _PROVIDER = "autoscaler-provider"
-_METRICS_PORT = 8085
 _PROVIDER_PORT = 8086
 _SOCKET_DIR = "/var/run/cluster-autoscaler"
 _SOCKET = f"{_SOCKET_DIR}/provider.sock"
@@ -113,9 +113,9 @@ def _deployment(autoscaler: Autoscaler, file: Manifest) -> Manifest:
         cpu="10m",
         memory="60Mi",
         mounts={"config": own.CONFIG_DIR, "kubeconfig": base.KUBECONFIG_DIR, "socket": _SOCKET_DIR},
-        ports={"metrics": _METRICS_PORT},
+        ports={"metrics": METRICS_PORT},
         terminationMessagePolicy="FallbackToLogsOnError",
-        livenessProbe=base.http_probe("/health-check", _METRICS_PORT, scheme="HTTP", delay=15),
+        livenessProbe=base.http_probe("/health-check", METRICS_PORT, scheme="HTTP", delay=15),
     )
     return base.control_plane_deployment(
         NAME,
@@ -143,7 +143,7 @@ def _deployment(autoscaler: Autoscaler, file: Manifest) -> Manifest:
 def _flags(autoscaler: Autoscaler) -> list[tuple[str, str]]:
     settings = autoscaler.settings
     flags: list[tuple[str, Any]] = [
-        ("address", f":{_METRICS_PORT}"),
+        ("address", f":{METRICS_PORT}"),
         ("kubeconfig", base.KUBECONFIG_PATH),
         ("cloud-provider", "externalgrpc"),
         ("cloud-config", f"{own.CONFIG_DIR}/cloud-config.yaml"),

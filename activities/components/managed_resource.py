@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from api.resources import MANAGED_RESOURCE, SECRET, Resource
+
 ORIGIN_LABEL = "origin"
 ORIGIN = "gardener"
 """Label and value that tell our ManagedResources from those of extensions."""
@@ -25,7 +27,7 @@ def managed_resource(
     ``clazz``: empty for objects of the shoot, ``seed`` for objects of the seed. ``keep``: deleting the
     ManagedResource leaves the objects.
     """
-    secret_name = f"managedresource-{name}"
+    secret_name = _secret_name(name)
     common = {ORIGIN_LABEL: ORIGIN, **(labels or {})}
     data = {_key(item): base64.b64encode(_canonical(item)).decode() for item in objects}
     spec: dict[str, Any] = {"secretRefs": [{"name": secret_name}], "keepObjects": keep}
@@ -48,6 +50,15 @@ def managed_resource(
             "spec": spec,
         },
     ]
+
+
+def managed_resource_parts(name: str) -> list[tuple[Resource, str]]:
+    """Both of them, for who deletes them: the resource manager knows what it has applied without the Secret."""
+    return [(MANAGED_RESOURCE, name), (SECRET, _secret_name(name))]
+
+
+def _secret_name(name: str) -> str:
+    return f"managedresource-{name}"
 
 
 def _key(item: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from activities.components import (
     apiserver,
     base,
+    cluster_autoscaler,
     controller_manager,
     gateway,
     machine_controller_manager,
@@ -118,6 +119,8 @@ def configuration(prometheus: Prometheus) -> Manifest:
     own = [resource_manager, *([machine_controller_manager] if prometheus.workers else [])]
     jobs += [_pod_job(each.NAME, base.control_plane_labels(each.NAME), each.HEALTH_PORT) for each in own]
     if prometheus.workers:
+        # Not every cluster has one.
+        jobs.append(_pod_job(cluster_autoscaler.NAME, cluster_autoscaler.SELECT, cluster_autoscaler.METRICS_PORT))
         jobs += [_node_job("kubelet", "metrics"), _node_job("cadvisor", "metrics/cadvisor")]
     return {"global": {"scrape_interval": "30s", "scrape_timeout": "10s"}, "scrape_configs": jobs}
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from temporalio import activity
 
 from activities.components import base, cluster_autoscaler
-from activities.components.managed_resource import managed_resource
-from activities.kube.clusters import Clusters, ClusterView
+from activities.components.managed_resource import managed_resource, managed_resource_parts
+from activities.kube.clusters import Clusters
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
-from activities.seed.facts import failure_tolerance, replicas_awake
+from activities.seed.facts import failure_tolerance, may_grow, replicas_awake
 from api import resources
 from api.core.v1beta1.shoot import ClusterAutoscaler
 from api.extensions.v1alpha1.worker import MachineDeploymentStatus
@@ -35,7 +35,7 @@ class AutoscalerActivities:
         """
         namespace, seed = task.technical_id, self._clusters.seed
         view = await self._clusters.cluster(namespace)
-        if not _may_grow(view):
+        if not may_grow(view.shoot):
             await self._delete(namespace)
             return _UNWANTED
         secrets = await SecretsManager.of_shoot(seed, namespace, view.shoot)
@@ -58,7 +58,7 @@ class AutoscalerActivities:
     async def delete_autoscaler(self, task: ShootTask) -> TaskResult:
         """Delete it, and wait until it scales nothing any more. A second run goes on waiting.
 
-        Raises TimeoutError, naming the pods that have not ended.
+        Raises TimeoutError if its pods have not ended after a minute.
         """
         await self._delete(task.technical_id)
         await rollout.wait_pods_gone(
@@ -74,7 +74,7 @@ class AutoscalerActivities:
     async def _delete(self, namespace: str) -> None:
         name, seed = cluster_autoscaler.NAME, self._clusters.seed
         doomed = [
-            (resources.MANAGED_RESOURCE, _IN_SHOOT),
+            *managed_resource_parts(_IN_SHOOT),
             (resources.DEPLOYMENT, name),
             (resources.POD_DISRUPTION_BUDGET, name),
             (resources.SERVICE_ACCOUNT, name),
@@ -84,7 +84,3 @@ class AutoscalerActivities:
         ]
         await rollout.delete(seed, doomed, namespace)
         await rollout.delete_versioned(seed, cluster_autoscaler.SELECT, namespace)
-
-
-def _may_grow(view: ClusterView) -> bool:
-    return any(pool["maximum"] > pool["minimum"] for pool in view.shoot["spec"]["provider"].get("workers") or [])

@@ -74,6 +74,11 @@ def replicas_awake(view: ClusterView) -> int:
     return 2 if failure_tolerance(view) else 1
 
 
+def may_grow(shoot: Mapping[str, Any]) -> bool:
+    """Whether a pool of it has room between minimum and maximum, in which the cluster autoscaler decides."""
+    return any(pool["maximum"] > pool["minimum"] for pool in shoot["spec"]["provider"].get("workers") or ())
+
+
 def settled(shoot: Mapping[str, Any]) -> dict[str, Any]:
     """What of a Shoot tells how its cluster should be, without what each operation and each check writes."""
     metadata, status = shoot["metadata"], shoot.get("status") or {}

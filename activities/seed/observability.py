@@ -6,7 +6,7 @@ import base64
 from temporalio import activity
 
 from activities.components import base, prometheus
-from activities.components.managed_resource import managed_resource
+from activities.components.managed_resource import managed_resource, managed_resource_parts
 from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.configs import BasicAuth, Certificate, Usage
 from activities.secrets.manager import SecretsManager, Which
@@ -88,7 +88,7 @@ class ObservabilityActivities:
         name = prometheus.NAME
         doomed = [
             (resources.DEPLOYMENT, name),
-            (resources.MANAGED_RESOURCE, _RIGHTS),
+            *managed_resource_parts(_RIGHTS),
             (resources.SERVICE, name),
             (resources.CONFIG_MAP, prometheus.EXPOSURE),
             (resources.SECRET, name),

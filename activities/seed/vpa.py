@@ -5,7 +5,7 @@ import asyncio
 from temporalio import activity
 
 from activities.components import base, vpa
-from activities.components.managed_resource import managed_resource
+from activities.components.managed_resource import managed_resource, managed_resource_parts
 from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
@@ -74,7 +74,7 @@ class VpaActivities:
     async def _delete(self, namespace: str) -> None:
         kinds = (resources.DEPLOYMENT, resources.POD_DISRUPTION_BUDGET)
         doomed = [
-            (resources.MANAGED_RESOURCE, _IN_SHOOT),
+            *managed_resource_parts(_IN_SHOOT),
             (resources.SERVICE, vpa.SERVICE),
             *((kind, name) for kind in kinds for name in vpa.NAMES),
             *((resources.SECRET, base.shoot_access_name(name)) for name in vpa.NAMES),

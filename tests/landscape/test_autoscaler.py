@@ -102,7 +102,6 @@ def test_a_pool_without_machines_gets_one(shoot: Shoot) -> None:
     assert _sizes(shoot) == {"pool": 1, "web": 1, "batch": 1}
 
 
-
 def test_an_autoscaler_that_starts_anew_goes_on_down_to_no_machine(shoot: Shoot) -> None:
     """The one before looks again at a node that a pod needed only after five minutes."""
     shoot.kubectl("-n", PROBE, "delete", "deployment", "batch", "--wait")

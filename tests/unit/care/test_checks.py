@@ -1,6 +1,7 @@
 """What objects tell about a cluster: one row per reason of spec/flows.md 10."""
 
 import copy
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -59,7 +60,7 @@ DEPLOYMENTS = [
         "machine-controller-manager",
     )
 ]
-VPA = [deployment(f"vpa-{name}") for name in ("admission-controller", "recommender", "updater")]
+SCALER = "cluster-autoscaler"
 ETCDS = [etcd("etcd-main"), etcd("etcd-events")]
 
 
@@ -68,9 +69,9 @@ def plane(
     etcds: list[dict[str, Any]] | None = None,
     resources: list[dict[str, Any]] | None = None,
     workers: bool = True,
-    vpa: bool = False,
+    wanted: Sequence[str] = (),
 ) -> ControlPlane:
-    return ControlPlane(NAMESPACE, workers, deployments or DEPLOYMENTS, etcds or ETCDS, resources or [], vpa=vpa)
+    return ControlPlane(NAMESPACE, workers, deployments or DEPLOYMENTS, etcds or ETCDS, resources or [], wanted=wanted)
 
 
 def with_deployment(changed: dict[str, Any]) -> list[dict[str, Any]]:
@@ -88,8 +89,8 @@ STOPPED = {"dependency-watchdog.gardener.cloud/meltdown-protection-active": "tru
         (plane(DEPLOYMENTS[:4]), "False", "DeploymentMissing"),
         (plane(DEPLOYMENTS[:3], workers=False), "True", "ControlPlaneRunning"),
         (plane(with_deployment(deployment("kube-scheduler", "False"))), "False", "DeploymentUnhealthy"),
-        (plane([*DEPLOYMENTS, *VPA], vpa=True), "True", "ControlPlaneRunning"),
-        (plane([*DEPLOYMENTS, *VPA[1:]], vpa=True), "False", "DeploymentMissing"),
+        (plane([*DEPLOYMENTS, deployment(SCALER)], wanted=[SCALER]), "True", "ControlPlaneRunning"),
+        (plane(wanted=[SCALER]), "False", "DeploymentMissing"),
         (plane([*DEPLOYMENTS, deployment("vpa", "False", "controlplane")]), "False", "DeploymentUnhealthy"),
         (plane([*DEPLOYMENTS, deployment("foreign", "False")]), "True", "ControlPlaneRunning"),
         (plane(with_deployment(deployment("kube-controller-manager", **STOPPED))), "False", "ControllersScaledDown"),

@@ -64,12 +64,12 @@ class World:
         self.control_plane = ControlPlaneActivities(clusters, vpn_network="198.19.255.0/24")
         self.system = ShootSystemActivities(clusters)
 
-    def pin(self, shoot):
+    def pin(self, shoot, **profile):
         cluster = {
             "apiVersion": "extensions.gardener.cloud/v1alpha1",
             "kind": "Cluster",
             "metadata": {"name": NAMESPACE},
-            "spec": {"shoot": shoot, "seed": SEED, "cloudProfile": {"kind": "CloudProfile"}},
+            "spec": {"shoot": shoot, "seed": SEED, "cloudProfile": {"kind": "CloudProfile", "spec": profile}},
         }
         self.seed.put("/apis/extensions.gardener.cloud/v1alpha1/clusters", cluster)
 

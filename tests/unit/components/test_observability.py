@@ -113,7 +113,7 @@ def test_what_it_asks(workers: bool) -> None:
     values = prometheus.Prometheus(NAMESPACE, "kubeconfig", "ca", "tls", {}, (HOST,), workers=workers)
     jobs = {each["job_name"]: each for each in prometheus.configuration(values)["scrape_configs"]}
     always = {"kube-apiserver", "kube-controller-manager", "etcd-main", "etcd-events", "gardener-resource-manager"}
-    of_nodes = {"kube-scheduler", "machine-controller-manager", "kubelet", "cadvisor"}
+    of_nodes = {"kube-scheduler", "machine-controller-manager", "cluster-autoscaler", "kubelet", "cadvisor"}
     assert set(jobs) == (always | of_nodes if workers else always)
     for job in jobs.values():
         assert job.get("scheme") != "https" or (

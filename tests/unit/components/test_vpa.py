@@ -176,10 +176,7 @@ async def test_where_it_is_not_wanted_nothing_of_it_is_left(world: World, unwant
     assert (await activities.wait_vpa(TASK)).note == "not wanted"
     # The certificate goes with the next cleanup, what the resource manager has in the shoot by its finalizer.
     left = {name for _, _, name in set(world.seed.objects) - there}
-    assert {re.sub(r"-[0-9a-f]{8}$", "", name) for name in left} == {
-        "managedresource-shoot-core-vpa",
-        "vpa-admission-controller-server",
-    }
+    assert {re.sub(r"-[0-9a-f]{8}$", "", name) for name in left} == {"vpa-admission-controller-server"}
 
 
 async def test_asleep_it_sleeps(world: World) -> None:

@@ -188,6 +188,12 @@ async def test_the_machine_controller_manager_stops_alone(control_plane):
     assert control_plane.kubelet.stopped == ["machine-controller-manager"]
 
 
+async def test_nobody_scales_machines_that_are_to_go(control_plane):
+    run_pods(control_plane.seed, "cluster-autoscaler")
+    await control_plane.activities.scale_autoscaler_to_zero(AGAIN)
+    assert control_plane.kubelet.stopped == ["cluster-autoscaler"]
+
+
 async def deploy_all(world, task):
     deployed = world.control_plane
     await deployed.deploy_apiserver(task)

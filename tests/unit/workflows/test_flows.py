@@ -74,6 +74,7 @@ def test_reconcile_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
         ("wait_infrastructure", "deploy_worker"),
         # tables of section 2
         ("deploy_machine_controller_manager", "deploy_worker"),
+        ("wait_machine_deployments", "deploy_autoscaler"),
         ("wait_os_configs", "deploy_worker"),
         ("deploy_node_agent_resources", "deploy_worker"),
         # a kubelet may not be newer than its API server: neither new machines nor running nodes get one before
@@ -97,6 +98,7 @@ def test_a_shoot_falls_asleep_from_its_machines_to_its_names(facts: ShootFacts) 
     flow = reconcile(facts)
     rules = [
         # 13: no node when the controller manager stops, and nothing works on what has stopped
+        ("scale_autoscaler_to_zero", "deploy_worker"),
         ("wait_worker", "scale_machine_controller_manager_to_zero"),
         ("scale_machine_controller_manager_to_zero", "hibernate_control_plane"),
         *((name, "hibernate_control_plane") for name in flow.names if name.startswith(("deploy", "wait", "init"))),
@@ -110,7 +112,8 @@ def test_a_shoot_falls_asleep_from_its_machines_to_its_names(facts: ShootFacts) 
 
 @given(facts=FACTS.filter(lambda facts: not facts.hibernated))
 def test_nothing_of_a_shoot_that_is_awake_is_put_to_sleep(facts: ShootFacts) -> None:
-    stopping = {"hibernate_control_plane", "scale_machine_controller_manager_to_zero", "delete_internal_dns"}
+    stopping = {"hibernate_control_plane", "scale_autoscaler_to_zero", "scale_machine_controller_manager_to_zero",
+                "delete_internal_dns"}  # fmt: skip
     assert not stopping & set(reconcile(facts).activities)
 
 
@@ -213,6 +216,9 @@ def test_migrate_keeps_the_order_of_flows_md(
         ("wait_etcds_deleted", "delete_namespace"),
         # 3: after the machine controller manager is gone and extensions have let go, before anything is deleted
         ("wait_machine_controller_manager_deleted", "persist_shootstate"),
+        # whom the autoscaler chose, its manager takes: nobody is chosen when that goes
+        ("delete_autoscaler", "delete_machine_controller_manager"),
+        ("keep_managed_objects", "delete_autoscaler"),
         *((f"wait_{kind}_migrated", "persist_shootstate") for kind in early),
         *(("persist_shootstate", f"delete_{kind}") for kind in early),
         ("persist_shootstate", "shallow_delete_machine_objects"),
@@ -301,6 +307,8 @@ def test_delete_keeps_the_order_of_flows_md(facts: ShootFacts, survey: Survey) -
         *(("clean_webhooks", each) for each in cleanup[1:]),
         # the controller manager is active before anything it must release is deleted
         *(("wait_kube_controller_manager_active", each) for each in cleanup[1:]),
+        # no machine comes or goes for pods that are cleaned up
+        *(("delete_autoscaler", each) for each in cleanup[1:]),
         # load balancers and volumes before nodes
         ("clean_kubernetes_resources", "delete_worker"),
         # nodes and ControlPlane before Infrastructure

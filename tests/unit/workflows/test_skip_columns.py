@@ -71,7 +71,9 @@ RECONCILE = {
     "deploy_extensions_after_worker": "WL",
     "wait_extensions_after_worker": "WL SR",
     "wait_worker": "WL SR",
+    "scale_autoscaler_to_zero": "WL A",
     "scale_machine_controller_manager_to_zero": "WL A",
+    "deploy_autoscaler": "WL H",
     "wait_tunnel": "WL H SR",
     "deploy_vpa": "WL",
     "wait_vpa": "WL H SR",
@@ -95,6 +97,7 @@ DELETE = {
         "NS",
     ),
     "deploy_cloud_secret": "NS WL",
+    "delete_autoscaler": "NS WL",
     **dict.fromkeys(
         ("deploy_api_service", "wait_api_service", "update_advertised_addresses", "deploy_internal_dns", "deploy_etcds",
          "wait_etcds", "deploy_apiserver", "wait_apiserver", "deploy_apiserver_sni", "deploy_resource_manager",

@@ -16,7 +16,6 @@ Object = Mapping[str, Any]
 
 _ALWAYS = ("gardener-resource-manager", "kube-apiserver", "kube-controller-manager")
 _WITH_WORKERS = ("kube-scheduler", "machine-controller-manager")
-_VPA = ("vpa-admission-controller", "vpa-recommender", "vpa-updater")
 _ETCDS = ("etcd-main", "etcd-events")
 _OBSERVING = ("monitoring", "logging")
 _NODE_FAULTS = ("DiskPressure", "MemoryPressure", "PIDPressure", "NetworkUnavailable")
@@ -35,8 +34,8 @@ class ControlPlane:
     etcds: Sequence[Object]
     managed_resources: Sequence[Object]
     stateful_sets: Sequence[Object] = ()
-    vpa: bool = False
-    """Whether it is to have a vertical pod autoscaler."""
+    wanted: Sequence[str] = ()
+    """Deployments that not all have."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def control_plane(seen: ControlPlane, progressing_for: timedelta, now: datetime)
     """ControlPlaneHealthy."""
     type_ = constants.CONDITION_CONTROL_PLANE_HEALTHY
     deployments, etcds = _named(seen.deployments), _named(seen.etcds)
-    for name in (*_ALWAYS, *(_WITH_WORKERS if seen.workers else ()), *(_VPA if seen.vpa else ())):
+    for name in (*_ALWAYS, *(_WITH_WORKERS if seen.workers else ()), *seen.wanted):
         if name not in deployments:
             return Finding(type_, "False", "DeploymentMissing", f"Deployment {seen.namespace}/{name} does not exist")
     if stopped := sorted(name for name, each in deployments.items() if _annotation(each, constants.SCALED_DOWN)):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from activities.components import cluster_autoscaler, vpa
 from activities.components.operating_system_config import CHECKSUM_APPLIED, CHECKSUM_OF_SECRET
 from activities.kube.cache import Key, key_of
 from activities.kube.client import KubeClient, Object, WatchEvent
@@ -14,6 +15,7 @@ from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue
 from activities.kube.errors import ApiError, NotFound
 from activities.seed.extensions import says_taken_over
+from activities.seed.facts import may_grow
 from api import constants, resources
 from api.conditions import (
     CHECK_ERROR,
@@ -177,7 +179,8 @@ class CareController:
     def _control_plane(self, shoot: Object, technical_id: str) -> checks.ControlPlane:
         caches, spec = self._clusters.seed_caches, shoot["spec"]
         workers = bool(spec["provider"].get("workers"))
-        vpa = spec["kubernetes"].get("verticalPodAutoscaler") or {}
+        sized = workers and (spec["kubernetes"].get("verticalPodAutoscaler") or {}).get("enabled")
+        wanted = [*(vpa.NAMES if sized else ()), *([cluster_autoscaler.NAME] if may_grow(shoot) else ())]
         return checks.ControlPlane(
             namespace=technical_id,
             workers=workers,
@@ -185,7 +188,7 @@ class CareController:
             etcds=caches.of(resources.ETCD).list(technical_id),
             managed_resources=caches.of(resources.MANAGED_RESOURCE).list(technical_id),
             stateful_sets=caches.of(resources.STATEFUL_SET).list(technical_id),
-            vpa=workers and bool(vpa.get("enabled")),
+            wanted=wanted,
         )
 
     async def _server(self, client: KubeClient | None) -> Finding:

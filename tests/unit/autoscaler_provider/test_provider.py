@@ -1,0 +1,225 @@
+"""The autoscaler's cloud as the autoscaler sees it: calls on a socket, over machines in memory."""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+from grpclib.server import Server
+
+from activities.kube.client import Object
+from activities.kube.errors import Unreachable
+from activities.provider_local.machines import TRIGGER_DELETION
+from api.extensions.v1alpha1.worker import MachineDeploymentStatus
+from api.resources import MACHINE, MACHINE_DEPLOYMENT, Resource
+from tests.unit.provider_local.fake_cluster import FakeCluster
+from workers.autoscaler_provider import externalgrpc_pb2 as pb
+from workers.autoscaler_provider.provider import CloudProvider
+
+NAMESPACE = "shoot--dev--one"
+POOL = "shoot--dev--one-web-z1"
+SERVICE = pb.DESCRIPTOR.services_by_name["CloudProvider"]
+EMPTY = pb.Empty()
+
+
+class Autoscaler:
+    """Asks as the cluster autoscaler does."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def ask(self, name: str, request: Any = EMPTY) -> Any:
+        method = SERVICE.methods_by_name[name]
+        call: UnaryUnaryMethod[Any, Any] = UnaryUnaryMethod(
+            self._channel,
+            f"/{SERVICE.full_name}/{name}",
+            GetMessageClass(method.input_type),
+            GetMessageClass(method.output_type),
+        )
+        return await call(request, timeout=5)
+
+    async def group_of(self, **node: str) -> str:
+        request = pb.NodeGroupForNodeRequest(node=pb.ExternalGrpcNode(**node))
+        return str((await self.ask("NodeGroupForNode", request)).nodeGroup.id)
+
+    async def size(self) -> int:
+        return int((await self.ask("NodeGroupTargetSize", pb.NodeGroupRequest(id=POOL))).targetSize)
+
+    async def grow(self, delta: int) -> None:
+        await self.ask("NodeGroupIncreaseSize", pb.ResizeRequest(id=POOL, delta=delta))
+
+    async def delete(self, *names: str) -> None:
+        nodes = [pb.ExternalGrpcNode(name=name, providerID=f"local:///infra/{name}") for name in names]
+        await self.ask("NodeGroupDeleteNodes", pb.NodeGroupDeleteNodesRequest(id=POOL, nodes=nodes))
+
+
+@pytest.fixture
+async def seed() -> FakeCluster:
+    """A pool of three machines that may have one to four, and one that is not to be scaled."""
+    seed = FakeCluster()
+    for name, replicas in ((POOL, 3), ("shoot--dev--one-fixed-z1", 1)):
+        await seed.create(
+            {
+                "apiVersion": "machine.sapcloud.io/v1alpha1",
+                "kind": "MachineDeployment",
+                "metadata": {"name": name, "namespace": NAMESPACE},
+                "spec": {"replicas": replicas, "template": {"spec": {"class": {"name": "class-a"}}}},
+            }
+        )
+        for number in range(replicas):
+            machine = f"{name}-{number}"
+            await seed.create(
+                {
+                    "apiVersion": "machine.sapcloud.io/v1alpha1",
+                    "kind": "Machine",
+                    "metadata": {"name": machine, "namespace": NAMESPACE, "labels": {"name": name, "node": machine}},
+                    "spec": {"class": {"name": "class-a"}, "providerID": f"local:///infra/{machine}"},
+                }
+            )
+    await seed.create(
+        {
+            "apiVersion": "machine.sapcloud.io/v1alpha1",
+            "kind": "MachineClass",
+            "metadata": {"name": "class-a", "namespace": NAMESPACE},
+            "nodeTemplate": {"capacity": {"cpu": "2", "memory": "4Gi"}},
+        }
+    )
+    return seed
+
+
+@pytest.fixture
+async def autoscaler(seed: FakeCluster, tmp_path: Path) -> AsyncIterator[Autoscaler]:
+    server = Server([CloudProvider(seed, NAMESPACE, [MachineDeploymentStatus(name=POOL, minimum=1, maximum=4)])])
+    socket = str(tmp_path / "provider.sock")
+    await server.start(path=socket)
+    channel = Channel(path=socket)
+    try:
+        asking = Autoscaler(channel)
+        await asking.ask("Refresh")
+        yield asking
+    finally:
+        channel.close()
+        server.close()
+        await server.wait_closed()
+
+
+def pool(seed: FakeCluster) -> Object:
+    return seed.objects[MACHINE_DEPLOYMENT, NAMESPACE, POOL]
+
+
+async def test_what_there_is_to_scale(autoscaler: Autoscaler) -> None:
+    (group,) = (await autoscaler.ask("NodeGroups")).nodeGroups
+    instances = (await autoscaler.ask("NodeGroupNodes", pb.NodeGroupRequest(id=POOL))).instances
+    node = (await autoscaler.ask("NodeGroupTemplateNodeInfo", pb.NodeGroupRequest(id=POOL))).nodeInfo
+    options = await autoscaler.ask("NodeGroupGetOptions", pb.NodeGroupAutoscalingOptionsRequest(id=POOL))
+
+    assert (group.id, group.minSize, group.maxSize) == (POOL, 1, 4)
+    assert [each.id for each in instances] == [f"local:///infra/{POOL}-{number}" for number in range(3)]
+    assert node.status.capacity["cpu"].string == "2"
+    assert options.HasField("nodeGroupAutoscalingOptions")
+    assert await autoscaler.size() == 3
+
+
+async def test_whose_a_node_is(autoscaler: Autoscaler) -> None:
+    assert await autoscaler.group_of(providerID=f"local:///infra/{POOL}-1") == POOL
+    assert await autoscaler.group_of(name=f"{POOL}-1") == POOL, "before it has got its provider id"
+    assert await autoscaler.group_of(name="shoot--dev--one-fixed-z1-0") == "", "of a pool that nobody scales"
+    assert await autoscaler.group_of(name="a-guest") == ""
+
+
+async def test_a_pool_grows_up_to_its_maximum(autoscaler: Autoscaler, seed: FakeCluster) -> None:
+    await autoscaler.grow(1)
+
+    assert pool(seed)["spec"]["replicas"] == await autoscaler.size() == 4
+    with pytest.raises(GRPCError, match="more than its maximum 4") as refused:
+        await autoscaler.grow(1)
+    assert refused.value.status is Status.FAILED_PRECONDITION
+    assert pool(seed)["spec"]["replicas"] == 4
+
+
+async def test_machines_that_are_chosen_go_once(autoscaler: Autoscaler, seed: FakeCluster) -> None:
+    await autoscaler.delete(f"{POOL}-1")
+    await autoscaler.delete(f"{POOL}-1")
+    await autoscaler.delete(f"{POOL}-0")
+
+    assert pool(seed)["spec"]["replicas"] == await autoscaler.size() == 1
+    assert pool(seed)["metadata"]["annotations"] == {TRIGGER_DELETION: f"{POOL}-1,{POOL}-0"}
+    with pytest.raises(GRPCError, match="fewer than its minimum 1"):
+        await autoscaler.delete(f"{POOL}-2")
+    with pytest.raises(GRPCError, match="node a-guest is of no machine"):
+        await autoscaler.delete("a-guest")
+
+
+async def test_what_others_write_meanwhile_is_not_lost(autoscaler: Autoscaler, seed: FakeCluster) -> None:
+    get, others = seed.get, iter([2])
+
+    async def get_late(res: Resource, name: str, namespace: str | None = None, *, subresource: str = "") -> Object:
+        live = await get(res, name, namespace)
+        for size in others:
+            await seed.patch(res, name, namespace, {"spec": {"replicas": size}})
+        return live
+
+    seed.get = get_late  # type: ignore[method-assign]
+    await autoscaler.grow(1)
+
+    assert pool(seed)["spec"]["replicas"] == 3
+
+
+async def test_only_machines_that_are_not_made_yet_are_given_up(autoscaler: Autoscaler, seed: FakeCluster) -> None:
+    fewer = pb.ResizeRequest(id=POOL, delta=-1)
+    with pytest.raises(GRPCError, match="has 3 machines"):
+        await autoscaler.ask("NodeGroupDecreaseTargetSize", fewer)
+    await autoscaler.grow(1)
+    await autoscaler.ask("NodeGroupDecreaseTargetSize", fewer)
+
+    assert pool(seed)["spec"]["replicas"] == 3
+
+
+async def test_without_an_api_server_nothing_is_believed(autoscaler: Autoscaler, seed: FakeCluster) -> None:
+    seed.refuse("patch", MACHINE_DEPLOYMENT, Unreachable(0, "connection refused", "patching"))
+
+    with pytest.raises(GRPCError) as refused:
+        await autoscaler.grow(1)
+
+    assert refused.value.status is Status.UNAVAILABLE
+    assert await autoscaler.size() == 3
+
+
+async def test_it_sees_with_each_refresh_what_there_is(autoscaler: Autoscaler, seed: FakeCluster) -> None:
+    for machine in [each["metadata"]["name"] for each in seed.of(MACHINE)]:
+        await seed.delete(MACHINE, machine, NAMESPACE)
+    await seed.delete(MACHINE_DEPLOYMENT, POOL, NAMESPACE)
+    await autoscaler.ask("Refresh")
+
+    assert list((await autoscaler.ask("NodeGroups")).nodeGroups) == []
+    with pytest.raises(GRPCError, match="at the last refresh"):
+        await autoscaler.size()
+
+
+async def test_the_rest_is_answered_too(autoscaler: Autoscaler) -> None:
+    assert (await autoscaler.ask("GPULabel")).label == "gpu"
+    for name in ("GetAvailableGPUTypes", "Cleanup"):
+        assert await autoscaler.ask(name) == EMPTY
+
+
+def test_the_code_is_that_of_the_proto() -> None:
+    """It was made by a compiler that is not among our packages, so its numbers are read here."""
+    text = Path(pb.__file__).with_name("externalgrpc.proto").read_text()
+
+    assert dict(_numbers(text)) == {
+        message.full_name.removeprefix(f"{SERVICE.file.package}."): {each.name: each.number for each in message.fields}
+        for message in pb.DESCRIPTOR.message_types_by_name.values()
+    }
+    calls = re.findall(r"rpc (\w+)\((\w+)\) returns \((\w+)\)", text)
+    assert calls == [(each.name, each.input_type.name, each.output_type.name) for each in SERVICE.methods]
+
+
+def _numbers(text: str) -> Iterator[tuple[str, dict[str, int]]]:
+    for name, body in re.findall(r"^message (\w+) \{(\}|.*?^\})", text, re.MULTILINE | re.DOTALL):
+        fields = re.sub(r"enum \w+ \{.*?\}", "", body, flags=re.DOTALL)
+        yield name, {field: int(number) for field, number in re.findall(r"(\w+) = (\d+);", fields)}
