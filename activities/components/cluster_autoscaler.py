@@ -115,6 +115,7 @@ def _deployment(autoscaler: Autoscaler, file: Manifest) -> Manifest:
         mounts={"config": own.CONFIG_DIR, "kubeconfig": base.KUBECONFIG_DIR, "socket": _SOCKET_DIR},
         ports={"metrics": METRICS_PORT},
         terminationMessagePolicy="FallbackToLogsOnError",
+        readinessProbe=base.http_probe("/health-check", METRICS_PORT, scheme="HTTP", period=2),
         livenessProbe=base.http_probe("/health-check", METRICS_PORT, scheme="HTTP", delay=15),
     )
     return base.control_plane_deployment(

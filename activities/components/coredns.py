@@ -10,7 +10,8 @@ from api import images
 NAME = "coredns"
 NAMESPACE = "kube-system"
 SELECT = {"k8s-app": "kube-dns"}
-_SERVER_PORT = 8053
+SERVER_PORT = 8053
+"""Of its pods; the Service's is 53."""
 _METRICS_PORT = 9153
 _HEALTH_PORT = 8080
 _READY_PORT = 8181
@@ -52,10 +53,10 @@ def objects(dns: CoreDns) -> list[Manifest]:
         "kube-dns",
         NAMESPACE,
         select=SELECT,
-        ports={"dns-tcp": (53, _SERVER_PORT), "metrics": _METRICS_PORT},
+        ports={"dns-tcp": (53, SERVER_PORT), "metrics": _METRICS_PORT},
         clusterIP=cluster_dns_address(dns.service_cidr),
     )
-    service["spec"]["ports"].insert(0, {"name": "dns", "protocol": "UDP", "port": 53, "targetPort": _SERVER_PORT})
+    service["spec"]["ports"].insert(0, {"name": "dns", "protocol": "UDP", "port": 53, "targetPort": SERVER_PORT})
     service["metadata"]["labels"] |= {"kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}
     return [
         base.service_account(NAME, NAMESPACE),
@@ -71,7 +72,7 @@ def objects(dns: CoreDns) -> list[Manifest]:
 
 def _corefile(domain: str) -> str:
     return f"""\
-.:{_SERVER_PORT} {{
+.:{SERVER_PORT} {{
   health :{_HEALTH_PORT} {{
     lameduck 5s
   }}
@@ -120,8 +121,8 @@ def _deployment(dns: CoreDns, checksum: str) -> Manifest:
         livenessProbe=base.http_probe("/health", _HEALTH_PORT, scheme="HTTP", delay=30, failures=5),
     )
     main["ports"] += [
-        {"name": "dns-udp", "containerPort": _SERVER_PORT, "protocol": "UDP"},
-        {"name": "dns-tcp", "containerPort": _SERVER_PORT, "protocol": "TCP"},
+        {"name": "dns-udp", "containerPort": SERVER_PORT, "protocol": "UDP"},
+        {"name": "dns-tcp", "containerPort": SERVER_PORT, "protocol": "TCP"},
     ]
     return base.deployment(
         NAME,

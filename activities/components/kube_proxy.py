@@ -29,6 +29,11 @@ class KubeProxy:
     """``Shoot.spec.kubernetes.kubeProxy``."""
 
 
+def uses_ipvs(shoot_spec: Mapping[str, Any]) -> bool:
+    """Whether nodes have the addresses of all Services as their own."""
+    return (shoot_spec["kubernetes"].get("kubeProxy") or {}).get("mode") == "IPVS"
+
+
 def objects(proxy: KubeProxy) -> list[Manifest]:
     """Objects of the shoot, for a ManagedResource."""
     config_map = _config_map(proxy)

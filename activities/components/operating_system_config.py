@@ -6,12 +6,12 @@ the node agent finds its work done. Names and order: spec/extensions.md 3 and 7.
 
 import base64
 import hashlib
-import ipaddress
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from activities.components import coredns, kube_proxy, node_local_dns
 from api import constants, images, resources
 from api.names import node_agent_secret_name
 from api.versions import Version
@@ -103,9 +103,11 @@ class NodeConfig:
 
     @property
     def cluster_dns(self) -> str:
-        """The tenth address of the services' network."""
-        services = ipaddress.ip_network(self.shoot["spec"]["networking"]["services"].split(",")[0])
-        return str(services[10])
+        """What pods ask: CoreDNS, or, where that cannot be led to it unnoticed, the server on their node."""
+        spec = self.shoot["spec"]
+        if node_local_dns.is_wanted(spec) and kube_proxy.uses_ipvs(spec):
+            return node_local_dns.ADDRESS
+        return coredns.cluster_dns_address(spec["networking"]["services"].split(",")[0])
 
 
 def provision(node: NodeConfig) -> dict[str, Any]:

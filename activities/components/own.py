@@ -67,16 +67,19 @@ def workload(
     ]
 
 
-def process(name: str, worker: str, health_port: int, **rest: Any) -> Manifest:
-    """The container of ``gardener worker <worker>``; its ``config.yaml`` lies in the volume at ``CONFIG_DIR``."""
+def process(name: str, worker: str, health_port: int, *, host: str = "", **rest: Any) -> Manifest:
+    """The container of ``gardener worker <worker>``; its ``config.yaml`` lies in the volume at ``CONFIG_DIR``.
+
+    ``host``: where its health is asked for, if not at the pod's address.
+    """
     return base.container(
         name,
         images.GARDENER,
         ["gardener", "worker", worker, "--config", f"{CONFIG_DIR}/config.yaml"],
         ports={"health": health_port},
         terminationMessagePolicy="FallbackToLogsOnError",
-        readinessProbe=base.http_probe("/readyz", health_port, scheme="HTTP", period=1),
-        livenessProbe=base.http_probe("/healthz", health_port, scheme="HTTP", delay=15),
+        readinessProbe=base.http_probe("/readyz", health_port, scheme="HTTP", period=1, host=host),
+        livenessProbe=base.http_probe("/healthz", health_port, scheme="HTTP", delay=15, host=host),
         **rest,
     )
 

@@ -5,7 +5,7 @@ Source: spec/extensions.md 3 (Worker), spec/api-extensions.md 2.2 and 6.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -232,10 +232,15 @@ def restored(saved: Mapping[str, Any], resource: Resource, namespace: str, owner
     }
 
 
-def chosen_machines(deployment: Mapping[str, Any]) -> list[str]:
-    """Names of the machines that the cluster autoscaler wants gone."""
+def chosen_machines(deployment: Mapping[str, Any], alive: Collection[str]) -> list[str]:
+    """Machines that the cluster autoscaler wants gone, of those that are alive, in its order.
+
+    None once there are no more than there should be: then the size was raised again, and nobody has to go.
+    """
+    if len(alive) <= int(deployment["spec"].get("replicas") or 0):
+        return []
     text = (deployment["metadata"].get("annotations") or {}).get(TRIGGER_DELETION) or ""
-    return [name for name in map(str.strip, text.split(",")) if name]
+    return [name for name in map(str.strip, text.split(",")) if name in alive]
 
 
 def owner_reference(owner: Mapping[str, Any]) -> dict[str, Any]:

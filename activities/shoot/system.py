@@ -11,6 +11,7 @@ from activities.components import (
     coredns,
     kube_proxy,
     metrics_server,
+    node_local_dns,
     node_problem_detector,
     shoot_system,
     vpn_shoot,
@@ -25,6 +26,7 @@ from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
 from activities.seed.facts import ApiNames, Networks
 from api import constants, resources
+from api.core.v1beta1.shoot import NodeLocalDNS
 from api.operations import ShootTask, TaskResult
 
 MINUTE = 60.0
@@ -38,6 +40,7 @@ _NAMESPACES = "shoot-core-namespaces"
 _VPN = "shoot-core-vpn-shoot"
 _KUBE_PROXY = "shoot-core-kube-proxy"
 _METRICS_SERVER = "shoot-core-metrics-server"
+_NODE_LOCAL_DNS = "shoot-core-node-local-dns"
 
 
 class ShootSystemActivities:
@@ -118,6 +121,22 @@ class ShootSystemActivities:
         view = await self._clusters.cluster(task.technical_id)
         wanted = coredns.CoreDns(service_cidr=Networks.of(view).services[0], api_server=ApiNames.of(view).internal)
         await self._hand_over(task, "shoot-core-coredns", coredns.objects(wanted))
+        return TaskResult()
+
+    @activity.defn
+    async def deploy_node_local_dns(self, task: ShootTask) -> TaskResult:
+        """Run a DNS server on each node, or remove it where it is not wanted; a second run hands over the same."""
+        view = await self._clusters.cluster(task.technical_id)
+        spec = view.shoot["spec"]
+        if not node_local_dns.is_wanted(spec):
+            await self._take_back(task, _NODE_LOCAL_DNS)
+            return TaskResult(note="not wanted")
+        wanted = node_local_dns.Server(
+            settings=NodeLocalDNS.model_validate(node_local_dns.settings_of(spec)),
+            cluster_dns=coredns.cluster_dns_address(Networks.of(view).services[0]),
+            ipvs=kube_proxy.uses_ipvs(spec),
+        )
+        await self._hand_over(task, _NODE_LOCAL_DNS, node_local_dns.objects(wanted))
         return TaskResult()
 
     @activity.defn

@@ -32,10 +32,6 @@ def warnings(shoot: Shoot, profile: CloudProfile | None, now: datetime) -> list[
 
 def _not_deployed(shoot: Shoot) -> Iterable[str]:
     spec = shoot.spec
-    components = spec.system_components
-    if components and components.node_local_dns and components.node_local_dns.enabled:
-        path = _SPEC / "systemComponents" / "nodeLocalDNS"
-        yield f"{path}: not deployed by this version: pods ask CoreDNS"
     if spec.monitoring and spec.monitoring.alerting and spec.monitoring.alerting.email_receivers:
         path = _SPEC / "monitoring" / "alerting" / "emailReceivers"
         yield f"{path}: no Alertmanager is deployed by this version: nobody is written to"

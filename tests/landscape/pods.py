@@ -22,6 +22,8 @@ LINGER_SECONDS = 5
 
 Manifest = dict[str, Any]
 _SERVES: Manifest = {"tcpSocket": {"port": 8080}}
+ALIVE: Manifest = {"exec": {"command": ["true"]}}
+"""For pods that serve nobody: they are ready as soon as they run."""
 
 
 def namespace() -> Manifest:

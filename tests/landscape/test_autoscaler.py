@@ -54,7 +54,7 @@ def test_it_runs_and_leaves_pools_alone_that_have_what_they_need(shoot: Shoot) -
 def test_a_pool_grows_for_a_pod_that_finds_no_room(shoot: Shoot) -> None:
     before = shoot.nodes()
     with _timed("from the second pod to its node"):
-        _apply(shoot, pods.python("web", 2, _IDLE, pool="web", ready=_ALIVE))
+        _apply(shoot, pods.python("web", 2, _IDLE, pool="web", ready=pods.ALIVE))
         shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/web", f"--timeout={GROWTH}s", timeout=GROWTH + 10)
 
     assert _sizes(shoot) == {"pool": 1, "web": 2}
@@ -94,7 +94,7 @@ def test_the_machine_goes_that_no_pod_needs(shoot: Shoot) -> None:
 
 def test_a_pool_without_machines_gets_one(shoot: Shoot) -> None:
     """What such a node would be like is known from its machine class alone."""
-    batch = pods.python("batch", 1, _IDLE, pool="batch", ready=_ALIVE)
+    batch = pods.python("batch", 1, _IDLE, pool="batch", ready=pods.ALIVE)
     batch["spec"]["template"]["spec"]["tolerations"] = [{**_TAINT, "operator": "Equal"}]
     with _timed("from a pod to the first node of its pool"):
         _apply(shoot, batch)
@@ -141,7 +141,6 @@ def test_nothing_of_it_is_left_where_no_pool_may_grow(shoot: Shoot) -> None:
 # What the tests do with the Shoot
 
 _IDLE = "import signal; signal.pause()"
-_ALIVE: dict[str, Any] = {"exec": {"command": ["true"]}}
 
 
 @contextmanager

@@ -64,12 +64,14 @@ def test_what_can_never_be_is_refused_and_named(
 
 
 def test_what_is_accepted_and_not_done_is_told(landscape: Landscape, tmp_path: Any) -> None:
-    manifest = Shoot(landscape, "possible", tmp_path).manifest(systemComponents={"nodeLocalDNS": {"enabled": True}})
+    manifest = Shoot(landscape, "possible", tmp_path).manifest(
+        monitoring={"alerting": {"emailReceivers": ["a@example.org"]}}
+    )
     command = landscape.argv("garden", "create", "--dry-run=server", "-f", "-")
 
     done = subprocess.run(command, input=json.dumps(manifest), capture_output=True, text=True, timeout=60, check=True)
 
-    assert "Warning: spec.systemComponents.nodeLocalDNS: not deployed" in done.stderr
+    assert "Warning: spec.monitoring.alerting.emailReceivers: no Alertmanager" in done.stderr
 
 
 def test_what_may_not_change_is_refused_in_a_shoot_that_is_there(shoot: Shoot) -> None:

@@ -7,10 +7,25 @@ from typing import Any
 import pytest
 
 from api import images
+from tests.landscape import pods
 from tests.landscape.shoots import Shoot, eventually
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(240, func_only=True)]
 
+RECONCILIATION = 150
+ASKS = """
+import socket, time
+asked, failed, slowest = 0, [], 0
+while True:
+    began = time.monotonic()
+    try:
+        socket.getaddrinfo("kubernetes.default.svc.cluster.local.", 443)
+    except OSError as error:
+        failed.append(str(error))
+    asked, slowest = asked + 1, max(slowest, time.monotonic() - began)
+    print(asked, round(slowest, 2), *failed, flush=True)
+    time.sleep(0.1)
+"""
 LEAST = "23m"
 """CPU that the autoscaler is to recommend at least: what uses next to none gets just that."""
 LABELS = {"app": "sized"}
@@ -74,3 +89,62 @@ def test_a_new_pod_gets_what_is_recommended(sized: Shoot) -> None:
     [pod] = json.loads(sized.kubectl("get", "pods", "-l", "app=sized", "-o", "json"))["items"]
     assert pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] == LEAST
     assert "sized" in pod["metadata"]["annotations"]["vpaUpdates"]
+
+
+@pytest.fixture
+def asking(shoot: Shoot) -> Iterator[Shoot]:
+    """The shoot, with a pod that asks for a name again and again, and says how often it got no answer."""
+    shoot.kubectl("apply", "-f", "-", stdin=json.dumps(pods.namespace()))
+    manifest = json.dumps(pods.python("asks", 1, ASKS, ready=pods.ALIVE))
+    shoot.kubectl("apply", "-f", "-", stdin=manifest)
+    shoot.kubectl("-n", pods.PROBE, "rollout", "status", "deployment/asks", "--timeout=60s")
+    yield shoot
+    shoot.change({"systemComponents": {"nodeLocalDNS": None}})
+    shoot.kubectl("delete", "-f", "-", stdin=manifest)
+    shoot.wait_until_reconciled(RECONCILIATION)
+
+
+def test_each_node_answers_its_pods_and_leaves_nothing_when_it_stops(asking: Shoot) -> None:
+    _heard(asking, 5)
+
+    asking.change({"systemComponents": {"nodeLocalDNS": {"enabled": True}}})
+    asking.wait_until_reconciled(RECONCILIATION)
+    eventually(lambda: _answered_by_nodes(asking) > 20, "names are asked for at the pod's own node", 60)
+    asking.change({"systemComponents": {"nodeLocalDNS": {"enabled": False}}})
+    asking.wait_until_reconciled(RECONCILIATION)
+    system = ("-n", "kube-system")
+    asking.kubectl(*system, "wait", "--for=delete", "pod", "-l", "k8s-app=node-local-dns", "--timeout=60s")
+
+    _heard(asking, 20)
+    packet_filter = asking.kubectl(*system, "exec", _kube_proxy(asking), "--", "iptables-save", "-t", "raw")
+    assert "NODE-LOCAL-DNS" not in packet_filter
+
+
+def _heard(shoot: Shoot, more: int) -> None:
+    """Wait for answers to so many requests more; each one before must have been answered, too."""
+
+    def asked() -> int:
+        last = shoot.kubectl("-n", pods.PROBE, "logs", "deployment/asks", "--tail=1").split(maxsplit=2)
+        assert len(last) < 3, last
+        return int(last[0]) if last else 0
+
+    before = asked()
+    eventually(lambda: asked() >= before + more, "answers", 60)
+
+
+def _answered_by_nodes(shoot: Shoot) -> float:
+    """Requests for names of the cluster that the servers on nodes have counted."""
+    system = "/api/v1/namespaces/kube-system/pods"
+    names = shoot.kubectl("-n", "kube-system", "get", "pods", "-l", "k8s-app=node-local-dns", "-o", "name").split()
+    metrics = [shoot.kubectl("get", "--raw", f"{system}/{name.split('/')[1]}:9253/proxy/metrics") for name in names]
+    lines = [line for text in metrics for line in text.splitlines()]
+    return sum(float(line.split()[-1]) for line in lines if _counts_requests(line))
+
+
+def _counts_requests(line: str) -> bool:
+    return line.startswith("coredns_dns_requests_total{") and 'zone="cluster.local."' in line
+
+
+def _kube_proxy(shoot: Shoot) -> str:
+    name, *_ = shoot.kubectl("-n", "kube-system", "get", "pods", "-l", "role=proxy", "-o", "name").split()
+    return name

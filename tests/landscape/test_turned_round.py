@@ -56,10 +56,10 @@ def turner(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> It
         await_pods(shoot)
         processes = processes_of(require(landscape.name))
         gardenlets = [processes.get(f"{seed}/gardenlet").spec for seed in (shoot.seed, shoot.other_seed)]
-        for each in gardenlets:
-            argv = (sys.executable, "-m", "tests.landscape.held_gardenlet", each.argv[-1], str(directory))
-            processes.start(replace(each, argv=argv, directory=str(Path(__file__).parents[2])))
         try:
+            for each in gardenlets:
+                argv = (sys.executable, "-m", "tests.landscape.held_gardenlet", each.argv[-1], str(directory))
+                processes.start(replace(each, argv=argv, directory=str(Path(__file__).parents[2])))
             yield Turner(shoot, directory)
         finally:
             for each in gardenlets:

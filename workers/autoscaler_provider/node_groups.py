@@ -12,7 +12,7 @@ from activities.provider_local.machines import NAME_LABEL, TRIGGER_DELETION, cho
 from api.durations import parse_duration
 from workers.autoscaler_provider import externalgrpc_pb2 as pb
 from workers.machine_controller_manager.machine_set import NODE_LABEL
-from workers.machine_controller_manager.objects import is_deleting, phase_of
+from workers.machine_controller_manager.objects import is_alive, is_deleting, phase_of
 
 GPU_LABEL = "gpu"
 """On nodes that have one."""
@@ -107,14 +107,17 @@ def without_unmade(deployment: Mapping[str, Any], delta: int, machines: Objects)
     return resized(deployment, size)
 
 
-def without(deployment: Mapping[str, Any], machines: Objects, minimum: int) -> dict[str, Any] | None:
-    """Patch by which the machine controller manager takes these machines away; None where it does already.
+def without(
+    deployment: Mapping[str, Any], doomed: Iterable[Object], machines: Iterable[Object], minimum: int
+) -> dict[str, Any] | None:
+    """Patch by which the machine controller manager takes some of its machines away; None where it does already.
 
     The names and the size that they leave are one write: whoever asks again finds both or none. Raises Refused.
     """
-    before = chosen_machines(deployment)
-    names = [each["metadata"]["name"] for each in machines if not is_deleting(each)]
-    new = [name for name in names if name not in before]
+    alive = {each["metadata"]["name"] for each in machines if is_alive(each, deployment["metadata"]["name"])}
+    before = chosen_machines(deployment, alive)
+    names = [each["metadata"]["name"] for each in doomed]
+    new = [name for name in names if name in alive and name not in before]
     if not new:
         return None
     size = replicas(deployment) - len(new)

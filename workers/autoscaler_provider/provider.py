@@ -136,13 +136,15 @@ class CloudProvider:
     async def delete_nodes(self, request: pb.NodeGroupDeleteNodesRequest) -> pb.Empty:
         """These machines go, and nobody replaces them. A second ask for the same finds them going."""
         group = self._known(request.id)
+        await self.refresh(pb.Empty())
         doomed = []
         for node in request.nodes:
             found = [each for each in self._machines(group.name) if node_groups.is_of(each, node)]
             if not found:
                 raise Refused(f"node {node.name} is of no machine of {group.name}")
             doomed += found
-        return await self._change(group.name, lambda live: node_groups.without(live, doomed, group.minimum))
+        machines = self._machines(group.name)
+        return await self._change(group.name, lambda live: node_groups.without(live, doomed, machines, group.minimum))
 
     async def _change(self, name: str, patch: Callable[[Object], dict[str, Any] | None]) -> pb.Empty:
         """Patch a deployment as it is now; anew as long as others change it. The caller's deadline ends it."""

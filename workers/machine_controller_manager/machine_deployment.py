@@ -1,5 +1,6 @@
 """MachineDeployments: one MachineSet per machine class, and the way from the old one to the new."""
 
+import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from api.times import timestamp
 from workers.machine_controller_manager.objects import (
     hold,
+    is_alive,
     is_deleting,
     owner_name,
     owner_uid,
@@ -92,32 +94,33 @@ class MachineDeploymentController:
     async def _prefer_chosen(self, found: Object) -> Object:
         """Have the machines go first that the autoscaler chose, as soon as their set is to have fewer.
 
-        How many go is said by the replicas alone. A second run finds who is marked, and forgets who goes.
-        Raises Conflict if the deployment has changed: a name may have come.
+        How many go is said by the replicas alone. A second run finds who is marked; who goes is forgotten, since the
+        next machine may have its name, and so are all when nobody has to go any more. Raises Conflict if the deployment
+        has changed: a name may have come.
         """
-        chosen = chosen_machines(found)
-        left = [name for name in chosen if await self._is_first_to_go(name)]
-        if left == chosen:
-            return found
         metadata = found["metadata"]
-        patch = {
-            "resourceVersion": metadata["resourceVersion"],
-            "annotations": {TRIGGER_DELETION: ",".join(left) or None},
-        }
+        if TRIGGER_DELETION not in (metadata.get("annotations") or {}):
+            return found
+        machines = [
+            each for each in await self._seed.list(MACHINE, self._namespace) if is_alive(each, metadata["name"])
+        ]
+        chosen = chosen_machines(found, {each["metadata"]["name"] for each in machines})
+        for machine in machines:
+            await self._prefer(machine, first=machine["metadata"]["name"] in chosen)
+        named = ",".join(chosen)
+        if named == metadata["annotations"][TRIGGER_DELETION]:
+            return found
+        patch = {"resourceVersion": metadata["resourceVersion"], "annotations": {TRIGGER_DELETION: named or None}}
         return await self._seed.patch(MACHINE_DEPLOYMENT, metadata["name"], self._namespace, {"metadata": patch})
 
-    async def _is_first_to_go(self, name: str) -> bool:
-        """Mark a machine, unless it goes or is gone: the next one may have its name."""
-        machine = await self._seed.find(MACHINE, name, self._namespace)
-        if machine is None or is_deleting(machine):
-            return False
-        if (machine["metadata"].get("annotations") or {}).get(PRIORITY) != FIRST_TO_GO:
-            try:
-                patch = {"metadata": {"annotations": {PRIORITY: FIRST_TO_GO}}}
-                await self._seed.patch(MACHINE, name, self._namespace, patch)
-            except NotFound:
-                return False
-        return True
+    async def _prefer(self, machine: Object, *, first: bool) -> None:
+        """Mark a machine, or take the mark from it: it would go in place of one that is chosen later."""
+        metadata = machine["metadata"]
+        marked = (metadata.get("annotations") or {}).get(PRIORITY) == FIRST_TO_GO
+        if marked != first:
+            patch = {"metadata": {"annotations": {PRIORITY: FIRST_TO_GO if first else None}}}
+            with contextlib.suppress(NotFound):
+                await self._seed.patch(MACHINE, metadata["name"], self._namespace, patch)
 
     async def _share_settings(self, found: Object, old: Object) -> None:
         live, wanted = old["spec"]["template"]["spec"], leaving_template(old, _template(found))

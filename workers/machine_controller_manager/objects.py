@@ -6,6 +6,7 @@ from typing import Any
 
 from activities.kube.client import KubeClient, Object
 from activities.kube.errors import NotFound
+from activities.provider_local.machines import NAME_LABEL
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.durations import parse_duration
 from api.resources import Resource
@@ -28,6 +29,12 @@ def is_deleting(found: Mapping[str, Any]) -> bool:
 def phase_of(machine: Mapping[str, Any]) -> str:
     """``status.currentStatus.phase``, empty for a new machine."""
     return str(((machine.get("status") or {}).get("currentStatus") or {}).get("phase") or "")
+
+
+def is_alive(machine: Mapping[str, Any], deployment: str) -> bool:
+    """Whether a machine counts for a deployment: it neither goes nor has to be replaced."""
+    of_it = (machine["metadata"].get("labels") or {}).get(NAME_LABEL) == deployment
+    return of_it and not is_deleting(machine) and phase_of(machine) != "Failed"
 
 
 def owner_uid(found: Mapping[str, Any]) -> str:

@@ -189,6 +189,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
         **wait(minutes=3))  # fmt: skip
     add("deploy_kube_proxy", after=["init_shoot_client", *prepared], unless=machines_unneeded)
     add("deploy_coredns", after=["wait_network"], unless=machines_unneeded)
+    add("deploy_node_local_dns", after=["wait_network"], unless=machines_unneeded)
     add("deploy_apiserver_proxy", after=prepared, unless=workerless)
     add("deploy_vpn_shoot", after=["deploy_vpn_server", *prepared], unless=machines_unneeded)
     add("deploy_metrics_server", after=["wait_os_configs", *prepared], unless=machines_unneeded)

@@ -100,13 +100,13 @@ def patched(obj: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_a_shoot_is_completed_and_then_accepted(client):
-    shoot = changed(SHOOT, "spec.systemComponents.nodeLocalDNS", {"enabled": True})
+    shoot = changed(SHOOT, "spec.monitoring.alerting.emailReceivers", ["a@example.org"])
     response = await ask(client, "/mutate", "CREATE", shoot)
     stored = patched(shoot, response)
     assert stored["spec"]["provider"]["workers"][0]["machine"]["image"] == {"name": "local", "version": "1.1.0"}
     accepted = await ask(client, "/validate", "CREATE", stored)
     assert accepted["allowed"]
-    assert "nodeLocalDNS: not deployed" in accepted["warnings"][0]
+    assert "no Alertmanager" in accepted["warnings"][0]
     again = await ask(client, "/mutate", "UPDATE", stored, stored)
     assert "patch" not in again, "what is complete is not touched"
 

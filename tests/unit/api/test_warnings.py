@@ -28,11 +28,6 @@ def test_of_a_shoot_that_all_is_well_with_nothing_is_said() -> None:
     ("path", "value", "said"),
     [
         (
-            "spec.systemComponents.nodeLocalDNS",
-            {"enabled": True},
-            "spec.systemComponents.nodeLocalDNS: not deployed by this version: pods ask CoreDNS",
-        ),
-        (
             "spec.monitoring.alerting.emailReceivers",
             ["a@example.org"],
             "spec.monitoring.alerting.emailReceivers: no Alertmanager is deployed by this version: "

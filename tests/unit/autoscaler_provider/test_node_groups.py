@@ -61,21 +61,35 @@ def test_a_machine_that_the_cloud_has_not_made_has_an_id_of_no_node() -> None:
 
 
 def test_names_and_size_are_one_write_and_only_new_names_count() -> None:
-    found = deployment(3, **{TRIGGER_DELETION: "a"})
-    doomed = [machine("a"), machine("b"), machine("c", metadata={"deletionTimestamp": "2026-11-23T00:00:00Z"})]
+    going = machine("d", metadata={"deletionTimestamp": "2026-11-23T00:00:00Z"})
+    machines = [machine("a"), machine("b"), machine("c"), going]
+    found = deployment(2, **{TRIGGER_DELETION: "a"})
 
-    assert node_groups.without(found, doomed, 1) == {
+    assert node_groups.without(found, [machines[0], machines[1], going], machines, 1) == {
         "metadata": {"resourceVersion": "7", "annotations": {TRIGGER_DELETION: "a,b"}},
-        "spec": {"replicas": 2},
+        "spec": {"replicas": 1},
     }
-    assert node_groups.without(found, [machine("a")], 1) is None
+    assert node_groups.without(found, [machines[0]], machines, 1) is None
+
+
+def test_a_name_of_which_nothing_came_can_be_named_again() -> None:
+    """The size was raised before anybody had looked."""
+    machines = [machine("a"), machine("b")]
+
+    assert node_groups.without(deployment(2, **{TRIGGER_DELETION: "a"}), [machines[0]], machines, 1) == {
+        "metadata": {"resourceVersion": "7", "annotations": {TRIGGER_DELETION: "a"}},
+        "spec": {"replicas": 1},
+    }
 
 
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        (lambda: node_groups.without(deployment(1), [machine()], 1), "ns/pool-z1 would have 0 machines, fewer than"),
-        (lambda: node_groups.without(deployment(2, rolling=True), [machine()], 1), "is being rolled"),
+        (
+            lambda: node_groups.without(deployment(1), [machine()], [machine()], 1),
+            "ns/pool-z1 would have 0 machines, fewer than",
+        ),
+        (lambda: node_groups.without(deployment(2, rolling=True), [machine()], [machine()], 1), "is being rolled"),
         (lambda: node_groups.grown(deployment(2), 2, 3), "would have 4 machines, more than its maximum 3"),
         (lambda: node_groups.grown(deployment(2), 0, 3), "cannot grow by 0"),
         (lambda: node_groups.without_unmade(deployment(2), -1, [machine("a"), machine("b")]), "has 2 machines: for 1"),

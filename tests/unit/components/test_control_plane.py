@@ -202,6 +202,7 @@ _OF_SYSTEM = (
     "deploy_apiserver_proxy",
     "deploy_coredns",
     "deploy_metrics_server",
+    "deploy_node_local_dns",
     "deploy_node_problem_detector",
     "deploy_vpn_shoot",
 )

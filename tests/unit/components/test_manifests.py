@@ -10,6 +10,7 @@ import pytest
 from activities.components import (
     apiserver_proxy,
     base,
+    cluster_autoscaler,
     controller_manager,
     coredns,
     gardener_access,
@@ -17,6 +18,7 @@ from activities.components import (
     kube_proxy,
     machine_controller_manager,
     metrics_server,
+    node_local_dns,
     node_problem_detector,
     resource_manager,
     scheduler,
@@ -26,7 +28,7 @@ from activities.components import (
     vpn_shoot,
 )
 from activities.components.managed_resource import managed_resource
-from api.core.v1beta1.shoot import VerticalPodAutoscaler
+from api.core.v1beta1.shoot import ClusterAutoscaler, NodeLocalDNS, VerticalPodAutoscaler
 from tests.unit.components.test_apiserver import apiserver, server
 
 NAMESPACE = "shoot--dev--a"
@@ -78,6 +80,9 @@ IN_THE_SEED = {
     ),
     "vpn-seed-server": vpn_seed_server.objects(VPN_SERVER),
     **{program[-1]["metadata"]["name"]: program for program in vpa.programs(AUTOSCALER)},
+    "cluster-autoscaler": cluster_autoscaler.objects(
+        cluster_autoscaler.Autoscaler(NAMESPACE, "generic", ClusterAutoscaler(), [])
+    ),
     "gateway": gateway.objects(),
 }
 IN_THE_SHOOT = {
@@ -92,6 +97,7 @@ IN_THE_SHOOT = {
     "metrics-server": metrics_server.objects(
         metrics_server.MetricsServer("api.example.org", PAIR, b"metrics ca", b"kubelet ca")
     ),
+    "node-local-dns": node_local_dns.objects(node_local_dns.Server(NodeLocalDNS(enabled=True), "100.68.0.10")),
     "node-problem-detector": node_problem_detector.objects("api.example.org"),
 }
 
@@ -189,7 +195,9 @@ def test_every_mounted_volume_exists(name):
 @pytest.mark.parametrize("name", [*IN_THE_SEED, *IN_THE_SHOOT])
 def test_selectors_match_their_own_pods(name):
     objects = {**IN_THE_SEED, **IN_THE_SHOOT}[name]
-    labels = [workload["spec"]["template"]["metadata"]["labels"] for workload in workloads(objects)]
+    # The nodes' DNS has a Service for those whom it asks.
+    found = workloads([*objects, *(IN_THE_SHOOT["coredns"] if name == "node-local-dns" else [])])
+    labels = [workload["spec"]["template"]["metadata"]["labels"] for workload in found]
     for item in objects:
         selector = item.get("spec", {}).get("selector")
         if item["kind"] in ("Deployment", "DaemonSet", "PodDisruptionBudget"):

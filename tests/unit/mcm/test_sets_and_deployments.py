@@ -10,7 +10,7 @@ import pytest
 
 from activities.kube.cache import Caches
 from activities.kube.errors import Unreachable
-from activities.provider_local.machines import TRIGGER_DELETION, chosen_machines
+from activities.provider_local.machines import PRIORITY, TRIGGER_DELETION
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from tests.unit.provider_local.fake_cluster import FakeCluster
 from workers.machine_controller_manager.machine_deployment import (
@@ -303,22 +303,69 @@ async def test_the_autoscaler_chooses_who_goes(seed: FakeCluster) -> None:
         await set_phase(seed, first, "Running")
         await shrink(seed, 2, first)
         await seed.until(lambda: len(machines(seed)) == 2)
-        await seed.until(lambda: not chosen_machines(seed.of(MACHINE_DEPLOYMENT)[0]))
+        await seed.until(lambda: not named(seed))
 
     assert names(machines(seed)) == names(others), "though all the others do not even run"
 
 
-async def test_who_is_named_stays_until_there_are_to_be_fewer(seed: FakeCluster) -> None:
-    """And a name whose machine is gone is forgotten: the next machine may have it."""
+async def test_who_was_chosen_is_spared_when_nobody_has_to_go_any_more(seed: FakeCluster) -> None:
+    """Or it would go in place of the one that is chosen next, and asking for it again would do nothing."""
     await seed.create(deployment(2))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 2)
         first, other = machines(seed)
-        await shrink(seed, 2, first, {"metadata": {"name": "long-gone"}})
-        await seed.until(lambda: chosen_machines(seed.of(MACHINE_DEPLOYMENT)[0]) == [first["metadata"]["name"]])
-        assert len(machines(seed)) == 2
-        await shrink(seed, 1, first)
+        await shrink(seed, 2, first)
+        await seed.until(lambda: not named(seed))
+        await shrink(seed, 1, other)
         await seed.until(lambda: len(machines(seed)) == 1)
+        await seed.until(lambda: not named(seed))
+
+    assert names(machines(seed)) == names([first])
+
+
+async def test_a_mark_goes_with_the_name(seed: FakeCluster) -> None:
+    await seed.create(deployment(2))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 2)
+    first, _ = machines(seed)
+    mark = {"metadata": {"annotations": {PRIORITY: "1"}}}
+    await seed.patch(MACHINE, first["metadata"]["name"], NAMESPACE, mark)
+    await shrink(seed, 2, first)
+    async with controllers(seed):
+        await seed.until(lambda: not named(seed))
+
+    assert PRIORITY not in machines(seed)[0]["metadata"]["annotations"]
+
+
+async def test_a_set_is_not_shrunk_before_it_can_tell_who_was_chosen(seed: FakeCluster) -> None:
+    await seed.create(deployment(2))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 2)
+        await shrink(seed, 1, machines(seed)[0])
+        await seed.until(lambda: len(machines(seed)) == 1)
+
+    kinds = [kind for verb, kind, _ in seed.requests if verb == "patch"]
+    assert kinds.index("Machine") < kinds.index("MachineSet")
+
+
+async def test_a_name_that_comes_while_another_is_forgotten_stays(seed: FakeCluster) -> None:
+    await seed.create(deployment(2))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 2)
+        gone = {"metadata": {"name": "long-gone"}}
+        chosen, other = machines(seed)
+        await set_phase(seed, chosen, "Running")
+        patch, came = seed.patch, asyncio.Event()
+
+        async def patch_late(res: Any, name: str, namespace: str | None, change: Any, **options: Any) -> Any:
+            if res == MACHINE_DEPLOYMENT and TRIGGER_DELETION in str(change) and not came.is_set():
+                came.set()
+                await patch(res, name, namespace, shrunk(1, gone, chosen))
+            return await patch(res, name, namespace, change, **options)
+
+        await shrink(seed, 2, gone)
+        seed.patch = patch_late  # type: ignore[method-assign]
+        await seed.until(lambda: came.is_set() and len(machines(seed)) == 1)
 
     assert names(machines(seed)) == names([other])
 
@@ -340,12 +387,20 @@ async def test_a_controller_killed_before_any_step_takes_who_was_chosen(seed: Fa
     assert names(machines(seed)) == names(others)
 
 
-async def shrink(seed: FakeCluster, size: int, *chosen: dict[str, Any]) -> None:
+def shrunk(size: int, *chosen: dict[str, Any]) -> dict[str, Any]:
     """What the autoscaler's provider writes."""
     named = ",".join(sorted(names(chosen)))
-    patch = {"metadata": {"annotations": {TRIGGER_DELETION: named}}, "spec": {"replicas": size}}
+    return {"metadata": {"annotations": {TRIGGER_DELETION: named}}, "spec": {"replicas": size}}
+
+
+async def shrink(seed: FakeCluster, size: int, *chosen: dict[str, Any]) -> None:
     seed.requests.clear()
-    await seed.patch(MACHINE_DEPLOYMENT, "pool-z1", NAMESPACE, patch)
+    await seed.patch(MACHINE_DEPLOYMENT, "pool-z1", NAMESPACE, shrunk(size, *chosen))
+
+
+def named(seed: FakeCluster) -> str:
+    (found,) = seed.of(MACHINE_DEPLOYMENT)
+    return str((found["metadata"].get("annotations") or {}).get(TRIGGER_DELETION) or "")
 
 
 def names(found: Iterable[dict[str, Any]]) -> set[str]:

@@ -104,6 +104,20 @@ def test_another_kubernetes_version_is_another_binary_from_its_image() -> None:
     assert "/opt/kubernetes/1.36.3/kubelet" in units(spec)["kubelet.service"]["filePaths"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "enabled", "address"),
+    [("IPVS", True, "169.254.20.10"), ("IPVS", False, "100.68.0.10"), ("IPTables", True, "100.68.0.10")],
+)
+def test_where_nodes_have_all_services_addresses_pods_are_told_of_their_nodes_server(
+    mode: str, enabled: bool, address: str
+) -> None:
+    made = node()
+    made.shoot["spec"]["kubernetes"]["kubeProxy"] = {"mode": mode}
+    made.shoot["spec"]["systemComponents"] = {"nodeLocalDNS": {"enabled": enabled}}
+
+    assert config.kubelet_configuration(made)["clusterDNS"] == [address]
+
+
 @pytest.mark.parametrize(("version", "restarted"), [("1.35.4", True), ("1.36.3", False), ("1.37.1", False)])
 def test_a_kubelet_that_reads_its_authorities_anew_is_not_started_anew_for_them(version: str, restarted: bool) -> None:
     """While it starts, nobody gets logs of its pods."""
@@ -113,7 +127,7 @@ def test_a_kubelet_that_reads_its_authorities_anew_is_not_started_anew_for_them(
 
 def test_the_kubelet_gets_the_cluster_s_dns_and_requests_its_certificates() -> None:
     made = config.kubelet_configuration(node())
-    assert made["clusterDNS"] == ["100.68.0.10"]
+    assert made["clusterDNS"] == ["100.68.0.10"], "which leads to the node's own server, where there is one"
     assert made["rotateCertificates"] is True
     assert made["serverTLSBootstrap"] is True
     assert made["authentication"]["anonymous"] == {"enabled": False}

@@ -7,6 +7,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.provider_local.machines import (
     WantedDeployment,
+    chosen_machines,
     machine_class,
     machine_deployment,
     wanted_deployments,
@@ -85,6 +86,22 @@ def test_replicas_are_the_autoscalers_within_bounds(live: int | None, hibernated
     (only,) = wanted(pool(maximum=3))
 
     assert only.replicas(live, hibernated=hibernated) == replicas
+
+
+@pytest.mark.parametrize(
+    ("text", "alive", "names"),
+    [
+        (None, "abc", []),
+        ("", "abc", []),
+        ("b,, a,", "abc", ["b", "a"]),
+        ("b,gone", "abc", ["b"]),
+        ("b", "ab", []),
+    ],
+)
+def test_who_is_chosen_has_to_go_while_there_are_too_many(text: str | None, alive: str, names: list[str]) -> None:
+    annotations = None if text is None else {"node.machine.sapcloud.io/trigger-deletion-by-mcm": text}
+
+    assert chosen_machines({"metadata": {"annotations": annotations}, "spec": {"replicas": 2}}, set(alive)) == names
 
 
 @pytest.mark.parametrize(("kind", "cpu", "memory"), [("local", 100, 214748364), ("odd", 25, 50_000_000)])

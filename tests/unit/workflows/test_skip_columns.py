@@ -59,6 +59,7 @@ RECONCILE = {
     "wait_network": "WL SR",
     "deploy_kube_proxy": "WL H",
     "deploy_coredns": "WL H",
+    "deploy_node_local_dns": "WL H",
     "deploy_apiserver_proxy": "WL",
     "deploy_vpn_shoot": "WL H",
     "wait_vpn_shoot": "WL H",

@@ -1,0 +1,166 @@
+"""A DNS server on each node of a shoot: it keeps answers, and asks CoreDNS for what it does not know.
+
+It is CoreDNS itself, on an address that is the same on all nodes, and on that of the cluster's DNS, so that pods need
+not know of it; but where kube-proxy uses IPVS, kubelets tell pods of it. A process of ours beside it
+(``gardener worker node-local-dns``) leads requests to it as long as it answers. Names and files: as Gardener's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from activities.components import base, coredns, own
+from activities.components.base import Manifest
+from api import images
+from api.core.v1beta1.shoot import NodeLocalDNS
+
+NAME = "node-local-dns"
+NAMESPACE = "kube-system"
+SELECT = {"k8s-app": NAME}
+ADDRESS = "169.254.20.10"
+"""Link-local: each node's own."""
+
+_UPSTREAM = "kube-dns-upstream"
+_UPSTREAM_ADDRESS = "{$KUBE_DNS_UPSTREAM_SERVICE_HOST}"
+"""As kubelets tell the pods of its namespace. The cluster's DNS address would lead back here."""
+_HEALTH_PORT = 8099
+_METRICS_PORT = 9253
+_WAY_PORT = 8098
+_LOOPBACK = "127.0.0.1"
+_CONFIG = "/etc/coredns"
+_CUSTOM = "/etc/coredns/custom"
+_LOCK = "/run/xtables.lock"
+
+
+@dataclass(frozen=True)
+class Server:
+    settings: NodeLocalDNS
+    cluster_dns: str
+    """Address of the Service that pods ask."""
+    ipvs: bool = False
+    """Then Services' addresses are kube-proxy's alone."""
+
+    @property
+    def addresses(self) -> list[str]:
+        return [ADDRESS] if self.ipvs else [ADDRESS, self.cluster_dns]
+
+
+def is_wanted(shoot_spec: Mapping[str, Any]) -> bool:
+    return bool(settings_of(shoot_spec).get("enabled"))
+
+
+def settings_of(shoot_spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (shoot_spec.get("systemComponents") or {}).get("nodeLocalDNS") or {}
+
+
+def objects(server: Server) -> list[Manifest]:
+    """Objects of the shoot, for a ManagedResource."""
+    way = {
+        "addresses": server.addresses,
+        "server": f"http://{ADDRESS}:{_HEALTH_PORT}/health",
+        "health": {"address": _LOOPBACK, "port": _WAY_PORT},
+    }
+    files = {"Corefile": _corefile(server), "config.yaml": base.to_json(way)}
+    config = base.versioned_config_map(NAME, NAMESPACE, files, labels=SELECT)
+    upstream = base.service(
+        _UPSTREAM,
+        NAMESPACE,
+        select=coredns.SELECT,
+        ports={"dns-tcp": (53, coredns.SERVER_PORT)},
+        labels={"k8s-app": _UPSTREAM},
+    )
+    upstream["spec"]["ports"].insert(
+        0, {"name": "dns", "protocol": "UDP", "port": 53, "targetPort": coredns.SERVER_PORT}
+    )
+    return [base.service_account(NAME, NAMESPACE), config, upstream, _daemon_set(server, config)]
+
+
+def _corefile(server: Server) -> str:
+    settings = server.settings
+    bind = f"bind {' '.join(server.addresses)}"
+    cluster = server.cluster_dns if server.ipvs else _UPSTREAM_ADDRESS
+    to_cluster = _forward(cluster, tcp=settings.force_tcp_to_cluster_dns is not False)
+    outside = cluster if settings.disable_forward_to_upstream_dns else "/etc/resolv.conf"
+    to_outside = _forward(outside, tcp=settings.force_tcp_to_upstream_dns is not False)
+    common = f"{bind}\n  errors\n  loop\n  reload\n  prometheus :{_METRICS_PORT}"
+    custom = "import custom/*.override"
+    blocks = {
+        "cluster.local": f"{custom}\n  health {ADDRESS}:{_HEALTH_PORT} {{\n    lameduck 5s\n  }}\n"
+        f"  cache {{\n    success 9984 30\n    denial 9984 5\n  }}\n  {to_cluster}",
+        "in-addr.arpa": f"cache 30\n  {to_cluster}",
+        "ip6.arpa": f"cache 30\n  {to_cluster}",
+        ".": f"{custom}\n  cache 30\n  {to_outside}",
+    }
+    return "".join(f"{zone}:53 {{\n  {common}\n  {block}\n}}\n" for zone, block in blocks.items())
+
+
+def _forward(where: str, *, tcp: bool) -> str:
+    return f"forward . {where} {{\n    {'force_tcp' if tcp else 'prefer_udp'}\n  }}"
+
+
+def _daemon_set(server: Server, config: Manifest) -> Manifest:
+    labels = {
+        **SELECT,
+        "gardener.cloud/role": "system-component",
+        "node.gardener.cloud/critical-component": "true",
+    }
+    root = {"runAsUser": 0, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
+    network = {**root, "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}}
+    # What nobody is led to yet harms nobody, and the server cannot start without.
+    addresses = base.container(
+        "addresses",
+        images.GARDENER,
+        ["sh", "-ec", "\n".join(f"ip address replace {each}/32 dev lo" for each in server.addresses)],
+        cpu="5m",
+        memory="10Mi",
+        security=network,
+    )
+    way = own.process(
+        "way",
+        NAME,
+        _WAY_PORT,
+        host=_LOOPBACK,
+        cpu="5m",
+        memory="40Mi",
+        mounts={"config": own.CONFIG_DIR},
+        writable={"lock": _LOCK, "tmp": "/tmp"},
+        security=network,
+    )
+    healthy = base.http_probe("/health", _HEALTH_PORT, scheme="HTTP", host=ADDRESS, period=2)
+    main = base.container(
+        "node-cache",
+        images.COREDNS,
+        ["/coredns", "-conf", f"{_CONFIG}/Corefile"],
+        cpu="25m",
+        memory="25Mi",
+        mounts={"config": _CONFIG, "custom": _CUSTOM},
+        ports={"metrics": _METRICS_PORT},
+        security={**root, "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}},
+        readinessProbe=healthy,
+        livenessProbe={**healthy, "periodSeconds": 10, "initialDelaySeconds": 60},
+    )
+    return base.daemon_set(
+        NAME,
+        NAMESPACE,
+        select=SELECT,
+        labels=labels,
+        annotations=base.references([config]),
+        max_unavailable="10%",
+        pod={
+            "serviceAccountName": NAME,
+            "automountServiceAccountToken": False,
+            # Longer than it answers those who ask while it ends.
+            "terminationGracePeriodSeconds": 10,
+            "initContainers": [addresses],
+            "containers": [main, way],
+            "volumes": [
+                base.config_map_volume("config", config["metadata"]["name"]),
+                {
+                    "name": "custom",
+                    "configMap": {"name": f"{coredns.NAME}-custom", "defaultMode": 0o644, "optional": True},
+                },
+                {"name": "lock", "hostPath": {"path": _LOCK, "type": "FileOrCreate"}},
+                base.empty_dir("tmp", memory=True),
+            ],
+        },
+    )
