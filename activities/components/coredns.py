@@ -1,7 +1,9 @@
 """CoreDNS: the shoot's cluster DNS."""
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from activities.components import base
 from activities.components.base import Manifest
@@ -49,14 +51,8 @@ def objects(dns: CoreDns) -> list[Manifest]:
         base.rule("core", "endpoints services pods namespaces", "list watch"),
         base.rule("discovery.k8s.io", "endpointslices", "list watch"),
     ]
-    service = base.service(
-        "kube-dns",
-        NAMESPACE,
-        select=SELECT,
-        ports={"dns-tcp": (53, SERVER_PORT), "metrics": _METRICS_PORT},
-        clusterIP=cluster_dns_address(dns.service_cidr),
-    )
-    service["spec"]["ports"].insert(0, {"name": "dns", "protocol": "UDP", "port": 53, "targetPort": SERVER_PORT})
+    address = cluster_dns_address(dns.service_cidr)
+    service = dns_service("kube-dns", {"metrics": _METRICS_PORT}, clusterIP=address)
     service["metadata"]["labels"] |= {"kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}
     return [
         base.service_account(NAME, NAMESPACE),
@@ -68,6 +64,22 @@ def objects(dns: CoreDns) -> list[Manifest]:
         base.pod_disruption_budget(NAME, NAMESPACE, SELECT),
         _deployment(dns, base.checksum(config_map["data"])),
     ]
+
+
+def dns_service(
+    name: str, more_ports: Mapping[str, int], *, labels: base.Labels | None = None, **spec: Any
+) -> Manifest:
+    """A Service of its pods."""
+    ports: dict[str, int | tuple[int, int | str]] = {"dns-tcp": (53, SERVER_PORT), **more_ports}
+    made = base.service(name, NAMESPACE, select=SELECT, ports=ports, labels=labels, **spec)
+    made["spec"]["ports"].insert(0, {"name": "dns", "protocol": "UDP", "port": 53, "targetPort": SERVER_PORT})
+    return made
+
+
+def custom_volume() -> Manifest:
+    """What owners add to its configuration."""
+    config_map = {"name": f"{NAME}-custom", "defaultMode": 0o644, "optional": True}
+    return {"name": "custom", "configMap": config_map}
 
 
 def _corefile(domain: str) -> str:
@@ -143,10 +155,7 @@ def _deployment(dns: CoreDns, checksum: str) -> Manifest:
             "containers": [main],
             "volumes": [
                 base.config_map_volume("config", NAME),
-                {
-                    "name": "custom",
-                    "configMap": {"name": f"{NAME}-custom", "defaultMode": 0o644, "optional": True},
-                },
+                custom_volume(),
             ],
         },
     )

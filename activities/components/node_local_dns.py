@@ -62,16 +62,7 @@ def objects(server: Server) -> list[Manifest]:
     }
     files = {"Corefile": _corefile(server), "config.yaml": base.to_json(way)}
     config = base.versioned_config_map(NAME, NAMESPACE, files, labels=SELECT)
-    upstream = base.service(
-        _UPSTREAM,
-        NAMESPACE,
-        select=coredns.SELECT,
-        ports={"dns-tcp": (53, coredns.SERVER_PORT)},
-        labels={"k8s-app": _UPSTREAM},
-    )
-    upstream["spec"]["ports"].insert(
-        0, {"name": "dns", "protocol": "UDP", "port": 53, "targetPort": coredns.SERVER_PORT}
-    )
+    upstream = coredns.dns_service(_UPSTREAM, {}, labels={"k8s-app": _UPSTREAM})
     return [base.service_account(NAME, NAMESPACE), config, upstream, _daemon_set(server, config)]
 
 
@@ -155,10 +146,7 @@ def _daemon_set(server: Server, config: Manifest) -> Manifest:
             "containers": [main, way],
             "volumes": [
                 base.config_map_volume("config", config["metadata"]["name"]),
-                {
-                    "name": "custom",
-                    "configMap": {"name": f"{coredns.NAME}-custom", "defaultMode": 0o644, "optional": True},
-                },
+                coredns.custom_volume(),
                 {"name": "lock", "hostPath": {"path": _LOCK, "type": "FileOrCreate"}},
                 base.empty_dir("tmp", memory=True),
             ],
