@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from activities.provider_local.machines import chosen_machines
+from activities.provider_local.machines import TRIGGER_DELETION
 from tests.landscape import pods
 from tests.landscape.conftest import Landscape
 from tests.landscape.pods import PROBE
@@ -88,7 +88,7 @@ def test_the_machine_goes_that_no_pod_needs(shoot: Shoot) -> None:
 
     shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/web", "--timeout=60s")
     assert _nodes_of_pods(shoot, "web") == shoot.nodes()["web"]
-    eventually(lambda: not chosen_machines(_deployment(shoot, "web")), "nobody is to go any more", 60)
+    eventually(lambda: TRIGGER_DELETION not in _annotations(shoot, "web"), "nobody is to go any more", 60)
     assert _deployment(shoot, "web")["spec"]["replicas"] == 1
 
 
@@ -169,6 +169,10 @@ def _sizes(shoot: Shoot) -> dict[str, int]:
 def _nodes_of_pods(shoot: Shoot, app: str) -> set[str]:
     found = json.loads(shoot.kubectl("-n", PROBE, "get", "pods", "-l", f"app={app}", "-o", "json"))["items"]
     return {each["spec"]["nodeName"] for each in found if not each["metadata"].get("deletionTimestamp")}
+
+
+def _annotations(shoot: Shoot, pool: str) -> dict[str, str]:
+    return dict(_deployment(shoot, pool)["metadata"].get("annotations") or {})
 
 
 def _deployment(shoot: Shoot, pool: str) -> dict[str, Any]:
