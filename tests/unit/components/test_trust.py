@@ -14,6 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from activities.secrets.configs import GenericTokenKubeconfig
 from activities.secrets.manager import SecretsManager
+from activities.seed.autoscaler import AutoscalerActivities
 from activities.seed.etcd import EtcdActivities
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from activities.seed.vpa import VpaActivities
@@ -48,7 +49,9 @@ class Phases:
         self.world = world
         world.shoot.answer = _allow
         etcd, nodes = EtcdActivities(world.clusters), OperatingSystemConfigActivities(world.clusters)
-        control_plane, system, autoscaler = world.control_plane, world.system, VpaActivities(world.clusters)
+        control_plane, system = world.control_plane, world.system
+        machines = {"metadata": {"name": TASK.shoot.name, "namespace": NAMESPACE}}
+        world.seed.put("/apis/extensions.gardener.cloud/v1alpha1/workers", machines)
         self.activities = {
             "etcd": etcd.deploy_etcds,
             "kube-apiserver": control_plane.deploy_apiserver,
@@ -56,12 +59,13 @@ class Phases:
             "kube-scheduler": control_plane.deploy_scheduler,
             "gardener-resource-manager": control_plane.deploy_resource_manager,
             "machine-controller-manager": control_plane.deploy_machine_controller_manager,
+            "cluster-autoscaler": AutoscalerActivities(world.clusters).deploy_autoscaler,
             "vpn-seed-server": control_plane.deploy_vpn_server,
             "gardenlet, at the API server": control_plane.deploy_gardener_access,
             "vpn-shoot": system.deploy_vpn_shoot,
             "kube-proxy": system.deploy_kube_proxy,
             "metrics-server, and the API server at it": system.deploy_metrics_server,
-            "vertical pod autoscaler, and the API server at it": autoscaler.deploy_vpa,
+            "vertical pod autoscaler, and the API server at it": VpaActivities(world.clusters).deploy_vpa,
             "nodes": nodes.deploy_os_configs,
         }
         self.old: frozenset[str] = frozenset()
@@ -87,7 +91,8 @@ class Phases:
         state = {"phase": phase, "lastInitiationTime": "2026-11-21T10:00:00Z"}
         rotation = {"certificateAuthorities": state} if phase else {}
         machine = {"type": "local", "image": {"name": "local", "version": "1.0.0"}, "architecture": "amd64"}
-        provider = {"type": "local", "workers": [{"name": "w", "machine": machine, "cri": {"name": "containerd"}}]}
+        pool = {"name": "w", "machine": machine, "cri": {"name": "containerd"}, "minimum": 1, "maximum": 2}
+        provider = {"type": "local", "workers": [pool]}
         kubernetes = {**SHOOT["spec"]["kubernetes"], "verticalPodAutoscaler": {"enabled": True}}
         shoot = {
             **SHOOT,
