@@ -13,6 +13,8 @@ from tests.landscape.shoots import Shoot, eventually
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(240, func_only=True)]
 
 RECONCILIATION = 150
+SERVER = "k8s-app=node-local-dns"
+"""Label of what answers names on each node."""
 ASKS = """
 import socket, time
 asked, failed, slowest = 0, [], 0
@@ -109,11 +111,13 @@ def test_each_node_answers_its_pods_and_leaves_nothing_when_it_stops(asking: Sho
 
     asking.change({"systemComponents": {"nodeLocalDNS": {"enabled": True}}})
     asking.wait_until_reconciled(RECONCILIATION)
+    system = ("-n", "kube-system")
+    eventually(lambda: asking.kubectl(*system, "get", "daemonsets", "-o", "name", "-l", SERVER), "the servers", 60)
+    asking.kubectl(*system, "rollout", "status", "daemonset/node-local-dns", "--timeout=60s")
     eventually(lambda: _answered_by_nodes(asking) > 20, "names are asked for at the pod's own node", 60)
     asking.change({"systemComponents": {"nodeLocalDNS": {"enabled": False}}})
     asking.wait_until_reconciled(RECONCILIATION)
-    system = ("-n", "kube-system")
-    asking.kubectl(*system, "wait", "--for=delete", "pod", "-l", "k8s-app=node-local-dns", "--timeout=60s")
+    asking.kubectl(*system, "wait", "--for=delete", "pod", "-l", SERVER, "--timeout=60s")
 
     _heard(asking, 20)
     packet_filter = asking.kubectl(*system, "exec", _kube_proxy(asking), "--", "iptables-save", "-t", "raw")
@@ -135,7 +139,7 @@ def _heard(shoot: Shoot, more: int) -> None:
 def _answered_by_nodes(shoot: Shoot) -> float:
     """Requests for names of the cluster that the servers on nodes have counted."""
     system = "/api/v1/namespaces/kube-system/pods"
-    names = shoot.kubectl("-n", "kube-system", "get", "pods", "-l", "k8s-app=node-local-dns", "-o", "name").split()
+    names = shoot.kubectl("-n", "kube-system", "get", "pods", "-l", SERVER, "-o", "name").split()
     metrics = [shoot.kubectl("get", "--raw", f"{system}/{name.split('/')[1]}:9253/proxy/metrics") for name in names]
     lines = [line for text in metrics for line in text.splitlines()]
     return sum(float(line.split()[-1]) for line in lines if _counts_requests(line))

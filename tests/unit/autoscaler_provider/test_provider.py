@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Status
@@ -24,6 +25,8 @@ from workers.autoscaler_provider.provider import CloudProvider
 NAMESPACE = "shoot--dev--one"
 POOL = "shoot--dev--one-web-z1"
 SERVICE = pb.DESCRIPTOR.services_by_name["CloudProvider"]
+MINE = f"{POOL}-2"
+"""A machine that somebody else has chosen."""
 EMPTY = pb.Empty()
 
 
@@ -143,31 +146,52 @@ async def test_a_pool_grows_up_to_its_maximum(autoscaler: Autoscaler, seed: Fake
 
 
 async def test_machines_that_are_chosen_go_once(autoscaler: Autoscaler, seed: FakeCluster) -> None:
+    seed.requests.clear()
     await autoscaler.delete(f"{POOL}-1")
     await autoscaler.delete(f"{POOL}-1")
+    assert seed.requests == [("patch", "MachineDeployment", POOL)], "a size without names would take any machine"
     await autoscaler.delete(f"{POOL}-0")
 
     assert pool(seed)["spec"]["replicas"] == await autoscaler.size() == 1
     assert pool(seed)["metadata"]["annotations"] == {TRIGGER_DELETION: f"{POOL}-1,{POOL}-0"}
-    with pytest.raises(GRPCError, match="fewer than its minimum 1"):
-        await autoscaler.delete(f"{POOL}-2")
-    with pytest.raises(GRPCError, match="node a-guest is of no machine"):
-        await autoscaler.delete("a-guest")
 
 
-async def test_what_others_write_meanwhile_is_not_lost(autoscaler: Autoscaler, seed: FakeCluster) -> None:
-    get, others = seed.get, iter([2])
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        ((f"{POOL}-0", f"{POOL}-1", f"{POOL}-2"), "fewer than its minimum 1"),
+        ((f"{POOL}-0", "a-guest"), "node a-guest is of no machine"),
+        ((f"{POOL}-0", "shoot--dev--one-fixed-z1-0"), "node shoot--dev--one-fixed-z1-0 is of no machine"),
+    ],
+)
+async def test_of_a_deletion_that_is_refused_nothing_is_done(
+    autoscaler: Autoscaler, seed: FakeCluster, names: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(GRPCError, match=why) as refused:
+        await autoscaler.delete(*names)
+
+    assert refused.value.status is Status.FAILED_PRECONDITION
+    assert pool(seed)["spec"]["replicas"] == await autoscaler.size() == 3
+    assert TRIGGER_DELETION not in pool(seed)["metadata"].get("annotations", {})
+
+
+@pytest.mark.parametrize(("grows", "size"), [(True, 3), (False, 1)])
+async def test_what_others_write_meanwhile_is_not_lost(
+    autoscaler: Autoscaler, seed: FakeCluster, grows: bool, size: int
+) -> None:
+    get, others = seed.get, iter([{"spec": {"replicas": 2}, "metadata": {"annotations": {TRIGGER_DELETION: MINE}}}])
 
     async def get_late(res: Resource, name: str, namespace: str | None = None, *, subresource: str = "") -> Object:
         live = await get(res, name, namespace)
-        for size in others:
-            await seed.patch(res, name, namespace, {"spec": {"replicas": size}})
+        for patch in others:
+            await seed.patch(res, name, namespace, patch)
         return live
 
     seed.get = get_late  # type: ignore[method-assign]
-    await autoscaler.grow(1)
+    await (autoscaler.grow(1) if grows else autoscaler.delete(f"{POOL}-0"))
 
-    assert pool(seed)["spec"]["replicas"] == 3
+    assert pool(seed)["spec"]["replicas"] == size
+    assert pool(seed)["metadata"]["annotations"][TRIGGER_DELETION].split(",")[0] == MINE
 
 
 async def test_only_machines_that_are_not_made_yet_are_given_up(autoscaler: Autoscaler, seed: FakeCluster) -> None:
@@ -208,18 +232,40 @@ async def test_the_rest_is_answered_too(autoscaler: Autoscaler) -> None:
 
 
 def test_the_code_is_that_of_the_proto() -> None:
-    """It was made by a compiler that is not among our packages, so its numbers are read here."""
+    """It was made by a compiler that is not among our packages, so the text is read here."""
     text = Path(pb.__file__).with_name("externalgrpc.proto").read_text()
 
-    assert dict(_numbers(text)) == {
-        message.full_name.removeprefix(f"{SERVICE.file.package}."): {each.name: each.number for each in message.fields}
+    assert dict(_messages(text)) == {
+        message.name: [(_type(each), each.name, each.number) for each in message.fields]
         for message in pb.DESCRIPTOR.message_types_by_name.values()
     }
     calls = re.findall(r"rpc (\w+)\((\w+)\) returns \((\w+)\)", text)
     assert calls == [(each.name, each.input_type.name, each.output_type.name) for each in SERVICE.methods]
+    states = [(each.name, each.number) for each in pb.InstanceStatus.InstanceState.DESCRIPTOR.values]
+    (enum,) = re.findall(r"enum InstanceState \{(.*?)\}", text, re.DOTALL)
+    assert [(name, int(number)) for name, number in re.findall(r"(\w+) = (\d+);", enum)] == states
 
 
-def _numbers(text: str) -> Iterator[tuple[str, dict[str, int]]]:
+def _messages(text: str) -> Iterator[tuple[str, list[tuple[str, str, int]]]]:
     for name, body in re.findall(r"^message (\w+) \{(\}|.*?^\})", text, re.MULTILINE | re.DOTALL):
         fields = re.sub(r"enum \w+ \{.*?\}", "", body, flags=re.DOTALL)
-        yield name, {field: int(number) for field, number in re.findall(r"(\w+) = (\d+);", fields)}
+        found = re.findall(r"^ +(\S.*) (\w+) = (\d+);", fields, re.MULTILINE)
+        yield name, [(kind, field, int(number)) for kind, field, number in found]
+
+
+def _type(field: FieldDescriptor) -> str:
+    """As the proto writes it."""
+    message, enum = field.message_type, field.enum_type
+    if message is not None and message.GetOptions().map_entry:
+        return f"map<{_type(message.fields_by_name['key'])}, {_type(message.fields_by_name['value'])}>"
+    name = message.name if message else enum.name if enum else _SCALARS[field.type]
+    return f"repeated {name}" if field.is_repeated else name
+
+
+_SCALARS = {
+    FieldDescriptor.TYPE_STRING: "string",
+    FieldDescriptor.TYPE_INT32: "int32",
+    FieldDescriptor.TYPE_INT64: "int64",
+    FieldDescriptor.TYPE_DOUBLE: "double",
+    FieldDescriptor.TYPE_BOOL: "bool",
+}

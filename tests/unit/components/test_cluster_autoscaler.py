@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
@@ -116,6 +117,10 @@ def test_it_asks_a_process_of_ours_that_only_it_can_reach() -> None:
         (mount,) = (each for each in container["volumeMounts"] if each["name"] == shared)
         assert read["socket"].startswith(f"{mount['mountPath']}/")
         assert bool(mount.get("readOnly")) is not writes
+        (mount,) = (each for each in container["volumeMounts"] if each["name"] == "config")
+        file = re.search(rf"{mount['mountPath']}/(\S+)", " ".join(container["command"]))
+        assert file
+        assert file[1] in config["data"]
     assert read["nodeGroups"] == GROUPS
     assert "kubeconfig" not in {each["name"] for each in provider["volumeMounts"]}
 
@@ -125,6 +130,28 @@ def test_it_may_scale_and_nothing_else_in_the_seed() -> None:
     may = {resource: rule["verbs"] for rule in role["rules"] for resource in rule["resources"]}
 
     assert may == {"machinedeployments": ["get", "list", "patch"], "machines": ["list"], "machineclasses": ["get"]}
+
+
+def test_in_the_shoot_it_evicts_pods_and_marks_nodes_and_reads_no_secret() -> None:
+    rules = [rule for made in cluster_autoscaler.shoot_objects([]) for rule in made.get("rules", [])]
+    writes = {
+        (resource, *rule.get("resourceNames", [])): verbs
+        for rule in rules
+        for resource in rule["resources"]
+        if (verbs := set(rule["verbs"]) - {"get", "list", "watch"})
+    }
+
+    assert writes == {
+        ("events",): {"create", "patch"},
+        ("pods/eviction",): {"create"},
+        ("pods/status",): {"update"},
+        ("nodes",): {"update"},
+        ("configmaps",): {"create"},
+        ("configmaps", "cluster-autoscaler-status"): {"delete", "update"},
+        ("leases",): {"create"},
+        ("leases", "cluster-autoscaler"): {"update"},
+    }
+    assert not {"secrets", "*"} & {resource for rule in rules for resource in rule["resources"]}
 
 
 # The activities

@@ -189,9 +189,16 @@ async def test_the_machine_controller_manager_stops_alone(control_plane):
 
 
 async def test_nobody_scales_machines_that_are_to_go(control_plane):
-    run_pods(control_plane.seed, "cluster-autoscaler")
+    """A Shoot whose pools may not grow has no autoscaler, and a second run finds it stopped."""
     await control_plane.activities.scale_autoscaler_to_zero(AGAIN)
-    assert control_plane.kubelet.stopped == ["cluster-autoscaler"]
+    assert control_plane.kubelet.stopped == []
+
+    run_pods(control_plane.seed, "cluster-autoscaler")
+    for _ in range(2):
+        await control_plane.activities.scale_autoscaler_to_zero(AGAIN)
+        assert control_plane.kubelet.stopped == ["cluster-autoscaler"]
+        assert control_plane.seed.find("/api/v1/pods", "cluster-autoscaler-1", NAMESPACE) is None
+    assert [method for method, _ in control_plane.seed.requests].count("PATCH") == 1
 
 
 async def deploy_all(world, task):

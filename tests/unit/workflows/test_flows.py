@@ -294,6 +294,7 @@ def test_a_restore_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
         ("wait_apiserver", "scale_etcd_after_restore"),
         # 9: machine objects are there before anybody looks after them
         ("wait_worker", "deploy_machine_controller_manager"),
+        ("wait_worker", "deploy_autoscaler"),
     ]
     assert list(violations(flow, *rules)) == []
 
