@@ -117,7 +117,7 @@ def without(
     alive = {each["metadata"]["name"] for each in machines if is_alive(each, deployment["metadata"]["name"])}
     before = chosen_machines(deployment, alive)
     names = [each["metadata"]["name"] for each in doomed]
-    new = [name for name in names if name in alive and name not in before]
+    new = [name for name in dict.fromkeys(names) if name in alive and name not in before]
     if not new:
         return None
     size = replicas(deployment) - len(new)

@@ -126,32 +126,39 @@ class CloudProvider:
     async def increase_size(self, request: pb.ResizeRequest) -> pb.Empty:
         """More machines. Asked twice it grows twice: the autoscaler asks for the size before it asks again."""
         group = self._known(request.id)
-        return await self._change(group.name, lambda live: node_groups.grown(live, request.delta, group.maximum))
+        return await self._change(group.name, lambda live, _: node_groups.grown(live, request.delta, group.maximum))
 
     async def decrease_target_size(self, request: pb.ResizeRequest) -> pb.Empty:
         """Fewer machines, as long as no machine has to go for it."""
-        machines = self._machines(self._known(request.id).name)
-        return await self._change(request.id, lambda live: node_groups.without_unmade(live, request.delta, machines))
+        group = self._known(request.id)
+        return await self._change(
+            group.name, lambda live, machines: node_groups.without_unmade(live, request.delta, machines)
+        )
 
     async def delete_nodes(self, request: pb.NodeGroupDeleteNodesRequest) -> pb.Empty:
         """These machines go, and nobody replaces them. A second ask for the same finds them going."""
         group = self._known(request.id)
-        await self.refresh(pb.Empty())
         doomed = []
         for node in request.nodes:
             found = [each for each in self._machines(group.name) if node_groups.is_of(each, node)]
             if not found:
                 raise Refused(f"node {node.name} is of no machine of {group.name}")
             doomed += found
-        machines = self._machines(group.name)
-        return await self._change(group.name, lambda live: node_groups.without(live, doomed, machines, group.minimum))
+        return await self._change(
+            group.name, lambda live, machines: node_groups.without(live, doomed, machines, group.minimum)
+        )
 
-    async def _change(self, name: str, patch: Callable[[Object], dict[str, Any] | None]) -> pb.Empty:
-        """Patch a deployment as it is now; anew as long as others change it. The caller's deadline ends it."""
+    async def _change(self, name: str, patch: Callable[[Object, Objects], dict[str, Any] | None]) -> pb.Empty:
+        """Patch a deployment as it and its machines are now; anew as long as others change it.
+
+        The caller's deadline ends it.
+        """
         async with self._writing:
             while True:
                 live = await self._seed.get(MACHINE_DEPLOYMENT, name, self._namespace)
-                wanted = patch(live)
+                # After it: a name is forgotten when its machine goes, and then the patch of what was read is refused.
+                machines = node_groups.by_deployment(await self._seed.list(MACHINE, self._namespace))
+                wanted = patch(live, machines.get(name, []))
                 if wanted is None:
                     return pb.Empty()
                 try:

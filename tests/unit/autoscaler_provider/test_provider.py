@@ -147,7 +147,7 @@ async def test_a_pool_grows_up_to_its_maximum(autoscaler: Autoscaler, seed: Fake
 
 async def test_machines_that_are_chosen_go_once(autoscaler: Autoscaler, seed: FakeCluster) -> None:
     seed.requests.clear()
-    await autoscaler.delete(f"{POOL}-1")
+    await autoscaler.delete(f"{POOL}-1", f"{POOL}-1")
     await autoscaler.delete(f"{POOL}-1")
     assert seed.requests == [("patch", "MachineDeployment", POOL)], "a size without names would take any machine"
     await autoscaler.delete(f"{POOL}-0")
@@ -192,6 +192,44 @@ async def test_what_others_write_meanwhile_is_not_lost(
 
     assert pool(seed)["spec"]["replicas"] == size
     assert pool(seed)["metadata"]["annotations"][TRIGGER_DELETION].split(",")[0] == MINE
+
+
+async def test_a_machine_that_goes_while_it_is_chosen_again_is_not_counted_twice(
+    autoscaler: Autoscaler, seed: FakeCluster
+) -> None:
+    """Its manager forgets a name as soon as the machine goes: a list from before would make it new."""
+    chosen = f"{POOL}-1"
+    await autoscaler.delete(chosen)
+    list_, went = seed.list, False
+
+    async def list_early(res: Resource, namespace: str | None = None, **options: Any) -> list[Object]:
+        nonlocal went
+        found = await list_(res, namespace, **options)
+        if res == MACHINE and not went:
+            went = True
+            await seed.delete(MACHINE, chosen, NAMESPACE)
+            await seed.patch(
+                MACHINE_DEPLOYMENT, POOL, NAMESPACE, {"metadata": {"annotations": {TRIGGER_DELETION: None}}}
+            )
+        return found
+
+    seed.list = list_early  # type: ignore[method-assign]
+    await autoscaler.delete(chosen)
+
+    assert pool(seed)["spec"]["replicas"] == 2
+
+
+async def test_a_machine_that_was_made_since_the_refresh_is_not_given_up(
+    autoscaler: Autoscaler, seed: FakeCluster
+) -> None:
+    await autoscaler.grow(1)
+    metadata = {"name": f"{POOL}-3", "namespace": NAMESPACE, "labels": {"name": POOL}}
+    await seed.create(
+        {"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine", "metadata": metadata, "spec": {}}
+    )
+
+    with pytest.raises(GRPCError, match="has 4 machines"):
+        await autoscaler.ask("NodeGroupDecreaseTargetSize", pb.ResizeRequest(id=POOL, delta=-1))
 
 
 async def test_only_machines_that_are_not_made_yet_are_given_up(autoscaler: Autoscaler, seed: FakeCluster) -> None:
