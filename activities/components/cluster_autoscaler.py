@@ -26,25 +26,30 @@ _PROVIDER_PORT = 8086
 _SOCKET_DIR = "/var/run/cluster-autoscaler"
 _SOCKET = f"{_SOCKET_DIR}/provider.sock"
 _PRIORITY = "priority"
-# The flag of a setting has its name, but for dashes, if nothing else is said.
-_SETTINGS = {
-    "scale_down_delay_after_add": "",
-    "scale_down_delay_after_delete": "",
-    "scale_down_delay_after_failure": "",
-    "scale_down_unneeded_time": "",
-    "scale_down_utilization_threshold": "",
-    "scan_interval": "",
-    "max_node_provision_time": "",
+# The flag of a setting has its name, but for dashes, if it has no other one.
+_SETTINGS = (
+    "scale_down_delay_after_add",
+    "scale_down_delay_after_delete",
+    "scale_down_delay_after_failure",
+    "scale_down_unneeded_time",
+    "scale_down_utilization_threshold",
+    "scan_interval",
+    "max_node_provision_time",
+    "max_graceful_termination_seconds",
+    "new_pod_scale_up_delay",
+    "max_scale_down_parallelism",
+    "max_drain_parallelism",
+    "initial_node_group_backoff_duration",
+    "max_node_group_backoff_duration",
+    "node_group_backoff_reset_timeout",
+    "ignore_daemonsets_utilization",
+    "emit_per_node_group_metrics",
+    "max_binpacking_time",
+    "verbosity",
+)
+_OTHER_NAMES = {
     "max_graceful_termination_seconds": "max-graceful-termination-sec",
-    "new_pod_scale_up_delay": "",
-    "max_scale_down_parallelism": "",
-    "max_drain_parallelism": "",
-    "initial_node_group_backoff_duration": "",
-    "max_node_group_backoff_duration": "",
-    "node_group_backoff_reset_timeout": "",
-    "ignore_daemonsets_utilization": "",
     "emit_per_node_group_metrics": "emit-per-nodegroup-metrics",
-    "max_binpacking_time": "",
     "verbosity": "v",
 }
 _READ = "get list watch"
@@ -155,7 +160,7 @@ def _flags(autoscaler: Autoscaler) -> list[tuple[str, str]]:
         ("balance-similar-node-groups", True),
         ("expander", _expander(autoscaler)),
         ("max-nodes-total", autoscaler.max_nodes),
-        *((flag or name.replace("_", "-"), getattr(settings, name)) for name, flag in _SETTINGS.items()),
+        *((_OTHER_NAMES.get(name, name.replace("_", "-")), getattr(settings, name)) for name in _SETTINGS),
         # A new node has this taint until what is critical runs on it: no reason for another one.
         ("startup-taint", TAINT_CRITICAL_COMPONENTS_NOT_READY),
         *(("startup-taint", taint) for taint in [*(settings.startup_taints or []), *(settings.ignore_taints or [])]),

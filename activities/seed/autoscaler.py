@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from temporalio import activity
 
-from activities.components import base, cluster_autoscaler
+from activities.components import cluster_autoscaler
 from activities.components.managed_resource import managed_resource, managed_resource_parts
 from activities.kube.clusters import Clusters
 from activities.secrets.manager import SecretsManager, Which
@@ -72,15 +72,6 @@ class AutoscalerActivities:
         return [MachineDeploymentStatus.model_validate(each) for each in found]
 
     async def _delete(self, namespace: str) -> None:
-        name, seed = cluster_autoscaler.NAME, self._clusters.seed
-        doomed = [
-            *managed_resource_parts(_IN_SHOOT),
-            (resources.DEPLOYMENT, name),
-            (resources.POD_DISRUPTION_BUDGET, name),
-            (resources.SERVICE_ACCOUNT, name),
-            (resources.ROLE, name),
-            (resources.ROLE_BINDING, name),
-            (resources.SECRET, base.shoot_access_name(name)),
-        ]
-        await rollout.delete(seed, doomed, namespace)
-        await rollout.delete_versioned(seed, cluster_autoscaler.SELECT, namespace)
+        seed = self._clusters.seed
+        await rollout.delete(seed, managed_resource_parts(_IN_SHOOT), namespace)
+        await rollout.delete_component(seed, cluster_autoscaler.NAME, namespace, cluster_autoscaler.SELECT, own=True)

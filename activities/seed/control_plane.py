@@ -226,7 +226,7 @@ class ControlPlaneActivities:
         await self._clusters.forget_shoot(task.technical_id)
         seed, caches = self._clusters.seed, self._clusters.seed_caches
         await rollout.end(seed, caches, task.technical_id, apiserver.SELECT, _DELETION_SECONDS)
-        await self._delete_component(task, apiserver.NAME, apiserver.SELECT)
+        await rollout.delete_component(self._clusters.seed, apiserver.NAME, task.technical_id, apiserver.SELECT)
         return TaskResult()
 
     @activity.defn
@@ -272,7 +272,7 @@ class ControlPlaneActivities:
     async def delete_resource_manager(self, task: ShootTask) -> TaskResult:
         """Delete it, when no ManagedResource is left for it to look after."""
         select = base.control_plane_labels(resource_manager.NAME)
-        await self._delete_component(task, resource_manager.NAME, select, own=True)
+        await rollout.delete_component(self._clusters.seed, resource_manager.NAME, task.technical_id, select, own=True)
         return TaskResult()
 
     # Scheduler and controllers
@@ -370,7 +370,9 @@ class ControlPlaneActivities:
     async def delete_machine_controller_manager(self, task: ShootTask) -> TaskResult:
         """Delete it, when no machine is left for it to look after."""
         select = base.control_plane_labels(machine_controller_manager.NAME)
-        await self._delete_component(task, machine_controller_manager.NAME, select, own=True)
+        await rollout.delete_component(
+            self._clusters.seed, machine_controller_manager.NAME, task.technical_id, select, own=True
+        )
         return TaskResult()
 
     # The seed's end of the tunnel
@@ -498,19 +500,6 @@ class ControlPlaneActivities:
             await FirstToken(self._clusters.seed, task.technical_id, secrets, name, rights).obtain()
         await rollout.apply(self._clusters.seed, _rights(f"shoot-core-{name}", task, shoot_objects))
         await rollout.deploy(self._clusters.seed, objects)
-
-    async def _delete_component(self, task: ShootTask, name: str, select: dict[str, str], *, own: bool = False) -> None:
-        """What a component's ``objects`` are is told by its name; the Service of the API server stays."""
-        doomed = [(resources.DEPLOYMENT, name), (resources.POD_DISRUPTION_BUDGET, name)]
-        if own:
-            doomed += [
-                (resources.SERVICE_ACCOUNT, name),
-                (resources.ROLE, name),
-                (resources.ROLE_BINDING, name),
-                (resources.SECRET, _access_name(name)),
-            ]
-        await rollout.delete(self._clusters.seed, doomed, task.technical_id)
-        await rollout.delete_versioned(self._clusters.seed, select, task.technical_id)
 
     async def _audit_policy(self, task: ShootTask, view: ClusterView) -> str:
         """The owner's own policy, from a ConfigMap of the project.
@@ -648,10 +637,6 @@ def _refuse_overlap(tunnel: str, shoot_networks: list[str]) -> None:
                 ErrorCode.CONFIGURATION_PROBLEM,
                 f"network {cidr} of the shoot meets the VPN's {tunnel}: choose another one",
             )
-
-
-def _access_name(component: str) -> str:
-    return base.shoot_access_name(component)
 
 
 def _rights(name: str, task: ShootTask, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -220,6 +220,22 @@ async def delete(client: KubeClient, objects: Iterable[tuple[Resource, str]], na
     await asyncio.gather(*(one(resource, name) for resource, name in objects))
 
 
+async def delete_component(
+    client: KubeClient, name: str, namespace: str, select: Mapping[str, str], *, own: bool = False
+) -> None:
+    """Delete what a component's ``objects`` are, by its name; a Service stays. ``own``: it acts in the seed, too."""
+    doomed = [(resources.DEPLOYMENT, name), (resources.POD_DISRUPTION_BUDGET, name)]
+    if own:
+        doomed += [
+            (resources.SERVICE_ACCOUNT, name),
+            (resources.ROLE, name),
+            (resources.ROLE_BINDING, name),
+            (resources.SECRET, base.shoot_access_name(name)),
+        ]
+    await delete(client, doomed, namespace)
+    await delete_versioned(client, select, namespace)
+
+
 async def delete_versioned(client: KubeClient, select: Mapping[str, str], namespace: str) -> None:
     """Delete all versioned ConfigMaps of a component."""
     stored = await client.list(resources.CONFIG_MAP, namespace, labels=_versioned_of(select))

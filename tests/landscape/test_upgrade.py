@@ -25,7 +25,6 @@ def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
     shoot = Shoot(landscape, "upgrade", tmp_path_factory.mktemp("kubeconfigs"))
     manifest = shoot.manifest(kubernetes={"version": OLDER_KUBERNETES_VERSION})
     (pool,) = manifest["spec"]["provider"]["workers"]
-    pool.update(maximum=1)
     kept = {**pool, "name": "kept", "kubernetes": {"version": OLDER_KUBERNETES_VERSION}}
     manifest["spec"]["provider"]["workers"] = [pool, kept]
     with shoot.created(manifest):
