@@ -31,6 +31,7 @@ from activities.seed.required_extensions import RequiredExtensionActivities
 from activities.seed.retention import Retention
 from activities.seed.secrets import SecretActivities
 from activities.seed.shoot_state import ShootStateActivities
+from activities.seed.static_manifests import StaticManifestActivities
 from activities.seed.survey import SurveyActivities
 from activities.seed.vpa import VpaActivities
 from activities.shoot.cleanup import CleanupActivities
@@ -52,6 +53,7 @@ def seed_activities(
         NamespaceActivities(clusters),
         ExtensionActivities(clusters, retention),
         ReferenceActivities(clusters),
+        StaticManifestActivities(clusters),
         RequiredExtensionActivities(clusters),
         SecretActivities(clusters),
         ObservabilityActivities(clusters),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from api.constants import SHOOT_NO_CLEANUP
 from api.resources import MANAGED_RESOURCE, SECRET, Resource
 
 ORIGIN_LABEL = "origin"
@@ -30,11 +31,6 @@ def managed_resource(
     secret_name = _secret_name(name)
     common = {ORIGIN_LABEL: ORIGIN, **(labels or {})}
     data = {_key(item): base64.b64encode(_canonical(item)).decode() for item in objects}
-    spec: dict[str, Any] = {"secretRefs": [{"name": secret_name}], "keepObjects": keep}
-    if clazz:
-        spec["class"] = clazz
-    else:
-        spec["injectLabels"] = {"shoot.gardener.cloud/no-cleanup": "true"}
     return [
         {
             "apiVersion": "v1",
@@ -43,13 +39,31 @@ def managed_resource(
             "type": "Opaque",
             "data": data,
         },
-        {
-            "apiVersion": "resources.gardener.cloud/v1alpha1",
-            "kind": "ManagedResource",
-            "metadata": {"name": name, "namespace": namespace, "labels": common},
-            "spec": spec,
-        },
+        managed_secrets(name, namespace, [secret_name], clazz=clazz, labels=labels, keep=keep),
     ]
+
+
+def managed_secrets(
+    name: str,
+    namespace: str,
+    secrets: Iterable[str],
+    *,
+    clazz: str = "",
+    labels: Mapping[str, str] | None = None,
+    keep: bool = False,
+) -> dict[str, Any]:
+    """The ManagedResource alone, for Secrets that somebody else has filled."""
+    spec: dict[str, Any] = {"secretRefs": [{"name": each} for each in secrets], "keepObjects": keep}
+    if clazz:
+        spec["class"] = clazz
+    else:
+        spec["injectLabels"] = {SHOOT_NO_CLEANUP: "true"}
+    return {
+        "apiVersion": "resources.gardener.cloud/v1alpha1",
+        "kind": "ManagedResource",
+        "metadata": {"name": name, "namespace": namespace, "labels": {ORIGIN_LABEL: ORIGIN, **(labels or {})}},
+        "spec": spec,
+    }
 
 
 def managed_resource_parts(name: str) -> list[tuple[Resource, str]]:

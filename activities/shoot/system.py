@@ -16,7 +16,7 @@ from activities.components import (
     shoot_system,
     vpn_shoot,
 )
-from activities.components.managed_resource import ORIGIN, ORIGIN_LABEL, managed_resource
+from activities.components.managed_resource import ORIGIN, ORIGIN_LABEL, managed_resource, managed_resource_parts
 from activities.heartbeat import heartbeating
 from activities.kube.client import KubeClient
 from activities.kube.clusters import Clusters, ClusterView
@@ -285,7 +285,7 @@ class ShootSystemActivities:
         await rollout.apply(self._clusters.seed, managed_resource(name, task.technical_id, objects))
 
     async def _take_back(self, task: ShootTask, name: str) -> None:
-        await rollout.delete(self._clusters.seed, [(resources.MANAGED_RESOURCE, name)], task.technical_id)
+        await rollout.delete(self._clusters.seed, managed_resource_parts(name), task.technical_id)
 
     async def _ours(self, task: ShootTask) -> list[str]:
         labels = f"{ORIGIN_LABEL}={ORIGIN}"

@@ -92,6 +92,11 @@ class Shoot:
         """Merge something into its spec."""
         self.garden("patch", "shoot", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
 
+    def reconcile(self, seconds: float) -> None:
+        """Have it reconciled, and wait for that."""
+        self.garden("annotate", "shoot", self.name, "gardener.cloud/operation=reconcile")
+        self.wait_until_reconciled(seconds)
+
     def wait_until_reconciled(self, seconds: float) -> None:
         """Wait until an operation has succeeded that knew the newest spec."""
         generation = self.get()["metadata"]["generation"]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -152,3 +153,41 @@ def _counts_requests(line: str) -> bool:
 def _kube_proxy(shoot: Shoot) -> str:
     name, *_ = shoot.kubectl("-n", "kube-system", "get", "pods", "-l", "role=proxy", "-o", "name").split()
     return name
+
+
+@pytest.fixture
+def baseline(shoot: Shoot) -> Iterator[Shoot]:
+    """The shoot, in a seed that has a manifest for it, and one for others."""
+    meant = {"mine": shoot.name, "others": "somebody-elses"}
+    garden = ("-n", "garden")
+    for name, label in meant.items():
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": f"baseline-{name}", "namespace": "default"},
+        }
+        seed = partial(shoot.landscape.kubectl, shoot.seed, *garden)
+        seed("create", "secret", "generic", name, f"--from-literal=manifests.yaml={json.dumps(manifest)}")
+        seed("label", "secret", name, "shoot.gardener.cloud/static-manifests=true")
+        selector = json.dumps({"matchLabels": {"for": label}})
+        seed("annotate", "secret", name, f"static-manifests.shoot.gardener.cloud/selector={selector}")
+    shoot.garden("label", "shoot", shoot.name, f"for={shoot.name}")
+    yield shoot
+    shoot.garden("label", "shoot", shoot.name, "for-")
+    shoot.landscape.kubectl(shoot.seed, *garden, "delete", "secret", *meant, "--ignore-not-found")
+
+
+def test_manifests_of_the_seed_come_and_go(baseline: Shoot) -> None:
+    def found() -> list[str]:
+        names = baseline.kubectl("-n", "default", "get", "configmaps", "-o", "name").split()
+        return [name for name in names if "/baseline-" in name]
+
+    baseline.reconcile(RECONCILIATION)
+    eventually(found, "what the seed has for it", 30)
+    assert found() == ["configmap/baseline-mine"]
+
+    baseline.landscape.kubectl(baseline.seed, "-n", "garden", "delete", "secret", "mine")
+    baseline.reconcile(RECONCILIATION)
+    eventually(lambda: not found(), "nothing of it is left", 30)
+    left = baseline.control_plane("get", "secrets", "-l", "shoot.gardener.cloud/static-manifests", "-o", "name")
+    assert left == ""

@@ -39,30 +39,16 @@ def test_a_second_reconciliation_without_a_change_writes_nothing_but_how_it_went
 
     Left, and not to be saved: the operation in the Shoot's status, and the Event that it was asked for and done.
     """
-    reconcile(shoot)
+    shoot.reconcile(RECONCILIATION)
     settled(shoot)  # what its creation began is written about until it is all there
     begin = datetime.now(UTC)
-    reconcile(shoot)
+    shoot.reconcile(RECONCILIATION)
     settled(shoot)
 
     found = list(writes(shoot, begin))
     written = [str(each) for each in found if not about_the_operation(each, shoot)]
     print(f"{len(found)} writes, {len(written)} of them to anything but the Shoot itself")
     assert written == []
-
-
-def reconcile(shoot: Shoot) -> None:
-    """Ask for it, and wait for its end."""
-    shoot.garden("annotate", "shoot", shoot.name, "gardener.cloud/operation=reconcile")
-    deadline = time.monotonic() + RECONCILIATION
-    while not _reconciled(live := shoot.get()):
-        assert time.monotonic() < deadline, live["status"]["lastOperation"]
-        time.sleep(1)
-
-
-def _reconciled(shoot: dict[str, Any]) -> bool:
-    answered = "gardener.cloud/operation" not in shoot["metadata"]["annotations"]
-    return answered and shoot["status"]["lastOperation"]["state"] == "Succeeded"
 
 
 def settled(shoot: Shoot) -> None:

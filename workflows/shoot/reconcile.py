@@ -183,6 +183,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
         unless=workerless, **wait(minutes=3))  # fmt: skip
     add("deploy_shoot_system", after=["wait_apiserver", *extended], unless=asleep)
     add("deploy_cluster_identity", after=["ensure_cluster_identity", "wait_shoot_namespaces"], unless=asleep)
+    add("populate_static_manifests", after=["wait_shoot_namespaces"])
     prepared = ["wait_control_plane_extension", "wait_shoot_namespaces", "deploy_scheduler", *extended]
     add("deploy_network", after=["wait_infrastructure", "init_shoot_client", *prepared], unless=workerless)
     add("wait_network", after=["deploy_network"], completes="deploy_network", unless=workerless or skip_readiness,

@@ -1,0 +1,93 @@
+"""Manifests that the operator of a seed has for all of its shoots: Secrets in its namespace ``garden``.
+
+Source: spec/flows.md 2, spec/api-core.md (annotations).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from temporalio import activity
+
+from activities.components.managed_resource import ORIGIN, ORIGIN_LABEL, managed_secrets
+from activities.errors import transient
+from activities.kube.clusters import Clusters
+from activities.seed import rollout
+from api import constants, resources
+from api.errors import ErrorCode
+from api.labels import matches
+from api.meta import LabelSelector
+from api.operations import ShootTask, TaskResult
+
+NAME = "static-manifests-from-seed"
+"""The ManagedResource."""
+PREFIX = "static-manifests-"
+_LABEL = f"{constants.STATIC_MANIFESTS}=true"
+
+
+class StaticManifestActivities:
+    """One instance per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    @activity.defn
+    async def populate_static_manifests(self, task: ShootTask) -> TaskResult:
+        """Copy the Secrets that are for this Shoot, and have the shoot filled from the copies.
+
+        Copies of those that are gone, or are not for it any more, are deleted, and by that what they held. A second
+        run changes nothing.
+
+        Raises:
+            ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the selector of a Secret can't be read: no
+                owner of a Shoot can mend that.
+        """
+        seed, namespace = self._clusters.seed, task.technical_id
+        view = await self._clusters.cluster(namespace)
+        labels = view.shoot["metadata"].get("labels") or {}
+        sources = await seed.list(resources.SECRET, constants.GARDEN_NAMESPACE, labels=_LABEL)
+        copies = [_copy(each, namespace) for each in sources if _is_for(each, labels)]
+        names = sorted(each["metadata"]["name"] for each in copies)
+        if names:
+            await rollout.apply(seed, [*copies, managed_secrets(NAME, namespace, names)])
+        else:
+            await rollout.delete(seed, [(resources.MANAGED_RESOURCE, NAME)], namespace)
+        found = await seed.list(resources.SECRET, namespace, labels=_LABEL)
+        stale = {each["metadata"]["name"] for each in found} - set(names)
+        await rollout.delete(seed, [(resources.SECRET, each) for each in stale], namespace)
+        return TaskResult(note=", ".join(names))
+
+
+def _is_for(secret: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether its selector, if it has one, is satisfied by a Shoot's labels."""
+    metadata = secret["metadata"]
+    text = (metadata.get("annotations") or {}).get(constants.STATIC_MANIFESTS_SELECTOR)
+    if text is None:
+        return True
+    try:
+        selector = LabelSelector.model_validate_json(text)
+        if unknown := selector.model_extra:
+            raise ValueError(f"unknown field {next(iter(unknown))}")
+        return matches(selector, labels)
+    except (ValueError, KeyError) as error:
+        raise transient(
+            ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+            f"Secret {constants.GARDEN_NAMESPACE}/{metadata['name']} of the seed: its annotation "
+            f"{constants.STATIC_MANIFESTS_SELECTOR} is no label selector in JSON ({_first_line(error)}): mend it there",
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _copy(secret: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": f"{PREFIX}{secret['metadata']['name']}",
+            "namespace": namespace,
+            "labels": {ORIGIN_LABEL: ORIGIN, constants.STATIC_MANIFESTS: "true"},
+        },
+        **{part: secret[part] for part in ("type", "data") if part in secret},
+    }
