@@ -2,12 +2,17 @@
 
 from typing import Any
 
+from api.constants import SHOOT_ISSUER_NAMESPACE
+
 Manifest = dict[str, Any]
 
 OPERATORS = "gardener.cloud:system:operators"
 """Group of our processes of the garden itself."""
 SEEDS = "gardener.cloud:system:seeds"
 """Group of gardenlets."""
+
+DISCOVERY_SERVERS = "gardener.cloud:system:discovery-servers"
+"""Group of who serves the public keys of shoots: it reads nothing else."""
 
 BOOTSTRAPPERS = "system:bootstrappers"
 """Group of whoever has a bootstrap token."""
@@ -55,18 +60,22 @@ def access() -> list[Manifest]:
         *bound_role(OPERATORS, common, OPERATORS),
         *bound_role(SEEDS, seeds, SEEDS),
         *bound_role("gardener.cloud:system:seed-bootstrapper", seed_client, BOOTSTRAPPERS),
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOOT_ISSUER_NAMESPACE}},
+        *bound_role(DISCOVERY_SERVERS, [rule([""], ["secrets"], read)], DISCOVERY_SERVERS, SHOOT_ISSUER_NAMESPACE),
     ]
 
 
-def bound_role(name: str, rules: list[Manifest], group: str) -> list[Manifest]:
+def bound_role(name: str, rules: list[Manifest], group: str, namespace: str = "") -> list[Manifest]:
+    """A role and its binding; in the whole cluster, or in one namespace."""
     version = f"{_RBAC}/v1"
+    kind, metadata = ("Role", {"namespace": namespace}) if namespace else ("ClusterRole", {})
     return [
-        {"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules},
+        {"apiVersion": version, "kind": kind, "metadata": {"name": name, **metadata}, "rules": rules},
         {
             "apiVersion": version,
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
+            "kind": f"{kind}Binding",
+            "metadata": {"name": name, **metadata},
+            "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
             "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": group}],
         },
     ]

@@ -199,6 +199,8 @@ class ShootFacts(ApiModel):
     """Values of the annotation ``shoot.gardener.cloud/tasks`` that this operation answers."""
     container_runtimes: bool = False
     """A pool has one beside containerd."""
+    managed_issuer: bool = False
+    """The public keys of its tokens are published in the garden."""
     failure_tolerance: bool = False
     """The control plane is to survive the loss of a node or zone."""
     credentials: str = ""

@@ -73,10 +73,11 @@ zone:
 
 
 def zone(plan: Plan) -> str:
-    """An empty zone. Negative answers are kept for a second only: a name asked for too early is there soon."""
+    """What does not change. Negative answers are kept for a second only: a name asked for too early is there soon."""
     return (
         f"$ORIGIN {plan.dns_zone}.\n$TTL 60\n"
         f"@ SOA ns hostmaster 1 3600 600 86400 1\n@ NS ns\nns A {plan.central_address}\n"
+        f"{plan.discovery_host}. A {plan.central_address}\n"
     )
 
 

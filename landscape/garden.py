@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from api.access import OPERATORS, access, bound_role, rule
+from api import issuer
+from api.access import DISCOVERY_SERVERS, OPERATORS, access, bound_role, rule
 from api.crds import crds
 from api.policies import deletion_protection
 from landscape import dns, pki
@@ -24,6 +25,7 @@ GARDEN_NAMESPACE = "garden"
 BACKUP_SECRET = "backup-local"
 INTERNAL_DOMAIN_SECRET = "internal-domain"
 DEFAULT_DOMAIN_SECRET = "default-domain"
+DISCOVERY_PORT = 8445
 
 _TOKEN_LIFE = timedelta(hours=1)
 _CORE = "core.gardener.cloud/v1beta1"
@@ -46,7 +48,9 @@ async def deploy_kinds(plan: Plan) -> None:
     """Apply the CustomResourceDefinitions and wait until the API server serves them; and who may do what."""
     definitions = crds("garden")
     async with Api(plan.kubeconfig("garden")) as api:
-        await api.apply(*definitions, *deletion_protection("garden"), *namespaces(), *access())
+        granted = access()
+        await api.apply(*namespaces(), *(each for each in granted if each["kind"] == "Namespace"))
+        await api.apply(*definitions, *deletion_protection("garden"), *granted)
         for definition in definitions:
             name = definition["metadata"]["name"]
             await until(partial(_established, api, name), f"kind {name} in the garden", 60)
@@ -157,11 +161,13 @@ def credentials(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> list[Object]:
     default = annotations | {"dns.gardener.cloud/domain": plan.default_domain}
     backup = {"endpoint": plan.object_store_endpoint, "token": object_store_token(plan)}
     role = "gardener.cloud/role"
+    issuer_host = {issuer.HOSTNAME: f"{plan.discovery_host}:{DISCOVERY_PORT}"}
     return [
         _secret(PROJECT_NAMESPACE, PROVIDER, {"kubeconfig": json.dumps(cloud_kubeconfig)}),
         _secret(GARDEN_NAMESPACE, BACKUP_SECRET, backup),
         _secret(GARDEN_NAMESPACE, INTERNAL_DOMAIN_SECRET, domain, {role: "internal-domain"}, internal),
         _secret(GARDEN_NAMESPACE, DEFAULT_DOMAIN_SECRET, domain, {role: "default-domain"}, default),
+        _secret(GARDEN_NAMESPACE, "shoot-issuer", issuer_host, {role: issuer.ISSUER_ROLE}),
     ]
 
 
@@ -191,12 +197,13 @@ def object_store_token(plan: Plan) -> str:
 def process_kubeconfig(plan: Plan, process: str) -> dict[str, Any]:
     """Kubeconfig for one of our processes in the garden, with an identity of its own; a gardenlet gets a token."""
     garden = plan.garden
-    issuer = Credentials.of(garden)
+    authority = Credentials.of(garden).ca
     if process in SEED_NAMES:
-        return pki.token_kubeconfig(garden.server, issuer.ca, ".".join(bootstrap_token(plan, process)), "garden")
+        return pki.token_kubeconfig(garden.server, authority, ".".join(bootstrap_token(plan, process)), "garden")
     user = f"gardener.cloud:system:{process}"
-    client = issuer.ca.issue(f"process-{process}", user, [OPERATORS])
-    return pki.kubeconfig(garden.server, issuer.ca, client, "garden")
+    group = DISCOVERY_SERVERS if process == "discovery-server" else OPERATORS
+    client = authority.issue(f"process-{process}", user, [group])
+    return pki.kubeconfig(garden.server, authority, client, "garden")
 
 
 def bootstrap_token(plan: Plan, seed: str) -> tuple[str, str]:
@@ -228,8 +235,8 @@ def _bootstrap_secret(seed: str, identifier: str, secret: str, now: datetime) ->
 
 async def cloud_account(plan: Plan) -> dict[str, Any]:
     """A tenant of the cloud: it may run machines, and is not the cloud's administrator."""
-    issuer = Credentials.of(plan.cloud)
-    client = issuer.ca.issue("tenant", "tenant", ["tenants"])
+    authority = Credentials.of(plan.cloud).ca
+    client = authority.issue("tenant", "tenant", ["tenants"])
     rules = [
         rule([""], ["namespaces", "pods", "secrets", "configmaps", "services", "events"], ["*"]),
         rule([""], ["pods/log", "pods/exec", "nodes"], ["get", "list", "watch", "create"]),
@@ -240,7 +247,7 @@ async def cloud_account(plan: Plan) -> dict[str, Any]:
     ]
     async with Api(plan.kubeconfig("cloud")) as api:
         await api.apply(*bound_role("tenants", rules, "tenants"))
-    return pki.kubeconfig(plan.cloud.server, issuer.ca, client, "cloud")
+    return pki.kubeconfig(plan.cloud.server, authority, client, "cloud")
 
 
 def _secret(

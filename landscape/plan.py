@@ -188,6 +188,11 @@ class Plan:
         return f"http://{self.central_address}:8234"
 
     @property
+    def discovery_host(self) -> str:
+        """Where the public keys of shoots are served."""
+        return f"discovery.{self.dns_zone}"
+
+    @property
     def object_store_endpoint(self) -> str:
         return f"http://{self.central_address}:9000"
 

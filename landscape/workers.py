@@ -11,6 +11,7 @@ import aiohttp
 import yaml
 
 from landscape import garden
+from landscape.cluster import Credentials
 from landscape.code import code_digest
 from landscape.files import write_if_changed
 from landscape.pki import write_kubeconfig
@@ -119,6 +120,22 @@ def _admission(plan: Plan) -> Config:
     }
 
 
+def _discovery_server(plan: Plan) -> Config:
+    certificate = Credentials.of(plan.garden).ca.issue(
+        "discovery-server", "discovery-server", names=[plan.discovery_host]
+    )
+    return {
+        "gardenClientConnection": _garden_connection(plan, "discovery-server"),
+        "server": {
+            "address": plan.central_address,
+            "port": garden.DISCOVERY_PORT,
+            "certificateFile": str(certificate.certificate),
+            "privateKeyFile": str(certificate.key),
+        },
+        "health": _health(plan.central_address, 2720),
+    }
+
+
 def _scheduler(plan: Plan) -> Config:
     connection = _garden_connection(plan, "scheduler")
     return {"gardenClientConnection": connection, "health": _health(plan.central_address, 10251)}
@@ -212,6 +229,7 @@ _GARDEN: dict[str, Callable[[Plan], Config]] = {
     "admission": _admission,
     "codec-server": _codec_server,
     "controller-manager": _controller_manager,
+    "discovery-server": _discovery_server,
     "scheduler": _scheduler,
 }
 """Processes of the garden, by their names in ``gardener worker NAME``."""

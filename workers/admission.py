@@ -118,7 +118,9 @@ class CachedGarden:
                 return found
         return await self._client.find(resource, name, namespace)
 
-    async def list(self, resource: Resource, namespace: str | None = None) -> list[dict[str, Any]]:
+    async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
+        if labels:
+            return await self._client.list(resource, namespace, labels=labels)
         cache = self._caches.of(resource)
         await asyncio.wait_for(cache.synced(), _SYNC_SECONDS)
         return cache.list(namespace)

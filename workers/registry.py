@@ -22,6 +22,7 @@ from activities.seed.etcd import EtcdActivities
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.force_deletion import ForceDeletionActivities
 from activities.seed.hibernation import HibernationActivities
+from activities.seed.issuer import IssuerActivities
 from activities.seed.migration import MigrationActivities
 from activities.seed.namespace import NamespaceActivities
 from activities.seed.observability import ObservabilityActivities
@@ -54,6 +55,7 @@ def seed_activities(
         ExtensionActivities(clusters, retention),
         ReferenceActivities(clusters),
         StaticManifestActivities(clusters),
+        IssuerActivities(clusters),
         RequiredExtensionActivities(clusters),
         SecretActivities(clusters),
         ObservabilityActivities(clusters),

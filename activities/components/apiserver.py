@@ -65,12 +65,17 @@ class ApiServer:
     replicas: int
     external_hostname: str
     issuer: str
+    """Whom the tokens that it signs are from."""
     service_cidrs: Sequence[str]
     secrets: Secrets
     settings: Mapping[str, Any] = field(default_factory=dict)
     """``Shoot.spec.kubernetes.kubeAPIServer``."""
     audit_policy: str = ""
     """YAML of the owner's own policy; empty for the default."""
+    default_issuer: str = ""
+    """Tokens that are from it are accepted whoever the issuer is now: pods may hold some."""
+    key_set: str = ""
+    """URL of the public keys for those who verify tokens; empty: its own."""
     workers: bool = True
     failure_tolerance: str | None = None
     """What several replicas are spread over, each ``node`` or ``zone``."""
@@ -314,7 +319,8 @@ def _flags(server: ApiServer) -> list[str]:
             f"{each['resource']}{'.' + each['apiGroup'] if each.get('apiGroup') else ''}#{each['size']}"
             for each in sizes
         )
-    issuers = [server.issuer, *((settings.get("serviceAccountConfig") or {}).get("acceptedIssuers") or [])]
+    accepted = (settings.get("serviceAccountConfig") or {}).get("acceptedIssuers") or []
+    issuers = [server.issuer, *accepted, *([server.default_issuer] if server.default_issuer else [])]
     return sorted(f"--{flag}={value}" for flag, value in flags.items()) + [
         # Order counts here: the first one signs.
         f"--service-account-issuer={issuer}"
@@ -328,6 +334,8 @@ def _service_account_flags(server: ApiServer) -> dict[str, str]:
     flags = {"api-audiences": ",".join(dict.fromkeys([server.issuer, *audiences]))}
     if "extendTokenExpiration" in settings:
         flags["service-account-extend-token-expiration"] = str(settings["extendTokenExpiration"]).lower()
+    if server.key_set:
+        flags["service-account-jwks-uri"] = server.key_set
     if settings.get("maxTokenExpiration"):
         flags["service-account-max-token-expiration"] = settings["maxTokenExpiration"]
     return flags

@@ -35,6 +35,7 @@ from api.flows import (
     StartOperation,
 )
 from api.images import OWN_VERSION
+from api.issuer import is_managed
 from api.names import backup_entry_names, technical_id
 from api.operations import OperationType, ShootRef, ShootTask
 from api.registrations import versions_by_phase, wanted_extensions
@@ -502,6 +503,7 @@ class ShootActivities:
             backup=bool(seed_object["spec"].get("backup")),
             skip_readiness=constants.SHOOT_SKIP_READINESS in annotations,
             skip_cleanup=_truthy(annotations.get(constants.SHOOT_SKIP_CLEANUP)),
+            managed_issuer=is_managed(annotations),
             failure_tolerance=bool((spec.get("controlPlane") or {}).get("highAvailability")),
             credentials=await self._credentials_version(live),
         )

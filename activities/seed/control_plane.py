@@ -32,6 +32,7 @@ from activities.seed.facts import ApiNames, Networks, failure_tolerance, replica
 from activities.seed.first_token import FirstToken, is_fresh
 from activities.seed.gateway import gateway_address
 from activities.seed.hibernation import apiserver_replicas, is_asleep, wanted_asleep
+from activities.seed.issuer import issuer_of
 from activities.seed.namespace import write_shoot_status
 from activities.seed.secrets import generate_encryption_configuration
 from activities.shoot.rotation import KEY_POPULATED
@@ -88,7 +89,8 @@ class ControlPlaneActivities:
         names = ApiNames.of(view)
         found = {"external": names.external, "internal": names.internal}
         addresses = [{"name": name, "url": f"https://{host}"} for name, host in found.items() if host]
-        addresses.append({"name": "service-account-issuer", "url": names.issuer})
+        issuer = await issuer_of(self._clusters, view)
+        addresses.append({"name": "service-account-issuer", "url": issuer.url})
         if (view.shoot.get("status") or {}).get("advertisedAddresses") != addresses:
             await write_shoot_status(self._clusters, task, {"advertisedAddresses": addresses})
         return TaskResult(note=addresses[0]["url"])
@@ -168,9 +170,10 @@ class ControlPlaneActivities:
 
     async def _deploy_apiserver(self, task: ShootTask) -> TaskResult:
         view = await self._clusters.cluster(task.technical_id)
-        secrets, policy = await asyncio.gather(
+        secrets, policy, issuer = await asyncio.gather(
             self._secrets(task, view),
             self._audit_policy(task, view),
+            issuer_of(self._clusters, view),
         )
         names = ApiNames.of(view)
         networks = Networks.of(view)
@@ -179,7 +182,9 @@ class ControlPlaneActivities:
             version=view.kubernetes_version,
             replicas=await apiserver_replicas(self._clusters.seed, view, task, replicas_awake(view)),
             external_hostname=names.external or names.internal,
-            issuer=names.issuer,
+            issuer=issuer.url,
+            default_issuer=f"https://{names.internal}",
+            key_set=issuer.key_set,
             service_cidrs=networks.services,
             secrets=await _apiserver_secrets(secrets, view, names, networks),
             settings=view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {},

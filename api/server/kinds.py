@@ -11,9 +11,11 @@ from typing import Any
 
 from api import resources
 from api.constants import (
+    AUTHENTICATION_ISSUER,
     CONTROL_PLANE_MIGRATION,
     CORE,
     FINALIZER,
+    GARDEN_NAMESPACE,
     MIGRATION_BAD_CASE,
     PROJECT_NAME,
     REPAIR_VERB,
@@ -31,6 +33,7 @@ from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
+from api.issuer import MANAGED, SELECTOR, is_managed
 from api.lifetime import lifetime
 from api.meta import KubeObject
 from api.names import backup_entry_names
@@ -101,6 +104,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
         allowed = lifetime(await _quotas_of(shoot, garden))
         refuse_forbidden(review, check_expiration(shoot, old, allowed, datetime.now(UTC)))
     await _check_bad_case(review, shoot, old, garden)
+    await _check_issuer(review, shoot, old, garden)
     if not review.spec_changed:
         return []
     if review.deleting:
@@ -113,6 +117,24 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     world = await _world(shoot, project, garden)
     refuse_forbidden(review, check_references(shoot, old, world))
     return warnings(shoot, world.profile, world.now)
+
+
+async def _check_issuer(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
+    """Who trusts a cluster by its managed issuer does so for as long as the cluster lives."""
+    text, managed = f"metadata.annotations[{AUTHENTICATION_ISSUER}]", is_managed(shoot.metadata.annotations)
+    before = old is not None and is_managed(old.metadata.annotations)
+    if before and not managed:
+        raise Refusal.forbidden(review, f"{text}: must stay {MANAGED}: others know the cluster's tokens by it")
+    server = shoot.spec.kubernetes.kube_api_server
+    accounts = server.service_account_config if server else None
+    if managed and accounts and accounts.issuer:
+        raise Refusal.forbidden(
+            review, f"{text}: excludes spec.kubernetes.kubeAPIServer.serviceAccountConfig.issuer: take one of them out"
+        )
+    if managed and not before and not await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=SELECTOR):
+        raise Refusal.forbidden(
+            review, f"{text}: this garden has no managed issuer: an operator can set one up (a Secret with {SELECTOR})"
+        )
 
 
 async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:

@@ -20,8 +20,8 @@ class Garden(Protocol):
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
         """The object, or None if there is none for certain."""
 
-    async def list(self, resource: Resource, namespace: str | None = None) -> list[Object]:
-        """All there are; may lag behind by a moment."""
+    async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[Object]:
+        """All there are, or those with these labels; may lag behind by a moment."""
 
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
         """Whether RBAC lets a user do this; a subresource is part of the resource's plural, ``shoots/binding``."""

@@ -27,6 +27,8 @@ def values_of(chart: str) -> Object:
             return {"seedConfig": workers.seed_config(plan, seed)}
         case "provider-local":
             return {"seedName": seed.name, "loadBalancerIp": seed.address}
+        case "gardener":
+            return {"discoveryServer": {"enabled": True, "tlsSecret": "discovery-server-tls"}}
     return {}
 
 

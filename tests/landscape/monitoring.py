@@ -1,13 +1,11 @@
 """A Shoot's Prometheus, by address and password from the project's namespace."""
 
 import base64
-import http.client
 import json
-import socket
-import ssl
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from tests.landscape import https
 from tests.landscape.shoots import Shoot
 
 JOBS = {
@@ -28,13 +26,6 @@ def access(shoot: Shoot) -> tuple[str, str]:
 def ask(shoot: Shoot, query: str, host: str, words: str) -> tuple[int, Any]:
     """Status and result; trusts what the project publishes of the cluster's authority, and nothing else."""
     bundle = json.loads(shoot.garden("get", "configmap", f"{shoot.name}.ca-cluster", "-o", "json"))["data"]["ca.crt"]
-    raw = socket.create_connection((shoot.address_of(host), 443), 10)
-    connection = http.client.HTTPSConnection(host, timeout=10)
-    connection.sock = ssl.create_default_context(cadata=bundle).wrap_socket(raw, server_hostname=host)
-    try:
-        connection.request("GET", f"/api/v1/query?{urlencode({'query': query})}", headers={"Authorization": words})
-        response = connection.getresponse()
-        content = response.read()
-        return response.status, json.loads(content)["data"]["result"] if response.status == 200 else None
-    finally:
-        connection.close()
+    url = f"https://{host}/api/v1/query?{urlencode({'query': query})}"
+    status, content = https.get(shoot, url, bundle, {"Authorization": words})
+    return status, json.loads(content)["data"]["result"] if status == 200 else None

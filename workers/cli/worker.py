@@ -12,6 +12,7 @@ _PROCESSES = {
     "backup-restore": ("workers.etcd.backup_restore", "Snapshots of one etcd into its bucket."),
     "codec-server": ("workers.codec_server", "Decrypts histories for the Temporal UI and CLI."),
     "controller-manager": ("workers.controller_manager", "Shoot workflows, and the watcher that wakes them."),
+    "discovery-server": ("workers.discovery_server", "Public keys of shoots, for whoever verifies their tokens."),
     "gardenlet": ("workers.gardenlet", "The activities of one seed, and its controllers."),
     "gateway": ("workers.gateway", "Configures the Envoy in front of a seed's API servers."),
     "machine-controller-manager": ("workers.machine_controller_manager", "Machines of one shoot."),

@@ -113,6 +113,7 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("delete_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace)
     add("delete_api_service", after=["delete_apiserver_sni"], unless=no_namespace)
     add("delete_resource_manager", after=["wait_apiserver_deleted"], unless=no_namespace)
+    add("delete_public_sa_keys", after=["wait_apiserver_deleted"])
     add("delete_external_dns", after=["wait_apiserver_deleted"], unless=no_namespace, **wait(minutes=2))
     add("delete_infrastructure", after=["wait_control_plane_extension_deleted"], unless=workerless)
     add("wait_infrastructure_deleted", after=["delete_infrastructure"], completes="delete_infrastructure",

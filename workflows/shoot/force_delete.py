@@ -49,6 +49,7 @@ def force_delete_flow(request: FlowInput) -> Flow:
     add("delete_source_backup_entry", after=["wait_etcds_deleted"])
     add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"],
         completes="delete_source_backup_entry", **wait(minutes=10))  # fmt: skip
+    add("delete_public_sa_keys", after=["delete_cluster"])
     add("force_delete_configmaps_and_secrets",
         after=["wait_etcds_deleted", "wait_backup_entry_deleted", "wait_source_backup_entry_deleted"])  # fmt: skip
     add("delete_namespace", after=["force_delete_configmaps_and_secrets"])

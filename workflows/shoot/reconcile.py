@@ -113,6 +113,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
         **wait(minutes=3))  # fmt: skip
     add("deploy_gardener_access", after=["wait_resource_manager", "deploy_internal_dns"])
     add("init_shoot_client", after=["deploy_gardener_access"])
+    other_issuer = not facts.managed_issuer and "no managed issuer"
+    add("sync_public_sa_keys", after=["init_shoot_client"], unless=asleep or other_issuer)
     # The source's data may go once they are seen to be restored.
     add("delete_source_backup_entry", after=["wait_etcds", "wait_etcd_backups_copied", "init_shoot_client"],
         unless=staying or no_backup)  # fmt: skip

@@ -38,11 +38,13 @@ class FakeGarden:
         assert name, "who names none gets a list from an API server"
         return next((each for each in await self.list(resource, namespace) if each["metadata"]["name"] == name), None)
 
-    async def list(self, resource: Resource, namespace: str | None = None) -> list[dict[str, Any]]:
+    async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
         return [
             each
             for each in self.objects
-            if each["kind"] == resource.kind and (namespace is None or each["metadata"].get("namespace") == namespace)
+            if each["kind"] == resource.kind
+            and (namespace is None or each["metadata"].get("namespace") == namespace)
+            and (not labels or labels in {f"{k}={v}" for k, v in (each["metadata"].get("labels") or {}).items()})
         ]
 
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
@@ -109,6 +111,46 @@ async def test_a_shoot_is_completed_and_then_accepted(client):
     assert "no Alertmanager" in accepted["warnings"][0]
     again = await ask(client, "/mutate", "UPDATE", stored, stored)
     assert "patch" not in again, "what is complete is not touched"
+
+
+ISSUER = "authentication.gardener.cloud/issuer"
+ISSUER_HOST = {
+    "apiVersion": "v1",
+    "kind": "Secret",
+    "metadata": {
+        "name": "issuer",
+        "namespace": "garden",
+        "labels": {"gardener.cloud/role": "shoot-service-account-issuer"},
+    },
+}
+
+
+def with_issuer(value: str = "managed") -> dict[str, Any]:
+    shoot = complete().to_wire()
+    shoot["metadata"].setdefault("annotations", {})[ISSUER] = value
+    return dict(shoot)
+
+
+async def refusal(client: TestClient[Any, Any], *objects: dict[str, Any]) -> str:
+    response = await ask(client, "/validate", "UPDATE" if objects[1:] else "CREATE", *objects)
+    assert response["status"]["code"] == 403
+    return str(response["status"]["message"])
+
+
+async def test_a_managed_issuer_needs_a_garden_that_has_one(client, garden):
+    assert "this garden has no managed issuer" in await refusal(client, with_issuer())
+    garden.objects.append(ISSUER_HOST)
+    assert (await ask(client, "/validate", "CREATE", with_issuer()))["allowed"]
+    garden.objects.remove(ISSUER_HOST)
+    assert (await ask(client, "/validate", "UPDATE", with_issuer(), with_issuer()))["allowed"], "it has it already"
+
+
+async def test_a_managed_issuer_stays_and_is_the_only_one(client, garden):
+    garden.objects.append(ISSUER_HOST)
+    assert "must stay managed" in await refusal(client, complete().to_wire(), with_issuer())
+    assert "must stay managed" in await refusal(client, with_issuer("other"), with_issuer())
+    both = changed(with_issuer(), "spec.kubernetes.kubeAPIServer.serviceAccountConfig.issuer", "https://me.example.org")
+    assert "take one of them out" in await refusal(client, both)
 
 
 async def test_choosing_a_seed_needs_a_right_of_its_own(client, garden):

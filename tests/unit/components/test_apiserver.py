@@ -162,16 +162,25 @@ def test_the_owners_settings_become_flags():
     assert [each["name"] for each in plugins] == ["PodNodeSelector"]
 
 
+def issuers(made):
+    command = deployment(made)["spec"]["template"]["spec"]["containers"][0]["command"]
+    flag = "--service-account-issuer="
+    return [each.removeprefix(flag) for each in command if each.startswith(flag)]
+
+
 def test_tokens_are_signed_by_the_first_issuer_and_accepted_from_all():
     settings = {"serviceAccountConfig": {"acceptedIssuers": ["https://old.example.org"]}}
-    command = deployment(apiserver.objects(server(settings=settings)))["spec"]["template"]["spec"]["containers"][0][
-        "command"
-    ]
+    own = "https://api.a.dev.internal.example.org"
+    made = apiserver.objects(server(settings=settings, default_issuer=own))
+    assert issuers(made) == [own, "https://old.example.org"]
+    assert "service-account-jwks-uri" not in flags(made)
 
-    assert [flag for flag in command if flag.startswith("--service-account-issuer=")] == [
-        "--service-account-issuer=https://api.a.dev.internal.example.org",
-        "--service-account-issuer=https://old.example.org",
-    ]
+
+def test_tokens_of_before_are_accepted_when_the_issuer_becomes_a_managed_one():
+    managed, own = "https://issuer.example.org/projects/dev/shoots/1/issuer", "https://api.a.dev.internal.example.org"
+    made = apiserver.objects(server(issuer=managed, default_issuer=own, key_set=f"{managed}/jwks"))
+    assert issuers(made) == [managed, own]
+    assert flags(made)["service-account-jwks-uri"] == f"{managed}/jwks"
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

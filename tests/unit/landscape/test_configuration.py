@@ -25,6 +25,7 @@ MODELS = {
     "admission": "workers.admission:AdmissionConfig",
     "codec-server": "workers.codec_server:CodecServerConfig",
     "controller-manager": "workers.controller_manager:ControllerManagerConfig",
+    "discovery-server": "workers.discovery_server:DiscoveryServerConfig",
     "gardenlet": "workers.gardenlet.config:GardenletConfig",
     "object-store": "workers.object_store:ObjectStoreConfig",
     "provider-local": "workers.provider_local.config:ProviderLocalConfig",

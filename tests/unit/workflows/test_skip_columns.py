@@ -20,7 +20,7 @@ TASK = ShootTask(
     generation=1,
     operation=OperationType.RECONCILE,
 )
-FACTS = ShootFacts(extensions=dict.fromkeys(Phase, "1"), container_runtimes=True)
+FACTS = ShootFacts(extensions=dict.fromkeys(Phase, "1"), container_runtimes=True, managed_issuer=True)
 """A Shoot that has everything, so that nothing is skipped for want of it."""
 
 # H hibernated, A awake, WL workerless, NB no backup, SR skip-readiness.
@@ -43,6 +43,7 @@ RECONCILE = {
     "wait_shoot_namespaces": "H SR",
     "deploy_vpn_server": "WL",
     "deploy_scheduler": "WL",
+    "sync_public_sa_keys": "H",
     "wait_extensions_after_apiserver": "SR",
     "wait_stale_extensions_deleted": "H",
     "deploy_container_runtimes": "WL",

@@ -1,0 +1,24 @@
+"""Requests by a name of the landscape's DNS: who connects trusts one authority, and nothing else."""
+
+import http.client
+import socket
+import ssl
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from tests.landscape.shoots import Shoot
+
+
+def get(shoot: Shoot, url: str, authority: str, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+    """Status and content; ``authority``: PEM."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    raw = socket.create_connection((shoot.address_of(host), parts.port or 443), 10)
+    connection = http.client.HTTPSConnection(parts.netloc, timeout=10)
+    connection.sock = ssl.create_default_context(cadata=authority).wrap_socket(raw, server_hostname=host)
+    try:
+        connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path, headers=headers or {})
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()

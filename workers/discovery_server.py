@@ -1,0 +1,117 @@
+"""Discovery server: serves what third parties need to verify the service account tokens of shoots.
+
+``GET /projects/<project>/shoots/<uid>/issuer/.well-known/openid-configuration`` and ``.../issuer/jwks``, out of the
+Secrets that seeds have published in the garden. Everybody may ask: it holds public keys alone, and reads nothing else.
+Source: Gardener's gardener-discovery-server.
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from activities.kube.cache import Cache, Caches
+from api import issuer, resources
+from api.constants import SHOOT_ISSUER_NAMESPACE
+from api.model import ApiModel
+from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
+from workers.serving import ServingCertificate
+
+log = logging.getLogger(__name__)
+
+_ISSUER = "/projects/{project}/shoots/{uid}/issuer"
+_FRESH_SECONDS = 60
+"""How long others may keep an answer: a new key signs sooner, and is asked for by whoever does not know it yet."""
+_PUBLIC = frozenset({"use", "kty", "kid", "alg", "n", "e", "crv", "x", "y", "key_ops"})
+"""Members of a key that say nothing of its private part. Source: RFC 7517 and 7518."""
+
+
+class DiscoveryServerAddress(ApiModel):
+    address: str
+    port: int = 8445
+    certificate_file: Path
+    """Read again when it changes."""
+    private_key_file: Path
+
+
+class DiscoveryServerConfig(ApiModel):
+    garden_client_connection: ClientConnection
+    server: DiscoveryServerAddress
+    health: HealthConfig = HealthConfig()
+
+
+class Unfit(Exception):
+    """What is published can't be served; the text says why."""
+
+
+async def run(config_path: str) -> None:
+    """Run until SIGTERM."""
+    config = load_config(DiscoveryServerConfig, config_path)
+    client = kube_client(config.garden_client_connection)
+    caches = Caches(client)
+    labels = ",".join(f"{key}={value}" for key, value in issuer.PUBLIC_KEYS.items())
+    published = caches.of(resources.SECRET, SHOOT_ISSUER_NAMESPACE, labels=labels)
+    certificate = ServingCertificate(config.server.certificate_file, config.server.private_key_file)
+    health = Health()
+    health_runner = await health.serve(config.health)
+    runner = web.AppRunner(application(published), access_log=None)
+    try:
+        await runner.setup()
+        await web.TCPSite(runner, config.server.address, config.server.port, ssl_context=certificate.context).start()
+        await run_until_signal(_become_ready(published, health), certificate.follow())
+    finally:
+        await runner.cleanup()
+        await health_runner.cleanup()
+        await caches.close()
+        await client.close()
+
+
+async def _become_ready(published: Cache, health: Health) -> None:
+    await published.synced()
+    health.ready = True
+    log.info("serving the public keys of shoots")
+    await asyncio.Event().wait()
+
+
+def application(published: Cache) -> web.Application:
+    """The two documents of each issuer."""
+
+    def serve(key: str) -> Any:
+        async def handler(request: web.Request) -> web.Response:
+            name = issuer.secret_name(request.match_info["project"], request.match_info["uid"])
+            secret = published.get(name, SHOOT_ISSUER_NAMESPACE)
+            if secret is None:
+                raise web.HTTPNotFound(text="no such issuer\n")
+            try:
+                document = _document(secret["data"], key, request.match_info)
+            except Unfit as error:
+                log.warning("Secret %s/%s is not served: %s", SHOOT_ISSUER_NAMESPACE, name, error)
+                raise web.HTTPNotFound(text="no such issuer\n") from None
+            return web.json_response(document, headers={"Cache-Control": f"public, max-age={_FRESH_SECONDS}"})
+
+        return handler
+
+    app = web.Application()
+    app.router.add_get(f"{_ISSUER}/.well-known/openid-configuration", serve(issuer.OPENID_CONFIGURATION))
+    app.router.add_get(f"{_ISSUER}/jwks", serve(issuer.KEY_SET))
+    return app
+
+
+def _document(data: dict[str, str], key: str, asked: Any) -> dict[str, Any]:
+    """What a Secret holds under ``key``, once it is seen to be of this issuer and public. Raises Unfit."""
+    try:
+        document = json.loads(base64.b64decode(data[key]))
+    except (KeyError, binascii.Error, ValueError) as error:
+        raise Unfit(f"{key} can't be read ({type(error).__name__})") from None
+    if key == issuer.OPENID_CONFIGURATION:
+        path = _ISSUER.format(**asked)
+        if not str(document.get("issuer")).endswith(path) or not str(document.get("jwks_uri")).endswith(f"{path}/jwks"):
+            raise Unfit(f"{key} is of another issuer")
+    elif private := {member for each in document.get("keys") or () for member in each} - _PUBLIC:
+        raise Unfit(f"{key} holds more than public keys: {', '.join(sorted(private))}")
+    return dict(document)
