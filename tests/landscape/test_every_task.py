@@ -2,10 +2,9 @@
 
 import json
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import pytest
 
 from api.operations import OperationType
-from landscape.lifecycle import processes_of, require
 from tests.landscape.conftest import Landscape
+from tests.landscape.gardenlets import replaced
 from tests.landscape.shoots import Shoot, eventually
 from tests.workflow.graphs import graph
 from workflows.flow import Flow
@@ -72,17 +71,9 @@ def broken(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> It
     shoot = Shoot(landscape, "broken", tmp_path_factory.mktemp("kubeconfigs"))
     log = tmp_path_factory.mktemp("runs") / "log"
     log.touch()
-    processes = processes_of(require(landscape.name))
-    gardenlets = [processes.get(f"{seed}/gardenlet").spec for seed in ("seed-1", "seed-2")]
-    try:
-        for each in gardenlets:
-            argv = (sys.executable, "-m", "tests.landscape.failing_gardenlet", each.argv[-1], str(log))
-            processes.start(replace(each, argv=argv, directory=str(Path(__file__).parents[2])))
+    with replaced(landscape, "tests.landscape.failing_gardenlet", log):
         yield Broken(shoot, log)
-    finally:
-        for each in gardenlets:
-            processes.start(each)
-        shoot.remove()
+    shoot.remove()
 
 
 def test_a_creation(broken: Broken) -> None:

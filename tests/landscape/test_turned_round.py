@@ -1,14 +1,13 @@
 """A move is turned round in each of its steps before the point of no return: nodes, pods and data notice nothing."""
 
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from landscape.lifecycle import processes_of, require
 from tests.landscape.conftest import Landscape
+from tests.landscape.gardenlets import replaced
 from tests.landscape.probe import await_pods, inventory, running
 from tests.landscape.shoots import Shoot, eventually
 from tests.workflow.graphs import NO_RETURN, before_no_return
@@ -54,16 +53,8 @@ def turner(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> It
     directory = tmp_path_factory.mktemp("held")
     with shoot.created():
         await_pods(shoot)
-        processes = processes_of(require(landscape.name))
-        gardenlets = [processes.get(f"{seed}/gardenlet").spec for seed in (shoot.seed, shoot.other_seed)]
-        try:
-            for each in gardenlets:
-                argv = (sys.executable, "-m", "tests.landscape.held_gardenlet", each.argv[-1], str(directory))
-                processes.start(replace(each, argv=argv, directory=str(Path(__file__).parents[2])))
+        with replaced(landscape, "tests.landscape.held_gardenlet", directory):
             yield Turner(shoot, directory)
-        finally:
-            for each in gardenlets:
-                processes.start(each)
 
 
 @pytest.mark.parametrize("task", before_no_return())
