@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalio import activity
 
-from activities.components.managed_resource import ORIGIN, ORIGIN_LABEL, managed_secrets
+from activities.components.managed_resource import managed_secrets
 from activities.errors import transient
 from activities.kube.clusters import Clusters
 from activities.seed import rollout
@@ -87,7 +87,7 @@ def _copy(secret: Mapping[str, Any], namespace: str) -> dict[str, Any]:
         "metadata": {
             "name": f"{PREFIX}{secret['metadata']['name']}",
             "namespace": namespace,
-            "labels": {ORIGIN_LABEL: ORIGIN, constants.STATIC_MANIFESTS: "true"},
+            "labels": {constants.STATIC_MANIFESTS: "true"},
         },
         **{part: secret[part] for part in ("type", "data") if part in secret},
     }

@@ -138,6 +138,7 @@ async def refusal(client: TestClient[Any, Any], *objects: dict[str, Any]) -> str
 
 
 async def test_a_managed_issuer_needs_a_garden_that_has_one(client, garden):
+    garden.objects.append({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "other", "namespace": "garden"}})
     assert "this garden has no managed issuer" in await refusal(client, with_issuer())
     garden.objects.append(ISSUER_HOST)
     assert (await ask(client, "/validate", "CREATE", with_issuer()))["allowed"]

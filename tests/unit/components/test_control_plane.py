@@ -234,6 +234,25 @@ async def test_owners_learn_all_names_of_their_api_server(world):
     }
 
 
+async def test_with_a_managed_issuer_tokens_name_the_gardens_host_and_those_of_before_are_accepted(world):
+    host = {"hostname": base64.b64encode(b"issuer.example.org").decode()}
+    role = {"gardener.cloud/role": "shoot-service-account-issuer"}
+    world.garden.put(SECRETS, {"metadata": {"name": "issuer", "namespace": "garden", "labels": role}, "data": host})
+    annotations = {"authentication.gardener.cloud/issuer": "managed"}
+    world.pin({**SHOOT, "metadata": {**SHOOT["metadata"], "annotations": annotations}})
+    await world.control_plane.deploy_apiserver(TASK)
+    await world.control_plane.update_advertised_addresses(TASK)
+
+    managed = "https://issuer.example.org/projects/dev/shoots/u-1/issuer"
+    server = world.seed.find("/apis/apps/v1/deployments", "kube-apiserver", NAMESPACE)
+    command = server["spec"]["template"]["spec"]["containers"][0]["command"]
+    issuers = [each.partition("=")[2] for each in command if each.startswith("--service-account-issuer=")]
+    assert issuers == [managed, "https://api.a.dev.internal.example.org"]
+    assert f"--service-account-jwks-uri={managed}/jwks" in command
+    advertised = world.garden.find(SHOOTS, "a", "garden-dev")["status"]["advertisedAddresses"]
+    assert advertised[-1] == {"name": "service-account-issuer", "url": managed}
+
+
 async def test_a_missing_audit_policy_is_the_owners_to_mend(world):
     policy = {"auditPolicy": {"configMapRef": {"name": "my-policy"}}}
     world.pin(with_settings(kubeAPIServer={"auditConfig": policy}))
