@@ -463,10 +463,12 @@ async def test_switching_kube_proxy_off_removes_it(world, in_shoot):
     resources = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
     await world.system.deploy_kube_proxy(TASK)
     assert world.seed.find(resources, "shoot-core-kube-proxy", NAMESPACE)
+    assert world.secret("managedresource-shoot-core-kube-proxy")
 
     world.pin(with_settings(kubeProxy={"enabled": False}))
     await world.system.deploy_kube_proxy(TASK)
     assert world.seed.find(resources, "shoot-core-kube-proxy", NAMESPACE) is None
+    assert world.secret("managedresource-shoot-core-kube-proxy") is None
 
 
 async def test_only_what_is_ours_is_taken_back(world):

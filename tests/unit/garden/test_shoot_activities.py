@@ -102,8 +102,14 @@ async def test_a_start_tells_the_flow_what_decides_its_tasks() -> None:
     assert started.task.technical_id == "shoot--local--demo"
     assert started.facts.backup
     assert not started.facts.workerless
+    assert not started.facts.managed_issuer
     secret = await world.garden.get(resources.SECRET, "local", "garden-local")
     assert started.facts.credentials == f"c/{secret['metadata']['resourceVersion']}"
+
+
+async def test_a_managed_issuer_has_keys_to_be_published() -> None:
+    world = World(annotations={"authentication.gardener.cloud/issuer": "managed"})
+    assert (await world.start()).facts.managed_issuer
 
 
 async def test_missing_credentials_are_left_to_the_task_that_copies_them() -> None:
