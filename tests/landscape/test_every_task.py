@@ -55,8 +55,9 @@ class Broken:
         if not found:
             return "gone"
         live = json.loads(found)
-        last = live["status"].get("lastOperation") or {"state": "Pending"}
-        newest = live["status"].get("observedGeneration") == live["metadata"]["generation"]
+        status = live.get("status") or {}
+        last = status.get("lastOperation") or {"state": "Pending"}
+        newest = status.get("observedGeneration") == live["metadata"]["generation"]
         ended = last["state"] == "Failed" or (last["state"] == "Succeeded" and last["type"] != "Delete")
         return str(last["state"]) if newest and ended else ""
 
@@ -106,7 +107,7 @@ def test_a_deletion(broken: Broken) -> None:
 
 
 def _may_sleep(shoot: Shoot) -> bool:
-    constraints = {each["type"]: each["status"] for each in shoot.get()["status"].get("constraints") or ()}
+    constraints = {each["type"]: each["status"] for each in (shoot.get().get("status") or {}).get("constraints") or ()}
     return constraints.get("HibernationPossible") == "True"
 
 
