@@ -16,6 +16,8 @@ SELECTOR = f"{ROLE}={ISSUER_ROLE}"
 HOSTNAME = "hostname"
 """Its key: the host, with a port if it is not 443."""
 
+PATH = "/projects/{project}/shoots/{uid}/issuer"
+"""Of an issuer, at that host."""
 PUBLIC_KEYS = {"authentication.gardener.cloud/public-keys": "serviceaccount"}
 """Label of the Secrets with what is published."""
 OPENID_CONFIGURATION, KEY_SET = "openid-config", "jwks"
@@ -29,7 +31,7 @@ def is_managed(annotations: Mapping[str, str] | None) -> bool:
 
 def issuer_url(hostname: str, project: str, uid: str) -> str:
     """What the tokens of a Shoot name as their issuer."""
-    return f"https://{hostname}/projects/{project}/shoots/{uid}/issuer"
+    return f"https://{hostname}{PATH.format(project=project, uid=uid)}"
 
 
 def key_set_url(issuer: str) -> str:

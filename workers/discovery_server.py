@@ -24,7 +24,6 @@ from workers.serving import ServingCertificate
 
 log = logging.getLogger(__name__)
 
-_ISSUER = "/projects/{project}/shoots/{uid}/issuer"
 _FRESH_SECONDS = 60
 """How long others may keep an answer: a new key signs sooner, and is asked for by whoever does not know it yet."""
 _PUBLIC = frozenset({"use", "kty", "kid", "alg", "n", "e", "crv", "x", "y", "key_ops"})
@@ -97,8 +96,8 @@ def application(published: Cache) -> web.Application:
         return handler
 
     app = web.Application()
-    app.router.add_get(f"{_ISSUER}/.well-known/openid-configuration", serve(issuer.OPENID_CONFIGURATION))
-    app.router.add_get(f"{_ISSUER}/jwks", serve(issuer.KEY_SET))
+    app.router.add_get(f"{issuer.PATH}/.well-known/openid-configuration", serve(issuer.OPENID_CONFIGURATION))
+    app.router.add_get(issuer.key_set_url(issuer.PATH), serve(issuer.KEY_SET))
     return app
 
 
@@ -109,8 +108,9 @@ def _document(data: dict[str, str], key: str, asked: Any) -> dict[str, Any]:
     except (KeyError, binascii.Error, ValueError) as error:
         raise Unfit(f"{key} can't be read ({type(error).__name__})") from None
     if key == issuer.OPENID_CONFIGURATION:
-        path = _ISSUER.format(**asked)
-        if not str(document.get("issuer")).endswith(path) or not str(document.get("jwks_uri")).endswith(f"{path}/jwks"):
+        path = issuer.PATH.format(**asked)
+        own = {"issuer": path, "jwks_uri": issuer.key_set_url(path)}
+        if not all(str(document.get(field)).endswith(end) for field, end in own.items()):
             raise Unfit(f"{key} is of another issuer")
     elif private := {member for each in document.get("keys") or () for member in each} - _PUBLIC:
         raise Unfit(f"{key} holds more than public keys: {', '.join(sorted(private))}")

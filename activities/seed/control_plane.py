@@ -183,7 +183,7 @@ class ControlPlaneActivities:
             replicas=await apiserver_replicas(self._clusters.seed, view, task, replicas_awake(view)),
             external_hostname=names.external or names.internal,
             issuer=issuer.url,
-            default_issuer=f"https://{names.internal}",
+            default_issuer=names.default_issuer,
             key_set=issuer.key_set,
             service_cidrs=networks.services,
             secrets=await _apiserver_secrets(secrets, view, names, networks),

@@ -30,7 +30,8 @@ class ApiNames:
         self.external = external
         """Empty if the Shoot has no domain."""
         self.domain = domain
-        self.issuer = issuer
+        self.default_issuer = f"https://{internal}"
+        self.issuer = issuer or self.default_issuer
         """URL in service account tokens."""
 
     @classmethod
@@ -38,7 +39,7 @@ class ApiNames:
         internal = internal_api_domain(view.technical_id, view.seed["spec"]["dns"]["internal"]["domain"])
         domain = (view.shoot["spec"].get("dns") or {}).get("domain") or ""
         settings = view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}
-        issuer = (settings.get("serviceAccountConfig") or {}).get("issuer") or f"https://{internal}"
+        issuer = (settings.get("serviceAccountConfig") or {}).get("issuer") or ""
         return cls(internal, f"api.{domain}" if domain else "", domain, issuer)
 
 

@@ -15,7 +15,7 @@ from activities.seed.hibernation import wanted_asleep
 from activities.seed.secrets import garden_object
 from api import resources
 from api.constants import PURPOSE_TESTING
-from api.names import ingress_host
+from api.names import ingress_host, project_and_shoot
 from api.operations import ShootTask, TaskResult
 
 USERS = "observability-ingress-users"
@@ -46,7 +46,7 @@ class ObservabilityActivities:
             await self._delete(task)
             return _UNWANTED
         secrets = await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
-        host = ingress_host("p", _project(task), task.shoot.name, domain)
+        host = ingress_host("p", *project_and_shoot(task.technical_id), domain)
         server = Certificate(
             name=f"{prometheus.NAME}-tls",
             common_name=prometheus.NAME,
@@ -111,8 +111,3 @@ def _wanted(view: ClusterView) -> bool:
 
 def _ingress_domain(view: ClusterView) -> str:
     return str((view.seed["spec"].get("ingress") or {}).get("domain") or "")
-
-
-def _project(task: ShootTask) -> str:
-    """Out of ``shoot--<project>--<shoot>``."""
-    return task.technical_id.removeprefix("shoot--").removesuffix(f"--{task.shoot.name}")

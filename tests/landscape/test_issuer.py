@@ -27,10 +27,8 @@ def trusted(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> I
     manifest = shoot.manifest(purpose="testing")
     manifest["metadata"]["annotations"][ANNOTATION] = "managed"
     manifest["spec"]["provider"].pop("workers")
-    for part in ("infrastructureConfig", "workersSettings"):
-        manifest["spec"]["provider"].pop(part, None)
     for part in ("networking", "credentialsBindingName"):
-        manifest["spec"].pop(part, None)
+        manifest["spec"].pop(part)
     with shoot.created(manifest):
         yield shoot
 
