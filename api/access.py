@@ -29,7 +29,7 @@ def access() -> list[Manifest]:
         rule(["core.gardener.cloud", "security.gardener.cloud"], ["*"], everything),
         rule([""], ["secrets", "configmaps", "events", "namespaces"], everything),
         rule(["events.k8s.io"], ["events"], everything),
-        rule(["operations.gardener.cloud"], ["bastions"], read),
+        rule(["operations.gardener.cloud"], ["bastions", "bastions/status"], everything),
         rule(["coordination.k8s.io"], ["leases"], everything),
         rule(["rbac.authorization.k8s.io"], ["roles", "rolebindings"], everything),
         rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], read),
@@ -50,6 +50,7 @@ def access() -> list[Manifest]:
     seeds = [
         rule(["core.gardener.cloud"], ["*"], [*read, "create", "update", "patch", "delete"]),
         rule(["security.gardener.cloud"], ["*"], read),
+        rule(["operations.gardener.cloud"], ["bastions", "bastions/status"], [*read, "patch"]),
         rule([""], ["secrets", "configmaps"], [*read, "create", "update", "patch", "delete"]),
         rule([""], ["namespaces"], [*read, "create", "patch"]),
         rule(["", "events.k8s.io"], ["events"], ["create", "patch", "update"]),

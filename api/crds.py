@@ -27,10 +27,12 @@ _KINDS = {
         "core.v1beta1.controller_deployment:ControllerDeployment",
         "core.v1beta1.controller_installation:ControllerInstallation",
         "security.v1alpha1.credentials_binding:CredentialsBinding",
+        "bastions.v1alpha1.bastion:Bastion",
     ),
     "seed": (
         "extensions.v1alpha1.backup_bucket:BackupBucket",
         "extensions.v1alpha1.backup_entry:BackupEntry",
+        "extensions.v1alpha1.bastion:Bastion",
         "extensions.v1alpha1.cluster:Cluster",
         "extensions.v1alpha1.container_runtime:ContainerRuntime",
         "extensions.v1alpha1.control_plane:ControlPlane",

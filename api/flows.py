@@ -154,7 +154,7 @@ class ShootView(ApiModel):
     """Begin and end of ``spec.maintenance.timeWindow``."""
     sync_period: timedelta = timedelta(hours=1)
     bastions: tuple[str, ...] = ()
-    """Of this Shoot; looked for only where they are in the way."""
+    """Of this Shoot and its seed; looked for only where they are in the way."""
     source_lost: bool = False
     """An operator says that the seed which the control plane leaves takes no part any more."""
     prepared_at: str = ""
@@ -201,6 +201,8 @@ class ShootFacts(ApiModel):
     """A pool has one beside containerd."""
     managed_issuer: bool = False
     """The public keys of its tokens are published in the garden."""
+    ssh_access: bool = True
+    """Its nodes are to be reached by SSH."""
     failure_tolerance: bool = False
     """The control plane is to survive the loss of a node or zone."""
     credentials: str = ""

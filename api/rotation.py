@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from api import constants, encryption
+from api import constants, encryption, ssh
 from api.model import ApiModel
 from api.operations import ShootRef
 from api.versions import Version, is_version
@@ -243,14 +243,12 @@ class RotationFacts:
     def of_shoot(cls, shoot: Mapping[str, Any]) -> "RotationFacts":
         """Of a Shoot as the API has it."""
         spec, status = shoot["spec"], shoot.get("status") or {}
-        provider = spec["provider"]
-        pools = tuple(pool["name"] for pool in provider.get("workers") or ())
-        access = ((provider.get("workersSettings") or {}).get("sshAccess") or {}).get("enabled", True)
+        pools = tuple(pool["name"] for pool in spec["provider"].get("workers") or ())
         version = str(spec["kubernetes"].get("version") or "")  # checked by others
         pending = (status.get("inPlaceUpdates") or {}).get("pendingWorkerUpdates") or {}
         return cls(
             pools=pools,
-            ssh_access=bool(pools) and bool(access),
+            ssh_access=ssh.has_access(shoot),
             observability=spec.get("purpose") != constants.PURPOSE_TESTING,
             automatic_encryption=is_version(version) and Version(version).minor >= AUTOMATIC_ENCRYPTION_MINOR,
             encryption_changes=encryption.changes(shoot),

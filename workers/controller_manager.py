@@ -15,6 +15,7 @@ from api.model import ApiModel
 from api.operations import GARDEN_QUEUE
 from workers import registry
 from workers.audit import AuditLog
+from workers.bastions import BastionConfig, run_bastion_controller
 from workers.codec import data_converter
 from workers.gardenlet_lifecycle import GardenletLifecycleConfig, run_gardenlet_lifecycle_controller
 from workers.heartbeats import THROTTLE, Heartbeats
@@ -56,6 +57,7 @@ class ControllerManagerConfig(ApiModel):
     leader_election: LeaderElectionConfig = LeaderElectionConfig()
     shoots: ShootRules = ShootRules()
     gardenlet_lifecycle: GardenletLifecycleConfig = GardenletLifecycleConfig()
+    bastions: BastionConfig = BastionConfig()
     tracing: TracingConfig | None = None
     audit_log: Path | None = None
     """File that gets one JSON line for each operation that has ended; without it, none is written."""
@@ -109,6 +111,7 @@ async def run(config_path: str) -> None:
                 run_project_controller(garden, caches),
                 run_reference_controllers(garden, caches),
                 run_lifetime_controller(garden, caches),
+                run_bastion_controller(garden, caches, config.bastions),
                 run_seed_certificate_controller(garden, caches),
                 run_gardenlet_lifecycle_controller(garden, caches, config.gardenlet_lifecycle),
             ]

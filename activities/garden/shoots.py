@@ -19,7 +19,7 @@ from activities.garden.status import last_error, patch_status
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import Conflict, NotFound
-from api import constants, encryption, repair, resources, rotation
+from api import constants, encryption, repair, resources, rotation, ssh
 from api.conditions import CONDITIONS, WEBHOOK_CONSTRAINTS, after_success
 from api.durations import parse_duration
 from api.errors import ErrorCode
@@ -105,7 +105,7 @@ class ShootActivities:
             in_window_only=confined or self._rules.reconcile_in_maintenance_only,
             window=(window["begin"], window["end"]) if window else None,
             sync_period=self._sync_period(shoot, annotations),
-            bastions=await self._bastions(shoot) if leaves else (),
+            bastions=await self._bastions(shoot, seed) if leaves else (),
             emergency_stop=found is not None
             and constants.EMERGENCY_STOP in (found["metadata"].get("annotations") or {}),
             seed_exists=found is not None,
@@ -149,13 +149,12 @@ class ShootActivities:
                 period = max(period, parse_duration(text))
         return period
 
-    async def _bastions(self, shoot: ShootRef) -> tuple[str, ...]:
-        try:
-            found = await self._garden.list(resources.OPERATIONS_BASTION, shoot.namespace)
-        except NotFound:  # the garden serves no Bastions
-            return ()
-        names = (each["metadata"]["name"] for each in found if each["spec"]["shootRef"]["name"] == shoot.name)
-        return tuple(sorted(names))
+    async def _bastions(self, shoot: ShootRef, seed: str | None) -> tuple[str, ...]:
+        """Those on the seed that is to act; a lost one takes down what it has when it is back."""
+        found = await self._garden.list(resources.OPERATIONS_BASTION, shoot.namespace)
+        specs = {each["metadata"]["name"]: each["spec"] for each in found}
+        there = (name for name, spec in specs.items() if spec["shootRef"]["name"] == shoot.name)
+        return tuple(sorted(name for name in there if specs[name].get("seedName") == seed))
 
     @activity.defn
     async def abandon_source(self, shoot: ShootRef) -> None:
@@ -504,6 +503,7 @@ class ShootActivities:
             skip_readiness=constants.SHOOT_SKIP_READINESS in annotations,
             skip_cleanup=_truthy(annotations.get(constants.SHOOT_SKIP_CLEANUP)),
             managed_issuer=is_managed(annotations),
+            ssh_access=ssh.has_access(live),
             failure_tolerance=bool((spec.get("controlPlane") or {}).get("highAvailability")),
             credentials=await self._credentials_version(live),
         )

@@ -147,6 +147,14 @@ OPERATING_SYSTEM_CONFIG = Kind(
     wanted=_wanted_os_configs,
     existing=all_of(resources.OPERATING_SYSTEM_CONFIG),
 )
+
+
+async def _no_bastions(_: Clusters, __: ShootTask) -> list[str]:
+    """Who wants one does not ask a flow for it."""
+    return []
+
+
+BASTION = Kind("bastions", resources.BASTION, wanted=_no_bastions, existing=all_of(resources.BASTION))
 CONTAINER_RUNTIME = Kind(
     "container_runtimes",
     resources.CONTAINER_RUNTIME,
@@ -191,6 +199,7 @@ KINDS = (
     NETWORK,
     WORKER,
     OPERATING_SYSTEM_CONFIG,
+    BASTION,
     CONTAINER_RUNTIME,
     EXTENSIONS,
     EXTENSIONS_BEFORE_API_SERVER,

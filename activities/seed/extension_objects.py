@@ -77,7 +77,7 @@ async def apply_extension(
         if annotations.get(TIMESTAMP) == trigger:
             return
         same = only_on_change or (wanted.digest and annotations.get(INPUTS_DIGEST) == wanted.digest)
-        if same and _has(live.get("spec"), dict(wanted.spec)) and _fault(live, None) is None:
+        if same and _has(live.get("spec"), dict(wanted.spec)) and fault_of(live) is None:
             return
         await _forget_error(seed, wanted.resource, live)
     digest = {INPUTS_DIGEST: wanted.digest} if wanted.digest else {}
@@ -144,7 +144,7 @@ async def wait_extension_migrated(
         await heartbeating(cache.wait_for(name, namespace, migrated, wait.timeout.total_seconds()))
     except TimeoutError:
         live = cache.get(name, namespace)
-        fault = (live and _fault(live, trigger)) or "its controller has not let go of it"
+        fault = (live and fault_of(live, trigger)) or "its controller has not let go of it"
         raise _not_ready(resource, name, namespace, fault, started, live) from None
 
 
@@ -186,7 +186,7 @@ async def wait_extension_ready(
         if live is None:
             last_fault = "it is not there"
             return None
-        fault = _fault(live, trigger)
+        fault = fault_of(live, trigger)
         if fault is None:
             return live
         last_fault = fault
@@ -221,7 +221,7 @@ async def wait_machine_deployments(caches: Caches, name: str, namespace: str, wa
         if _seconds(live.get("status", {}).get("machineDeploymentsLastUpdateTime")) >= _seconds(trigger):
             return True
         _raise_if_permanent(live, trigger)
-        return _fault(live, trigger) is None or None
+        return fault_of(live, trigger) is None or None
 
     cache = caches.of(WORKER)
     try:
@@ -315,8 +315,8 @@ def _error_text(live: Mapping[str, Any]) -> str:
     return str((live.get("status", {}).get("lastError") or {}).get("description", ""))
 
 
-def _fault(live: Mapping[str, Any], trigger: str | None) -> str | None:
-    """Why the object is not ready, or None if it is."""
+def fault_of(live: Mapping[str, Any], trigger: str | None = None) -> str | None:
+    """Why the object is not ready, or None if it is; with a trigger, for what was written with that."""
     metadata, status = live["metadata"], live.get("status", {})
     annotations = metadata.get("annotations", {})
     if trigger is not None and annotations.get(TIMESTAMP) != trigger:

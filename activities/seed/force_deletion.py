@@ -22,6 +22,7 @@ from api.resources import Resource
 _EXTENSION_KINDS = tuple(
     Kind(resource.plural, resource, existing=all_of(resource))
     for resource in (
+        resources.BASTION,
         resources.CONTAINER_RUNTIME,
         resources.CONTROL_PLANE,
         resources.EXTENSION,

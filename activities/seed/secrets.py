@@ -26,7 +26,7 @@ from activities.secrets.configs import (
 from activities.secrets.manager import MANAGED_BY, SecretsManager, UnknownSecret, Which
 from activities.seed.shoot_state import read_shoot_state
 from activities.shoot.rotation import ENCRYPTION_KEY, KEY_POPULATED
-from api import constants
+from api import constants, ssh
 from api.encryption import DEFAULT_PROVIDER, Encryption
 from api.model import ApiModel
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
@@ -86,7 +86,7 @@ class SecretActivities:
         ]
         if not cluster.workerless:
             making.append(manager.generate(VPNTlsAuth(VPN_TLS_AUTH)))
-        if _ssh_access(cluster):
+        if ssh.has_access(cluster.shoot):
             making.append(manager.generate(SSHKeyPair(SSH_KEYPAIR)))
         await asyncio.gather(*making)
         await self._generic_kubeconfig(task, cluster, manager)
@@ -130,7 +130,7 @@ class SecretActivities:
         if not cluster.workerless:
             bundle = manager.get(KUBELET_CA).data["bundle.crt"]
             copies.append(_public_bundle(task.shoot, KUBELET_CA, "shoot-kubelet-ca", bundle))
-        if _ssh_access(cluster):
+        if ssh.has_access(cluster.shoot):
             generations = [(SSH_KEYPAIR, Which.CURRENT)]
             if manager.has_old(SSH_KEYPAIR):
                 generations.append((f"{SSH_KEYPAIR}.old", Which.OLD))
@@ -141,7 +141,7 @@ class SecretActivities:
             ]
         garden = self._clusters.garden
         await asyncio.gather(*(_apply(garden, copy) for copy in copies))
-        if not _ssh_access(cluster):
+        if not ssh.has_access(cluster.shoot):
             names = [f"{task.shoot.name}.{suffix}" for suffix in (SSH_KEYPAIR, f"{SSH_KEYPAIR}.old")]
             await asyncio.gather(*(_drop(garden, name, task.shoot.namespace) for name in names))
 
@@ -247,17 +247,6 @@ def _public_bundle(shoot: ShootRef, suffix: str, discovery: str, bundle: bytes) 
         constants.UPDATE_RESTRICTION: "true",
     }
     return {**wanted, "data": {"ca.crt": bundle.decode()}}
-
-
-def _ssh_access(cluster: ClusterView) -> bool:
-    settings = _at(cluster.shoot, "spec", "provider", "workersSettings", "sshAccess")
-    return not cluster.workerless and bool(settings.get("enabled", True))
-
-
-def _at(document: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    for key in path:
-        document = document.get(key) or {}
-    return document
 
 
 def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:

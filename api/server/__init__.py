@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.constants import CORE, ROLE, ROLE_PROJECT, SECURITY
+from api.constants import CORE, OPERATIONS, ROLE, ROLE_PROJECT, SECURITY
 
 Kinds = dict[tuple[str, str], tuple[str, ...]]
 """Plurals by group and version."""
@@ -16,6 +16,7 @@ VALIDATE_PATH = "/validate"
 MUTATED: Kinds = {
     (CORE, "v1beta1"): ("shoots", "projects", "seeds", "secretbindings", "internalsecrets"),
     (SECURITY, "v1alpha1"): ("credentialsbindings",),
+    (OPERATIONS, "v1alpha1"): ("bastions",),
 }
 VALIDATED: Kinds = {
     (CORE, "v1beta1"): (
@@ -28,6 +29,7 @@ VALIDATED: Kinds = {
         "backupbuckets",
     ),
     (SECURITY, "v1alpha1"): ("credentialsbindings",),
+    (OPERATIONS, "v1alpha1"): ("bastions",),
 }
 
 DELETION_VALIDATED: Kinds = {("", "v1"): ("namespaces",)}

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from api import resources
+from api.bastions.v1alpha1.bastion import Bastion
 from api.constants import (
     AUTHENTICATION_ISSUER,
     CONTROL_PLANE_MIGRATION,
@@ -17,6 +18,7 @@ from api.constants import (
     FINALIZER,
     GARDEN_NAMESPACE,
     MIGRATION_BAD_CASE,
+    OPERATIONS,
     PROJECT_NAME,
     REPAIR_VERB,
     SECURITY,
@@ -31,6 +33,7 @@ from api.core.v1beta1.project import Project
 from api.core.v1beta1.secret_binding import SecretBinding
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
+from api.defaulting.bastion import default_bastion
 from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
 from api.issuer import MANAGED, SELECTOR, is_managed
@@ -40,6 +43,7 @@ from api.names import backup_entry_names
 from api.resources import Resource
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.server.review import Garden, Object, Refusal, Review, refuse_forbidden, refuse_invalid
+from api.validation.bastion import check_bastion, check_bastion_change, check_bastion_provider, check_bastion_shoot
 from api.validation.binding import check_move, check_while_moving, is_moving
 from api.validation.field import Faults, Path
 from api.validation.garden import (
@@ -489,6 +493,34 @@ async def validate_backup_bucket(review: Review, garden: Garden) -> list[str]:
     return []
 
 
+# Bastion
+
+
+async def mutate_bastion(review: Review, garden: Garden) -> Object:
+    bastion, old = review.models(Bastion)
+    default_bastion(bastion, old, await _bastion_shoot(bastion, review, garden), review.user.name)
+    return bastion.to_wire()
+
+
+async def validate_bastion(review: Review, garden: Garden) -> list[str]:
+    if review.operation == "DELETE" or review.deleting:
+        return []
+    bastion, old = review.models(Bastion)
+    if old is not None:
+        refuse_invalid(review, check_bastion_change(bastion, old))
+    if review.spec_changed:
+        refuse_invalid(review, check_bastion(bastion))
+    if old is None:
+        refuse_forbidden(review, check_bastion_shoot(bastion, await _bastion_shoot(bastion, review, garden)))
+        registrations = await garden.list(resources.CONTROLLER_REGISTRATION)
+        refuse_forbidden(review, check_bastion_provider(bastion, registrations))
+    return []
+
+
+async def _bastion_shoot(bastion: Bastion, review: Review, garden: Garden) -> Object | None:
+    return await garden.find(resources.SHOOT, bastion.spec.shoot_ref.name, review.namespace)
+
+
 MUTATORS: dict[tuple[str, str], Mutate] = {
     (CORE, "shoots"): mutate_shoot,
     (CORE, "projects"): mutate_project,
@@ -496,6 +528,7 @@ MUTATORS: dict[tuple[str, str], Mutate] = {
     (CORE, "secretbindings"): mutate_binding,
     (CORE, "internalsecrets"): mutate_internal_secret,
     (SECURITY, "credentialsbindings"): mutate_binding,
+    (OPERATIONS, "bastions"): mutate_bastion,
 }
 VALIDATORS: dict[tuple[str, str], Validate] = {
     (CORE, "shoots"): validate_shoot,
@@ -506,5 +539,6 @@ VALIDATORS: dict[tuple[str, str], Validate] = {
     (CORE, "shootstates"): validate_shoot_state,
     (CORE, "backupbuckets"): validate_backup_bucket,
     (SECURITY, "credentialsbindings"): validate_binding,
+    (OPERATIONS, "bastions"): validate_bastion,
     ("", "namespaces"): validate_project_namespace,
 }

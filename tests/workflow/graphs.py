@@ -9,7 +9,7 @@ from workflows.shoot.lifecycle import THERE
 from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
-FACTS = ShootFacts(credentials="1", managed_issuer=True)
+FACTS = ShootFacts(credentials="1", managed_issuer=True, ssh_access=False)
 NO_RETURN = "deploy_source_backup_entry_there"
 """The first trace of the destination: from then on a move can only go on."""
 

@@ -14,6 +14,7 @@ from workers import registry
 from workers.codec import data_converter, read_key_file
 from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
+from workers.gardenlet.bastions import BastionController
 from workers.gardenlet.care import CareController, Watchdog
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
@@ -80,6 +81,7 @@ async def run(config_path: str) -> None:
                 GardenAccessController(clusters, access).run(),
                 EtcdController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 CopyBackupsController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
+                BastionController(clusters).run(),
                 CareController(clusters, config.shoot_care).run(),
                 Watchdog(clusters, config.watchdog).run(),
                 RemainsController(clusters, temporal).run(),

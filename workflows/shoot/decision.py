@@ -238,9 +238,9 @@ def _put_off(
     """Rows 1 to 3 of spec/flows.md 1.3, and what this version does not do."""
     last = view.last_operation
     pending = "Pending" if last is None else ""
-    if view.bastions and flow in (FlowKind.DELETE, FlowKind.MIGRATE):
+    if view.bastions and flow in (FlowKind.DELETE, FlowKind.FORCE_DELETE, FlowKind.MIGRATE):
         names = ", ".join(view.bastions)
-        return Rest(f"Bastions exist: {names}; delete them first", until=SEED_GATE_RETRY, state="Error")
+        return Rest(f"Bastions exist: {names}; they go first", until=SEED_GATE_RETRY, state="Error")
     if flow is FlowKind.MIGRATE and view.migration_fault:
         return Rest(view.migration_fault, until=SEED_GATE_RETRY, state="Error")
     if view.emergency_stop:

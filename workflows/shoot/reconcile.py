@@ -179,8 +179,10 @@ def reconcile_flow(request: FlowInput) -> Flow:
     # What users and nodes find in the cluster.
     add("deploy_shoot_namespaces", after=["wait_resource_manager"])
     add("wait_shoot_namespaces", after=["deploy_shoot_namespaces"], unless=ready_unneeded, **wait(minutes=2))
-    add("deploy_os_configs", after=["wait_infrastructure", "wait_control_plane_extension", *extended],
-        unless=workerless)  # fmt: skip
+    ssh = facts.ssh_access and "nodes are reached by SSH"
+    add("delete_bastions", after=["wait_infrastructure", "wait_control_plane_extension"], unless=workerless or ssh)
+    add("deploy_os_configs", unless=workerless,
+        after=["wait_infrastructure", "wait_control_plane_extension", "delete_bastions", *extended])  # fmt: skip
     add("wait_os_configs", after=["deploy_os_configs"], completes="deploy_os_configs",
         unless=workerless, **wait(minutes=3))  # fmt: skip
     add("deploy_shoot_system", after=["wait_apiserver", *extended], unless=asleep)

@@ -288,13 +288,13 @@ async def test_a_stopped_seed_and_bastions_are_seen() -> None:
     seed = await world.garden.get(resources.SEED, "seed-1")
     seed["metadata"]["annotations"] = {"shoot.gardener.cloud/emergency-stop-reconciliations": ""}
     world.garden.put(seed)
-    for name, owner in (("b-1", "demo"), ("b-2", "another")):
+    for name, owner, seed_name in (("b-1", "demo", "seed-1"), ("b-2", "another", "seed-1"), ("b-3", "demo", "lost")):
         world.garden.put(
             {
                 "apiVersion": "operations.gardener.cloud/v1alpha1",
                 "kind": "Bastion",
                 "metadata": {"name": name, "namespace": "garden-local"},
-                "spec": {"shootRef": {"name": owner}},
+                "spec": {"shootRef": {"name": owner}, "seedName": seed_name},
             }
         )
     view = await world.activities.look_at_shoot(REF)

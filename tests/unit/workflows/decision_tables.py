@@ -186,7 +186,7 @@ WHAT_STARTS = (
 """Section 1.2: what starts an operation."""
 
 _STOPPED = Rest("operations on Seed a are stopped by annotation", until=timedelta(minutes=1))
-_BASTIONS = Rest("Bastions exist: b-1; delete them first", until=timedelta(seconds=15), state="Error")
+_BASTIONS = Rest("Bastions exist: b-1; they go first", until=timedelta(seconds=15), state="Error")
 _UNREADY = Rest("Seed a is not ready", until=timedelta(seconds=15), state="Error")
 _OPEN = {"confined": True, "in_window_only": True, "window": ("113000+0000", "140000+0000")}
 """It is noon: 30 of 135 minutes of the effective window have gone."""
@@ -196,6 +196,8 @@ WHAT_PREVENTS = (
         {**_DEAD, "bastions": ("b-1",)}),
     Row("1b", "migrating while Bastions exist", "Error; looked at again after 15 s", _BASTIONS,
         {"generation": 4, "status_seed": "b", "bastions": ("b-1",)}),
+    Row("1b, forced", "force-deleted while Bastions exist, which are given up, too",
+        "Error; looked at again after 15 s", _BASTIONS, {**_DEAD, "force_delete": True, "bastions": ("b-1",)}),
     Row("1c", "migrating while constraint `ReadyForMigration` is not True", "Error; looked at again after 15 s",
         Rest("Seed b is not healthy", until=timedelta(seconds=15), state="Error"),
         {"generation": 4, "status_seed": "b", "migration_fault": "Seed b is not healthy"}),

@@ -20,10 +20,10 @@ TASK = ShootTask(
     generation=1,
     operation=OperationType.RECONCILE,
 )
-FACTS = ShootFacts(extensions=dict.fromkeys(Phase, "1"), container_runtimes=True, managed_issuer=True)
+FACTS = ShootFacts(extensions=dict.fromkeys(Phase, "1"), container_runtimes=True, managed_issuer=True, ssh_access=False)
 """A Shoot that has everything, so that nothing is skipped for want of it."""
 
-# H hibernated, A awake, WL workerless, NB no backup, SR skip-readiness.
+# H hibernated, A awake, WL workerless, NB no backup, SR skip-readiness, SSH reached by it.
 RECONCILE = {
     "deploy_cloud_secret": "WL",
     "deploy_infrastructure": "WL",
@@ -50,6 +50,7 @@ RECONCILE = {
     "wait_container_runtimes": "WL",
     "delete_stale_container_runtimes": "WL",
     "wait_stale_container_runtimes_deleted": "WL H",
+    "delete_bastions": "WL SSH",
     "deploy_os_configs": "WL",
     "wait_os_configs": "WL",
     "delete_stale_os_configs": "WL",
@@ -154,6 +155,7 @@ def _check(table: dict[str, str], codes: str, flow: Flow) -> None:
         ("A WL", {"workerless": True}),
         ("A NB", {"backup": False}),
         ("A SR", {"skip_readiness": True}),
+        ("A SSH", {"ssh_access": True}),
         ("H WL SR", {"hibernated": True, "workerless": True, "skip_readiness": True}),
     ],
 )

@@ -1,0 +1,1 @@
+"""Models of operations.gardener.cloud; named apart from ``api.operations``, what flows and activities say."""

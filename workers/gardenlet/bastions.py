@@ -1,0 +1,180 @@
+"""Has the cloud make the Bastions of this seed's Shoots, and says in the garden where they are reached.
+
+A Bastion of the garden is ordered as one in the namespace of its Shoot's control plane; that one's controller makes the
+host. Nothing is remembered, and no step waits: each look compares the two (docs/decisions/0011). When one may not be
+there any more is for the garden to say (``workers.bastions``). Source: spec/extensions.md 3, "Bastion".
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from activities.kube.cache import Key, key_of
+from activities.kube.client import WatchEvent
+from activities.kube.clusters import Clusters
+from activities.kube.controller import Controller, TryAgain
+from activities.kube.errors import Conflict, NotFound
+from activities.seed import extension_objects as extension
+from activities.seed.extension_objects import ExtensionObject
+from api import constants, resources, ssh
+from api.conditions import Finding, Operation, merge
+from api.labels import is_true
+from api.times import micro_timestamp
+
+Object = dict[str, Any]
+
+_IN_THE_WAY_SECONDS = 5.0
+_ADDRESSES = ("ip", "hostname")
+_SETTLED = Operation("Reconcile", "Succeeded")
+"""Nothing that goes on pardons what is not well."""
+
+
+class BastionController:
+    """One per gardenlet."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+        ours = f"spec.seedName={clusters.seed_name}"
+        self._bastions = clusters.garden_caches.of(resources.OPERATIONS_BASTION, fields=ours)
+        self._hosts = clusters.seed_caches.of(resources.BASTION)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await asyncio.gather(self._bastions.synced(), self._hosts.synced())
+        controller = Controller("bastions", self._reconcile, workers=2)
+        controller.watch(self._bastions)
+        controller.watch(self._hosts, keys=self._ordered_by)
+        await controller.run()
+
+    def _ordered_by(self, event: WatchEvent) -> Iterable[Key]:
+        uid = _made_for(event.object)
+        return [key_of(each) for each in self._bastions.list() if each["metadata"]["uid"] == uid]
+
+    async def _reconcile(self, key: Key) -> None:
+        bastion = self._bastions.get(key.name, key.namespace)
+        if bastion is None:
+            return
+        if "deletionTimestamp" in bastion["metadata"]:
+            await self._take_down(bastion)
+            return
+        # Asked of the server: it was admitted by a Shoot that a cache may not have seen yet, and nobody looks again.
+        shoot = await self._clusters.garden.find(resources.SHOOT, bastion["spec"]["shootRef"]["name"], key.namespace)
+        if shoot is None or "deletionTimestamp" in shoot["metadata"] or not ssh.has_access(shoot):
+            return  # the garden is about to delete it
+        status = shoot.get("status") or {}
+        if status.get("seedName") != self._clusters.seed_name:
+            raise TryAgain("its Shoot has no control plane here yet", after=_IN_THE_WAY_SECONDS)
+        await self._put_up(bastion, status["technicalID"])
+
+    async def _put_up(self, bastion: Object, namespace: str) -> None:
+        await self._hold(bastion)
+        name, spec = bastion["metadata"]["name"], bastion["spec"]
+        # Asked of the server: who does not see yet what he has ordered would order it again.
+        live = await self._clusters.seed.find(resources.BASTION, name, namespace)
+        if live is not None and _made_for(live) != bastion["metadata"]["uid"]:
+            # It has another key, and nobody would take it down with this one.
+            await self._delete(live, given_up=False)
+            raise TryAgain("one of the same name, made for another, has to go first", after=_IN_THE_WAY_SECONDS)
+        if live is not None and "deletionTimestamp" in live["metadata"]:
+            return  # it is looked at again when that is gone
+        if live is not None and live["spec"]["ingress"] == spec["ingress"]:
+            await self._tell(bastion, _found(live), live)
+            return
+        # What a host began with stays, whatever another version of ours would begin with.
+        user_data = live["spec"]["userData"] if live is not None else ssh.user_data(spec["sshPublicKey"])
+        ordered = {"type": spec["providerType"], "userData": user_data, "ingress": spec["ingress"]}
+        labels = {constants.BASTION_UID: bastion["metadata"]["uid"]}
+        wanted = ExtensionObject(resources.BASTION, name, namespace, ordered, labels)
+        await extension.apply_extension(self._clusters.seed, wanted, micro_timestamp())
+
+    async def _take_down(self, bastion: Object) -> None:
+        metadata, seed = bastion["metadata"], self._clusters.seed
+        if constants.FINALIZER not in (metadata.get("finalizers") or ()):
+            return
+        # Asked of the server, and by what is known though the Shoot is gone: what is overlooked here would stay.
+        hosts = await seed.list(resources.BASTION, labels=f"{constants.BASTION_UID}={metadata['uid']}")
+        if not hosts:
+            left = [each for each in metadata["finalizers"] if each != constants.FINALIZER]
+            await self._change(bastion, finalizers=left)
+            return
+        given_up = is_true((metadata.get("annotations") or {}).get(constants.CONFIRMATION_FORCE_DELETION))
+        for host in hosts:
+            await self._delete(host, given_up=given_up)
+            await self._tell(bastion, _going(host))
+
+    async def _delete(self, host: Object, *, given_up: bool) -> None:
+        """Once each: whoever marks it anew at each look would wake its controller, and be woken by that."""
+        metadata, seed = host["metadata"], self._clusters.seed
+        annotation = constants.CONFIRMATION_FORCE_DELETION
+        if given_up and (metadata.get("annotations") or {}).get(annotation) != "true":
+            change = {"metadata": {"annotations": {annotation: "true"}}}
+            try:
+                await seed.patch(resources.BASTION, metadata["name"], metadata["namespace"], change)
+            except NotFound:
+                return
+        if "deletionTimestamp" not in metadata:
+            place = metadata["name"], metadata["namespace"]
+            await extension.delete_extension(seed, resources.BASTION, *place, micro_timestamp())
+
+    async def _hold(self, bastion: Object) -> None:
+        """Before anything is ordered that it would leave behind."""
+        finalizers = bastion["metadata"].get("finalizers") or []
+        if constants.FINALIZER not in finalizers:
+            await self._change(bastion, finalizers=[*finalizers, constants.FINALIZER])
+
+    async def _change(self, bastion: Object, **metadata: Any) -> None:
+        known = bastion["metadata"]
+        patch = {"metadata": {**metadata, "resourceVersion": known["resourceVersion"]}}
+        try:
+            await self._clusters.garden.patch(resources.OPERATIONS_BASTION, known["name"], known["namespace"], patch)
+        except (Conflict, NotFound):
+            raise TryAgain("it has changed meanwhile", after=0.2) from None
+
+    async def _tell(self, bastion: Object, finding: Finding, ready: Object | None = None) -> None:
+        """Only what is news. The garden writes into the same status; what it writes is not ours."""
+        metadata, status = bastion["metadata"], bastion.get("status") or {}
+        known = status.get("conditions") or []
+        told: dict[str, Any] = {"conditions": merge(known, [finding], _SETTLED, {}, datetime.now(UTC))}
+        if ready is not None and finding.status == "True":
+            ingress = (ready.get("status") or {}).get("ingress") or {}
+            told["ingress"] = {each: ingress[each] for each in _ADDRESSES if ingress.get(each)}
+            told["observedGeneration"] = metadata["generation"]
+        if all(status.get(field) == value for field, value in told.items()):
+            return
+        if "ingress" in told:  # what is not named would stay
+            told["ingress"] = dict.fromkeys(_ADDRESSES) | told["ingress"]
+        place = resources.OPERATIONS_BASTION, metadata["name"], metadata["namespace"]
+        try:
+            await self._clusters.garden.patch(*place, {"status": told}, subresource="status")
+        except NotFound:
+            return
+
+
+def _made_for(host: Mapping[str, Any]) -> str | None:
+    """uid of the garden's Bastion."""
+    return (host["metadata"].get("labels") or {}).get(constants.BASTION_UID)
+
+
+def _found(host: Mapping[str, Any]) -> Finding:
+    fault = extension.fault_of(host)
+    if fault is None:
+        return Finding(
+            constants.CONDITION_BASTION_READY,
+            "True",
+            "SuccessfullyReconciled",
+            "The bastion has been reconciled successfully.",
+        )
+    if error := (host.get("status") or {}).get("lastError"):
+        codes = tuple(error.get("codes") or ())
+        return Finding(constants.CONDITION_BASTION_READY, "False", "FailedReconciling", fault, codes)
+    return Finding(constants.CONDITION_BASTION_READY, "Progressing", "Reconciling", fault)
+
+
+def _going(host: Mapping[str, Any]) -> Finding:
+    text, codes = "The bastion is being deleted", ()
+    error = (host.get("status") or {}).get("lastError")
+    if error and "deletionTimestamp" in host["metadata"]:
+        text = f"{text}: its controller reports: {error['description']}"
+        codes = tuple(error.get("codes") or ())
+    return Finding(constants.CONDITION_BASTION_READY, "False", "DeletionInProgress", text, codes)
