@@ -8,6 +8,7 @@ import asyncio
 import fcntl
 import hashlib
 import io
+import json
 import os
 import platform
 import shutil
@@ -66,7 +67,7 @@ class Tool:
     package: str = "tool"
     """The package that is installed; ``tool``: all tools of the module."""
     emptied: tuple[str, tuple[str, ...]] | None = None
-    """A module and files in it that are compiled as empty: what we don't use and what would need a C compiler."""
+    """A module and files in it that are compiled as empty: what we don't use, or what is missing from the module."""
     program: Path | None = None
     """The source that is built, where it does not lie beside the module's go.mod."""
     tags: tuple[str, ...] = ()
@@ -241,7 +242,31 @@ def prometheus() -> Tool:
         downloads=(
             Download(f"{base}/{archive}.tar.gz", f"{base}/sha256sums.txt", {f"{archive}/prometheus": "prometheus"}),
         ),
+        package="github.com/prometheus/prometheus/cmd/prometheus",
         tags=("remove_all_sd", "enable_kubernetes_sd"),
+        variables={"github.com/prometheus/common/version.Version": version},
+    )
+
+
+def alertmanager() -> Tool:
+    """Alertmanager, without amtool; out of Prometheus' module, with which it shares most of what it needs.
+
+    A build from source has no UI, as Prometheus'.
+    """
+    version = images.ALERTMANAGER_VERSION
+    base = f"https://github.com/prometheus/alertmanager/releases/download/v{version}"
+    archive = f"alertmanager-{version}.linux-{_ARCHITECTURE}"
+    return Tool(
+        name="alertmanager",
+        version=version,
+        binaries=("alertmanager",),
+        module=_TOOLS / "prometheus",
+        builds="",
+        downloads=(
+            Download(f"{base}/{archive}.tar.gz", f"{base}/sha256sums.txt", {f"{archive}/alertmanager": "alertmanager"}),
+        ),
+        package="github.com/prometheus/alertmanager/cmd/alertmanager",
+        emptied=("github.com/prometheus/alertmanager", ("ui/app/dist/index.html",)),
         variables={"github.com/prometheus/common/version.Version": version},
     )
 
@@ -299,6 +324,7 @@ def seed_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]
         pause(),
         coredns(),
         prometheus(),
+        alertmanager(),
         vertical_pod_autoscaler(),
         cluster_autoscaler(),
     )
@@ -450,15 +476,13 @@ async def _build(tool: Tool, target: Path, scratch: Path, progress: Progress) ->
     tags = ("-tags", ",".join(tool.tags)) if tool.tags else ()
     what = "." if tool.builds else tool.package
     module = _assembled(tool, scratch) if tool.program else tool.module
-    listing = await run(go, "list", "-deps", *tags, what, environment=environment, directory=module)
+    patched = ("-modfile", str(await _patched_module(go, tool, scratch, environment))) if tool.emptied else ()
+    listing = await run(go, "list", "-deps", *patched, *tags, what, environment=environment, directory=module)
     total = len(listing.splitlines())
     progress.say(f"building {tool.name} {tool.version} from source: {total} packages")
     command = [go, *(("build", "-o", str(target / tool.builds)) if tool.builds else ("install",))]
     # The linker leaves debug information out; not to make it at all saves a tenth of the time.
-    command += ["-v", "-trimpath", *tags, "-gcflags", "all=-dwarf=false", "-ldflags", linker]
-    if tool.emptied:
-        command += ["-modfile", str(await _patched_module(go, tool, scratch, environment))]
-    command.append(what)
+    command += ["-v", "-trimpath", *patched, *tags, "-gcflags", "all=-dwarf=false", "-ldflags", linker, what]
     await _compile(command, tool, module, environment, total, progress)
     for made, wanted in tool.renames.items():
         (target / made).rename(target / wanted)
@@ -479,11 +503,12 @@ async def _patched_module(go: str, tool: Tool, scratch: Path, environment: Mappi
     """A go.mod that takes the upstream module from a copy in which the tool's ``emptied`` files are empty."""
     assert tool.emptied is not None
     module, files = tool.emptied
-    listing = await run(go, "list", "-m", "-f", "{{.Dir}}", module, environment=environment, directory=tool.module)
+    loaded = await run(go, "mod", "download", "-json", module, environment=environment, directory=tool.module)
     copied = scratch / "source"
-    await run("cp", "--recursive", "--no-preserve=mode", listing.strip(), copied)
+    await run("cp", "--recursive", "--no-preserve=mode", json.loads(loaded)["Dir"], copied)
     for file in files:
-        write_file(copied / file, f"package {Path(file).parent.name}\n".encode())
+        nothing = f"package {Path(file).parent.name}\n" if file.endswith(".go") else ""
+        write_file(copied / file, nothing.encode())
     for name in ("go.mod", "go.sum"):
         write_file(scratch / name, (tool.module / name).read_bytes())
     with (scratch / "go.mod").open("a") as patched:

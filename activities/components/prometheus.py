@@ -4,18 +4,19 @@ It asks pods of its own namespace, and nodes through the API server; its users c
 much it keeps, and the names of its jobs: as Gardener's.
 """
 
-import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from activities.components import (
+    alertmanager,
+    alerts,
     apiserver,
     base,
     cluster_autoscaler,
     controller_manager,
-    gateway,
     machine_controller_manager,
+    monitoring,
     resource_manager,
     scheduler,
 )
@@ -25,12 +26,8 @@ from api import images
 NAME = "prometheus-shoot"
 PORT = 9090
 SELECT = base.control_plane_labels(NAME)
-EXPOSURE = NAME
-"""ConfigMap that tells its name to the gateway."""
 
-_LABELS = {**SELECT, "gardener.cloud/role": "monitoring"}
-_CONFIG, _TLS, _CA = "/etc/prometheus/config", "/etc/prometheus/tls", "/etc/prometheus/ca"
-_WEB = "/etc/prometheus/web"
+_CA, _PASSWORD = "/etc/prometheus/ca", "/etc/prometheus/password"
 _DATA = "/prometheus"
 _ETCD_METRICS_PORT = 2381
 _TOKEN = f"{base.KUBECONFIG_DIR}/token"
@@ -45,40 +42,34 @@ class Prometheus:
     """Names of Secrets."""
     users: Mapping[str, str] = field(repr=False)
     """Hashes of passwords by bcrypt, by user."""
-    hosts: tuple[str, ...]
-    """Names under which the gateway leads to it."""
+    host: str
+    """Name under which the gateway leads to it."""
     replicas: int = 1
     workers: bool = True
+    alerted: str = ""
+    """Name of the Secret with the password for the Shoot's Alertmanager; empty if it has none."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """By which others tell the Shoot's alerts from those of other Shoots."""
 
 
 def objects(prometheus: Prometheus) -> list[Manifest]:
     """Everything in the seed, in the order to apply."""
     namespace = prometheus.namespace
-    config = base.versioned_config_map(
-        NAME, namespace, {"prometheus.yaml": base.to_json(configuration(prometheus))}, labels=_LABELS
-    )
-    web = {
-        "tls_server_config": {"cert_file": f"{_TLS}/tls.crt", "key_file": f"{_TLS}/tls.key"},
-        "basic_auth_users": dict(prometheus.users),
+    files = {
+        "prometheus.yaml": base.to_json(configuration(prometheus)),
+        "rules.yaml": base.to_json(alerts.rules(workers=prometheus.workers)),
     }
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": base.metadata(NAME, namespace, labels=_LABELS),
-        "type": "Opaque",
-        "data": {"web.yaml": base64.b64encode(base.to_json(web).encode()).decode()},
-    }
-    exposure = gateway.ServiceExposure(hosts=prometheus.hosts, upstream=gateway.Upstream(service=NAME, port=PORT))
+    config = base.versioned_config_map(NAME, namespace, files, labels=monitoring.labels(NAME))
+    web = monitoring.web_config(prometheus.users)
     return [
         base.service_account(NAME, namespace),
         base.role(NAME, namespace, [base.rule("core", "pods", "get list watch")]),
         base.binding(NAME, [base.account(NAME, namespace)], role=NAME, namespace=namespace),
         base.shoot_access(NAME, namespace),
         config,
-        secret,
-        _volume_claim(namespace),
-        base.service(NAME, namespace, select=SELECT, ports={"https": PORT}, labels={**_LABELS, **gateway.LABELS}),
-        gateway.service_exposure(EXPOSURE, namespace, exposure),
+        monitoring.secret(NAME, namespace, web=web),
+        monitoring.volume_claim(NAME, namespace, "20Gi"),
+        *monitoring.served(NAME, namespace, PORT, prometheus.host),
         _deployment(prometheus, config, base.checksum(web)),
     ]
 
@@ -92,15 +83,6 @@ def shoot_objects() -> list[Manifest]:
         {"nonResourceURLs": ["/metrics", "/metrics/*"], "verbs": ["get"]},
     ]
     return [base.cluster_role(name, rules), base.binding(name, [base.account(NAME)], cluster_role=name)]
-
-
-def _volume_claim(namespace: str) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": base.metadata(NAME, namespace, labels=_LABELS),
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "20Gi"}}},
-    }
 
 
 # What it asks
@@ -122,7 +104,27 @@ def configuration(prometheus: Prometheus) -> Manifest:
         # Not every cluster has one.
         jobs.append(_pod_job(cluster_autoscaler.NAME, cluster_autoscaler.SELECT, cluster_autoscaler.METRICS_PORT))
         jobs += [_node_job("kubelet", "metrics"), _node_job("cadvisor", "metrics/cadvisor")]
-    return {"global": {"scrape_interval": "30s", "scrape_timeout": "10s"}, "scrape_configs": jobs}
+    made = {
+        "global": {
+            "scrape_interval": "30s",
+            "scrape_timeout": "10s",
+            "evaluation_interval": "30s",
+            "external_labels": dict(prometheus.labels),
+        },
+        "rule_files": [f"{monitoring.CONFIG}/rules.yaml"],
+        "scrape_configs": jobs,
+    }
+    return {**made, "alerting": {"alertmanagers": [_alertmanager(prometheus)]}} if prometheus.alerted else made
+
+
+def _alertmanager(prometheus: Prometheus) -> Manifest:
+    (user,) = prometheus.users
+    return {
+        "scheme": "https",
+        "tls_config": {"ca_file": f"{_CA}/bundle.crt", "server_name": alertmanager.NAME},
+        "basic_auth": {"username": user, "password_file": f"{_PASSWORD}/password"},
+        "static_configs": [{"targets": [f"{alertmanager.NAME}:{alertmanager.PORT}"]}],
+    }
 
 
 def _pod_job(name: str, select: base.Labels, port: int, **rest: Any) -> Manifest:
@@ -171,13 +173,19 @@ def _relabel(source: str, target: str, replacement: str) -> Manifest:
 
 
 def _deployment(prometheus: Prometheus, config: Mapping[str, Any], web_checksum: str) -> Manifest:
-    main = base.container(
+    secrets = {"web": NAME, "tls": prometheus.server, "ca": prometheus.ca_bundle}
+    mounts = {"web": monitoring.WEB, "tls": monitoring.TLS, "ca": _CA}
+    volumes = [base.secret_volume(name, secret) for name, secret in secrets.items()]
+    if prometheus.alerted:
+        mounts["password"] = _PASSWORD
+        volumes.append(base.secret_volume("password", prometheus.alerted, "password"))
+    container = base.container(
         "prometheus",
         images.PROMETHEUS,
         [
             "/bin/prometheus",
-            f"--config.file={_CONFIG}/prometheus.yaml",
-            f"--web.config.file={_WEB}/web.yaml",
+            f"--config.file={monitoring.CONFIG}/prometheus.yaml",
+            f"--web.config.file={monitoring.WEB_FILE}",
             f"--web.listen-address=:{PORT}",
             f"--storage.tsdb.path={_DATA}",
             "--storage.tsdb.retention.time=30d",
@@ -186,40 +194,22 @@ def _deployment(prometheus: Prometheus, config: Mapping[str, Any], web_checksum:
         ],
         cpu="100m",
         memory="350Mi",
-        mounts={
-            "config": _CONFIG,
-            "web": _WEB,
-            "tls": _TLS,
-            "ca": _CA,
-            "kubeconfig": base.KUBECONFIG_DIR,
-        },
+        mounts={**mounts, "config": monitoring.CONFIG, "kubeconfig": base.KUBECONFIG_DIR},
         writable={"data": _DATA},
         ports={"https": PORT},
-        # Whoever asks for a page needs the password, which is nothing for a probe; each that only connects is an error
-        # in its log.
-        startupProbe={"tcpSocket": {"port": PORT}, "periodSeconds": 1, "failureThreshold": 120},
-        livenessProbe={"tcpSocket": {"port": PORT}, "periodSeconds": 60},
+        **monitoring.probes(PORT),
     )
-    secrets: Sequence[tuple[str, str]] = (("web", NAME), ("tls", prometheus.server), ("ca", prometheus.ca_bundle))
-    return base.deployment(
+    return monitoring.deployment(
         NAME,
         prometheus.namespace,
-        select=SELECT,
-        labels=_LABELS,
         replicas=prometheus.replicas,
-        # Its database is one process's.
-        recreate=True,
         annotations={**base.references([config]), "checksum/web-config": web_checksum},
-        pod={
-            "serviceAccountName": NAME,
-            "automountServiceAccountToken": True,
-            "securityContext": base.non_root_pod(),
-            "containers": [main],
-            "volumes": [
-                base.config_map_volume("config", config["metadata"]["name"]),
-                *(base.secret_volume(name, secret) for name, secret in secrets),
-                base.shoot_access_volume(NAME, prometheus.generic_kubeconfig),
-                {"name": "data", "persistentVolumeClaim": {"claimName": NAME}},
-            ],
-        },
+        container=container,
+        volumes=[
+            base.config_map_volume("config", config["metadata"]["name"]),
+            *volumes,
+            base.shoot_access_volume(NAME, prometheus.generic_kubeconfig),
+        ],
+        serviceAccountName=NAME,
+        automountServiceAccountToken=True,
     )

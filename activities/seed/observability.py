@@ -1,22 +1,26 @@
-"""What users see of their control plane: its Prometheus, and in the garden how they reach it."""
+"""What users see of their control plane: its Prometheus and Alertmanager, and in the garden how they reach them."""
 
 import asyncio
 import base64
 
 from temporalio import activity
 
-from activities.components import base, prometheus
+from activities.components import alertmanager, base, prometheus
 from activities.components.managed_resource import managed_resource, managed_resource_parts
+from activities.errors import transient
 from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.configs import BasicAuth, Certificate, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
 from activities.seed.hibernation import wanted_asleep
 from activities.seed.secrets import garden_object
-from api import resources
-from api.constants import PURPOSE_TESTING
+from api import alerting, resources
+from api.alerting import Smarthost
+from api.constants import GARDEN_NAMESPACE, PURPOSE_TESTING
+from api.errors import ErrorCode
 from api.names import ingress_host, project_and_shoot
 from api.operations import ShootTask, TaskResult
+from api.resources import Resource
 
 USERS = "observability-ingress-users"
 """Stable name of the Secret with their password."""
@@ -24,6 +28,9 @@ _SUFFIX = "monitoring"
 _RIGHTS = f"shoot-core-{prometheus.NAME}"
 _READY_SECONDS = 120.0
 """Source: spec/flows.md 2, observability."""
+
+_PREFIXES = {prometheus.NAME: "p", alertmanager.NAME: "au"}
+"""Of their names in the ingress domain."""
 
 _UNWANTED = TaskResult(note="not wanted")
 
@@ -38,42 +45,62 @@ class ObservabilityActivities:
     async def deploy_observability(self, task: ShootTask) -> TaskResult:
         """Apply the Shoot's Prometheus, and tell its owner address and password; delete all of it where unwanted.
 
-        A second run finds the first one's password in its Secret, and applies the same again.
+        Its Alertmanager, too, if its owner wants to be written to and the garden can. A second run finds the first
+        one's password in its Secret, and applies the same again.
+
+        Raises:
+            ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the garden's Secret for mails is not whole.
         """
         view = await self._clusters.cluster(task.technical_id)
         domain = _ingress_domain(view)
         if not _wanted(view) or not domain:
+            await self._delete_alertmanager(task)
             await self._delete(task)
             return _UNWANTED
+        smarthost = await self._smarthost(view)
         secrets = await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
-        host = ingress_host("p", *project_and_shoot(task.technical_id), domain)
-        server = Certificate(
-            name=f"{prometheus.NAME}-tls",
-            common_name=prometheus.NAME,
-            usage=Usage.SERVER,
-            signer="ca",
-            dns_names=(host, prometheus.NAME),
-        )
-        users, made = await asyncio.gather(secrets.generate(BasicAuth(USERS)), secrets.generate(server))
+        users = await secrets.generate(BasicAuth(USERS))
         user, _, hashed = users.data["auth"].decode().partition(":")
+        project, shoot = project_and_shoot(task.technical_id)
+        hosts = {name: ingress_host(prefix, project, shoot, domain) for name, prefix in _PREFIXES.items()}
+        replicas = 0 if wanted_asleep(view, task) else 1
         wanted = prometheus.Prometheus(
             namespace=task.technical_id,
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             ca_bundle=secrets.get("ca").name,
-            server=made.name,
+            server=await _certificate(secrets, prometheus.NAME, hosts[prometheus.NAME]),
             users={user: hashed},
-            hosts=(host,),
-            replicas=0 if wanted_asleep(view, task) else 1,
+            host=hosts[prometheus.NAME],
+            replicas=replicas,
             workers=not view.workerless,
+            alerted=users.name if smarthost else "",
+            labels={"cluster": task.technical_id, "project": project, "shoot_name": shoot, "seed": task.seed},
         )
+        components = [prometheus.objects(wanted)]
+        if smarthost:
+            mails = alertmanager.Alertmanager(
+                namespace=task.technical_id,
+                server=await _certificate(secrets, alertmanager.NAME, hosts[alertmanager.NAME]),
+                users={user: hashed},
+                host=hosts[alertmanager.NAME],
+                receivers=alerting.receivers(view.shoot),
+                smarthost=smarthost,
+                replicas=replicas,
+            )
+            components.append(alertmanager.objects(mails))
+        else:
+            await self._delete_alertmanager(task)
         seed = self._clusters.seed
         rights = managed_resource(_RIGHTS, task.technical_id, prometheus.shoot_objects())
-        await asyncio.gather(rollout.apply(seed, rights), rollout.deploy(seed, prometheus.objects(wanted)))
+        await asyncio.gather(rollout.apply(seed, rights), *(rollout.deploy(seed, each) for each in components))
         published = garden_object(task.shoot, "v1", "Secret", _SUFFIX)
-        published["metadata"]["annotations"] = {"prometheus-url": f"https://{host}"}
+        published["metadata"]["annotations"] = {
+            "prometheus-url": f"https://{hosts[prometheus.NAME]}",
+            **({"alertmanager-url": f"https://{hosts[alertmanager.NAME]}"} if smarthost else {}),
+        }
         data = {key: base64.b64encode(users.data[key]).decode() for key in ("username", "password")}
         await self._clusters.garden.apply({**published, "type": "Opaque", "data": data}, manager=rollout.MANAGER)
-        return TaskResult(secrets=secrets.generated, note=host)
+        return TaskResult(secrets=secrets.generated, note=hosts[prometheus.NAME])
 
     @activity.defn
     async def wait_observability(self, task: ShootTask) -> TaskResult:
@@ -81,20 +108,33 @@ class ObservabilityActivities:
         view = await self._clusters.cluster(task.technical_id)
         if not _wanted(view) or not _ingress_domain(view):
             return _UNWANTED
-        await rollout.wait_deployment(self._clusters.seed_caches, prometheus.NAME, task.technical_id, _READY_SECONDS)
+        names = [prometheus.NAME, *([alertmanager.NAME] if await self._smarthost(view) else [])]
+        caches, namespace = self._clusters.seed_caches, task.technical_id
+        await asyncio.gather(*(rollout.wait_deployment(caches, each, namespace, _READY_SECONDS) for each in names))
         return TaskResult()
+
+    async def _smarthost(self, view: ClusterView) -> Smarthost | None:
+        """Who takes the Shoot's mails; None if nobody is to be written to, or the garden has nobody who takes them."""
+        if not alerting.receivers(view.shoot):
+            return None
+        found = await self._clusters.garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=alerting.SELECTOR)
+        try:
+            return alerting.smarthost(found)
+        except ValueError as error:
+            raise transient(
+                ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+                f"namespace {GARDEN_NAMESPACE} of the garden: {error}: an operator can mend that",
+            ) from None
+
+    async def _delete_alertmanager(self, task: ShootTask) -> None:
+        await rollout.delete(self._clusters.seed, _parts(alertmanager.NAME), task.technical_id)
 
     async def _delete(self, task: ShootTask) -> None:
         name = prometheus.NAME
         doomed = [
-            (resources.DEPLOYMENT, name),
+            *_parts(name),
             *managed_resource_parts(_RIGHTS),
-            (resources.SERVICE, name),
-            (resources.CONFIG_MAP, prometheus.EXPOSURE),
-            (resources.SECRET, name),
             (resources.SECRET, base.shoot_access_name(name)),
-            (resources.PERSISTENT_VOLUME_CLAIM, name),
-            (resources.SERVICE_ACCOUNT, name),
             (resources.ROLE, name),
             (resources.ROLE_BINDING, name),
         ]
@@ -103,6 +143,25 @@ class ObservabilityActivities:
         published = f"{task.shoot.name}.{_SUFFIX}"
         if await self._clusters.garden.find(resources.SECRET, published, task.shoot.namespace) is not None:
             await self._clusters.garden.delete(resources.SECRET, published, task.shoot.namespace)
+
+
+async def _certificate(secrets: SecretsManager, name: str, host: str) -> str:
+    """Name of the Secret with what Prometheus or Alertmanager shows."""
+    server = Certificate(name=f"{name}-tls", common_name=name, usage=Usage.SERVER, signer="ca", dns_names=(host, name))
+    return (await secrets.generate(server)).name
+
+
+def _parts(name: str) -> list[tuple[Resource, str]]:
+    """What both of them have."""
+    kinds = (
+        resources.DEPLOYMENT,
+        resources.SERVICE,
+        resources.CONFIG_MAP,
+        resources.SECRET,
+        resources.PERSISTENT_VOLUME_CLAIM,
+        resources.SERVICE_ACCOUNT,
+    )
+    return [(kind, name) for kind in kinds]
 
 
 def _wanted(view: ClusterView) -> bool:

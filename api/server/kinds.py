@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from api import resources
+from api.alerting import SELECTOR as SENDS_MAILS
+from api.alerting import receivers
 from api.bastions.v1alpha1.bastion import Bastion
 from api.constants import (
     AUTHENTICATION_ISSUER,
@@ -120,7 +122,10 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     await _check_seed_choice(review, shoot, old, garden)
     world = await _world(shoot, project, garden)
     refuse_forbidden(review, check_references(shoot, old, world))
-    return warnings(shoot, world.profile, world.now)
+    mails = not receivers(shoot.to_wire()) or bool(
+        await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=SENDS_MAILS)
+    )
+    return warnings(shoot, world.profile, world.now, mails=mails)
 
 
 async def _check_issuer(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:

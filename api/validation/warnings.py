@@ -1,6 +1,6 @@
 """What owners of a Shoot are told when they write it, and not kept from: ``AdmissionResponse.warnings``.
 
-Source: spec/api.md. What the API knows and this version does not deploy is among it: nobody should wait for it.
+Source: spec/api.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from api import rotation
+from api.alerting import SELECTOR
+from api.constants import PURPOSE_TESTING
 from api.core.v1beta1.cloud_profile import CloudProfile, ExpirableVersion
 from api.core.v1beta1.shoot import Shoot
 from api.rotation import Kind, RotationFacts
@@ -25,16 +27,21 @@ _SOON = timedelta(days=30)
 _SPEC = Path("spec")
 
 
-def warnings(shoot: Shoot, profile: CloudProfile | None, now: datetime) -> list[str]:
-    """One line each."""
-    return [*_not_deployed(shoot), *_versions(shoot, profile, now), *_old_credentials(shoot.to_wire(), now)]
+def warnings(shoot: Shoot, profile: CloudProfile | None, now: datetime, *, mails: bool = True) -> list[str]:
+    """One line each. ``mails``: whether the garden sends any."""
+    known = shoot.to_wire()
+    return [*_unsent(shoot, mails), *_versions(shoot, profile, now), *_old_credentials(known, now)]
 
 
-def _not_deployed(shoot: Shoot) -> Iterable[str]:
-    spec = shoot.spec
-    if spec.monitoring and spec.monitoring.alerting and spec.monitoring.alerting.email_receivers:
-        path = _SPEC / "monitoring" / "alerting" / "emailReceivers"
-        yield f"{path}: no Alertmanager is deployed by this version: nobody is written to"
+def _unsent(shoot: Shoot, mails: bool) -> Iterable[str]:
+    alerting = shoot.spec.monitoring and shoot.spec.monitoring.alerting
+    if not alerting or not alerting.email_receivers:
+        return
+    path = _SPEC / "monitoring" / "alerting" / "emailReceivers"
+    if shoot.spec.purpose == PURPOSE_TESTING:
+        yield f"{path}: nobody is written to about a Shoot of purpose {PURPOSE_TESTING}"
+    elif not mails:
+        yield f"{path}: this garden sends no mails: an operator can set that up (a Secret with {SELECTOR})"
 
 
 def _versions(shoot: Shoot, profile: CloudProfile | None, now: datetime) -> Iterable[str]:

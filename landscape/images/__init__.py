@@ -94,6 +94,7 @@ class _Builder:
                     self._archive(f"control-plane-{self._version}", self._control_plane()),
                     self._archive("coredns", [self._coredns()]),
                     self._archive("prometheus", [self._prometheus()]),
+                    self._archive("alertmanager", [self._alertmanager()]),
                     self._archive("vertical-pod-autoscaler", self._vertical_pod_autoscaler()),
                     self._archive("cluster-autoscaler", [self._cluster_autoscaler()]),
                     self._archive("debian-seed", [ground, self._envoy()]),
@@ -143,6 +144,11 @@ class _Builder:
         """Upstream's path and user. No configuration: whoever runs it brings one, and a volume for the data."""
         layer = self._binary("prometheus", "/bin/prometheus")
         return Image(images.PROMETHEUS, (layer,), ("/bin/prometheus",), user="65534")
+
+    def _alertmanager(self) -> Image:
+        """As ``_prometheus``."""
+        layer = self._binary("alertmanager", "/bin/alertmanager")
+        return Image(images.ALERTMANAGER, (layer,), ("/bin/alertmanager",), user="65534")
 
     def _vertical_pod_autoscaler(self) -> list[Image]:
         """Upstream's paths and user."""

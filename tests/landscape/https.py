@@ -9,15 +9,18 @@ from urllib.parse import urlsplit
 from tests.landscape.shoots import Shoot
 
 
-def get(shoot: Shoot, url: str, authority: str, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-    """Status and content; ``authority``: PEM."""
+def get(
+    shoot: Shoot, url: str, authority: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
+) -> tuple[int, bytes]:
+    """Status and content; ``authority``: PEM. A body is posted."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     raw = socket.create_connection((shoot.address_of(host), parts.port or 443), 10)
     connection = http.client.HTTPSConnection(parts.netloc, timeout=10)
     connection.sock = ssl.create_default_context(cadata=authority).wrap_socket(raw, server_hostname=host)
     try:
-        connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path, headers=headers or {})
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        connection.request("GET" if body is None else "POST", path, body, headers or {})
         response = connection.getresponse()
         return response.status, response.read()
     finally:

@@ -1,4 +1,4 @@
-"""A Shoot's Prometheus, by address and password from the project's namespace."""
+"""A Shoot's Prometheus and Alertmanager, by address and password from the project's namespace."""
 
 import base64
 import json
@@ -15,17 +15,24 @@ JOBS = {
 """What it asks where there are nodes."""
 
 
-def access(shoot: Shoot) -> tuple[str, str]:
-    """Its host, and what to say there."""
+def access(shoot: Shoot, name: str = "prometheus") -> tuple[str, str]:
+    """The host of one of them, and what to say there."""
     secret = json.loads(shoot.garden("get", "secret", f"{shoot.name}.monitoring", "-o", "json"))
     user, password = (base64.b64decode(secret["data"][key]).decode() for key in ("username", "password"))
     words = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return urlsplit(secret["metadata"]["annotations"]["prometheus-url"]).hostname or "", f"Basic {words}"
+    return urlsplit(secret["metadata"]["annotations"].get(f"{name}-url", "")).hostname or "", f"Basic {words}"
 
 
 def ask(shoot: Shoot, query: str, host: str, words: str) -> tuple[int, Any]:
-    """Status and result; trusts what the project publishes of the cluster's authority, and nothing else."""
+    """Status and result of a query."""
+    status, answer = get(shoot, f"/api/v1/query?{urlencode({'query': query})}", host, words)
+    return status, answer["data"]["result"] if status == 200 else None
+
+
+def get(shoot: Shoot, path: str, host: str, words: str, body: Any = None) -> tuple[int, Any]:
+    """Status and answer; trusts what the project publishes of the cluster's authority, and nothing else."""
     bundle = json.loads(shoot.garden("get", "configmap", f"{shoot.name}.ca-cluster", "-o", "json"))["data"]["ca.crt"]
-    url = f"https://{host}/api/v1/query?{urlencode({'query': query})}"
-    status, content = https.get(shoot, url, bundle, {"Authorization": words})
-    return status, json.loads(content)["data"]["result"] if status == 200 else None
+    headers = {"Authorization": words, "Content-Type": "application/json"}
+    content = None if body is None else json.dumps(body).encode()
+    status, answer = https.get(shoot, f"https://{host}{path}", bundle, headers, content)
+    return status, json.loads(answer) if status == 200 and answer else None

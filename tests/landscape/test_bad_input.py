@@ -71,7 +71,7 @@ def test_what_is_accepted_and_not_done_is_told(landscape: Landscape, tmp_path: A
 
     done = subprocess.run(command, input=json.dumps(manifest), capture_output=True, text=True, timeout=60, check=True)
 
-    assert "Warning: spec.monitoring.alerting.emailReceivers: no Alertmanager" in done.stderr
+    assert "Warning: spec.monitoring.alerting.emailReceivers: this garden sends no mails" in done.stderr
 
 
 def test_what_may_not_change_is_refused_in_a_shoot_that_is_there(shoot: Shoot) -> None:

@@ -24,19 +24,26 @@ def test_of_a_shoot_that_all_is_well_with_nothing_is_said() -> None:
     assert told() == []
 
 
+RECEIVERS = "spec.monitoring.alerting.emailReceivers"
+WRITTEN_TO = changed(STEADY, RECEIVERS, ["a@example.org"])
+
+
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("shoot", "mails", "said"),
     [
+        (WRITTEN_TO, True, []),
+        (STEADY, False, []),
+        (WRITTEN_TO, False, ["this garden sends no mails: an operator can set that up"]),
         (
-            "spec.monitoring.alerting.emailReceivers",
-            ["a@example.org"],
-            "spec.monitoring.alerting.emailReceivers: no Alertmanager is deployed by this version: "
-            "nobody is written to",
+            changed(WRITTEN_TO, "spec.purpose", "testing"),
+            True,
+            ["nobody is written to about a Shoot of purpose testing"],
         ),
     ],
 )
-def test_what_is_not_deployed_is_named(path: str, value: Any, said: str) -> None:
-    assert told(path, value) == [said]
+def test_mails_that_nobody_will_get_are_named(shoot: dict[str, Any], mails: bool, said: list[str]) -> None:
+    found = warnings(Shoot.of(shoot), profile(), NOW, mails=mails)
+    assert [each.removeprefix(f"{RECEIVERS}: ").partition(" (")[0] for each in found] == said
 
 
 @pytest.mark.parametrize(

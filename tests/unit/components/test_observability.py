@@ -1,13 +1,17 @@
-"""A Shoot's Prometheus: what it asks, who may ask it, and what of it is left where it is not wanted."""
+"""A Shoot's Prometheus and Alertmanager: what they ask and tell, who may ask them, and what is left where unwanted."""
 
 import base64
 import json
+import re
 from typing import Any
 
 import bcrypt
+import promql_parser as promql
 import pytest
+from temporalio.exceptions import ApplicationError
 
-from activities.components import prometheus
+from activities.components import alertmanager, prometheus
+from activities.components.alerts import rules
 from activities.seed.observability import ObservabilityActivities
 from api.operations import OperationType
 from tests.unit.components.test_control_plane import NAMESPACE, SEED, SHOOT, TASK, World, world
@@ -100,6 +104,112 @@ async def test_where_it_is_not_wanted_nothing_of_it_is_left(world: World, unwant
     assert [place for place in set(world.seed.objects) - there if place[0].rpartition("/")[2] in kinds] == []
 
 
+SMTP = {
+    "auth_type": "smtp",
+    "from": "gardener@example.org",
+    "smarthost": "mail.example.org:587",
+    "auth_username": "me",
+    "auth_password": "only-for-mails",
+}
+RECEIVERS = {"alerting": {"emailReceivers": ["a@example.org", "b@example.org"]}}
+
+
+def sends_mails(world: World, **data: str) -> None:
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in (SMTP | data).items() if value}
+    metadata = {"name": "mails", "labels": {"gardener.cloud/role": "alerting"}}
+    world.garden.put(SEED_SECRETS, {"metadata": metadata, "data": encoded}, "garden")
+
+
+def mails(world: World) -> dict[str, Any]:
+    """What its Alertmanager goes by."""
+    secret = world.seed.find(SEED_SECRETS, alertmanager.NAME, NAMESPACE)
+    return dict(json.loads(base64.b64decode(secret["data"]["alertmanager.yaml"])))
+
+
+def asks(world: World) -> dict[str, Any]:
+    """What its Prometheus goes by."""
+    pod = world.seed.find(DEPLOYMENTS, prometheus.NAME, NAMESPACE)["spec"]["template"]["spec"]
+    [name] = [each["configMap"]["name"] for each in pod["volumes"] if each["name"] == "config"]
+    return dict(json.loads(world.seed.find("/api/v1/configmaps", name, NAMESPACE)["data"]["prometheus.yaml"]))
+
+
+async def test_who_wants_mails_has_an_alertmanager_that_prometheus_tells(world: World) -> None:
+    pin(world, monitoring=RECEIVERS)
+    sends_mails(world)
+    await ObservabilityActivities(world.clusters).deploy_observability(TASK)
+
+    _, owners = mails(world)["receivers"]
+    assert [each["to"] for each in owners["email_configs"]] == ["a@example.org", "b@example.org"]
+    assert {each["auth_password"] for each in owners["email_configs"]} == {"only-for-mails"}
+    assert published(world)["metadata"]["annotations"]["alertmanager-url"] == f"https://au{HOST.removeprefix('p')}"
+    [told] = asks(world)["alerting"]["alertmanagers"]
+    assert told["static_configs"] == [{"targets": ["alertmanager-shoot:9093"]}]
+    pod = world.seed.find(DEPLOYMENTS, prometheus.NAME, NAMESPACE)["spec"]["template"]["spec"]
+    [known] = [each["secret"]["secretName"] for each in pod["volumes"] if each["name"] == "password"]
+    assert base64.b64decode(world.seed.find(SEED_SECRETS, known, NAMESPACE)["data"]["password"]) == password(world)
+    elsewhere = {place: each for place, each in world.seed.objects.items() if not place[0].endswith("/secrets")}
+    assert "only-for-mails" not in str(elsewhere)
+
+
+async def test_new_mail_credentials_reach_it(world: World) -> None:
+    pin(world, monitoring=RECEIVERS)
+    sends_mails(world)
+    activities = ObservabilityActivities(world.clusters)
+    await activities.deploy_observability(TASK)
+    seen, pods = (
+        len(world.seed.requests),
+        world.seed.find(DEPLOYMENTS, alertmanager.NAME, NAMESPACE)["spec"]["template"],
+    )
+    await activities.deploy_observability(TASK)
+    assert {method for method, _ in world.seed.requests[seen:]} == {"GET"}, "nothing is new"
+    sends_mails(world, auth_password="another")
+    await activities.deploy_observability(TASK)
+    assert world.seed.find(DEPLOYMENTS, alertmanager.NAME, NAMESPACE)["spec"]["template"] != pods
+
+
+@pytest.mark.parametrize("what", ["receivers", "server", "prometheus"])
+async def test_without_one_of_them_nothing_of_an_alertmanager_is_left(world: World, what: str) -> None:
+    activities = ObservabilityActivities(world.clusters)
+    pin(world)
+    await activities.deploy_observability(TASK)
+    there = set(world.seed.objects)
+    pin(world, monitoring=RECEIVERS)
+    sends_mails(world)
+    await activities.deploy_observability(TASK)
+    assert len(set(world.seed.objects) - there) >= 6
+    if what == "server":
+        world.garden.remove(SEED_SECRETS, "mails", "garden")
+    pin(world, monitoring={} if what == "receivers" else RECEIVERS, purpose="testing" if what == "prometheus" else None)
+    await activities.deploy_observability(TASK)
+    # Certificates and configurations that nobody uses any more go with the next cleanup.
+    left = {name for _, _, name in set(world.seed.objects) - there if name == alertmanager.NAME}
+    assert left == set()
+    assert "alertmanager-url" not in (published(world) or {"metadata": {"annotations": {}}})["metadata"]["annotations"]
+
+
+async def test_a_mail_server_that_lacks_something_is_named(world: World) -> None:
+    pin(world, monitoring=RECEIVERS)
+    sends_mails(world, smarthost="")
+    with pytest.raises(ApplicationError, match="lacks smarthost") as caught:
+        await ObservabilityActivities(world.clusters).deploy_observability(TASK)
+    assert caught.value.type == "ERR_RETRYABLE_CONFIGURATION_PROBLEM"
+    assert "only-for-mails" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [True, False])
+def test_each_alert_asks_for_a_job_that_there_is(workers: bool) -> None:
+    values = prometheus.Prometheus(NAMESPACE, "kubeconfig", "ca", "tls", {}, HOST, workers=workers)
+    jobs = {each["job_name"] for each in prometheus.configuration(values)["scrape_configs"]}
+    alerts = [rule for group in rules(workers=workers)["groups"] for rule in group["rules"]]
+    assert len({each["alert"] for each in alerts}) == len(alerts)
+    for each in alerts:
+        promql.parse(each["expr"])
+        asked = re.findall(r'job(=~?)"([^"]+)"', each["expr"])
+        for operator, job in asked:
+            assert any(re.fullmatch(job, known) for known in jobs) if operator == "=~" else job in jobs, each["alert"]
+        assert asked or workers, f"{each['alert']} is of nodes"
+
+
 async def test_asleep_it_sleeps(world: World) -> None:
     pin(world, hibernation={"enabled": True})
     await ObservabilityActivities(world.clusters).deploy_observability(
@@ -110,7 +220,7 @@ async def test_asleep_it_sleeps(world: World) -> None:
 
 @pytest.mark.parametrize("workers", [True, False])
 def test_what_it_asks(workers: bool) -> None:
-    values = prometheus.Prometheus(NAMESPACE, "kubeconfig", "ca", "tls", {}, (HOST,), workers=workers)
+    values = prometheus.Prometheus(NAMESPACE, "kubeconfig", "ca", "tls", {}, HOST, workers=workers)
     jobs = {each["job_name"]: each for each in prometheus.configuration(values)["scrape_configs"]}
     always = {"kube-apiserver", "kube-controller-manager", "etcd-main", "etcd-events", "gardener-resource-manager"}
     of_nodes = {"kube-scheduler", "machine-controller-manager", "cluster-autoscaler", "kubelet", "cadvisor"}

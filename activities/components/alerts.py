@@ -1,0 +1,89 @@
+"""What a Shoot's Prometheus raises alerts for: that something of its control plane is gone, or about to be.
+
+Names, thresholds and labels as Gardener's, for what our jobs measure.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from activities.components import apiserver, controller_manager, machine_controller_manager, scheduler
+from activities.components.base import Manifest
+
+_DATABASE_LIMIT = 8 * 2**30
+"""Bytes that an etcd takes: ``spec.etcd.quota``."""
+_LEFT = "kubelet_volume_stats_available_bytes / kubelet_volume_stats_capacity_bytes"
+_CLAIM = "PersistentVolumeClaim {{ $labels.namespace }}/{{ $labels.persistentvolumeclaim }}"
+
+
+@dataclass(frozen=True)
+class Alert:
+    name: str
+    expression: str
+    after: str
+    """For how long it has to be so."""
+    severity: str
+    service: str
+    says: str
+    type: str = "seed"
+    """``shoot``: of what is in the cluster itself."""
+    visibility: str = "all"
+    """Who is to hear of it: ``all``, the ``owner``, or the seed's ``operator``."""
+
+    def rule(self) -> Manifest:
+        labels = {name: getattr(self, name) for name in ("service", "severity", "type", "visibility")}
+        annotations = {"summary": self.name, "description": self.says}
+        return {
+            "alert": self.name,
+            "expr": self.expression,
+            "for": self.after,
+            "labels": labels,
+            "annotations": annotations,
+        }
+
+
+def rules(*, workers: bool) -> Manifest:
+    """A file of rules. ``workers``: the Shoot has nodes."""
+    groups = {"control-plane": [*_CONTROL_PLANE, *_etcd()], **({"nodes": _NODES} if workers else {})}
+    return {"groups": [{"name": name, "rules": [each.rule() for each in found]} for name, found in groups.items()]}
+
+
+def _down(job: str) -> str:
+    """None of the pods of a job answers."""
+    return f'absent(up{{job="{job}"}} == 1)'
+
+
+_CONTROL_PLANE = (
+    Alert("KubeApiserverDown", _down(apiserver.NAME), "5m", "blocker", apiserver.NAME,
+          "The API server does not answer."),
+    Alert("KubeControllerManagerDown", _down(controller_manager.NAME), "15m", "critical", controller_manager.NAME,
+          "Deployments, jobs and other resources are not reconciled."),
+)  # fmt: skip
+_NODES = (
+    Alert("KubeSchedulerDown", _down(scheduler.NAME), "15m", "critical", scheduler.NAME,
+          "New pods are not assigned to nodes."),
+    Alert("MachineControllerManagerDown", _down(machine_controller_manager.NAME), "15m", "critical",
+          machine_controller_manager.NAME, "Machines are neither made nor replaced."),
+    Alert("KubeKubeletNodeDown", 'up{job="kubelet"} == 0', "1h", "warning", "nodes",
+          "The kubelet of {{ $labels.node }} has not been reached for an hour.", "shoot"),
+    Alert("KubeletTooManyOpenFileDescriptorsShoot",
+          '100 * max by (node) (process_open_fds{job="kubelet"} / process_max_fds{job="kubelet"}) > 50',
+          "30m", "warning", "kubelet", "The kubelet of {{ $labels.node }} uses {{ $value }} % of its files.", "shoot"),
+    Alert("KubePersistentVolumeUsageCritical", f"100 * {_LEFT} < 5", "1h", "critical", "kubelet",
+          f"The volume of {_CLAIM} has {{{{ $value }}}} % left.", "shoot", "owner"),
+    Alert("KubePersistentVolumeFullInFourDays",
+          f"100 * {_LEFT} < 15 and predict_linear(kubelet_volume_stats_available_bytes[30m], 4 * 24 * 3600) <= 0",
+          "1h", "warning", "kubelet", f"The volume of {_CLAIM} is full within four days, as it fills now.",
+          "shoot", "owner"),
+)  # fmt: skip
+
+
+def _etcd() -> Iterator[Alert]:
+    for role, severity, held in (("Main", "blocker", "the cluster's state"), ("Events", "critical", "events")):
+        job = f"etcd-{role.lower()}"
+        leaders = f'etcd_server_has_leader{{job="{job}"}}'
+        yield Alert(f"KubeEtcd{role}Down", _down(job), "5m", severity, "etcd", f"The etcd with {held} does not answer.")
+        yield Alert(f"KubeEtcd3{role}NoLeader", f"sum({leaders}) < count({leaders})", "10m", "critical", "etcd",
+                    f"Members of {job} have no leader.", visibility="operator")  # fmt: skip
+    size = 'etcd_mvcc_db_total_size_in_bytes{job=~"etcd-.*"}'
+    yield Alert("KubeEtcd3DbSizeLimitApproaching", f"{size} > {_DATABASE_LIMIT * 7 // 8}", "0m", "warning", "etcd",
+                "{{ $labels.job }} holds {{ $value | humanize1024 }}B, and takes no more writes at 8GiB.")  # fmt: skip

@@ -1,0 +1,145 @@
+"""Mails about a cluster: an owner asks for them, an operator has said which server takes them, and they come.
+
+The tests run in the order in which they stand.
+"""
+
+import json
+import ssl
+from collections.abc import Iterator
+from email import message_from_bytes
+from email.message import Message
+from email.policy import default as default_policy
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
+
+from landscape.pki import Authority
+from tests.landscape import monitoring
+from tests.landscape.conftest import Landscape
+from tests.landscape.shoots import Shoot, eventually
+
+pytestmark = [pytest.mark.landscape, pytest.mark.timeout(240, func_only=True)]
+
+RECEIVER = "owner@example.org"
+SENDER = "gardener@example.org"
+PASSWORD = "only-for-mails"
+PORT = 2525
+NAME = "alertmanager-shoot"
+GROUP_WAIT = 300
+"""Seconds for which Alertmanager waits for more of the same service."""
+
+
+class Smarthost:
+    """Takes mails of whoever knows the password, by TLS alone."""
+
+    def __init__(self, address: str, directory: Path) -> None:
+        self.address = f"{address}:{PORT}"
+        self.authority = Authority(directory, "mails")
+        self.mails: list[Message] = []
+        pair = self.authority.issue("smarthost", "smarthost", names=[address])
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(pair.certificate, pair.key)
+        self.controller = Controller(
+            self, hostname=address, port=PORT, tls_context=tls, require_starttls=True, auth_required=True,
+            authenticator=self._known,
+        )  # fmt: skip
+
+    def _known(self, *asked: Any) -> AuthResult:
+        return AuthResult(success=asked[-1] == LoginPassword(SENDER.encode(), PASSWORD.encode()))
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:
+        self.mails.append(message_from_bytes(envelope.content or b"", policy=default_policy))
+        return "250 taken"
+
+
+@pytest.fixture(scope="module")
+def smarthost(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Smarthost]:
+    """Where seeds reach it; the garden knows it."""
+    # This machine's end of the line to a seed.
+    address = ip_address(landscape.address("seed-1")) - 1
+    smarthost = Smarthost(str(address), tmp_path_factory.mktemp("pki"))
+    told = {
+        "auth_type": "smtp", "from": SENDER, "smarthost": smarthost.address, "ca.crt": smarthost.authority.pem,
+        "auth_username": SENDER, "auth_password": PASSWORD,
+    }  # fmt: skip
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "mails", "namespace": "garden", "labels": {"gardener.cloud/role": "alerting"}},
+        "stringData": told,
+    }
+    smarthost.controller.start()
+    landscape.kubectl("garden", "apply", "-f", "-", stdin=json.dumps(secret))
+    yield smarthost
+    landscape.kubectl("garden", "-n", "garden", "delete", "secret", "mails")
+    smarthost.controller.stop()
+
+
+def test_who_asks_for_mails_has_an_alertmanager(shoot: Shoot, smarthost: Smarthost) -> None:
+    want(shoot, [RECEIVER])
+    host, words = monitoring.access(shoot, "alertmanager")
+    status, answer = monitoring.get(shoot, "/api/v2/status", host, words)
+    assert status == 200
+    assert RECEIVER in answer["config"]["original"]
+    assert PASSWORD not in answer["config"]["original"]
+    assert monitoring.get(shoot, "/api/v2/status", host, "Basic YWRtaW46YWRtaW4=") == (401, None)
+
+
+def test_prometheus_tells_it_what_it_finds(shoot: Shoot, smarthost: Smarthost) -> None:
+    host, words = monitoring.access(shoot)
+
+    def known() -> Any:
+        status, answer = monitoring.get(shoot, "/api/v1/alertmanagers", host, words)
+        return status == 200 and [each["url"] for each in answer["data"]["activeAlertmanagers"]]
+
+    assert eventually(known, "it knows of it", 60) == [f"https://{NAME}:9093/api/v2/alerts"]
+
+
+def test_its_rules_ask_for_what_is_measured(shoot: Shoot, smarthost: Smarthost) -> None:
+    """Of a cluster that all is well with: an alert about a job that nobody asks for would be about to be raised."""
+    host, words = monitoring.access(shoot)
+
+    def evaluated() -> Any:
+        status, answer = monitoring.get(shoot, "/api/v1/rules", host, words)
+        rules = [rule for group in answer["data"]["groups"] for rule in group["rules"]] if status == 200 else []
+        return all(each["health"] == "ok" and each["state"] == "inactive" for each in rules) and rules
+
+    rules = eventually(evaluated, "all of them have been asked, and nothing is wrong", 90)
+    assert {"KubeApiserverDown", "KubeEtcdMainDown", "KubeKubeletNodeDown"} <= {each["name"] for each in rules}
+    for metric in ("etcd_server_has_leader", "etcd_mvcc_db_total_size_in_bytes", 'process_max_fds{job="kubelet"}'):
+        assert monitoring.ask(shoot, metric, host, words)[1], metric
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(GROUP_WAIT + 120, func_only=True)
+def test_a_mail_comes(shoot: Shoot, smarthost: Smarthost) -> None:
+    """Of what its owner is to hear of, and of nothing else."""
+    host, words = monitoring.access(shoot, "alertmanager")
+    told = [
+        {"labels": {"alertname": name, "service": name, "visibility": visibility}, "annotations": {"summary": name}}
+        for name, visibility in (("ForOwners", "owner"), ("ForOperators", "operator"))
+    ]
+    assert monitoring.get(shoot, "/api/v2/alerts", host, words, body=told)[0] == 200
+
+    eventually(lambda: smarthost.mails, "a mail comes", GROUP_WAIT + 60)
+    [mail] = smarthost.mails
+    assert (mail["From"], mail["To"]) == (SENDER, RECEIVER)
+    assert "ForOwners" in mail["Subject"]
+
+
+def test_who_asks_for_none_any_more_has_none(shoot: Shoot, smarthost: Smarthost) -> None:
+    want(shoot, [])
+    assert monitoring.access(shoot, "alertmanager")[0] == ""
+    kinds = "deployments,services,configmaps,serviceaccounts,persistentvolumeclaims"
+    assert NAME not in shoot.control_plane("get", kinds, "-o", "name")
+    assert f"secret/{NAME}" not in shoot.control_plane("get", "secrets", "-o", "name").split()
+
+
+def want(shoot: Shoot, receivers: list[str]) -> None:
+    """Have these people written to, or nobody."""
+    shoot.change({"monitoring": {"alerting": {"emailReceivers": receivers}}})
+    shoot.wait_until_reconciled(120)
