@@ -271,6 +271,23 @@ def alertmanager() -> Tool:
     )
 
 
+def exporters() -> tuple[Tool, ...]:
+    """What measures nodes, and what tries things; out of Prometheus' module, as ``alertmanager``."""
+    versions = {"node_exporter": images.NODE_EXPORTER_VERSION, "blackbox_exporter": images.BLACKBOX_EXPORTER_VERSION}
+    return tuple(
+        Tool(
+            name.replace("_", "-"),
+            version,
+            (name,),
+            _TOOLS / "prometheus",
+            "",
+            package=f"github.com/prometheus/{name}",
+            variables={"github.com/prometheus/common/version.Version": version},
+        )
+        for name, version in versions.items()
+    )
+
+
 def vertical_pod_autoscaler() -> Tool:
     """The three programs of the vertical pod autoscaler.
 
@@ -332,7 +349,14 @@ def seed_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]
 
 def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
     """What goes into images."""
-    return (*seed_tools(kubernetes_version), flannel(), flannel_cni(), metrics_server(), node_problem_detector())
+    return (
+        *seed_tools(kubernetes_version),
+        flannel(),
+        flannel_cni(),
+        metrics_server(),
+        node_problem_detector(),
+        *exporters(),
+    )
 
 
 def engine_tools() -> tuple[Tool, ...]:

@@ -6,7 +6,7 @@ Names, thresholds and labels as Gardener's, for what our jobs measure.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from activities.components import apiserver, controller_manager, machine_controller_manager, scheduler
+from activities.components import apiserver, controller_manager, exporters, machine_controller_manager, scheduler
 from activities.components.base import Manifest
 
 _DATABASE_LIMIT = 8 * 2**30
@@ -65,6 +65,10 @@ _NODES = (
           machine_controller_manager.NAME, "Machines are neither made nor replaced."),
     Alert("KubeKubeletNodeDown", 'up{job="kubelet"} == 0', "1h", "warning", "nodes",
           "The kubelet of {{ $labels.node }} has not been reached for an hour.", "shoot"),
+    Alert("NodeExporterDown", _down(exporters.NODE_EXPORTER), "1h", "warning", exporters.NODE_EXPORTER,
+          "No node says what it uses.", "shoot"),
+    Alert("BlackboxK8sServiceCheckDown", 'probe_success{job="blackbox-exporter-k8s-service-check"} == 0', "15m",
+          "warning", exporters.BLACKBOX_EXPORTER, "Pods do not reach the API server by its Service.", "shoot"),
     Alert("KubeletTooManyOpenFileDescriptorsShoot",
           '100 * max by (node) (process_open_fds{job="kubelet"} / process_max_fds{job="kubelet"}) > 50',
           "30m", "warning", "kubelet", "The kubelet of {{ $labels.node }} uses {{ $value }} % of its files.", "shoot"),

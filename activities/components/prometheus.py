@@ -15,6 +15,7 @@ from activities.components import (
     base,
     cluster_autoscaler,
     controller_manager,
+    exporters,
     machine_controller_manager,
     monitoring,
     resource_manager,
@@ -80,6 +81,7 @@ def shoot_objects() -> list[Manifest]:
     rules = [
         base.rule("core", "nodes", "get list watch"),
         base.rule("core", "nodes/metrics nodes/proxy", "get"),
+        base.rule("core", "services/proxy", "get", [f"{exporters.BLACKBOX_EXPORTER}:probe"]),
         {"nonResourceURLs": ["/metrics", "/metrics/*"], "verbs": ["get"]},
     ]
     return [base.cluster_role(name, rules), base.binding(name, [base.account(NAME)], cluster_role=name)]
@@ -104,6 +106,7 @@ def configuration(prometheus: Prometheus) -> Manifest:
         # Not every cluster has one.
         jobs.append(_pod_job(cluster_autoscaler.NAME, cluster_autoscaler.SELECT, cluster_autoscaler.METRICS_PORT))
         jobs += [_node_job("kubelet", "metrics"), _node_job("cadvisor", "metrics/cadvisor")]
+        jobs += [_node_job(exporters.NODE_EXPORTER, "metrics", exporters.NODE_EXPORTER_PORT), _service_check()]
     made = {
         "global": {
             "scrape_interval": "30s",
@@ -151,21 +154,44 @@ def _secure_job(name: str, select: base.Labels, port: int) -> Manifest:
     return _pod_job(name, select, port, scheme="https", authorization={"credentials_file": _TOKEN}, tls_config=tls)
 
 
-def _node_job(name: str, path: str) -> Manifest:
-    """A job for what each kubelet serves, through the API server: nobody else reaches the nodes."""
+def _through_api_server(name: str, **rest: Any) -> Manifest:
+    """A job for what is in the shoot: nobody but the API server reaches that."""
     return {
         "job_name": name,
         "scheme": "https",
         "authorization": {"credentials_file": _TOKEN},
         "tls_config": {"ca_file": f"{_CA}/bundle.crt", "server_name": apiserver.NAME},
-        "kubernetes_sd_configs": [{"role": "node", "kubeconfig_file": base.KUBECONFIG_PATH}],
-        "relabel_configs": [
-            _relabel("__meta_kubernetes_node_name", "__metrics_path__", f"/api/v1/nodes/${{1}}/proxy/{path}"),
+        **rest,
+    }
+
+
+def _service_check() -> Manifest:
+    """Whether pods reach the API server."""
+    service = f"{exporters.NAMESPACE}/services/{exporters.BLACKBOX_EXPORTER}:probe"
+    return _through_api_server(
+        "blackbox-exporter-k8s-service-check",
+        metrics_path=f"/api/v1/namespaces/{service}/proxy/probe",
+        params={
+            "module": [exporters.KUBERNETES_SERVICE],
+            "target": ["https://kubernetes.default.svc.cluster.local/healthz"],
+        },
+        static_configs=[{"targets": [f"{apiserver.NAME}:{apiserver.PORT}"]}],
+    )
+
+
+def _node_job(name: str, path: str, port: int | None = None) -> Manifest:
+    """A job for what each kubelet, or who has another port of its node, serves."""
+    node = f"${{1}}:{port}" if port else "${1}"
+    return _through_api_server(
+        name,
+        kubernetes_sd_configs=[{"role": "node", "kubeconfig_file": base.KUBECONFIG_PATH}],
+        relabel_configs=[
+            _relabel("__meta_kubernetes_node_name", "__metrics_path__", f"/api/v1/nodes/{node}/proxy/{path}"),
             _relabel("__meta_kubernetes_node_name", "instance", "${1}"),
             _relabel("__meta_kubernetes_node_name", "node", "${1}"),
             {"target_label": "__address__", "replacement": f"{apiserver.NAME}:{apiserver.PORT}"},
         ],
-    }
+    )
 
 
 def _relabel(source: str, target: str, replacement: str) -> Manifest:

@@ -53,7 +53,7 @@ class ObservabilityActivities:
         """
         view = await self._clusters.cluster(task.technical_id)
         domain = _ingress_domain(view)
-        if not _wanted(view) or not domain:
+        if not is_wanted(view):
             await self._delete_alertmanager(task)
             await self._delete(task)
             return _UNWANTED
@@ -106,7 +106,7 @@ class ObservabilityActivities:
     async def wait_observability(self, task: ShootTask) -> TaskResult:
         """Wait until it runs as it was deployed last: with its newest password."""
         view = await self._clusters.cluster(task.technical_id)
-        if not _wanted(view) or not _ingress_domain(view):
+        if not is_wanted(view):
             return _UNWANTED
         names = [prometheus.NAME, *([alertmanager.NAME] if await self._smarthost(view) else [])]
         caches, namespace = self._clusters.seed_caches, task.technical_id
@@ -164,8 +164,9 @@ def _parts(name: str) -> list[tuple[Resource, str]]:
     return [(kind, name) for kind in kinds]
 
 
-def _wanted(view: ClusterView) -> bool:
-    return bool(view.shoot["spec"].get("purpose") != PURPOSE_TESTING)
+def is_wanted(view: ClusterView) -> bool:
+    """Whether the Shoot has a Prometheus: its purpose asks for one, and its seed has a name to lead to it by."""
+    return view.shoot["spec"].get("purpose") != PURPOSE_TESTING and bool(_ingress_domain(view))
 
 
 def _ingress_domain(view: ClusterView) -> str:

@@ -9,6 +9,7 @@ from temporalio import activity
 from activities.components import (
     apiserver_proxy,
     coredns,
+    exporters,
     kube_proxy,
     metrics_server,
     node_local_dns,
@@ -23,7 +24,7 @@ from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import ApiError
 from activities.secrets.configs import ShootCertificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
-from activities.seed import rollout
+from activities.seed import observability, rollout
 from activities.seed.facts import ApiNames, Networks
 from api import constants, resources
 from api.core.v1beta1.shoot import NodeLocalDNS
@@ -41,6 +42,8 @@ _VPN = "shoot-core-vpn-shoot"
 _KUBE_PROXY = "shoot-core-kube-proxy"
 _METRICS_SERVER = "shoot-core-metrics-server"
 _NODE_LOCAL_DNS = "shoot-core-node-local-dns"
+_NODE_EXPORTER = "shoot-core-node-exporter"
+_BLACKBOX_EXPORTER = "shoot-core-blackbox-exporter"
 
 
 class ShootSystemActivities:
@@ -146,6 +149,16 @@ class ShootSystemActivities:
         objects = node_problem_detector.objects(ApiNames.of(view).internal)
         await self._hand_over(task, "shoot-core-node-problem-detector", objects)
         return TaskResult()
+
+    @activity.defn
+    async def deploy_node_exporter(self, task: ShootTask) -> TaskResult:
+        """Have each node measured, or not any more where nobody asks; a second run hands over the same."""
+        return await self._hand_over_observed(task, _NODE_EXPORTER, exporters.node_exporter())
+
+    @activity.defn
+    async def deploy_blackbox_exporter(self, task: ShootTask) -> TaskResult:
+        """Have somebody try what pods do, or not any more where nobody asks; a second run hands over the same."""
+        return await self._hand_over_observed(task, _BLACKBOX_EXPORTER, exporters.blackbox_exporter())
 
     @activity.defn
     async def deploy_metrics_server(self, task: ShootTask) -> TaskResult:
@@ -283,6 +296,14 @@ class ShootSystemActivities:
 
     async def _hand_over(self, task: ShootTask, name: str, objects: Sequence[Mapping[str, Any]]) -> None:
         await rollout.apply(self._clusters.seed, managed_resource(name, task.technical_id, objects))
+
+    async def _hand_over_observed(self, task: ShootTask, name: str, objects: Sequence[Mapping[str, Any]]) -> TaskResult:
+        """Where the Shoot has a Prometheus that asks them."""
+        if not observability.is_wanted(await self._clusters.cluster(task.technical_id)):
+            await self._take_back(task, name)
+            return TaskResult(note="not wanted")
+        await self._hand_over(task, name, objects)
+        return TaskResult()
 
     async def _take_back(self, task: ShootTask, name: str) -> None:
         await rollout.delete(self._clusters.seed, managed_resource_parts(name), task.technical_id)

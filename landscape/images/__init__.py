@@ -114,6 +114,7 @@ class _Builder:
                     self._archive("coredns", [self._coredns()]),
                     self._archive("metrics-server", [self._metrics_server()]),
                     self._archive("node-problem-detector", [self._node_problem_detector()]),
+                    self._archive("exporters", self._exporters()),
                     self._archive(
                         f"debian-shoot-{self._version}",
                         [
@@ -149,6 +150,14 @@ class _Builder:
         """As ``_prometheus``."""
         layer = self._binary("alertmanager", "/bin/alertmanager")
         return Image(images.ALERTMANAGER, (layer,), ("/bin/alertmanager",), user="65534")
+
+    def _exporters(self) -> list[Image]:
+        """As ``_prometheus``."""
+        programs = {images.NODE_EXPORTER: "node_exporter", images.BLACKBOX_EXPORTER: "blackbox_exporter"}
+        return [
+            Image(image, (self._binary(name, f"/bin/{name}"),), (f"/bin/{name}",), user="65534")
+            for image, name in programs.items()
+        ]
 
     def _vertical_pod_autoscaler(self) -> list[Image]:
         """Upstream's paths and user."""

@@ -10,7 +10,8 @@ from tests.landscape.shoots import Shoot
 
 JOBS = {
     "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd-main", "etcd-events",
-    "gardener-resource-manager", "machine-controller-manager", "kubelet", "cadvisor",
+    "gardener-resource-manager", "machine-controller-manager", "kubelet", "cadvisor", "node-exporter",
+    "blackbox-exporter-k8s-service-check",
 }  # fmt: skip
 """What it asks where there are nodes."""
 

@@ -6,6 +6,7 @@ The tests run in the order in which they stand.
 import json
 import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from email.message import Message
 from email.policy import default as default_policy
@@ -17,6 +18,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
+from api.times import timestamp
 from landscape.pki import Authority
 from tests.landscape import monitoring
 from tests.landscape.conftest import Landscape
@@ -57,7 +59,7 @@ class Smarthost:
 
 
 @pytest.fixture(scope="module")
-def smarthost(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Smarthost]:
+def smarthost(landscape: Landscape, shoot: Shoot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Smarthost]:
     """Where seeds reach it; the garden knows it."""
     # This machine's end of the line to a seed.
     address = ip_address(landscape.address("seed-1")) - 1
@@ -75,6 +77,7 @@ def smarthost(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) ->
     smarthost.controller.start()
     landscape.kubectl("garden", "apply", "-f", "-", stdin=json.dumps(secret))
     yield smarthost
+    want(shoot, [])
     landscape.kubectl("garden", "-n", "garden", "delete", "secret", "mails")
     smarthost.controller.stop()
 
@@ -119,8 +122,10 @@ def test_its_rules_ask_for_what_is_measured(shoot: Shoot, smarthost: Smarthost) 
 def test_a_mail_comes(shoot: Shoot, smarthost: Smarthost) -> None:
     """Of what its owner is to hear of, and of nothing else."""
     host, words = monitoring.access(shoot, "alertmanager")
+    # Without an end they would be over when the wait for more of them is.
+    until = timestamp(datetime.now(UTC) + timedelta(hours=1))
     told = [
-        {"labels": {"alertname": name, "service": name, "visibility": visibility}, "annotations": {"summary": name}}
+        {"labels": {"alertname": name, "service": name, "visibility": visibility}, "endsAt": until}
         for name, visibility in (("ForOwners", "owner"), ("ForOperators", "operator"))
     ]
     assert monitoring.get(shoot, "/api/v2/alerts", host, words, body=told)[0] == 200

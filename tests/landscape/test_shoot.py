@@ -249,9 +249,12 @@ def test_all_of_its_control_plane_and_its_nodes_is_seen(shoot: Shoot) -> None:
         return {each["metric"]["job"] for each in found} >= monitoring.JOBS
 
     eventually(whole, "everything is seen", 90)
-    _, found = monitoring.ask(shoot, "count(container_memory_working_set_bytes) by (node)", host, words)
     nodes = shoot.kubectl("get", "nodes", "-o", "name").split()
-    assert {f"node/{each['metric']['node']}" for each in found} == set(nodes)
+    for measured in ("container_memory_working_set_bytes", "node_cpu_seconds_total"):
+        _, found = monitoring.ask(shoot, f"count({measured}) by (node)", host, words)
+        assert {f"node/{each['metric']['node']}" for each in found} == set(nodes), measured
+    _, found = monitoring.ask(shoot, "probe_success", host, words)
+    assert [each["value"][1] for each in found] == ["1"], "pods reach the API server"
 
 
 def test_nobody_sees_it_without_the_password(shoot: Shoot) -> None:

@@ -199,6 +199,8 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_vpn_shoot", after=["deploy_vpn_server", *prepared], unless=machines_unneeded)
     add("deploy_metrics_server", after=["wait_os_configs", *prepared], unless=machines_unneeded)
     add("deploy_node_problem_detector", after=["wait_os_configs", *prepared], unless=machines_unneeded)
+    add("deploy_node_exporter", after=prepared, unless=machines_unneeded)
+    add("deploy_blackbox_exporter", after=prepared, unless=machines_unneeded)
 
     # Machines, and the way back to them.
     add("deploy_node_agent_resources", after=["wait_os_configs", "wait_apiserver"], unless=machines_unneeded)

@@ -204,6 +204,8 @@ _OF_SYSTEM = (
     "deploy_metrics_server",
     "deploy_node_local_dns",
     "deploy_node_problem_detector",
+    "deploy_node_exporter",
+    "deploy_blackbox_exporter",
     "deploy_vpn_shoot",
 )
 

@@ -13,6 +13,7 @@ from activities.components import (
     cluster_autoscaler,
     controller_manager,
     coredns,
+    exporters,
     gardener_access,
     gateway,
     kube_proxy,
@@ -99,6 +100,8 @@ IN_THE_SHOOT = {
     ),
     "node-local-dns": node_local_dns.objects(node_local_dns.Server(NodeLocalDNS(enabled=True), "100.68.0.10")),
     "node-problem-detector": node_problem_detector.objects("api.example.org"),
+    "node-exporter": exporters.node_exporter(),
+    "blackbox-exporter": exporters.blackbox_exporter(),
 }
 
 

@@ -20,6 +20,7 @@ __all__ = ["world"]
 
 SEED_SECRETS = "/api/v1/secrets"
 DEPLOYMENTS = "/apis/apps/v1/deployments"
+MANAGED_RESOURCES = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
 HOST = "p-dev--a.ingress.seed-1.example.org"
 
 
@@ -210,6 +211,17 @@ def test_each_alert_asks_for_a_job_that_there_is(workers: bool) -> None:
         assert asked or workers, f"{each['alert']} is of nodes"
 
 
+@pytest.mark.parametrize("name", ["node_exporter", "blackbox_exporter"])
+async def test_what_nobody_asks_does_not_run(world: World, name: str) -> None:
+    deploy, resource = getattr(world.system, f"deploy_{name}"), f"shoot-core-{name.replace('_', '-')}"
+    pin(world)
+    await deploy(TASK)
+    assert world.seed.find(MANAGED_RESOURCES, resource, NAMESPACE)
+    pin(world, purpose="testing")
+    assert (await deploy(TASK)).note == "not wanted"
+    assert world.seed.find(MANAGED_RESOURCES, resource, NAMESPACE) is None
+
+
 async def test_asleep_it_sleeps(world: World) -> None:
     pin(world, hibernation={"enabled": True})
     await ObservabilityActivities(world.clusters).deploy_observability(
@@ -223,7 +235,15 @@ def test_what_it_asks(workers: bool) -> None:
     values = prometheus.Prometheus(NAMESPACE, "kubeconfig", "ca", "tls", {}, HOST, workers=workers)
     jobs = {each["job_name"]: each for each in prometheus.configuration(values)["scrape_configs"]}
     always = {"kube-apiserver", "kube-controller-manager", "etcd-main", "etcd-events", "gardener-resource-manager"}
-    of_nodes = {"kube-scheduler", "machine-controller-manager", "cluster-autoscaler", "kubelet", "cadvisor"}
+    of_nodes = {
+        "kube-scheduler",
+        "machine-controller-manager",
+        "cluster-autoscaler",
+        "kubelet",
+        "cadvisor",
+        "node-exporter",
+        "blackbox-exporter-k8s-service-check",
+    }
     assert set(jobs) == (always | of_nodes if workers else always)
     for job in jobs.values():
         assert job.get("scheme") != "https" or (

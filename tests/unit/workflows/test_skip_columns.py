@@ -67,6 +67,8 @@ RECONCILE = {
     "wait_vpn_shoot": "WL H",
     "deploy_metrics_server": "WL H",
     "deploy_node_problem_detector": "WL H",
+    "deploy_node_exporter": "WL H",
+    "deploy_blackbox_exporter": "WL H",
     "deploy_node_agent_resources": "WL H",
     "deploy_machine_controller_manager": "WL",
     "deploy_worker": "WL",
