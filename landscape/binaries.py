@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -230,61 +231,39 @@ def prometheus() -> Tool:
     clouds are far more to compile than Prometheus is; and it has no UI, which is not part of the Go module. So the UI
     is there where the release could be downloaded. The HTTP API is the same.
     """
-    version = images.PROMETHEUS_VERSION
-    base = f"https://github.com/prometheus/prometheus/releases/download/v{version}"
-    archive = f"prometheus-{version}.linux-{_ARCHITECTURE}"
-    return Tool(
-        name="prometheus",
-        version=version,
-        binaries=("prometheus",),
-        module=_TOOLS / "prometheus",
-        builds="",
-        downloads=(
-            Download(f"{base}/{archive}.tar.gz", f"{base}/sha256sums.txt", {f"{archive}/prometheus": "prometheus"}),
-        ),
-        package="github.com/prometheus/prometheus/cmd/prometheus",
-        tags=("remove_all_sd", "enable_kubernetes_sd"),
-        variables={"github.com/prometheus/common/version.Version": version},
+    return _of_prometheus(
+        "prometheus", images.PROMETHEUS_VERSION, "/cmd/prometheus", tags=("remove_all_sd", "enable_kubernetes_sd")
     )
 
 
 def alertmanager() -> Tool:
-    """Alertmanager, without amtool; out of Prometheus' module, with which it shares most of what it needs.
-
-    A build from source has no UI, as Prometheus'.
-    """
-    version = images.ALERTMANAGER_VERSION
-    base = f"https://github.com/prometheus/alertmanager/releases/download/v{version}"
-    archive = f"alertmanager-{version}.linux-{_ARCHITECTURE}"
-    return Tool(
-        name="alertmanager",
-        version=version,
-        binaries=("alertmanager",),
-        module=_TOOLS / "prometheus",
-        builds="",
-        downloads=(
-            Download(f"{base}/{archive}.tar.gz", f"{base}/sha256sums.txt", {f"{archive}/alertmanager": "alertmanager"}),
-        ),
-        package="github.com/prometheus/alertmanager/cmd/alertmanager",
-        emptied=("github.com/prometheus/alertmanager", ("ui/app/dist/index.html",)),
-        variables={"github.com/prometheus/common/version.Version": version},
-    )
+    """Alertmanager, without amtool; with a UI where Prometheus has one."""
+    without_ui = ("github.com/prometheus/alertmanager", ("ui/app/dist/index.html",))
+    return _of_prometheus("alertmanager", images.ALERTMANAGER_VERSION, "/cmd/alertmanager", emptied=without_ui)
 
 
 def exporters() -> tuple[Tool, ...]:
-    """What measures nodes, and what tries things; out of Prometheus' module, as ``alertmanager``."""
-    versions = {"node_exporter": images.NODE_EXPORTER_VERSION, "blackbox_exporter": images.BLACKBOX_EXPORTER_VERSION}
-    return tuple(
-        Tool(
-            name.replace("_", "-"),
-            version,
-            (name,),
-            _TOOLS / "prometheus",
-            "",
-            package=f"github.com/prometheus/{name}",
-            variables={"github.com/prometheus/common/version.Version": version},
-        )
-        for name, version in versions.items()
+    """What measures nodes, and what tries whether something answers."""
+    return (
+        _of_prometheus("node_exporter", images.NODE_EXPORTER_VERSION),
+        _of_prometheus("blackbox_exporter", images.BLACKBOX_EXPORTER_VERSION),
+    )
+
+
+def _of_prometheus(binary: str, version: str, package: str = "", **rest: Any) -> Tool:
+    """A program of the Prometheus project: all are built out of one module, since they share most of what they need."""
+    base = f"https://github.com/prometheus/{binary}/releases/download/v{version}"
+    archive = f"{binary}-{version}.linux-{_ARCHITECTURE}"
+    return Tool(
+        name=binary.replace("_", "-"),
+        version=version,
+        binaries=(binary,),
+        module=_TOOLS / "prometheus",
+        builds="",
+        downloads=(Download(f"{base}/{archive}.tar.gz", f"{base}/sha256sums.txt", {f"{archive}/{binary}": binary}),),
+        package=f"github.com/prometheus/{binary}{package}",
+        variables={"github.com/prometheus/common/version.Version": version},
+        **rest,
     )
 
 

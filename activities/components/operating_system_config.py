@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.components import coredns, kube_proxy, node_local_dns
+from activities.components import coredns, kube_proxy, node_local_dns, ssh_access
 from api import constants, images, resources
 from api.names import node_agent_secret_name
 from api.versions import Version
@@ -86,6 +86,8 @@ class NodeConfig:
     kubelet_ca: str
     """Bundle that proves the API server's requests to the kubelet, PEM."""
     provider_config: Mapping[str, Any] | None = field(default=None)
+    ssh_keys: Sequence[str] = ()
+    """Lines of ``authorized_keys``; none where SSH is off."""
 
     @property
     def key(self) -> str:
@@ -157,10 +159,12 @@ def reconcile(node: NodeConfig) -> dict[str, Any]:
             kubelet,
             *_kubelet_files(node),
             _file(_KERNEL_SETTINGS_FILE, sysctl),
+            *ssh_access.files(node.ssh_keys),
         ],
         "units": [
             *_units(node),
             {"name": "systemd-sysctl.service", "command": "restart", "filePaths": [_KERNEL_SETTINGS_FILE]},
+            *ssh_access.units(node.ssh_keys),
         ],
     }
 

@@ -48,6 +48,8 @@ class Smarthost:
         self.controller = Controller(
             self, hostname=address, port=PORT, tls_context=tls, require_starttls=True, auth_required=True,
             authenticator=self._known,
+            # It asks in words of its own there, which Alertmanager does not know.
+            auth_exclude_mechanism=["LOGIN"],
         )  # fmt: skip
 
     def _known(self, *asked: Any) -> AuthResult:

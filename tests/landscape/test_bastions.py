@@ -4,6 +4,7 @@ The tests run in the order in which they stand.
 """
 
 import base64
+import functools
 import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from activities.secrets.crypto import public_ssh
 from api.times import timestamp
 from tests.landscape.conftest import Landscape
-from tests.landscape.shoots import CREATION, DELETION, Shoot, eventually, refused
+from tests.landscape.shoots import CREATION, DELETION, Shoot, decoded, eventually, refused
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
 
@@ -69,6 +70,12 @@ def test_it_is_made_in_the_cloud_and_its_owner_is_told_where(reached: Shoot) -> 
     assert reached.name in reached.garden("get", KIND)
 
 
+def test_nodes_let_in_who_has_the_key_of_the_shoot(reached: Shoot) -> None:
+    pair = json.loads(reached.garden("get", "secret", f"{reached.name}.ssh-keypair", "-o", "json"))
+    public = decoded(pair)["id_rsa.pub"].decode().strip()
+    assert _authorized(reached) == {public}
+
+
 def test_who_needs_it_longer_says_so(reached: Shoot) -> None:
     before = _lifetime(_get(reached))
     eventually(lambda: datetime.now(before[0].tzinfo) - before[0] > timedelta(seconds=1), "another second", 5)
@@ -98,6 +105,7 @@ def test_it_goes_with_the_access_that_it_was_for(reached: Shoot) -> None:
     reached.wait_until_reconciled(90)
     tasks = {each["name"]: each["state"] for each in reached.flow()["tasks"]}
     assert tasks["delete_bastions"] == "Finished"
+    assert _authorized(reached) == {""}
 
     said = refused(*_create(reached), stdin=json.dumps(_bastion()))
     assert "ssh access is disabled for worker nodes" in said
@@ -140,6 +148,14 @@ def let_go(shoot: Shoot) -> None:
     """Once it is to be deleted, as a cloud's extension that has deleted the host."""
     eventually(lambda: "deletionTimestamp" in _host(shoot)["metadata"], "the host is to go", 60)
     shoot.control_plane("patch", HOST_KIND, NAME, "--type=merge", "-p", _patch(finalizers=None))
+
+
+def _authorized(shoot: Shoot) -> set[str]:
+    """Whose keys the machines of a Shoot take."""
+    command = "cat /home/gardener/.ssh/authorized_keys 2> /dev/null || true"
+    cloud = functools.partial(shoot.landscape.kubectl, "cloud", "-n", f"infra-{shoot.technical_id}")
+    machines = cloud("get", "pods", "-o", "name").split()
+    return {cloud("exec", each, "--", "sh", "-c", command).strip() for each in machines}
 
 
 def _patch(**metadata: Any) -> str:

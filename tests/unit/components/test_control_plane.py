@@ -16,6 +16,7 @@ from activities.secrets.configs import (
     EtcdEncryptionKey,
     GenericTokenKubeconfig,
     ServiceAccountKey,
+    SSHKeyPair,
     StaticToken,
     Usage,
     VPNTlsAuth,
@@ -117,6 +118,7 @@ async def generate_shared(manager):
         await manager.generate(CertificateAuthority(name))
     await manager.generate(CertificateAuthority("ca-client", hashed_name=True))
     await manager.generate(ServiceAccountKey("service-account-key"))
+    await manager.generate(SSHKeyPair("ssh-keypair"))
     await manager.generate(StaticToken("kube-apiserver-static-token"))
     key = await manager.generate(EtcdEncryptionKey("kube-apiserver-etcd-encryption-key"))
     await manager.generate(EncryptionConfiguration("kube-apiserver-etcd-encryption-configuration", (key.data,)))

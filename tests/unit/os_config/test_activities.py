@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.kube.cache import Caches
 from activities.kube.clusters import ClusterView
-from activities.secrets.configs import CertificateAuthority
+from activities.secrets.configs import CertificateAuthority, SSHKeyPair
 from activities.secrets.manager import SecretsManager
 from activities.seed import operating_system_configs as module
 from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
@@ -53,6 +53,7 @@ async def seed() -> AsyncIterator[ApiServer]:
             manager = await SecretsManager.load(client, namespace=NAMESPACE)
             for name in ("ca", "ca-kubelet"):
                 await manager.generate(CertificateAuthority(name))
+            await manager.generate(SSHKeyPair("ssh-keypair"))
         yield server
 
 
@@ -126,6 +127,36 @@ async def test_each_pool_gets_user_data_and_a_configuration(
     assert files["/var/lib/kubelet/ca.crt"] == bundle(seed, "ca-kubelet")
     assert "https://api.demo.local.internal.default.garden.test" in files["/var/lib/gardener-node-agent/config.yaml"]
     assert any(name.startswith("ca-kubelet-bundle") for name in result.secrets)
+
+
+def authorized(seed: ApiServer) -> list[str]:
+    """Lines of ``authorized_keys`` on machines of pool ``a``."""
+    spec = (seed.find(OSCS, f"{KEYS['a']}-original", NAMESPACE) or {})["spec"]
+    files = {file["path"]: file["content"] for file in spec["files"]}
+    known = files.get("/var/lib/gardener-user-authorized-keys")
+    return known["inline"]["data"].splitlines() if known else []
+
+
+async def test_machines_let_in_who_has_the_newest_key_or_the_one_before(
+    activities: OperatingSystemConfigActivities, clusters: Any, seed: ApiServer
+) -> None:
+    await activities.deploy_os_configs(TASK)
+    [first] = authorized(seed)
+    assert first.startswith("ecdsa-sha2-nistp256 ")
+    view = await clusters.cluster(NAMESPACE)
+    view.shoot["status"] = {"credentials": {"rotation": {"sshKeypair": {"lastInitiationTime": "2026-11-24T08:00:00Z"}}}}
+    try:
+        manager = await SecretsManager.of_shoot(clusters.seed, NAMESPACE, view.shoot)
+        await manager.generate(SSHKeyPair("ssh-keypair"))
+        await activities.deploy_os_configs(TASK.model_copy(update={"trigger": "2026-11-24T08:01:00Z"}))
+        new, old = authorized(seed)
+        assert (new != first, old) == (True, first)
+        view.shoot["spec"]["provider"]["workersSettings"] = {"sshAccess": {"enabled": False}}
+        await activities.deploy_os_configs(TASK.model_copy(update={"trigger": "2026-11-24T08:02:00Z"}))
+        assert authorized(seed) == []
+    finally:
+        view.shoot.pop("status")
+        view.shoot["spec"]["provider"].pop("workersSettings")
 
 
 async def test_a_second_run_changes_nothing(activities: OperatingSystemConfigActivities, seed: ApiServer) -> None:

@@ -1,0 +1,91 @@
+"""Who gets into a machine by SSH: files and units that its node agent keeps.
+
+User ``gardener``, by the Shoot's key pairs, the newest and the one before it; where SSH is off nobody, also not by what
+was there before. Names as Gardener's: gardener-user and sshd-ensurer.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+USER = "gardener"
+AUTHORIZED_KEYS = "/var/lib/gardener-user-authorized-keys"
+
+_USER_SCRIPT = "/var/lib/gardener-user/run.sh"
+_SSHD_SCRIPT = "/var/lib/sshd-ensurer/run.sh"
+_SUDOERS = "/etc/sudoers.d/99-gardener-user"
+_SERVERS = "ssh.socket ssh.service sshd.socket sshd.service"
+"""Images call it by one name or the other."""
+
+_LET_IN = f"""#!/bin/bash -eu
+
+id {USER} > /dev/null 2>&1 || useradd {USER} -mU -s /bin/bash
+install -o {USER} -g {USER} -m 0700 -d /home/{USER}/.ssh
+install -o {USER} -g {USER} -m 0600 {AUTHORIZED_KEYS} /home/{USER}/.ssh/authorized_keys
+if [ -d {_SUDOERS.rpartition("/")[0]} ]; then
+  echo "{USER} ALL=(ALL) NOPASSWD:ALL" > {_SUDOERS}
+fi
+"""
+_KEEP_OUT = f"""#!/bin/bash -eu
+
+rm -f /home/{USER}/.ssh/authorized_keys {_SUDOERS}
+"""
+_SERVE = f"""#!/bin/bash -eu
+
+for unit in {_SERVERS}; do
+  if systemctl cat "$unit" > /dev/null 2>&1 && [ "${{unit#*.}}" = service ]; then
+    exec systemctl enable --now "$unit"
+  fi
+done
+echo "the image of this machine brings no SSH server" >&2
+"""
+_STOP_SERVING = f"""#!/bin/bash -eu
+
+for unit in {_SERVERS}; do
+  if systemctl cat "$unit" > /dev/null 2>&1; then
+    systemctl disable --now "$unit"
+  fi
+done
+# Who is in is thrown out.
+pkill -x sshd || true
+"""
+
+
+def files(keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Of an OperatingSystemConfig. ``keys``: lines of ``authorized_keys``; none where SSH is off."""
+    scripts = {_USER_SCRIPT: _LET_IN if keys else _KEEP_OUT, _SSHD_SCRIPT: _SERVE if keys else _STOP_SERVING}
+    known = [_file(AUTHORIZED_KEYS, "".join(f"{key}\n" for key in keys), 0o644)] if keys else []
+    return [*(_file(path, script, 0o755) for path, script in scripts.items()), *known]
+
+
+def units(keys: Sequence[str]) -> list[dict[str, Any]]:
+    """They run at each boot, and when one of their files has changed."""
+    return [
+        _unit("gardener-user", "Let user gardener in by SSH", _USER_SCRIPT, [AUTHORIZED_KEYS] if keys else []),
+        _unit("sshd-ensurer", "Run the SSH server, or none", _SSHD_SCRIPT, []),
+    ]
+
+
+def _file(path: str, content: str, permissions: int) -> dict[str, Any]:
+    return {"path": path, "permissions": permissions, "content": {"inline": {"data": content}}}
+
+
+def _unit(name: str, description: str, script: str, beside: list[str]) -> dict[str, Any]:
+    content = f"""\
+[Unit]
+Description={description}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={script}
+
+[Install]
+WantedBy=multi-user.target
+"""
+    return {
+        "name": f"{name}.service",
+        "enable": True,
+        "command": "start",
+        "content": content,
+        "filePaths": [script, *beside],
+    }
