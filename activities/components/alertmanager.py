@@ -4,10 +4,11 @@ Whom it writes to, after how long and how often: as Gardener's.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from activities.components import base, monitoring
+from activities.components import monitoring
 from activities.components.base import Manifest
+from activities.components.monitoring import Served
 from api import images
 from api.alerting import Smarthost
 
@@ -20,30 +21,34 @@ _NOBODY, _OWNERS = "dev-null", "email-kubernetes-ops"
 
 @dataclass(frozen=True)
 class Alertmanager:
-    namespace: str
-    server: str
-    """Name of the Secret with its certificate."""
-    users: dict[str, str] = field(repr=False)
-    """Hashes of passwords by bcrypt, by user."""
-    host: str
-    """Name under which the gateway leads to it."""
+    served: Served
     receivers: Sequence[str]
     """Addresses of people."""
     smarthost: Smarthost
-    replicas: int = 1
 
 
 def objects(alertmanager: Alertmanager) -> list[Manifest]:
     """Everything in the seed, in the order to apply."""
-    namespace = alertmanager.namespace
-    config, web = configuration(alertmanager), monitoring.web_config(alertmanager.users)
-    return [
-        base.service_account(NAME, namespace),
-        monitoring.secret(NAME, namespace, alertmanager=config, web=web),
-        monitoring.volume_claim(NAME, namespace, "1Gi"),
-        *monitoring.served(NAME, namespace, PORT, alertmanager.host),
-        _deployment(alertmanager, base.checksum([config, web])),
+    served, config = alertmanager.served, configuration(alertmanager)
+    options = [
+        f"--config.file={monitoring.SECRET}/alertmanager.yaml",
+        f"--web.external-url=https://{served.host}",
+        # It is alone.
+        "--cluster.listen-address=",
+        f"--storage.path={_DATA}",
     ]
+    deployment = monitoring.deployment(
+        served,
+        "alertmanager",
+        images.ALERTMANAGER,
+        options,
+        data=_DATA,
+        cpu="5m",
+        memory="20Mi",
+        annotations=monitoring.checksum(served, alertmanager=config),
+        automountServiceAccountToken=False,
+    )
+    return [*monitoring.objects(served, "1Gi", alertmanager=config), deployment]
 
 
 def configuration(alertmanager: Alertmanager) -> Manifest:
@@ -83,37 +88,3 @@ def _email(receiver: str, smarthost: Smarthost) -> Manifest:
         **({"auth_identity": smarthost.identity} if smarthost.identity else {}),
         **({"tls_config": {"ca": smarthost.ca}} if smarthost.ca else {}),
     }
-
-
-def _deployment(alertmanager: Alertmanager, checksum: str) -> Manifest:
-    container = base.container(
-        "alertmanager",
-        images.ALERTMANAGER,
-        [
-            "/bin/alertmanager",
-            f"--config.file={monitoring.WEB}/alertmanager.yaml",
-            f"--web.config.file={monitoring.WEB_FILE}",
-            f"--web.listen-address=:{PORT}",
-            f"--web.external-url=https://{alertmanager.host}",
-            # It is alone.
-            "--cluster.listen-address=",
-            f"--storage.path={_DATA}",
-            "--log.format=json",
-        ],
-        cpu="5m",
-        memory="20Mi",
-        mounts={"web": monitoring.WEB, "tls": monitoring.TLS},
-        writable={"data": _DATA},
-        ports={"https": PORT},
-        **monitoring.probes(PORT),
-    )
-    return monitoring.deployment(
-        NAME,
-        alertmanager.namespace,
-        replicas=alertmanager.replicas,
-        annotations={"checksum/config": checksum},
-        container=container,
-        volumes=[base.secret_volume("web", NAME), base.secret_volume("tls", alertmanager.server)],
-        serviceAccountName=NAME,
-        automountServiceAccountToken=False,
-    )

@@ -4,89 +4,140 @@ Both end TLS themselves and ask for the password of ``observability-ingress-user
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from activities.components import base, gateway
 from activities.components.base import Manifest
 
-CONFIG, WEB, TLS = "/etc/monitoring/config", "/etc/monitoring/web", "/etc/monitoring/tls"
-WEB_FILE = f"{WEB}/web.yaml"
-"""For their option ``--web.config.file``."""
+CONFIG, SECRET = "/etc/monitoring/config", "/etc/monitoring/secret"
+"""Where their configurations are: what everybody may read, and what nobody else may."""
+_TLS = "/etc/monitoring/tls"
 
 
-def labels(name: str) -> dict[str, str]:
-    """Of all objects of one of them."""
-    return {**base.control_plane_labels(name), "gardener.cloud/role": "monitoring"}
+@dataclass(frozen=True)
+class Served:
+    """One of them: where it runs, and how people come to it."""
+
+    name: str
+    namespace: str
+    port: int
+    host: str
+    """Name under which the gateway leads to it."""
+    certificate: str
+    """Name of the Secret with what it shows."""
+    users: Mapping[str, str] = field(repr=False)
+    """Hashes of passwords by bcrypt, by user."""
+    replicas: int = 1
+
+    @property
+    def select(self) -> dict[str, str]:
+        return base.control_plane_labels(self.name)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of all its objects."""
+        return {**self.select, "gardener.cloud/role": "monitoring"}
+
+    def configuration(self) -> Manifest:
+        """For its option ``--web.config.file``."""
+        return {
+            "tls_server_config": {"cert_file": f"{_TLS}/tls.crt", "key_file": f"{_TLS}/tls.key"},
+            "basic_auth_users": dict(self.users),
+        }
 
 
-def web_config(users: Mapping[str, str]) -> Manifest:
-    """``users``: hashes of passwords by bcrypt, by user. Certificate and key are mounted at ``TLS``."""
-    return {
-        "tls_server_config": {"cert_file": f"{TLS}/tls.crt", "key_file": f"{TLS}/tls.key"},
-        "basic_auth_users": dict(users),
-    }
+def objects(served: Served, storage: str, **secret: Manifest) -> list[Manifest]:
+    """All but its Deployment: account, configurations that nobody else is to read, volume, way in.
 
-
-def secret(name: str, namespace: str, **files: Manifest) -> Manifest:
-    """With configurations that nobody else is to read, by file name without its ending."""
-    texts = {f"{each}.yaml": base.to_json(content) for each, content in files.items()}
-    data = {each: base64.b64encode(text.encode()).decode() for each, text in texts.items()}
-    metadata = base.metadata(name, namespace, labels=labels(name))
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
-
-
-def volume_claim(name: str, namespace: str, storage: str) -> Manifest:
-    """Of the same name as what mounts it."""
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": base.metadata(name, namespace, labels=labels(name)),
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage}}},
-    }
-
-
-def served(name: str, namespace: str, port: int, host: str) -> list[Manifest]:
-    """Its Service, and the ConfigMap that tells the gateway under which name it leads there."""
-    exposure = gateway.ServiceExposure(hosts=(host,), upstream=gateway.Upstream(service=name, port=port))
-    select = base.control_plane_labels(name)
+    ``secret``: such configurations by file name without its ending; ``web`` is added to them.
+    """
+    name, namespace, labels = served.name, served.namespace, served.labels
+    texts = {f"{each}.yaml": base.to_json(content) for each, content in _files(served, secret).items()}
+    exposure = gateway.ServiceExposure(hosts=(served.host,), upstream=gateway.Upstream(service=name, port=served.port))
     return [
-        base.service(name, namespace, select=select, ports={"https": port}, labels={**labels(name), **gateway.LABELS}),
+        base.service_account(name, namespace),
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": base.metadata(name, namespace, labels=labels),
+            "type": "Opaque",
+            "data": {each: base64.b64encode(text.encode()).decode() for each, text in texts.items()},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": base.metadata(name, namespace, labels=labels),
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage}}},
+        },
+        base.service(
+            name, namespace, select=served.select, ports={"https": served.port}, labels={**labels, **gateway.LABELS}
+        ),
         gateway.service_exposure(name, namespace, exposure),
     ]
 
 
+def checksum(served: Served, **secret: Manifest) -> dict[str, str]:
+    """Annotation by which a change of the Secret of ``objects`` starts it anew."""
+    return {"checksum/secret": base.checksum(_files(served, secret))}
+
+
+def _files(served: Served, secret: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    return {**secret, "web": served.configuration()}
+
+
 def deployment(
-    name: str,
-    namespace: str,
+    served: Served,
+    program: str,
+    image: str,
+    options: Sequence[str],
     *,
-    replicas: int,
+    data: str,
+    cpu: str,
+    memory: str,
     annotations: base.Labels,
-    container: Manifest,
-    volumes: list[Manifest],
+    mounts: Mapping[str, str] | None = None,
+    volumes: Sequence[Manifest] = (),
     **pod: Any,
 ) -> Manifest:
-    """Of one pod, since its database is one process's, and its claim."""
-    claim = {"name": "data", "persistentVolumeClaim": {"claimName": name}}
+    """Of one pod, since its database in directory ``data`` is one process's.
+
+    ``mounts``: by name of one of ``volumes``.
+    """
+    container = base.container(
+        program,
+        image,
+        [f"/bin/{program}", f"--web.config.file={SECRET}/web.yaml", f"--web.listen-address=:{served.port}", *options,
+         "--log.format=json"],
+        cpu=cpu,
+        memory=memory,
+        mounts={"secret": SECRET, "tls": _TLS, **(mounts or {})},
+        writable={"data": data},
+        ports={"https": served.port},
+        # Whoever asks for a page needs the password, which is nothing for a probe; each that only connects is an error
+        # in its log.
+        startupProbe={"tcpSocket": {"port": served.port}, "periodSeconds": 1, "failureThreshold": 120},
+        livenessProbe={"tcpSocket": {"port": served.port}, "periodSeconds": 60},
+    )  # fmt: skip
+    own = [
+        base.secret_volume("secret", served.name),
+        base.secret_volume("tls", served.certificate),
+        {"name": "data", "persistentVolumeClaim": {"claimName": served.name}},
+    ]
     return base.deployment(
-        name,
-        namespace,
-        select=base.control_plane_labels(name),
-        labels=labels(name),
-        replicas=replicas,
+        served.name,
+        served.namespace,
+        select=served.select,
+        labels=served.labels,
+        replicas=served.replicas,
         recreate=True,
         annotations=annotations,
-        pod={"securityContext": base.non_root_pod(), "containers": [container], "volumes": [*volumes, claim], **pod},
+        pod={
+            "serviceAccountName": served.name,
+            "securityContext": base.non_root_pod(),
+            "containers": [container],
+            "volumes": [*own, *volumes],
+            **pod,
+        },
     )
-
-
-def probes(port: int) -> Manifest:
-    """Of its container.
-
-    Whoever asks for a page needs the password, which is nothing for a probe; each that only connects is an error in its
-    log.
-    """
-    return {
-        "startupProbe": {"tcpSocket": {"port": port}, "periodSeconds": 1, "failureThreshold": 120},
-        "livenessProbe": {"tcpSocket": {"port": port}, "periodSeconds": 60},
-    }

@@ -22,6 +22,7 @@ from activities.components import (
     scheduler,
 )
 from activities.components.base import Manifest
+from activities.components.monitoring import Served
 from api import images
 
 NAME = "prometheus-shoot"
@@ -36,16 +37,10 @@ _TOKEN = f"{base.KUBECONFIG_DIR}/token"
 
 @dataclass(frozen=True)
 class Prometheus:
-    namespace: str
+    served: Served
     generic_kubeconfig: str
     ca_bundle: str
-    server: str
     """Names of Secrets."""
-    users: Mapping[str, str] = field(repr=False)
-    """Hashes of passwords by bcrypt, by user."""
-    host: str
-    """Name under which the gateway leads to it."""
-    replicas: int = 1
     workers: bool = True
     alerted: str = ""
     """Name of the Secret with the password for the Shoot's Alertmanager; empty if it has none."""
@@ -55,23 +50,19 @@ class Prometheus:
 
 def objects(prometheus: Prometheus) -> list[Manifest]:
     """Everything in the seed, in the order to apply."""
-    namespace = prometheus.namespace
+    served, namespace = prometheus.served, prometheus.served.namespace
     files = {
         "prometheus.yaml": base.to_json(configuration(prometheus)),
         "rules.yaml": base.to_json(alerts.rules(workers=prometheus.workers)),
     }
-    config = base.versioned_config_map(NAME, namespace, files, labels=monitoring.labels(NAME))
-    web = monitoring.web_config(prometheus.users)
+    config = base.versioned_config_map(NAME, namespace, files, labels=served.labels)
     return [
-        base.service_account(NAME, namespace),
+        *monitoring.objects(served, "20Gi"),
         base.role(NAME, namespace, [base.rule("core", "pods", "get list watch")]),
         base.binding(NAME, [base.account(NAME, namespace)], role=NAME, namespace=namespace),
         base.shoot_access(NAME, namespace),
         config,
-        monitoring.secret(NAME, namespace, web=web),
-        monitoring.volume_claim(NAME, namespace, "20Gi"),
-        *monitoring.served(NAME, namespace, PORT, prometheus.host),
-        _deployment(prometheus, config, base.checksum(web)),
+        _deployment(prometheus, config),
     ]
 
 
@@ -121,7 +112,7 @@ def configuration(prometheus: Prometheus) -> Manifest:
 
 
 def _alertmanager(prometheus: Prometheus) -> Manifest:
-    (user,) = prometheus.users
+    (user,) = prometheus.served.users
     return {
         "scheme": "https",
         "tls_config": {"ca_file": f"{_CA}/bundle.crt", "server_name": alertmanager.NAME},
@@ -198,44 +189,32 @@ def _relabel(source: str, target: str, replacement: str) -> Manifest:
     return {"source_labels": [source], "target_label": target, "replacement": replacement}
 
 
-def _deployment(prometheus: Prometheus, config: Mapping[str, Any], web_checksum: str) -> Manifest:
-    secrets = {"web": NAME, "tls": prometheus.server, "ca": prometheus.ca_bundle}
-    mounts = {"web": monitoring.WEB, "tls": monitoring.TLS, "ca": _CA}
-    volumes = [base.secret_volume(name, secret) for name, secret in secrets.items()]
+def _deployment(prometheus: Prometheus, config: Manifest) -> Manifest:
+    mounts = {"config": monitoring.CONFIG, "ca": _CA, "kubeconfig": base.KUBECONFIG_DIR}
+    volumes = [
+        base.config_map_volume("config", config["metadata"]["name"]),
+        base.secret_volume("ca", prometheus.ca_bundle),
+        base.shoot_access_volume(NAME, prometheus.generic_kubeconfig),
+    ]
     if prometheus.alerted:
         mounts["password"] = _PASSWORD
         volumes.append(base.secret_volume("password", prometheus.alerted, "password"))
-    container = base.container(
+    options = [
+        f"--config.file={monitoring.CONFIG}/prometheus.yaml",
+        f"--storage.tsdb.path={_DATA}",
+        "--storage.tsdb.retention.time=30d",
+        "--storage.tsdb.retention.size=15GB",
+    ]
+    return monitoring.deployment(
+        prometheus.served,
         "prometheus",
         images.PROMETHEUS,
-        [
-            "/bin/prometheus",
-            f"--config.file={monitoring.CONFIG}/prometheus.yaml",
-            f"--web.config.file={monitoring.WEB_FILE}",
-            f"--web.listen-address=:{PORT}",
-            f"--storage.tsdb.path={_DATA}",
-            "--storage.tsdb.retention.time=30d",
-            "--storage.tsdb.retention.size=15GB",
-            "--log.format=json",
-        ],
+        options,
+        data=_DATA,
         cpu="100m",
         memory="350Mi",
-        mounts={**mounts, "config": monitoring.CONFIG, "kubeconfig": base.KUBECONFIG_DIR},
-        writable={"data": _DATA},
-        ports={"https": PORT},
-        **monitoring.probes(PORT),
-    )
-    return monitoring.deployment(
-        NAME,
-        prometheus.namespace,
-        replicas=prometheus.replicas,
-        annotations={**base.references([config]), "checksum/web-config": web_checksum},
-        container=container,
-        volumes=[
-            base.config_map_volume("config", config["metadata"]["name"]),
-            *volumes,
-            base.shoot_access_volume(NAME, prometheus.generic_kubeconfig),
-        ],
-        serviceAccountName=NAME,
+        annotations={**base.references([config]), **monitoring.checksum(prometheus.served)},
+        mounts=mounts,
+        volumes=volumes,
         automountServiceAccountToken=True,
     )

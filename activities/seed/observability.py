@@ -2,11 +2,13 @@
 
 import asyncio
 import base64
+from dataclasses import dataclass, field
 
 from temporalio import activity
 
 from activities.components import alertmanager, base, prometheus
 from activities.components.managed_resource import managed_resource, managed_resource_parts
+from activities.components.monitoring import Served
 from activities.errors import transient
 from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.configs import BasicAuth, Certificate, Usage
@@ -29,9 +31,6 @@ _RIGHTS = f"shoot-core-{prometheus.NAME}"
 _READY_SECONDS = 120.0
 """Source: spec/flows.md 2, observability."""
 
-_PREFIXES = {prometheus.NAME: "p", alertmanager.NAME: "au"}
-"""Of their names in the ingress domain."""
-
 _UNWANTED = TaskResult(note="not wanted")
 
 
@@ -52,7 +51,6 @@ class ObservabilityActivities:
             ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the garden's Secret for mails is not whole.
         """
         view = await self._clusters.cluster(task.technical_id)
-        domain = _ingress_domain(view)
         if not is_wanted(view):
             await self._delete_alertmanager(task)
             await self._delete(task)
@@ -60,47 +58,32 @@ class ObservabilityActivities:
         smarthost = await self._smarthost(view)
         secrets = await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
         users = await secrets.generate(BasicAuth(USERS))
-        user, _, hashed = users.data["auth"].decode().partition(":")
+        way_in = _WayIn(view, task, secrets, users.data["auth"].decode())
         project, shoot = project_and_shoot(task.technical_id)
-        hosts = {name: ingress_host(prefix, project, shoot, domain) for name, prefix in _PREFIXES.items()}
-        replicas = 0 if wanted_asleep(view, task) else 1
         wanted = prometheus.Prometheus(
-            namespace=task.technical_id,
+            await way_in.to(prometheus.NAME, prometheus.PORT, "p"),
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             ca_bundle=secrets.get("ca").name,
-            server=await _certificate(secrets, prometheus.NAME, hosts[prometheus.NAME]),
-            users={user: hashed},
-            host=hosts[prometheus.NAME],
-            replicas=replicas,
             workers=not view.workerless,
             alerted=users.name if smarthost else "",
             labels={"cluster": task.technical_id, "project": project, "shoot_name": shoot, "seed": task.seed},
         )
-        components = [prometheus.objects(wanted)]
+        components, urls = [prometheus.objects(wanted)], {"prometheus-url": f"https://{wanted.served.host}"}
         if smarthost:
-            mails = alertmanager.Alertmanager(
-                namespace=task.technical_id,
-                server=await _certificate(secrets, alertmanager.NAME, hosts[alertmanager.NAME]),
-                users={user: hashed},
-                host=hosts[alertmanager.NAME],
-                receivers=alerting.receivers(view.shoot),
-                smarthost=smarthost,
-                replicas=replicas,
-            )
+            served = await way_in.to(alertmanager.NAME, alertmanager.PORT, "au")
+            mails = alertmanager.Alertmanager(served, alerting.receivers(view.shoot), smarthost)
             components.append(alertmanager.objects(mails))
+            urls["alertmanager-url"] = f"https://{served.host}"
         else:
             await self._delete_alertmanager(task)
         seed = self._clusters.seed
         rights = managed_resource(_RIGHTS, task.technical_id, prometheus.shoot_objects())
         await asyncio.gather(rollout.apply(seed, rights), *(rollout.deploy(seed, each) for each in components))
         published = garden_object(task.shoot, "v1", "Secret", _SUFFIX)
-        published["metadata"]["annotations"] = {
-            "prometheus-url": f"https://{hosts[prometheus.NAME]}",
-            **({"alertmanager-url": f"https://{hosts[alertmanager.NAME]}"} if smarthost else {}),
-        }
+        published["metadata"]["annotations"] = urls
         data = {key: base64.b64encode(users.data[key]).decode() for key in ("username", "password")}
         await self._clusters.garden.apply({**published, "type": "Opaque", "data": data}, manager=rollout.MANAGER)
-        return TaskResult(secrets=secrets.generated, note=hosts[prometheus.NAME])
+        return TaskResult(secrets=secrets.generated, note=wanted.served.host)
 
     @activity.defn
     async def wait_observability(self, task: ShootTask) -> TaskResult:
@@ -145,10 +128,27 @@ class ObservabilityActivities:
             await self._clusters.garden.delete(resources.SECRET, published, task.shoot.namespace)
 
 
-async def _certificate(secrets: SecretsManager, name: str, host: str) -> str:
-    """Name of the Secret with what Prometheus or Alertmanager shows."""
-    server = Certificate(name=f"{name}-tls", common_name=name, usage=Usage.SERVER, signer="ca", dns_names=(host, name))
-    return (await secrets.generate(server)).name
+@dataclass(frozen=True)
+class _WayIn:
+    """How people come to what they see: under a name of its own each, with one password."""
+
+    view: ClusterView
+    task: ShootTask
+    secrets: SecretsManager
+    auth: str = field(repr=False)
+    """User, and hash of the password."""
+
+    async def to(self, name: str, port: int, prefix: str) -> Served:
+        """With a certificate; ``prefix``: of its name in the seed's ingress domain."""
+        namespace = self.task.technical_id
+        host = ingress_host(prefix, *project_and_shoot(namespace), _ingress_domain(self.view))
+        server = Certificate(
+            name=f"{name}-tls", common_name=name, usage=Usage.SERVER, signer="ca", dns_names=(host, name)
+        )
+        made = await self.secrets.generate(server)
+        user, _, hashed = self.auth.partition(":")
+        replicas = 0 if wanted_asleep(self.view, self.task) else 1
+        return Served(name, namespace, port, host, made.name, {user: hashed}, replicas)
 
 
 def _parts(name: str) -> list[tuple[Resource, str]]:

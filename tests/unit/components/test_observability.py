@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.components import alertmanager, prometheus
 from activities.components.alerts import rules
+from activities.components.monitoring import Served
 from activities.seed.observability import ObservabilityActivities
 from api.operations import OperationType
 from tests.unit.components.test_control_plane import NAMESPACE, SEED, SHOOT, TASK, World, world
@@ -22,6 +23,7 @@ SEED_SECRETS = "/api/v1/secrets"
 DEPLOYMENTS = "/apis/apps/v1/deployments"
 MANAGED_RESOURCES = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
 HOST = "p-dev--a.ingress.seed-1.example.org"
+SERVED = Served(prometheus.NAME, NAMESPACE, prometheus.PORT, HOST, "tls", {})
 
 
 def pin(world: World, *, ingress: bool = True, status: dict[str, Any] | None = None, **spec: Any) -> None:
@@ -199,7 +201,7 @@ async def test_a_mail_server_that_lacks_something_is_named(world: World) -> None
 
 @pytest.mark.parametrize("workers", [True, False])
 def test_each_alert_asks_for_a_job_that_there_is(workers: bool) -> None:
-    values = prometheus.Prometheus(NAMESPACE, "kubeconfig", "ca", "tls", {}, HOST, workers=workers)
+    values = prometheus.Prometheus(SERVED, "kubeconfig", "ca", workers=workers)
     jobs = {each["job_name"] for each in prometheus.configuration(values)["scrape_configs"]}
     alerts = [rule for group in rules(workers=workers)["groups"] for rule in group["rules"]]
     assert len({each["alert"] for each in alerts}) == len(alerts)
@@ -232,7 +234,7 @@ async def test_asleep_it_sleeps(world: World) -> None:
 
 @pytest.mark.parametrize("workers", [True, False])
 def test_what_it_asks(workers: bool) -> None:
-    values = prometheus.Prometheus(NAMESPACE, "kubeconfig", "ca", "tls", {}, HOST, workers=workers)
+    values = prometheus.Prometheus(SERVED, "kubeconfig", "ca", workers=workers)
     jobs = {each["job_name"]: each for each in prometheus.configuration(values)["scrape_configs"]}
     always = {"kube-apiserver", "kube-controller-manager", "etcd-main", "etcd-events", "gardener-resource-manager"}
     of_nodes = {
