@@ -159,7 +159,7 @@ def reconcile(node: NodeConfig) -> dict[str, Any]:
             kubelet,
             *_kubelet_files(node),
             _file(_KERNEL_SETTINGS_FILE, sysctl),
-            *ssh_access.files(node.ssh_keys),
+            *(_file(*each) for each in ssh_access.files(node.ssh_keys)),
         ],
         "units": [
             *_units(node),

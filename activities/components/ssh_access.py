@@ -13,8 +13,8 @@ AUTHORIZED_KEYS = "/var/lib/gardener-user-authorized-keys"
 _USER_SCRIPT = "/var/lib/gardener-user/run.sh"
 _SSHD_SCRIPT = "/var/lib/sshd-ensurer/run.sh"
 _SUDOERS = "/etc/sudoers.d/99-gardener-user"
-_SERVERS = "ssh.socket ssh.service sshd.socket sshd.service"
-"""Images call it by one name or the other."""
+_SERVICES, _SOCKETS = "ssh.service sshd.service", "ssh.socket sshd.socket"
+"""Images call the server by one name or the other."""
 
 _LET_IN = f"""#!/bin/bash -eu
 
@@ -31,8 +31,8 @@ rm -f /home/{USER}/.ssh/authorized_keys {_SUDOERS}
 """
 _SERVE = f"""#!/bin/bash -eu
 
-for unit in {_SERVERS}; do
-  if systemctl cat "$unit" > /dev/null 2>&1 && [ "${{unit#*.}}" = service ]; then
+for unit in {_SERVICES}; do
+  if systemctl cat "$unit" > /dev/null 2>&1; then
     exec systemctl enable --now "$unit"
   fi
 done
@@ -40,7 +40,7 @@ echo "the image of this machine brings no SSH server" >&2
 """
 _STOP_SERVING = f"""#!/bin/bash -eu
 
-for unit in {_SERVERS}; do
+for unit in {_SOCKETS} {_SERVICES}; do
   if systemctl cat "$unit" > /dev/null 2>&1; then
     systemctl disable --now "$unit"
   fi
@@ -50,11 +50,11 @@ pkill -x sshd || true
 """
 
 
-def files(keys: Sequence[str]) -> list[dict[str, Any]]:
-    """Of an OperatingSystemConfig. ``keys``: lines of ``authorized_keys``; none where SSH is off."""
+def files(keys: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Path, content and permissions. ``keys``: lines of ``authorized_keys``; none where SSH is off."""
     scripts = {_USER_SCRIPT: _LET_IN if keys else _KEEP_OUT, _SSHD_SCRIPT: _SERVE if keys else _STOP_SERVING}
-    known = [_file(AUTHORIZED_KEYS, "".join(f"{key}\n" for key in keys), 0o644)] if keys else []
-    return [*(_file(path, script, 0o755) for path, script in scripts.items()), *known]
+    known = [(AUTHORIZED_KEYS, "".join(f"{key}\n" for key in keys), 0o644)] if keys else []
+    return [*((path, script, 0o755) for path, script in scripts.items()), *known]
 
 
 def units(keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -63,10 +63,6 @@ def units(keys: Sequence[str]) -> list[dict[str, Any]]:
         _unit("gardener-user", "Let user gardener in by SSH", _USER_SCRIPT, [AUTHORIZED_KEYS] if keys else []),
         _unit("sshd-ensurer", "Run the SSH server, or none", _SSHD_SCRIPT, []),
     ]
-
-
-def _file(path: str, content: str, permissions: int) -> dict[str, Any]:
-    return {"path": path, "permissions": permissions, "content": {"inline": {"data": content}}}
 
 
 def _unit(name: str, description: str, script: str, beside: list[str]) -> dict[str, Any]:

@@ -141,7 +141,10 @@ async def test_who_wants_mails_has_an_alertmanager_that_prometheus_tells(world: 
     sends_mails(world)
     await ObservabilityActivities(world.clusters).deploy_observability(TASK)
 
-    _, owners = mails(world)["receivers"]
+    nobody, owners = mails(world)["receivers"]
+    [theirs] = mails(world)["route"]["routes"]
+    assert theirs == {"receiver": owners["name"], "matchers": ['visibility=~"all|owner"']}
+    assert nobody == {"name": mails(world)["route"]["receiver"]}
     assert [each["to"] for each in owners["email_configs"]] == ["a@example.org", "b@example.org"]
     assert {each["auth_password"] for each in owners["email_configs"]} == {"only-for-mails"}
     assert published(world)["metadata"]["annotations"]["alertmanager-url"] == f"https://au{HOST.removeprefix('p')}"

@@ -14,7 +14,7 @@ COMMANDS = ("id", "useradd", "install", "rm", "systemctl", "pkill")
 
 def run(directory: Path, keys: tuple[str, ...], name: str, **answers: int) -> list[str]:
     """What the script of a unit asks of others; ``answers``: their exit statuses."""
-    content = {each["path"]: each["content"]["inline"]["data"] for each in ssh_access.files(keys)}
+    content = {path: text for path, text, _ in ssh_access.files(keys)}
     notes = directory / "notes"
     for command in COMMANDS:
         path = directory / command
@@ -62,4 +62,4 @@ def test_a_machine_without_a_server_is_none_the_worse(tmp_path: Path, keys: tupl
 @pytest.mark.parametrize("keys", [KEYS, ()])
 def test_what_changes_runs_again(keys: tuple[str, ...]) -> None:
     followed = {path for unit in ssh_access.units(keys) for path in unit["filePaths"]}
-    assert followed == {each["path"] for each in ssh_access.files(keys)}
+    assert followed == {path for path, _, _ in ssh_access.files(keys)}
