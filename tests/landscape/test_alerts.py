@@ -1,6 +1,6 @@
 """Mails about a cluster: an owner asks for them, an operator has said which server takes them, and they come.
 
-The tests run in the order in which they stand.
+The tests run in the order in which they stand; the slow one alone, too.
 """
 
 import json
@@ -123,6 +123,7 @@ def test_its_rules_ask_for_what_is_measured(shoot: Shoot, smarthost: Smarthost) 
 @pytest.mark.timeout(GROUP_WAIT + 120, func_only=True)
 def test_a_mail_comes(shoot: Shoot, smarthost: Smarthost) -> None:
     """Of what its owner is to hear of, and of nothing else."""
+    want(shoot, [RECEIVER])  # by itself among slow tests: nobody before it has asked
     host, words = monitoring.access(shoot, "alertmanager")
     # Without an end they would be over when the wait for more of them is.
     until = timestamp(datetime.now(UTC) + timedelta(hours=1))
