@@ -298,6 +298,20 @@ def cluster_autoscaler() -> Tool:
     )
 
 
+def kube_state_metrics() -> Tool:
+    """In the cluster autoscaler's module: the newest Kubernetes' libraries ask more of a store than its stores do."""
+    version = images.KUBE_STATE_METRICS_VERSION
+    return Tool(
+        "kube-state-metrics",
+        version,
+        ("kube-state-metrics",),
+        _TOOLS / "cluster-autoscaler",
+        "",
+        package="k8s.io/kube-state-metrics/v2",
+        variables={"github.com/prometheus/common/version.Version": version},
+    )
+
+
 def pause() -> Tool:
     return Tool("pause", images.PAUSE_VERSION, ("pause",), _TOOLS / "pause", "pause")
 
@@ -323,6 +337,7 @@ def seed_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]
         alertmanager(),
         vertical_pod_autoscaler(),
         cluster_autoscaler(),
+        kube_state_metrics(),
     )
 
 

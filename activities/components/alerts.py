@@ -6,7 +6,14 @@ Names, thresholds and labels as Gardener's, for what our jobs measure.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from activities.components import apiserver, controller_manager, exporters, machine_controller_manager, scheduler
+from activities.components import (
+    apiserver,
+    controller_manager,
+    exporters,
+    kube_state_metrics,
+    machine_controller_manager,
+    scheduler,
+)
 from activities.components.base import Manifest
 
 _DATABASE_LIMIT = 8 * 2**30
@@ -67,6 +74,11 @@ _NODES = (
           "The kubelet of {{ $labels.node }} has not been reached for an hour.", "shoot"),
     Alert("NodeExporterDown", _down(exporters.NODE_EXPORTER), "1h", "warning", exporters.NODE_EXPORTER,
           "No node says what it uses.", "shoot"),
+    Alert("KubeStateMetricsShootDown", _down(kube_state_metrics.NAME), "15m", "info", "kube-state-metrics-shoot",
+          "Nobody says how pods in kube-system are.", "shoot", "operator"),
+    Alert("KubePodPendingShoot", f'kube_pod_status_phase{{job="{kube_state_metrics.NAME}",phase="Pending"}} == 1', "1h",
+          "warning", "kube-kubelet", "Pod {{ $labels.namespace }}/{{ $labels.pod }} has been pending for an hour.",
+          "shoot", "owner"),
     Alert("BlackboxK8sServiceCheckDown", 'probe_success{job="blackbox-exporter-k8s-service-check"} == 0', "15m",
           "warning", exporters.BLACKBOX_EXPORTER, "Pods do not reach the API server by its Service.", "shoot"),
     Alert("KubeletTooManyOpenFileDescriptorsShoot",

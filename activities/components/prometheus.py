@@ -16,6 +16,7 @@ from activities.components import (
     cluster_autoscaler,
     controller_manager,
     exporters,
+    kube_state_metrics,
     machine_controller_manager,
     monitoring,
     resource_manager,
@@ -96,6 +97,10 @@ def configuration(prometheus: Prometheus) -> Manifest:
     if prometheus.workers:
         # Not every cluster has one.
         jobs.append(_pod_job(cluster_autoscaler.NAME, cluster_autoscaler.SELECT, cluster_autoscaler.METRICS_PORT))
+        # What it says is of others: their pods and namespaces, not its own.
+        jobs.append(
+            _pod_job(kube_state_metrics.NAME, kube_state_metrics.SELECT, kube_state_metrics.PORT, honor_labels=True)
+        )
         jobs += [_node_job("kubelet", "metrics"), _node_job("cadvisor", "metrics/cadvisor")]
         jobs += [_node_job(exporters.NODE_EXPORTER, "metrics", exporters.NODE_EXPORTER_PORT), _service_check()]
     made = {

@@ -1,4 +1,4 @@
-"""What users see of their control plane: its Prometheus and Alertmanager, and in the garden how they reach them."""
+"""What users see of their control plane: its Prometheus and who works with it, and in the garden how they reach it."""
 
 import asyncio
 import base64
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from temporalio import activity
 
-from activities.components import alertmanager, base, prometheus
+from activities.components import alertmanager, base, kube_state_metrics, prometheus
 from activities.components.managed_resource import managed_resource, managed_resource_parts
 from activities.components.monitoring import Served
 from activities.errors import transient
@@ -28,6 +28,7 @@ USERS = "observability-ingress-users"
 """Stable name of the Secret with their password."""
 _SUFFIX = "monitoring"
 _RIGHTS = f"shoot-core-{prometheus.NAME}"
+_STATE_RIGHTS = f"shoot-core-{kube_state_metrics.NAME}"
 _READY_SECONDS = 120.0
 """Source: spec/flows.md 2, observability."""
 
@@ -53,16 +54,18 @@ class ObservabilityActivities:
         view = await self._clusters.cluster(task.technical_id)
         if not is_wanted(view):
             await self._delete_alertmanager(task)
+            await self._delete_state_metrics(task)
             await self._delete(task)
             return _UNWANTED
         smarthost = await self._smarthost(view)
         secrets = await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
         users = await secrets.generate(BasicAuth(USERS))
+        kubeconfig = secrets.get("generic-token-kubeconfig", Which.CURRENT).name
         way_in = _WayIn(view, task, secrets, users.data["auth"].decode())
         project, shoot = project_and_shoot(task.technical_id)
         wanted = prometheus.Prometheus(
             await way_in.to(prometheus.NAME, prometheus.PORT, "p"),
-            generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
+            generic_kubeconfig=kubeconfig,
             ca_bundle=secrets.get("ca").name,
             workers=not view.workerless,
             alerted=users.name if smarthost else "",
@@ -76,8 +79,14 @@ class ObservabilityActivities:
             urls["alertmanager-url"] = f"https://{served.host}"
         else:
             await self._delete_alertmanager(task)
-        seed = self._clusters.seed
         rights = managed_resource(_RIGHTS, task.technical_id, prometheus.shoot_objects())
+        if view.workerless:
+            await self._delete_state_metrics(task)
+        else:
+            metrics = kube_state_metrics.KubeStateMetrics(task.technical_id, kubeconfig, wanted.served.replicas)
+            components.append(kube_state_metrics.objects(metrics))
+            rights += managed_resource(_STATE_RIGHTS, task.technical_id, kube_state_metrics.shoot_objects())
+        seed = self._clusters.seed
         await asyncio.gather(rollout.apply(seed, rights), *(rollout.deploy(seed, each) for each in components))
         published = garden_object(task.shoot, "v1", "Secret", _SUFFIX)
         published["metadata"]["annotations"] = urls
@@ -91,7 +100,11 @@ class ObservabilityActivities:
         view = await self._clusters.cluster(task.technical_id)
         if not is_wanted(view):
             return _UNWANTED
-        names = [prometheus.NAME, *([alertmanager.NAME] if await self._smarthost(view) else [])]
+        names = [prometheus.NAME]
+        if await self._smarthost(view):
+            names.append(alertmanager.NAME)
+        if not view.workerless:
+            names.append(kube_state_metrics.NAME)
         caches, namespace = self._clusters.seed_caches, task.technical_id
         await asyncio.gather(*(rollout.wait_deployment(caches, each, namespace, _READY_SECONDS) for each in names))
         return TaskResult()
@@ -111,6 +124,11 @@ class ObservabilityActivities:
 
     async def _delete_alertmanager(self, task: ShootTask) -> None:
         await rollout.delete(self._clusters.seed, _parts(alertmanager.NAME), task.technical_id)
+
+    async def _delete_state_metrics(self, task: ShootTask) -> None:
+        seed, name, namespace = self._clusters.seed, kube_state_metrics.NAME, task.technical_id
+        await rollout.delete_component(seed, name, namespace, kube_state_metrics.SELECT, own=True)
+        await rollout.delete(seed, managed_resource_parts(_STATE_RIGHTS), namespace)
 
     async def _delete(self, task: ShootTask) -> None:
         name = prometheus.NAME

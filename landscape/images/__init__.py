@@ -97,6 +97,7 @@ class _Builder:
                     self._archive("alertmanager", [self._alertmanager()]),
                     self._archive("vertical-pod-autoscaler", self._vertical_pod_autoscaler()),
                     self._archive("cluster-autoscaler", [self._cluster_autoscaler()]),
+                    self._archive("kube-state-metrics", [self._kube_state_metrics()]),
                     self._archive("debian-seed", [ground, self._envoy()]),
                     self._code(role, [(self._gardener(), ground)]),
                 ]
@@ -171,6 +172,11 @@ class _Builder:
         """Upstream's path and user."""
         layer = self._binary("cluster-autoscaler", "/cluster-autoscaler")
         return Image(images.CLUSTER_AUTOSCALER, (layer,), ("/cluster-autoscaler",), user="65532")
+
+    def _kube_state_metrics(self) -> Image:
+        """Upstream's path and user."""
+        layer = self._binary("kube-state-metrics", "/kube-state-metrics")
+        return Image(images.KUBE_STATE_METRICS, (layer,), ("/kube-state-metrics",), user="65534")
 
     def _temporal(self) -> list[Image]:
         """Server and admin tools, as upstream parts them. The server's configuration is its embedded one."""

@@ -17,6 +17,7 @@ from activities.components import (
     gardener_access,
     gateway,
     kube_proxy,
+    kube_state_metrics,
     machine_controller_manager,
     metrics_server,
     node_local_dns,
@@ -84,6 +85,7 @@ IN_THE_SEED = {
     "cluster-autoscaler": cluster_autoscaler.objects(
         cluster_autoscaler.Autoscaler(NAMESPACE, "generic", ClusterAutoscaler(), [])
     ),
+    "kube-state-metrics": kube_state_metrics.objects(kube_state_metrics.KubeStateMetrics(NAMESPACE, "generic")),
     "gateway": gateway.objects(),
 }
 IN_THE_SHOOT = {

@@ -10,7 +10,7 @@ import promql_parser as promql
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.components import alertmanager, prometheus
+from activities.components import alertmanager, kube_state_metrics, prometheus
 from activities.components.alerts import rules
 from activities.components.monitoring import Served
 from activities.seed.observability import ObservabilityActivities
@@ -227,12 +227,43 @@ async def test_what_nobody_asks_does_not_run(world: World, name: str) -> None:
     assert world.seed.find(MANAGED_RESOURCES, resource, NAMESPACE) is None
 
 
+@pytest.mark.parametrize("unwanted", [{"purpose": "testing"}, {"provider": {"type": "local"}}], ids=str)
+async def test_kube_state_metrics_goes_with_who_asks_it_or_with_the_nodes(world: World, unwanted: Any) -> None:
+    activities, name = ObservabilityActivities(world.clusters), kube_state_metrics.NAME
+    kinds = {
+        DEPLOYMENTS: name,
+        "/api/v1/serviceaccounts": name,
+        SEED_SECRETS: f"shoot-access-{name}",
+        MANAGED_RESOURCES: f"shoot-core-{name}",
+    }
+    pin(world)
+    await activities.deploy_observability(TASK)
+    assert all(world.seed.find(kind, each, NAMESPACE) for kind, each in kinds.items())
+    pin(world, **unwanted)
+    await activities.deploy_observability(TASK)
+    assert not any(world.seed.find(kind, each, NAMESPACE) for kind, each in kinds.items())
+
+
+def test_kube_state_metrics_may_read_what_it_is_asked_for() -> None:
+    (deployment,) = (
+        each
+        for each in kube_state_metrics.objects(kube_state_metrics.KubeStateMetrics(NAMESPACE, "generic"))
+        if each["kind"] == "Deployment"
+    )
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (asked,) = (each for each in [*container["command"], *container.get("args", [])] if "--resources=" in each)
+    role = kube_state_metrics.shoot_objects()[0]
+    allowed = {each for rule in role["rules"] for each in rule["resources"] if rule["verbs"] == ["list", "watch"]}
+    assert set(asked.partition("=")[2].split(",")) == allowed
+
+
 async def test_asleep_it_sleeps(world: World) -> None:
     pin(world, hibernation={"enabled": True})
     await ObservabilityActivities(world.clusters).deploy_observability(
         TASK.model_copy(update={"operation": OperationType.RECONCILE})
     )
-    assert world.seed.find(DEPLOYMENTS, prometheus.NAME, NAMESPACE)["spec"]["replicas"] == 0
+    for name in (prometheus.NAME, kube_state_metrics.NAME):
+        assert world.seed.find(DEPLOYMENTS, name, NAMESPACE)["spec"]["replicas"] == 0
 
 
 @pytest.mark.parametrize("workers", [True, False])
@@ -244,6 +275,7 @@ def test_what_it_asks(workers: bool) -> None:
         "kube-scheduler",
         "machine-controller-manager",
         "cluster-autoscaler",
+        "kube-state-metrics",
         "kubelet",
         "cadvisor",
         "node-exporter",

@@ -100,6 +100,15 @@ def test_a_seed_has_the_vertical_pod_autoscaler_with_upstreams_entrypoints_and_u
     }
 
 
+def test_a_seed_has_kube_state_metrics(tmp_path: Path) -> None:
+    (archive,) = (path for path in archives("seed", tmp_path) if path.name.startswith("kube-state-metrics-"))
+
+    ((name, config),) = configs(archive).items()
+
+    assert name == "registry.k8s.io/kube-state-metrics/kube-state-metrics:v2.15.0"
+    assert (config["Entrypoint"], config["User"]) == (["/kube-state-metrics"], "65534")
+
+
 @pytest.mark.parametrize("role", ["seed", "cloud", "shoot"])
 def test_our_code_comes_last(role: Role, tmp_path: Path) -> None:
     """Its archive holds only top layers: containerd needs those below before."""

@@ -1,0 +1,80 @@
+"""kube-state-metrics of a Shoot: what its API server says of nodes and our pods, as numbers for its Prometheus.
+
+It runs in the control plane. Names, ports and options as Gardener's.
+"""
+
+from dataclasses import dataclass
+
+from activities.components import base
+from activities.components.base import Manifest
+from api import images
+
+NAME = "kube-state-metrics"
+PORT = 8080
+SELECT = base.control_plane_labels(NAME)
+
+_SELF_PORT = 8081
+_APPS = ("daemonsets", "deployments", "replicasets", "statefulsets")
+_CORE = ("nodes", "pods")
+
+
+@dataclass(frozen=True)
+class KubeStateMetrics:
+    namespace: str
+    generic_kubeconfig: str
+    """Name of a Secret."""
+    replicas: int = 1
+
+
+def objects(metrics: KubeStateMetrics) -> list[Manifest]:
+    """Everything in the seed, in the order to apply."""
+    namespace = metrics.namespace
+    probe = base.http_probe("/healthz", PORT, scheme="HTTP", delay=5)
+    container = base.container(
+        NAME,
+        images.KUBE_STATE_METRICS,
+        [
+            f"/{NAME}",
+            f"--port={PORT}",
+            f"--telemetry-port={_SELF_PORT}",
+            f"--kubeconfig={base.KUBECONFIG_PATH}",
+            f"--resources={','.join(sorted((*_APPS, *_CORE)))}",
+            "--namespaces=kube-system",
+            "--metric-labels-allowlist=nodes=[*]",
+        ],
+        cpu="10m",
+        memory="32Mi",
+        mounts={"kubeconfig": base.KUBECONFIG_DIR},
+        ports={"metrics": PORT},
+        readinessProbe=probe,
+        livenessProbe=probe,
+    )
+    return [
+        base.service_account(NAME, namespace),
+        base.shoot_access(NAME, namespace),
+        base.deployment(
+            NAME,
+            namespace,
+            select=SELECT,
+            labels={**SELECT, "gardener.cloud/role": "monitoring"},
+            replicas=metrics.replicas,
+            annotations={},
+            pod={
+                "serviceAccountName": NAME,
+                "automountServiceAccountToken": False,
+                "securityContext": base.non_root_pod(),
+                "containers": [container],
+                "volumes": [base.shoot_access_volume(NAME, metrics.generic_kubeconfig)],
+            },
+        ),
+    ]
+
+
+def shoot_objects() -> list[Manifest]:
+    """For a ManagedResource: what its token may read in the shoot."""
+    name = f"gardener.cloud:monitoring:{NAME}"
+    rules = [
+        base.rule("core", " ".join(_CORE), "list watch"),
+        base.rule("apps", " ".join(_APPS), "list watch"),
+    ]
+    return [base.cluster_role(name, rules), base.binding(name, [base.account(NAME)], cluster_role=name)]
