@@ -41,13 +41,18 @@ def receivers(shoot: Mapping[str, Any]) -> list[str]:
     return list(((spec.get("monitoring") or {}).get("alerting") or {}).get("emailReceivers") or ())
 
 
+def servers(secrets: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """What the Secrets with this label that are of mail servers have; others are of other ways to tell people."""
+    return [data for each in secrets if (data := _decoded(each)).get("auth_type") == _SMTP]
+
+
 def smarthost(secrets: Iterable[Mapping[str, Any]]) -> Smarthost | None:
     """That of the garden; None if it has none.
 
     Raises:
         ValueError: the Secret lacks something, or there are several.
     """
-    found = [data for each in secrets if (data := _decoded(each)).get("auth_type") == _SMTP]
+    found = servers(secrets)
     if not found:
         return None
     if len(found) > 1:

@@ -33,6 +33,13 @@ def unchanged(live: Mapping[str, Any], wanted: Mapping[str, Any], manager: str) 
     return _same(fields, body, live)
 
 
+def applied_fields(live: Mapping[str, Any], part: str, manager: str) -> set[str]:
+    """Names of the fields of ``part``, such as ``spec``, that ``manager`` applied last."""
+    owned = _owned_by(live, manager) or {}
+    fields = (owned.get("fieldsV1") or {}).get(f"f:{part}") or {}
+    return {name.removeprefix("f:") for name in fields if name.startswith("f:")}
+
+
 def _owned_by(live: Mapping[str, Any], manager: str) -> Mapping[str, Any] | None:
     for entry in live["metadata"].get("managedFields") or ():
         if (entry.get("manager"), entry.get("operation")) == (manager, "Apply") and not entry.get("subresource"):

@@ -16,6 +16,7 @@ from activities.heartbeat import heartbeating
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.errors import NotFound
+from activities.kube.unchanged import applied_fields
 from api.constants import (
     CONFIRMATION_DELETION,
     INPUTS_DIGEST,
@@ -77,7 +78,7 @@ async def apply_extension(
         if annotations.get(TIMESTAMP) == trigger:
             return
         same = only_on_change or (wanted.digest and annotations.get(INPUTS_DIGEST) == wanted.digest)
-        if same and _has(live.get("spec"), dict(wanted.spec)) and fault_of(live) is None:
+        if same and _has_spec(live, wanted.spec) and fault_of(live) is None:
             return
         await _forget_error(seed, wanted.resource, live)
     digest = {INPUTS_DIGEST: wanted.digest} if wanted.digest else {}
@@ -389,6 +390,11 @@ def _seconds(time: str | None) -> datetime:
     if not time:
         return datetime.min.replace(tzinfo=UTC)
     return datetime.strptime(time[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+
+
+def _has_spec(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether it has all that is wanted, and no field that we once wanted and do not any more."""
+    return applied_fields(live, "spec", MANAGER) <= wanted.keys() and _has(live.get("spec"), wanted)
 
 
 def _has(live: Any, wanted: Any) -> bool:

@@ -6,6 +6,7 @@ The last three are the same for all kinds and are made from the rows of ``activi
 """
 
 import asyncio
+import base64
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -17,6 +18,7 @@ from temporalio import activity
 from activities.errors import permanent
 from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import AlreadyExists, NotFound
+from activities.secrets.manager import SecretsManager
 from activities.seed import extension_kinds as kinds
 from activities.seed import extension_objects as extension
 from activities.seed.extension_kinds import Kind
@@ -25,8 +27,9 @@ from activities.seed.facts import inputs_digest
 from activities.seed.gateway import gateway_address
 from activities.seed.namespace import write_shoot_status
 from activities.seed.retention import Retention, is_marked
+from activities.seed.secrets import ssh_public_keys
 from activities.seed.shoot_state import ShootStateView, read_shoot_state
-from api import resources
+from api import resources, ssh
 from api.constants import (
     BACKUP_ENTRY_TAKEN_OVER,
     FINALIZER,
@@ -81,7 +84,9 @@ class ExtensionActivities:
             "type": provider["type"],
             "region": view.shoot["spec"]["region"],
             "secretRef": _secret_ref(CLOUD_SECRET, task),
-            **_optional(providerConfig=provider.get("infrastructureConfig")),
+            **_optional(
+                providerConfig=provider.get("infrastructureConfig"), sshPublicKey=await self._ssh_public_key(task, view)
+            ),
         }
         return await self._deploy(kinds.INFRASTRUCTURE, task, spec)
 
@@ -296,7 +301,10 @@ class ExtensionActivities:
             "region": view.shoot["spec"]["region"],
             "secretRef": _secret_ref(CLOUD_SECRET, task),
             "pools": [await self._pool(task, view, pool) for pool in view.shoot["spec"]["provider"]["workers"]],
-            **_optional(infrastructureProviderStatus=await self._infrastructure_status(task)),
+            **_optional(
+                infrastructureProviderStatus=await self._infrastructure_status(task),
+                sshPublicKey=await self._ssh_public_key(task, view),
+            ),
         }
         return await self._deploy(kinds.WORKER, task, spec)
 
@@ -406,6 +414,13 @@ class ExtensionActivities:
     async def _infrastructure_status(self, task: ShootTask) -> Any:
         live = await self._clusters.seed.find(resources.INFRASTRUCTURE, task.shoot.name, task.technical_id)
         return live.get("status", {}).get("providerStatus") if live else None
+
+    async def _ssh_public_key(self, task: ShootTask, view: ClusterView) -> str | None:
+        """The newest, in base64, for clouds that put it on machines themselves; None where nobody is let in."""
+        if not ssh.has_access(view.shoot):
+            return None
+        newest, *_ = ssh_public_keys(await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot))
+        return base64.b64encode(newest.encode()).decode()
 
     async def _pool(self, task: ShootTask, view: ClusterView, pool: dict[str, Any]) -> dict[str, Any]:
         key = node_agent_secret_name(view.shoot, pool)

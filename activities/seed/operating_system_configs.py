@@ -18,11 +18,11 @@ from activities.errors import permanent
 from activities.heartbeat import heartbeating
 from activities.kube.cache import Cache
 from activities.kube.clusters import Clusters, ClusterView
-from activities.secrets.manager import SecretsManager, Which
+from activities.secrets.manager import SecretsManager
 from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.extensions import Extensions
-from activities.seed.secrets import SSH_KEYPAIR
+from activities.seed.secrets import ssh_public_keys
 from api import constants, resources, ssh
 from api.errors import ErrorCode
 from api.names import internal_api_domain, node_agent_secret_name, operating_system_config_names
@@ -47,7 +47,7 @@ class OperatingSystemConfigActivities:
         secrets = await self._secrets(task, view)
         server = f"https://{_api_domain(task, view)}"
         cluster_ca, kubelet_ca = (secrets.get(name).data["bundle.crt"].decode() for name in ("ca", "ca-kubelet"))
-        ssh_keys = _ssh_keys(secrets) if ssh.has_access(view.shoot) else []
+        ssh_keys = ssh_public_keys(secrets) if ssh.has_access(view.shoot) else []
         wanted = []
         for pool in view.pools:
             provider_config = pool["machine"]["image"].get("providerConfig")
@@ -146,12 +146,6 @@ class OperatingSystemConfigActivities:
             secret = await self._clusters.seed.find(resources.SECRET, name, task.technical_id)
             found[name] = (secret or {}).get("data") or {}
         return found
-
-
-def _ssh_keys(secrets: SecretsManager) -> list[str]:
-    """The newest public key, and the one before it, if any: a new pair is known everywhere before an old one goes."""
-    kept = [Which.CURRENT, *([Which.OLD] if secrets.has_old(SSH_KEYPAIR) else [])]
-    return [secrets.get(SSH_KEYPAIR, which).data["id_rsa.pub"].decode().strip() for which in kept]
 
 
 def _nodes_behind(nodes: Iterable[Mapping[str, Any]], checksums: Mapping[str, str]) -> list[str]:

@@ -249,5 +249,11 @@ def _public_bundle(shoot: ShootRef, suffix: str, discovery: str, bundle: bytes) 
     return {**wanted, "data": {"ca.crt": bundle.decode()}}
 
 
+def ssh_public_keys(secrets: SecretsManager) -> list[str]:
+    """The newest public key, and the one before it, if any: a new pair is known everywhere before an old one goes."""
+    kept = [Which.CURRENT, *([Which.OLD] if secrets.has_old(SSH_KEYPAIR) else [])]
+    return [secrets.get(SSH_KEYPAIR, which).data["id_rsa.pub"].decode().strip() for which in kept]
+
+
 def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:
     return {key: base64.b64encode(value).decode() for key, value in data.items()}

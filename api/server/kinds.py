@@ -9,9 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from api import resources
-from api.alerting import SELECTOR as SENDS_MAILS
-from api.alerting import receivers
+from api import alerting, resources
 from api.bastions.v1alpha1.bastion import Bastion
 from api.constants import (
     AUTHENTICATION_ISSUER,
@@ -122,8 +120,8 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
     await _check_seed_choice(review, shoot, old, garden)
     world = await _world(shoot, project, garden)
     refuse_forbidden(review, check_references(shoot, old, world))
-    mails = not receivers(shoot.to_wire()) or bool(
-        await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=SENDS_MAILS)
+    mails = not alerting.receivers(shoot.to_wire()) or bool(
+        alerting.servers(await garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=alerting.SELECTOR))
     )
     return warnings(shoot, world.profile, world.now, mails=mails)
 

@@ -1,7 +1,7 @@
 """The webhook server: AdmissionReviews in, verdicts and patches out."""
 
 import json
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -111,6 +111,18 @@ async def test_a_shoot_is_completed_and_then_accepted(client):
     assert "this garden sends no mails" in accepted["warnings"][0]
     again = await ask(client, "/mutate", "UPDATE", stored, stored)
     assert "patch" not in again, "what is complete is not touched"
+
+
+@pytest.mark.parametrize(("way", "warned"), [("smtp", False), ("none", True)])
+async def test_only_a_mail_server_sends_mails(client, garden, way: str, warned: bool):
+    labels = {"gardener.cloud/role": "alerting"}
+    metadata = {"name": "alerting", "namespace": "garden", "labels": labels}
+    data = {"auth_type": b64encode(way.encode()).decode()}
+    garden.objects.append({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+    shoot = complete("spec.monitoring.alerting.emailReceivers", ["a@example.org"]).to_wire()
+    accepted = await ask(client, "/validate", "CREATE", shoot)
+    assert accepted["allowed"]
+    assert ("this garden sends no mails" in str(accepted.get("warnings"))) == warned
 
 
 ISSUER = "authentication.gardener.cloud/issuer"

@@ -1,7 +1,9 @@
 """What is done with extension objects of any kind, against an API server in memory."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 
 from activities.kube.cache import Caches
 from activities.kube.clusters import ClusterView
+from activities.secrets.configs import SSHKeyPair
+from activities.secrets.manager import SecretsManager
 from activities.seed import extension_kinds as kinds
 from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
@@ -31,6 +35,7 @@ TASK = ShootTask(
     trigger="2026-11-21T10:00:00.000000Z",
 )
 NETWORKS = "/apis/extensions.gardener.cloud/v1alpha1/networks"
+INFRASTRUCTURES = "/apis/extensions.gardener.cloud/v1alpha1/infrastructures"
 DNS_RECORDS = "/apis/extensions.gardener.cloud/v1alpha1/dnsrecords"
 
 
@@ -115,6 +120,33 @@ def test_every_kind_has_its_tasks(clusters: Any) -> None:
     offered = {registry.activity_name(each) for each in registry._activities_of(ExtensionActivities(clusters))}
     for kind in kinds.KINDS:
         assert offered.issuperset(Extensions(clusters).operations(kind))
+
+
+async def test_clouds_hear_of_the_newest_key_of_those_who_may_come_in(clusters: Any, seed: ApiServer) -> None:
+    async def told(key: SSHKeyPair, status: dict[str, Any], *, enabled: bool = True) -> tuple[str | None, str]:
+        """What the next operation tells them, and the key that is the newest."""
+        settings = {"sshAccess": {"enabled": enabled}}
+        provider = {"type": "local", "workers": [{"name": "a"}], "workersSettings": settings}
+        shoot = {**SHOOT, "spec": {**SHOOT["spec"], "region": "local", "provider": provider}, "status": status}
+
+        async def cluster(_: str) -> ClusterView:
+            return ClusterView({"metadata": {"name": NAMESPACE}, "spec": {"shoot": shoot}})
+
+        clusters.cluster = cluster
+        newest = await (await SecretsManager.of_shoot(clusters.seed, NAMESPACE, shoot)).generate(key)
+        task = TASK.model_copy(update={"trigger": datetime.now(UTC).isoformat()})
+        await ExtensionActivities(clusters).deploy_infrastructure(task)
+        found = (seed.find(INFRASTRUCTURES, "demo", NAMESPACE) or {})["spec"].get("sshPublicKey")
+        done(seed, INFRASTRUCTURES, "demo")
+        return found and base64.b64decode(found).decode(), newest.data["id_rsa.pub"].decode().strip()
+
+    key, rotation = SSHKeyPair("ssh-keypair"), {"sshKeypair": {"lastInitiationTime": "2026-11-21T10:00:00Z"}}
+    before, first = await told(key, {})
+    after, second = await told(key, {"credentials": {"rotation": rotation}})
+    assert (before, after) == (first, second)
+    assert first != second
+    off, _ = await told(key, {"credentials": {"rotation": rotation}}, enabled=False)
+    assert off is None
 
 
 # Extension objects by phase
