@@ -242,12 +242,14 @@ def alertmanager() -> Tool:
     return _of_prometheus("alertmanager", images.ALERTMANAGER_VERSION, "/cmd/alertmanager", emptied=without_ui)
 
 
-def exporters() -> tuple[Tool, ...]:
-    """What measures nodes, and what tries whether something answers."""
-    return (
-        _of_prometheus("node_exporter", images.NODE_EXPORTER_VERSION),
-        _of_prometheus("blackbox_exporter", images.BLACKBOX_EXPORTER_VERSION),
-    )
+def node_exporter() -> Tool:
+    """What measures nodes."""
+    return _of_prometheus("node_exporter", images.NODE_EXPORTER_VERSION)
+
+
+def blackbox_exporter() -> Tool:
+    """What tries whether something answers."""
+    return _of_prometheus("blackbox_exporter", images.BLACKBOX_EXPORTER_VERSION)
 
 
 def _of_prometheus(binary: str, version: str, package: str = "", **rest: Any) -> Tool:
@@ -338,6 +340,7 @@ def seed_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]
         vertical_pod_autoscaler(),
         cluster_autoscaler(),
         kube_state_metrics(),
+        blackbox_exporter(),
     )
 
 
@@ -349,7 +352,7 @@ def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...
         flannel_cni(),
         metrics_server(),
         node_problem_detector(),
-        *exporters(),
+        node_exporter(),
     )
 
 

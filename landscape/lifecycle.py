@@ -43,7 +43,7 @@ Making = asyncio.Task[dict[str, binaries.Binaries]]
 Which = Literal["all", "seeds", "none"]
 """Processes of our own to start: of the garden and the seeds, of the seeds alone, or none."""
 
-_TOOLS: Mapping[Role, Callable[[str], tuple[binaries.Tool, ...]]] = {
+TOOLS: Mapping[Role, Callable[[str], tuple[binaries.Tool, ...]]] = {
     "cloud": binaries.machine_tools,
     "seed": binaries.seed_tools,
     "shoot": binaries.image_tools,
@@ -123,7 +123,7 @@ class _Up:
         try:
             async with asyncio.TaskGroup() as group:
                 made: Making | None = None
-                for role in _TOOLS:
+                for role in TOOLS:
                     made = group.create_task(self._image_binaries(role, made))
                     self._archives[role] = group.create_task(self._made_archives(role, made))
                 group.create_task(self._machine_images())
@@ -224,7 +224,7 @@ class _Up:
             await earlier
         # Machines bring the kubelet of one version, and fetch others.
         versions = self._plan.shoot_versions[:1] if role == "cloud" else self._plan.shoot_versions
-        return {each: await binaries.ensure(_TOOLS[role](each), self._progress) for each in versions}
+        return {each: await binaries.ensure(TOOLS[role](each), self._progress) for each in versions}
 
     async def _made_archives(self, role: Role, made: Making) -> list[Path]:
         """Image archives for the nodes of clusters of this role, made where they are missing."""

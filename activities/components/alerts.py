@@ -64,6 +64,8 @@ _CONTROL_PLANE = (
           "The API server does not answer."),
     Alert("KubeControllerManagerDown", _down(controller_manager.NAME), "15m", "critical", controller_manager.NAME,
           "Deployments, jobs and other resources are not reconciled."),
+    Alert("ApiServerNotReachable", 'probe_success{job="blackbox-apiserver"} == 0', "5m", "blocker", apiserver.NAME,
+          "The API server is not reached at {{ $labels.instance }}."),
 )  # fmt: skip
 _NODES = (
     Alert("KubeSchedulerDown", _down(scheduler.NAME), "15m", "critical", scheduler.NAME,

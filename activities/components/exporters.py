@@ -1,7 +1,11 @@
 """What of a shoot's nodes and network its Prometheus asks beside kubelets: node-exporter and blackbox-exporter.
 
-Names, ports and options as Gardener's. Both are reached through the API server alone.
+Names, ports and options as Gardener's. What is in the shoot is reached through the API server alone; a second
+blackbox-exporter is in the control plane, and asks for that API server as everybody does, by its name.
 """
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from activities.components import base
 from activities.components.base import Manifest
@@ -12,12 +16,15 @@ NODE_EXPORTER = "node-exporter"
 NODE_EXPORTER_PORT = 16909
 BLACKBOX_EXPORTER = "blackbox-exporter"
 BLACKBOX_EXPORTER_PORT = 9115
+BLACKBOX_SELECT = {"component": BLACKBOX_EXPORTER}
+API_SERVER = "http_apiserver"
+"""Module of the control plane's blackbox-exporter."""
 KUBERNETES_SERVICE = "http_kubernetes_service"
 """Module of blackbox-exporter: whether pods reach the API server as they all do."""
 
 _NOBODY = 65534
 _HOST = "/host"
-_CONFIG = "/etc/blackbox_exporter"
+_CONFIG, _CA = "/etc/blackbox_exporter", "/etc/blackbox_exporter_ca"
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _COLLECTORS = ("conntrack", "cpu", "diskstats", "filefd", "filesystem", "loadavg", "meminfo", "netdev", "pressure",
                "stat", "uname")  # fmt: skip
@@ -71,53 +78,79 @@ def node_exporter() -> list[Manifest]:
 
 def blackbox_exporter() -> list[Manifest]:
     """Objects of the shoot, for a ManagedResource."""
-    select = {"component": BLACKBOX_EXPORTER}
-    labels = {**select, "gardener.cloud/role": "monitoring"}
-    module = {
-        "prober": "http",
-        "timeout": "10s",
-        "http": {
-            "headers": {"Accept": "*/*", "Accept-Language": "en-US"},
-            "tls_config": {"ca_file": f"{_ACCOUNT}/ca.crt"},
-            "bearer_token_file": f"{_ACCOUNT}/token",
-            "preferred_ip_protocol": "ipv4",
-        },
+    http = {
+        "headers": {"Accept": "*/*", "Accept-Language": "en-US"},
+        "tls_config": {"ca_file": f"{_ACCOUNT}/ca.crt"},
+        "bearer_token_file": f"{_ACCOUNT}/token",
     }
-    files = {"blackbox.yaml": base.to_json({"modules": {KUBERNETES_SERVICE: module}})}
-    config = base.versioned_config_map(BLACKBOX_EXPORTER, NAMESPACE, files, labels=labels)
+    return _blackbox_exporter(
+        NAMESPACE,
+        {KUBERNETES_SERVICE: http},
+        automountServiceAccountToken=True,
+        priorityClassName="system-cluster-critical",
+        nodeSelector={"worker.gardener.cloud/system-components": "true"},
+        tolerations=[{"key": "CriticalAddonsOnly", "operator": "Exists"}],
+    )
+
+
+def control_plane_blackbox_exporter(namespace: str, ca_bundle: str, replicas: int = 1) -> list[Manifest]:
+    """Objects of the seed. ``ca_bundle``: name of the Secret with who has signed the API server's certificate."""
+    return _blackbox_exporter(
+        namespace,
+        {API_SERVER: {"tls_config": {"ca_file": f"{_CA}/bundle.crt"}}},
+        replicas,
+        mounts={"ca": _CA},
+        volumes=[base.secret_volume("ca", ca_bundle)],
+        automountServiceAccountToken=False,
+    )
+
+
+def _blackbox_exporter(
+    namespace: str,
+    modules: Mapping[str, Manifest],
+    replicas: int = 1,
+    *,
+    mounts: Mapping[str, str] | None = None,
+    volumes: Sequence[Manifest] = (),
+    **pod: Any,
+) -> list[Manifest]:
+    """``modules``: how each probes by HTTP."""
+    labels = {**BLACKBOX_SELECT, "gardener.cloud/role": "monitoring"}
+    made = {
+        name: {"prober": "http", "timeout": "10s", "http": {**http, "preferred_ip_protocol": "ipv4"}}
+        for name, http in modules.items()
+    }
+    files = {"blackbox.yaml": base.to_json({"modules": made})}
+    config = base.versioned_config_map(BLACKBOX_EXPORTER, namespace, files, labels=labels)
     container = base.container(
         BLACKBOX_EXPORTER,
         images.BLACKBOX_EXPORTER,
         ["/bin/blackbox_exporter", f"--config.file={_CONFIG}/blackbox.yaml", "--log.level=error"],
         cpu="10m",
         memory="25Mi",
-        mounts={"config": _CONFIG},
+        mounts={"config": _CONFIG, **(mounts or {})},
         ports={"probe": BLACKBOX_EXPORTER_PORT},
         readinessProbe=base.http_probe("/health", BLACKBOX_EXPORTER_PORT, scheme="HTTP"),
         livenessProbe=base.http_probe("/health", BLACKBOX_EXPORTER_PORT, scheme="HTTP", delay=10, period=30),
     )
+    ports = {"probe": BLACKBOX_EXPORTER_PORT}
     return [
-        base.service_account(BLACKBOX_EXPORTER, NAMESPACE),
+        base.service_account(BLACKBOX_EXPORTER, namespace),
         config,
-        base.service(
-            BLACKBOX_EXPORTER, NAMESPACE, select=select, ports={"probe": BLACKBOX_EXPORTER_PORT}, labels=labels
-        ),
+        base.service(BLACKBOX_EXPORTER, namespace, select=BLACKBOX_SELECT, ports=ports, labels=labels),
         base.deployment(
             BLACKBOX_EXPORTER,
-            NAMESPACE,
-            select=select,
+            namespace,
+            select=BLACKBOX_SELECT,
             labels=labels,
-            replicas=1,
+            replicas=replicas,
             annotations=base.references([config]),
             pod={
                 "serviceAccountName": BLACKBOX_EXPORTER,
-                "automountServiceAccountToken": True,
-                "priorityClassName": "system-cluster-critical",
                 "securityContext": base.non_root_pod(),
-                "nodeSelector": {"worker.gardener.cloud/system-components": "true"},
-                "tolerations": [{"key": "CriticalAddonsOnly", "operator": "Exists"}],
                 "containers": [container],
-                "volumes": [base.config_map_volume("config", config["metadata"]["name"])],
+                "volumes": [base.config_map_volume("config", config["metadata"]["name"]), *volumes],
+                **pod,
             },
         ),
     ]

@@ -42,6 +42,8 @@ class Prometheus:
     generic_kubeconfig: str
     ca_bundle: str
     """Names of Secrets."""
+    api_server: str
+    """Host by which people reach the API server."""
     workers: bool = True
     alerted: str = ""
     """Name of the Secret with the password for the Shoot's Alertmanager; empty if it has none."""
@@ -92,6 +94,7 @@ def configuration(prometheus: Prometheus) -> Manifest:
     jobs = [_secure_job(name, select, port) for name, (select, port) in components.items()]
     for role in ("main", "events"):
         jobs.append(_pod_job(f"etcd-{role}", {"app": "etcd-statefulset", "role": role}, _ETCD_METRICS_PORT))
+    jobs.append(_reachable(prometheus.api_server))
     own = [resource_manager, *([machine_controller_manager] if prometheus.workers else [])]
     jobs += [_pod_job(each.NAME, base.control_plane_labels(each.NAME), each.HEALTH_PORT) for each in own]
     if prometheus.workers:
@@ -142,6 +145,17 @@ def _pod_job(name: str, select: base.Labels, port: int, **rest: Any) -> Manifest
             _relabel("__meta_kubernetes_pod_name", "pod", "${1}"),
         ],
         **rest,
+    }
+
+
+def _reachable(host: str) -> Manifest:
+    """Whether the API server is reached from outside of its namespace: by DNS and gateway."""
+    return {
+        "job_name": "blackbox-apiserver",
+        "metrics_path": "/probe",
+        "params": {"module": [exporters.API_SERVER], "target": [f"https://{host}/healthz"]},
+        "static_configs": [{"targets": [f"{exporters.BLACKBOX_EXPORTER}:{exporters.BLACKBOX_EXPORTER_PORT}"]}],
+        "relabel_configs": [_relabel("__param_target", "instance", "${1}")],
     }
 
 

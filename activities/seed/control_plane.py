@@ -181,7 +181,7 @@ class ControlPlaneActivities:
             namespace=task.technical_id,
             version=view.kubernetes_version,
             replicas=await apiserver_replicas(self._clusters.seed, view, task, replicas_awake(view)),
-            external_hostname=names.external or names.internal,
+            external_hostname=names.shown,
             issuer=issuer.url,
             default_issuer=names.default_issuer,
             key_set=issuer.key_set,
@@ -433,7 +433,7 @@ class ControlPlaneActivities:
         wanted = gardener_access.objects(
             task.technical_id,
             servers={
-                gardener_access.EXTERNAL: names.external or names.internal,
+                gardener_access.EXTERNAL: names.shown,
                 gardener_access.INTERNAL: names.internal,
             },
             ca_bundle=secrets.get("ca").data["bundle.crt"],

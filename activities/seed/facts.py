@@ -29,6 +29,8 @@ class ApiNames:
         self.internal = internal
         self.external = external
         """Empty if the Shoot has no domain."""
+        self.shown = external or internal
+        """By which people reach it."""
         self.domain = domain
         self.default_issuer = f"https://{internal}"
         self.issuer = issuer or self.default_issuer

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from temporalio import activity
 
-from activities.components import alertmanager, base, kube_state_metrics, prometheus
+from activities.components import alertmanager, base, exporters, kube_state_metrics, prometheus
 from activities.components.managed_resource import managed_resource, managed_resource_parts
 from activities.components.monitoring import Served
 from activities.errors import transient
@@ -14,6 +14,7 @@ from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.configs import BasicAuth, Certificate, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
+from activities.seed.facts import ApiNames
 from activities.seed.hibernation import wanted_asleep
 from activities.seed.secrets import garden_object
 from api import alerting, resources
@@ -55,6 +56,7 @@ class ObservabilityActivities:
         if not is_wanted(view):
             await self._delete_alertmanager(task)
             await self._delete_state_metrics(task)
+            await self._delete_blackbox_exporter(task)
             await self._delete(task)
             return _UNWANTED
         smarthost = await self._smarthost(view)
@@ -63,15 +65,21 @@ class ObservabilityActivities:
         kubeconfig = secrets.get("generic-token-kubeconfig", Which.CURRENT).name
         way_in = _WayIn(view, task, secrets, users.data["auth"].decode())
         project, shoot = project_and_shoot(task.technical_id)
+        authority = secrets.get("ca").name
         wanted = prometheus.Prometheus(
             await way_in.to(prometheus.NAME, prometheus.PORT, "p"),
             generic_kubeconfig=kubeconfig,
-            ca_bundle=secrets.get("ca").name,
+            ca_bundle=authority,
+            api_server=ApiNames.of(view).shown,
             workers=not view.workerless,
             alerted=users.name if smarthost else "",
             labels={"cluster": task.technical_id, "project": project, "shoot_name": shoot, "seed": task.seed},
         )
-        components, urls = [prometheus.objects(wanted)], {"prometheus-url": f"https://{wanted.served.host}"}
+        replicas, urls = wanted.served.replicas, {"prometheus-url": f"https://{wanted.served.host}"}
+        components = [
+            prometheus.objects(wanted),
+            exporters.control_plane_blackbox_exporter(task.technical_id, authority, replicas),
+        ]
         if smarthost:
             served = await way_in.to(alertmanager.NAME, alertmanager.PORT, "au")
             mails = alertmanager.Alertmanager(served, alerting.receivers(view.shoot), smarthost)
@@ -83,7 +91,7 @@ class ObservabilityActivities:
         if view.workerless:
             await self._delete_state_metrics(task)
         else:
-            metrics = kube_state_metrics.KubeStateMetrics(task.technical_id, kubeconfig, wanted.served.replicas)
+            metrics = kube_state_metrics.KubeStateMetrics(task.technical_id, kubeconfig, replicas)
             components.append(kube_state_metrics.objects(metrics))
             rights += managed_resource(_STATE_RIGHTS, task.technical_id, kube_state_metrics.shoot_objects())
         seed = self._clusters.seed
@@ -100,7 +108,7 @@ class ObservabilityActivities:
         view = await self._clusters.cluster(task.technical_id)
         if not is_wanted(view):
             return _UNWANTED
-        names = [prometheus.NAME]
+        names = [prometheus.NAME, exporters.BLACKBOX_EXPORTER]
         if await self._smarthost(view):
             names.append(alertmanager.NAME)
         if not view.workerless:
@@ -129,6 +137,11 @@ class ObservabilityActivities:
         seed, name, namespace = self._clusters.seed, kube_state_metrics.NAME, task.technical_id
         await rollout.delete_component(seed, name, namespace, kube_state_metrics.SELECT, own=True)
         await rollout.delete(seed, managed_resource_parts(_STATE_RIGHTS), namespace)
+
+    async def _delete_blackbox_exporter(self, task: ShootTask) -> None:
+        seed, name, namespace = self._clusters.seed, exporters.BLACKBOX_EXPORTER, task.technical_id
+        await rollout.delete_component(seed, name, namespace, exporters.BLACKBOX_SELECT, own=True)
+        await rollout.delete(seed, [(resources.SERVICE, name)], namespace)
 
     async def _delete(self, task: ShootTask) -> None:
         name = prometheus.NAME

@@ -98,6 +98,7 @@ class _Builder:
                     self._archive("vertical-pod-autoscaler", self._vertical_pod_autoscaler()),
                     self._archive("cluster-autoscaler", [self._cluster_autoscaler()]),
                     self._archive("kube-state-metrics", [self._kube_state_metrics()]),
+                    self._archive("blackbox-exporter", [self._exporter(images.BLACKBOX_EXPORTER)]),
                     self._archive("debian-seed", [ground, self._envoy()]),
                     self._code(role, [(self._gardener(), ground)]),
                 ]
@@ -115,7 +116,8 @@ class _Builder:
                     self._archive("coredns", [self._coredns()]),
                     self._archive("metrics-server", [self._metrics_server()]),
                     self._archive("node-problem-detector", [self._node_problem_detector()]),
-                    self._archive("exporters", self._exporters()),
+                    self._archive("node-exporter", [self._exporter(images.NODE_EXPORTER)]),
+                    self._archive("blackbox-exporter", [self._exporter(images.BLACKBOX_EXPORTER)]),
                     self._archive(
                         f"debian-shoot-{self._version}",
                         [
@@ -152,13 +154,10 @@ class _Builder:
         layer = self._binary("alertmanager", "/bin/alertmanager")
         return Image(images.ALERTMANAGER, (layer,), ("/bin/alertmanager",), user="65534")
 
-    def _exporters(self) -> list[Image]:
+    def _exporter(self, image: str) -> Image:
         """As ``_prometheus``."""
-        programs = {images.NODE_EXPORTER: "node_exporter", images.BLACKBOX_EXPORTER: "blackbox_exporter"}
-        return [
-            Image(image, (self._binary(name, f"/bin/{name}"),), (f"/bin/{name}",), user="65534")
-            for image, name in programs.items()
-        ]
+        program = {images.NODE_EXPORTER: "node_exporter", images.BLACKBOX_EXPORTER: "blackbox_exporter"}[image]
+        return Image(image, (self._binary(program, f"/bin/{program}"),), (f"/bin/{program}",), user="65534")
 
     def _vertical_pod_autoscaler(self) -> list[Image]:
         """Upstream's paths and user."""

@@ -11,7 +11,7 @@ from tests.landscape.shoots import Shoot
 JOBS = {
     "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd-main", "etcd-events",
     "gardener-resource-manager", "machine-controller-manager", "kubelet", "cadvisor", "node-exporter",
-    "blackbox-exporter-k8s-service-check", "kube-state-metrics",
+    "blackbox-exporter-k8s-service-check", "kube-state-metrics", "blackbox-apiserver",
 }  # fmt: skip
 """What it asks where there are nodes."""
 

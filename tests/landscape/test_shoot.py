@@ -254,7 +254,8 @@ def test_all_of_its_control_plane_and_its_nodes_is_seen(shoot: Shoot) -> None:
         _, found = monitoring.ask(shoot, f"count({measured}) by (node)", host, words)
         assert {f"node/{each['metric']['node']}" for each in found} == set(nodes), measured
     _, found = monitoring.ask(shoot, "probe_success", host, words)
-    assert [each["value"][1] for each in found] == ["1"], "pods reach the API server"
+    reached = {each["metric"]["job"]: each["value"][1] for each in found}
+    assert reached == {"blackbox-apiserver": "1", "blackbox-exporter-k8s-service-check": "1"}
 
 
 def test_nobody_sees_it_without_the_password(shoot: Shoot) -> None:

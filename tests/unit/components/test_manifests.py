@@ -86,6 +86,7 @@ IN_THE_SEED = {
         cluster_autoscaler.Autoscaler(NAMESPACE, "generic", ClusterAutoscaler(), [])
     ),
     "kube-state-metrics": kube_state_metrics.objects(kube_state_metrics.KubeStateMetrics(NAMESPACE, "generic")),
+    "control plane's blackbox-exporter": exporters.control_plane_blackbox_exporter(NAMESPACE, "ca-bundle"),
     "gateway": gateway.objects(),
 }
 IN_THE_SHOOT = {

@@ -10,7 +10,7 @@ import promql_parser as promql
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.components import alertmanager, kube_state_metrics, prometheus
+from activities.components import alertmanager, exporters, kube_state_metrics, prometheus
 from activities.components.alerts import rules
 from activities.components.monitoring import Served
 from activities.seed.observability import ObservabilityActivities
@@ -204,7 +204,7 @@ async def test_a_mail_server_that_lacks_something_is_named(world: World) -> None
 
 @pytest.mark.parametrize("workers", [True, False])
 def test_each_alert_asks_for_a_job_that_there_is(workers: bool) -> None:
-    values = prometheus.Prometheus(SERVED, "kubeconfig", "ca", workers=workers)
+    values = prometheus.Prometheus(SERVED, "kubeconfig", "ca", "api.example.org", workers=workers)
     jobs = {each["job_name"] for each in prometheus.configuration(values)["scrape_configs"]}
     alerts = [rule for group in rules(workers=workers)["groups"] for rule in group["rules"]]
     assert len({each["alert"] for each in alerts}) == len(alerts)
@@ -262,15 +262,22 @@ async def test_asleep_it_sleeps(world: World) -> None:
     await ObservabilityActivities(world.clusters).deploy_observability(
         TASK.model_copy(update={"operation": OperationType.RECONCILE})
     )
-    for name in (prometheus.NAME, kube_state_metrics.NAME):
+    for name in (prometheus.NAME, kube_state_metrics.NAME, exporters.BLACKBOX_EXPORTER):
         assert world.seed.find(DEPLOYMENTS, name, NAMESPACE)["spec"]["replicas"] == 0
 
 
 @pytest.mark.parametrize("workers", [True, False])
 def test_what_it_asks(workers: bool) -> None:
-    values = prometheus.Prometheus(SERVED, "kubeconfig", "ca", workers=workers)
+    values = prometheus.Prometheus(SERVED, "kubeconfig", "ca", "api.example.org", workers=workers)
     jobs = {each["job_name"]: each for each in prometheus.configuration(values)["scrape_configs"]}
-    always = {"kube-apiserver", "kube-controller-manager", "etcd-main", "etcd-events", "gardener-resource-manager"}
+    always = {
+        "kube-apiserver",
+        "blackbox-apiserver",
+        "kube-controller-manager",
+        "etcd-main",
+        "etcd-events",
+        "gardener-resource-manager",
+    }
     of_nodes = {
         "kube-scheduler",
         "machine-controller-manager",

@@ -12,18 +12,21 @@ from landscape import images
 from landscape.images import Role
 from landscape.images.layers import Layers
 from landscape.images.oci import Blob
+from landscape.lifecycle import TOOLS
+from tests.unit.components.test_manifests import IN_THE_SEED, IN_THE_SHOOT, containers, workloads
 
 VERSION = "1.37.1"
 
 
 class Programs:
-    """A file for each binary, whatever it is called."""
+    """A file for each binary that is made for images of a role."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, role: Role) -> None:
+        self._directory, self._made = directory, {binary for tool in TOOLS[role](VERSION) for binary in tool.binaries}
         directory.mkdir()
 
     def __getitem__(self, name: str) -> str:
+        assert name in self._made
         path = self._directory / name
         path.write_text(name)
         return str(path)
@@ -47,7 +50,7 @@ def without_debian(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def archives(role: Role, tmp_path: Path) -> list[Path]:
-    return images.archives_for(role, VERSION, Programs(tmp_path / "bin"))
+    return images.archives_for(role, VERSION, Programs(tmp_path / "bin", role))
 
 
 def configs(archive: Path) -> dict[str, dict[str, Any]]:
@@ -98,6 +101,14 @@ def test_a_seed_has_the_vertical_pod_autoscaler_with_upstreams_entrypoints_and_u
         f"registry.k8s.io/autoscaling/vpa-{name}:1.8.1": ([f"/{name}"], "65532")
         for name in ("recommender", "updater", "admission-controller")
     }
+
+
+@pytest.mark.parametrize(("role", "components"), [("seed", IN_THE_SEED), ("shoot", IN_THE_SHOOT)])
+def test_all_that_our_pods_run_is_brought(role: Role, components: dict[str, Any], tmp_path: Path) -> None:
+    """In whatever version: pools have other Kubernetes versions than their control plane."""
+    used = {each["image"] for objects in components.values() for pod in workloads(objects) for each in containers(pod)}
+    brought = {name.rpartition(":")[0] for name in names(archives(role, tmp_path))}
+    assert {name.rpartition(":")[0] for name in used} - brought == set()
 
 
 def test_a_seed_has_kube_state_metrics(tmp_path: Path) -> None:
