@@ -21,8 +21,8 @@ _WEBHOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
 _RBAC = "rbac.authorization.k8s.io"
 
 
-def access() -> list[Manifest]:
-    """Roles of our processes in the garden."""
+def access(*, seed_authorizer: bool = False) -> list[Manifest]:
+    """Roles of our processes in the garden; none of gardenlets where the seed authorizer says what they may do."""
     everything = ["*"]
     read = ["get", "list", "watch"]
     common = [
@@ -42,12 +42,19 @@ def access() -> list[Manifest]:
         rule(["certificates.k8s.io"], ["signers"], ["approve"])
         | {"resourceNames": ["kubernetes.io/kube-apiserver-client"]},
     ]
-    # Approved for the seed that one is, and with a bootstrap token for any.
-    seed_client = [
-        rule(["certificates.k8s.io"], ["certificatesigningrequests"], ["get", "create"]),
-        rule(["certificates.k8s.io"], ["certificatesigningrequests/seedclient"], ["create"]),
+    return [
+        *bound_role(OPERATORS, common, OPERATORS),
+        *([] if seed_authorizer else seeds_access()),
+        *bound_role("gardener.cloud:system:seed-bootstrapper", _seed_client(), BOOTSTRAPPERS),
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOOT_ISSUER_NAMESPACE}},
+        *bound_role(DISCOVERY_SERVERS, [rule([""], ["secrets"], read)], DISCOVERY_SERVERS, SHOOT_ISSUER_NAMESPACE),
     ]
-    seeds = [
+
+
+def seeds_access() -> list[Manifest]:
+    """The role of gardenlets in a garden whose API server does not ask the seed authorizer: all that any may need."""
+    read = ["get", "list", "watch"]
+    rules = [
         rule(["core.gardener.cloud"], ["*"], [*read, "create", "update", "patch", "delete"]),
         rule(["security.gardener.cloud"], ["*"], read),
         rule(["operations.gardener.cloud"], ["bastions", "bastions/status"], [*read, "patch"]),
@@ -55,14 +62,16 @@ def access() -> list[Manifest]:
         rule([""], ["namespaces"], [*read, "create", "patch"]),
         rule(["", "events.k8s.io"], ["events"], ["create", "patch", "update"]),
         rule(["coordination.k8s.io"], ["leases"], [*read, "create", "update", "patch"]),
-        *seed_client,
+        *_seed_client(),
     ]
+    return bound_role(SEEDS, rules, SEEDS)
+
+
+def _seed_client() -> list[Manifest]:
+    """To ask for a gardenlet's certificate: approved for the seed that one is, and with a bootstrap token for any."""
     return [
-        *bound_role(OPERATORS, common, OPERATORS),
-        *bound_role(SEEDS, seeds, SEEDS),
-        *bound_role("gardener.cloud:system:seed-bootstrapper", seed_client, BOOTSTRAPPERS),
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOOT_ISSUER_NAMESPACE}},
-        *bound_role(DISCOVERY_SERVERS, [rule([""], ["secrets"], read)], DISCOVERY_SERVERS, SHOOT_ISSUER_NAMESPACE),
+        rule(["certificates.k8s.io"], ["certificatesigningrequests"], ["get", "create"]),
+        rule(["certificates.k8s.io"], ["certificatesigningrequests/seedclient"], ["create"]),
     ]
 
 

@@ -44,11 +44,11 @@ _EXTENSIONS = (
 )
 
 
-async def deploy_kinds(plan: Plan) -> None:
+async def deploy_kinds(plan: Plan, *, seed_authorizer: bool) -> None:
     """Apply the CustomResourceDefinitions and wait until the API server serves them; and who may do what."""
     definitions = crds("garden")
     async with Api(plan.kubeconfig("garden")) as api:
-        granted = access()
+        granted = access(seed_authorizer=seed_authorizer)
         await api.apply(*namespaces(), *(each for each in granted if each["kind"] == "Namespace"))
         await api.apply(*definitions, *deletion_protection("garden"), *granted)
         for definition in definitions:

@@ -153,13 +153,13 @@ class _Up:
 
     async def _garden(self) -> None:
         cluster = Cluster(self._plan, self._plan.garden, self._binaries, self._processes)
+        started = self._workers == "all"
         with self._progress.step(f"garden: API server at {self._plan.garden.server}"):
-            await cluster.start_control_plane()
+            await cluster.start_control_plane(workers.seed_authorization(self._plan) if started else None)
         with self._progress.step("garden: kinds"):
-            await garden.deploy_kinds(self._plan)
+            await garden.deploy_kinds(self._plan, seed_authorizer=started)
         await self._temporal_serves.wait()
         ours = workers.of_garden(self._plan)
-        started = self._workers == "all"
         # The codec server belongs to the landscape's UI and commands, wherever the workers are.
         await self._start_ours([each for each in ours if started or each.spec.name == workers.CODEC_SERVER])
         with self._progress.step("garden: cloud profile, project and credentials"):

@@ -1,6 +1,7 @@
 """Our own processes in a landscape: one table of what runs where, with which configuration."""
 
 import hashlib
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from typing import Any
 import aiohttp
 import yaml
 
-from landscape import garden
+from api.server import seed_authorizer
+from landscape import garden, pki
 from landscape.cluster import Credentials
 from landscape.code import code_digest
 from landscape.files import write_if_changed
@@ -24,6 +26,7 @@ Config = dict[str, Any]
 CODEC_SERVER = "garden/codec-server"
 """The process that decrypts histories for the UI and the commands."""
 
+_AUTHORIZER_PORT = 9444
 _ROOMS = ("api", "activities", "workflows", "workers")
 
 
@@ -111,10 +114,30 @@ def _controller_manager(plan: Plan) -> Config:
     }
 
 
+def seed_authorization(plan: Plan) -> Path:
+    """Write whom the garden's API server asks what gardenlets may do: admission, and for all else roles."""
+    directory, authority = plan.garden.directory, Credentials.of(plan.garden).ca
+    client = authority.issue("authorization-client", "kube-apiserver")
+    server = f"https://{plan.central_address}:{_AUTHORIZER_PORT}{seed_authorizer.PATH}"
+    kubeconfig = write_kubeconfig(
+        directory / "seed-authorizer.kubeconfig", pki.kubeconfig(server, authority, client, "seed-authorizer")
+    )
+    file = directory / "authorization.json"
+    write_if_changed(file, json.dumps(seed_authorizer.configuration(str(kubeconfig)), indent=2))
+    return file
+
+
 def _admission(plan: Plan) -> Config:
+    certificate = Credentials.of(plan.garden).ca.issue("admission", "admission", names=[plan.central_address])
     return {
         "gardenClientConnection": _garden_connection(plan, "admission"),
         "server": {"address": plan.central_address, "port": 9443},
+        "seedAuthorizer": {
+            "address": plan.central_address,
+            "port": _AUTHORIZER_PORT,
+            "certificateFile": str(certificate.certificate),
+            "privateKeyFile": str(certificate.key),
+        },
         "certificates": {"url": f"https://{plan.central_address}:9443"},
         "health": _health(plan.central_address, 2719),
     }

@@ -14,6 +14,7 @@ from activities.kube.client import KubeClient
 from api import resources
 from api.model import ApiModel
 from api.resources import Resource
+from api.server import seed_authorizer
 from api.server.app import application
 from api.server.review import User
 from workers.admission_certificates import AdmissionCertificates, OwnCertificates
@@ -44,9 +45,19 @@ class WebhookServer(ApiModel):
     private_key_file: Path | None = None
 
 
+class AuthorizerServer(ApiModel):
+    address: str
+    port: int = 9444
+    certificate_file: Path
+    """Read again when it changes. The garden's API server trusts it by a file, so it is of an authority that stays."""
+    private_key_file: Path
+
+
 class AdmissionConfig(ApiModel):
     garden_client_connection: ClientConnection
     server: WebhookServer
+    seed_authorizer: AuthorizerServer | None = None
+    """None: the garden's API server does not ask what gardenlets may do."""
     certificates: OwnCertificates | None = None
     """In place of files: admission makes and renews its certificate, and has the garden's API server trust it."""
     health: HealthConfig = HealthConfig()
@@ -68,15 +79,26 @@ async def run(config_path: str) -> None:
     caches = Caches(client)
     health = Health()
     health_runner = await health.serve(config.health)
-    runner = web.AppRunner(application(CachedGarden(client, caches)), access_log=None, keepalive_timeout=300)
-    try:
+    garden = CachedGarden(client, caches)
+    runners = []
+
+    async def serve(routes: web.Application, server: WebhookServer | AuthorizerServer, shown: ShownCertificate) -> None:
+        runners.append(runner := web.AppRunner(routes, access_log=None, keepalive_timeout=300))
         await runner.setup()
+        await web.TCPSite(runner, server.address, server.port, ssl_context=shown.context).start()
+
+    try:
         shown, following, trusted = _certificate(config, client)
-        await web.TCPSite(runner, config.server.address, config.server.port, ssl_context=shown.context).start()
-        await run_until_signal(_become_ready(caches, health, trusted), following)
+        work = [_become_ready(caches, health, trusted), following]
+        await serve(application(garden), config.server, shown)
+        if (server := config.seed_authorizer) is not None:
+            files = ServingCertificate(server.certificate_file, server.private_key_file)
+            await serve(seed_authorizer.application(garden, client), server, files)
+            work.append(files.follow())
+        await run_until_signal(*work)
     finally:
-        await runner.cleanup()
-        await health_runner.cleanup()
+        for runner in (*runners, health_runner):
+            await runner.cleanup()
         await caches.close()
         await client.close()
 

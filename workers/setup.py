@@ -23,7 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from api import resources
-from api.access import access
+from api.access import access, seeds_access
 from api.crds import crds
 from api.model import ApiModel
 from api.policies import deletion_protection
@@ -62,6 +62,8 @@ class SetupConfig(ApiModel):
     garden_client_connection: ClientConnection | None = None
     """None: the garden is left alone."""
     webhooks: Webhooks | None = None
+    seed_authorizer: bool = False
+    """Whether the garden's API server asks admission what gardenlets may do: then they have no role."""
     temporal: TemporalSetup | None = None
     """None: Temporal is left alone."""
 
@@ -76,12 +78,12 @@ async def run(config_path: str) -> None:
     if config.garden_client_connection is not None:
         garden = kube_client(config.garden_client_connection)
         try:
-            await set_up_garden(garden, config.webhooks)
+            await set_up_garden(garden, config.webhooks, seed_authorizer=config.seed_authorizer)
         finally:
             await garden.close()
 
 
-async def set_up_garden(garden: KubeClient, webhooks: Webhooks | None) -> None:
+async def set_up_garden(garden: KubeClient, webhooks: Webhooks | None, *, seed_authorizer: bool = False) -> None:
     """Apply kinds, wait until they are served, then all that is about them."""
     definitions = crds("garden")
     for definition in definitions:
@@ -96,13 +98,15 @@ async def set_up_garden(garden: KubeClient, webhooks: Webhooks | None) -> None:
     namespace = {"name": "garden", "labels": {"gardener.cloud/role": "garden"}}
     objects = [
         *deletion_protection("garden"),
-        *access(),
+        *access(seed_authorizer=seed_authorizer),
         {"apiVersion": "v1", "kind": "Namespace", "metadata": namespace},
     ]
     if webhooks is not None:
         objects += webhook_configurations(webhooks.url, b64encode(webhooks.ca_file.read_bytes()).decode())
     for item in objects:
         await garden.apply(item, manager=_MANAGER)
+    for item in seeds_access() if seed_authorizer else ():
+        await garden.delete(resources.resource_of(item), item["metadata"]["name"])
     log.info("the garden serves %d kinds; %d objects applied", len(definitions), len(objects))
 
 

@@ -216,11 +216,13 @@ class ExtensionActivities:
     async def migrate_backup_entry(self, task: ShootTask) -> TaskResult:
         """Hand the backups over: the garden's entry names the destination, the seed lets go of its own.
 
-        Data stay. A second run finds what is left to do.
+        Data stay. A second run finds what is left to do; where they were taken over, the entry is another seed's.
         """
-        name = backup_entry_name(task)
-        patch = {"spec": {"seedName": task.destination}}
-        await self._clusters.garden.patch(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace, patch)
+        name, garden = backup_entry_name(task), self._clusters.garden
+        entry = await garden.get(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
+        if entry["spec"].get("seedName") == task.seed:
+            patch = {"spec": {"seedName": task.destination}}
+            await garden.patch(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace, patch)
         for step in (
             self._extensions.migrate,
             self._extensions.wait_migrated,

@@ -28,7 +28,10 @@ def values_of(chart: str) -> Object:
         case "provider-local":
             return {"seedName": seed.name, "loadBalancerIp": seed.address}
         case "gardener":
-            return {"discoveryServer": {"enabled": True, "tlsSecret": "discovery-server-tls"}}
+            return {
+                "admission": {"seedAuthorizer": {"tlsSecret": "seed-authorizer-tls"}},
+                "discoveryServer": {"enabled": True, "tlsSecret": "discovery-server-tls"},
+            }
     return {}
 
 
@@ -219,6 +222,21 @@ def test_admission_keeps_its_certificates_itself_or_takes_those_of_a_secret(secr
         assert admission["certificates"] == own
         assert "webhooks" not in setup
         assert "tls" not in mounts
+
+
+@pytest.mark.parametrize("secret", ["", "seed-authorizer-tls"])
+def test_gardenlets_have_a_role_or_are_asked_about(secret: str):
+    objects = rendered("gardener", {"admission": {"seedAuthorizer": {"tlsSecret": secret}}})
+
+    admission, setup = (
+        yaml.safe_load(kinds(objects, "ConfigMap")[name]["data"]["config.yaml"])
+        for name in ("gardener-admission", "gardener-setup")
+    )
+    ports = {each["name"]: each["port"] for each in kinds(objects, "Service")["gardener-admission"]["spec"]["ports"]}
+    mounts = load_mounts(kinds(objects, "Deployment")["gardener-admission"])
+    assert ("seedAuthorizer" in admission) == setup.get("seedAuthorizer", False) == bool(secret)
+    assert ports == {"https": 9443} | ({"authorizer": 9444} if secret else {})
+    assert ("seed-authorizer" in mounts) == bool(secret)
 
 
 def load_mounts(deployment: Object) -> dict[str, str]:

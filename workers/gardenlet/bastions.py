@@ -14,7 +14,7 @@ from activities.kube.cache import Key, key_of
 from activities.kube.client import WatchEvent
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, TryAgain
-from activities.kube.errors import Conflict, NotFound
+from activities.kube.errors import Conflict, Forbidden, NotFound
 from activities.seed import extension_objects as extension
 from activities.seed.extension_objects import ExtensionObject
 from api import constants, resources, ssh
@@ -128,7 +128,7 @@ class BastionController:
         patch = {"metadata": {**metadata, "resourceVersion": known["resourceVersion"]}}
         try:
             await self._clusters.garden.patch(resources.OPERATIONS_BASTION, known["name"], known["namespace"], patch)
-        except (Conflict, NotFound):
+        except (Conflict, Forbidden, NotFound):
             raise TryAgain("it has changed meanwhile", after=0.2) from None
 
     async def _tell(self, bastion: Object, finding: Finding, ready: Object | None = None) -> None:
@@ -147,7 +147,7 @@ class BastionController:
         place = resources.OPERATIONS_BASTION, metadata["name"], metadata["namespace"]
         try:
             await self._clusters.garden.patch(*place, {"status": told}, subresource="status")
-        except NotFound:
+        except (Forbidden, NotFound):  # whose Bastion is gone may not write to it
             return
 
 

@@ -39,6 +39,24 @@ async def test_webhooks_of_the_garden_point_to_where_admission_is(tmp_path):
         assert webhook["clientConfig"]["url"] == "https://admission:9443/mutate"
 
 
+async def test_gardenlets_lose_their_role_where_the_garden_asks_what_they_may_do():
+    """Whatever a role grants is granted, whoever is asked beside it."""
+    async with ApiServer().running() as api:
+        for definition in crds("garden"):
+            api.put(CRDS, definition | {"status": ESTABLISHED})
+        client = api.client()
+        roles, bindings = (f"/apis/rbac.authorization.k8s.io/v1/clusterrole{end}" for end in ("s", "bindings"))
+        await set_up_garden(client, None)
+        assert api.find(roles, "gardener.cloud:system:seeds", None)
+
+        await set_up_garden(client, None, seed_authorizer=True)
+        await set_up_garden(client, None, seed_authorizer=True)
+        await client.close()
+        assert not api.find(roles, "gardener.cloud:system:seeds", None)
+        assert not api.find(bindings, "gardener.cloud:system:seeds", None)
+        assert api.find(roles, "gardener.cloud:system:operators", None)
+
+
 async def test_a_configuration_that_asks_for_nothing_is_refused(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("{}")

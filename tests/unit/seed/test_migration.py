@@ -118,6 +118,22 @@ async def test_the_way_to_the_old_bucket_is_found_again_when_the_entry_has_a_new
     assert (seed.find(SECRETS, f"source-{ENTRY}", "garden") or {})["data"] == {"token": "dA=="}
 
 
+@pytest.mark.parametrize(("home", "written"), [("seed-2", True), ("seed-1", False)], ids=["ours", "taken over"])
+async def test_backups_are_handed_over_by_the_seed_that_they_belong_to(
+    clusters: Any, garden: ApiServer, home: str, written: bool
+) -> None:
+    """One that lost them may not write to what another seed has, and has nothing to say there."""
+    garden.change(f"{CORE}/backupentries", ENTRY, "garden-local", {"spec": {"seedName": home}})
+
+    await ExtensionActivities(clusters).migrate_backup_entry(TASK.model_copy(update={"destination": "seed-1"}))
+
+    entry = garden.find(f"{CORE}/backupentries", ENTRY, "garden-local")
+    assert entry is not None
+    assert entry["spec"]["seedName"] == "seed-1"
+    path = f"{CORE}/namespaces/garden-local/backupentries/{ENTRY}"
+    assert garden.count("PATCH", path) == (1 if written else 0)
+
+
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "handed over"])
 async def test_a_lost_seed_finds_the_mark_in_its_bucket_until_it_is_clean(
     clusters: Any, activities: MigrationActivities, garden: ApiServer, seed: ApiServer, lost: bool

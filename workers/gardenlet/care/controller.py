@@ -13,7 +13,7 @@ from activities.kube.cache import Key, key_of
 from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import ApiError, NotFound
+from activities.kube.errors import ApiError, Forbidden, NotFound
 from activities.seed.extensions import says_taken_over
 from activities.seed.facts import may_grow
 from api import constants, resources
@@ -142,8 +142,8 @@ class CareController:
             if (shoot["metadata"].get("labels") or {}).get(constants.SHOOT_STATUS) != label:
                 labels = {"metadata": {"uid": shoot["metadata"]["uid"], "labels": {constants.SHOOT_STATUS: label}}}
                 await self._clusters.garden.patch(resources.SHOOT, name, namespace, labels)
-        except NotFound:
-            log.debug("Shoot %s/%s is gone", namespace, name)
+        except (NotFound, Forbidden):
+            log.debug("Shoot %s/%s is gone, or another seed's", namespace, name)
 
     # Looking
 

@@ -1,0 +1,88 @@
+"""A seed's credentials lie in a cluster that others may run: with them one gets at what belongs to that seed alone."""
+
+import base64
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.landscape.conftest import BIN, Landscape
+from tests.landscape.shoots import NAMESPACE, Shoot
+
+pytestmark = pytest.mark.landscape
+
+GROUP = "gardener.cloud:system:seeds"
+ELSEWHERE = "seed-3"
+"""A seed that has nothing: nobody but these tests asks in its name."""
+_LATE = 2
+
+
+def ask(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [str(BIN / "kubectl"), f"--kubeconfig={kubeconfig}", "-n", NAMESPACE, *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def as_elsewhere(landscape: Landscape, *arguments: str) -> subprocess.CompletedProcess[str]:
+    identity = [f"--as=gardener.cloud:system:seed:{ELSEWHERE}", f"--as-group={GROUP}"]
+    return ask(landscape.directory / "kubeconfigs/garden.yaml", *arguments, *identity)
+
+
+def test_gardenlets_have_done_all_that_they_do_without_a_refusal(landscape: Landscape, shoot: Shoot) -> None:
+    """Whatever the tests before had them do. A refusal is tried again, so it would only show as a flow that hangs.
+
+    One that is not repeated was late: its object has just gone, or gone elsewhere.
+    """
+    log = Path(landscape.status["processes"]["garden/admission"]["log"]).read_text()
+
+    refused = Counter(each for each in re.findall(r"seed (\S+) may not ([^\"]*)", log) if each[0] != ELSEWHERE)
+
+    print(f"{refused.total()} refusals")
+    assert [each for each, times in refused.items() if times > _LATE] == []
+
+
+def test_a_seed_gets_at_its_own_clusters_alone(landscape: Landscape, shoot: Shoot, tmp_path: Path) -> None:
+    """Both ask for the same: the home of the Shoot gets it, another seed does not."""
+    listed = landscape.kubectl(shoot.seed, "-n", "garden", "get", "secret", "gardenlet-kubeconfig", "-o", "json")
+    home = tmp_path / "gardenlet.kubeconfig"
+    home.write_bytes(base64.b64decode(json.loads(listed)["data"]["kubeconfig"]))
+
+    for question in (
+        ["get", "secret", f"{shoot.name}.ssh-keypair"],
+        ["patch", "shoot", shoot.name, "--subresource=status", "--type=merge", "-p={}", "--dry-run=server"],
+    ):
+        mine, theirs = ask(home, *question), as_elsewhere(landscape, *question)
+        assert mine.returncode == 0, mine.stderr
+        assert theirs.returncode == 1
+        assert f"nothing of seed {ELSEWHERE} needs that" in theirs.stderr
+    assert as_elsewhere(landscape, "get", "shoots").returncode == 0, "who is elsewhere looks where the Shoots are"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "get secrets",
+        "get secrets --all-namespaces",
+        "-n garden get secret shoot-issuer",
+        "-n kube-system get configmap extension-apiserver-authentication",
+        "-n garden create secret generic mine --dry-run=server",
+        "annotate seed seed-1 mine=yes --dry-run=server",
+        "create clusterrolebinding mine --clusterrole=cluster-admin --user=me --dry-run=server",
+    ],
+)
+def test_no_seed_gets_at_what_is_not_its_own(landscape: Landscape, question: str) -> None:
+    done = as_elsewhere(landscape, *question.split())
+
+    assert done.returncode == 1, done.stdout
+    assert "forbidden" in done.stderr.lower()
+
+
+def test_gardenlets_have_no_role(landscape: Landscape) -> None:
+    """What roles grant is granted, whoever is asked beside them."""
+    listed = landscape.kubectl("garden", "get", "clusterrolebindings,rolebindings", "-A", "-o", "json")
+    subjects = {subject["name"] for each in json.loads(listed)["items"] for subject in each.get("subjects") or ()}
+
+    assert "gardener.cloud:system:operators" in subjects
+    assert GROUP not in subjects
