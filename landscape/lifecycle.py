@@ -30,6 +30,7 @@ from landscape import plan as plans
 from landscape.cluster import Cluster
 from landscape.errors import LandscapeError
 from landscape.images import Role
+from landscape.images.layers import runtime_distributions
 from landscape.images.store import publish
 from landscape.kube import Api
 from landscape.plan import CACHE_HOME, STATE_HOME, ClusterPlan, Plan
@@ -83,6 +84,7 @@ async def up(
         for version in plan.older_versions:
             binaries.kubernetes(version)  # refused before anything is started
         plan.save()
+        runtime_distributions()  # before any thread
         # While the first up compiles, Debian trees can be made: that is mostly waiting for dpkg.
         trees = asyncio.create_task(asyncio.to_thread(images.prepare, progress.say))
         found = await binaries.ensure(binaries.cluster_tools(plan.kubernetes_version), progress)

