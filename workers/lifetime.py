@@ -10,6 +10,7 @@ from activities.kube.client import KubeClient, WatchEvent
 from activities.kube.controller import Controller, Requeue, TryAgain
 from activities.kube.errors import Conflict
 from api import constants, resources
+from api.credentials import BINDINGS, binding_of
 from api.lifetime import expiration, lifetime, parsed
 from api.times import timestamp
 from workers.events import emit
@@ -20,13 +21,12 @@ Object = dict[str, Any]
 
 _NAME = "gardener-controller-manager"
 _SYNC_SECONDS = 3600.0
-_BINDINGS = {"credentialsBindingName": resources.CREDENTIALS_BINDING, "secretBindingName": resources.SECRET_BINDING}
 
 
 async def run_lifetime_controller(client: KubeClient, caches: Caches) -> None:
     """Until cancelled."""
     shoots, quotas = caches.of(resources.SHOOT), caches.of(resources.QUOTA)
-    bindings = [caches.of(each) for each in _BINDINGS.values()]
+    bindings = [caches.of(each) for each in BINDINGS]
     await asyncio.gather(*(cache.synced() for cache in (shoots, quotas, *bindings)))
     controller = Controller("lifetime", _Keeper(client, caches).reconcile, workers=2)
     controller.watch(shoots, when=_concerns)
@@ -64,15 +64,15 @@ class _Keeper:
 
     def _quotas_of(self, shoot: Object) -> list[Object]:
         """Those of the binding by which the Shoot uses its credentials."""
-        found = []
-        for field, kind in _BINDINGS.items():
-            name = shoot["spec"].get(field)
-            binding = self._caches.of(kind).get(name, shoot["metadata"]["namespace"]) if name else None
-            for reference in (binding or {}).get("quotas") or ():
-                namespace = reference.get("namespace") or shoot["metadata"]["namespace"]
-                quota = self._caches.of(resources.QUOTA).get(reference["name"], namespace)
-                found += [quota] if quota is not None else []
-        return found
+        bound = binding_of(shoot)
+        if bound is None:
+            return []
+        kind, name = bound
+        home = shoot["metadata"]["namespace"]
+        binding = self._caches.of(kind.resource).get(name, home) or {}
+        quotas = self._caches.of(resources.QUOTA)
+        found = [quotas.get(each["name"], each.get("namespace") or home) for each in binding.get("quotas") or ()]
+        return [each for each in found if each is not None]
 
     async def _end(self, shoot: Object, end: datetime) -> None:
         metadata = shoot["metadata"]
@@ -100,7 +100,4 @@ def _concerns(event: WatchEvent) -> bool:
 
 def _facts(shoot: Object) -> object:
     annotations = shoot["metadata"].get("annotations") or {}
-    return (
-        annotations.get(constants.SHOOT_EXPIRATION_TIMESTAMP),
-        *(shoot["spec"].get(field) for field in _BINDINGS),
-    )
+    return annotations.get(constants.SHOOT_EXPIRATION_TIMESTAMP), binding_of(shoot)

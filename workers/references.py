@@ -18,25 +18,18 @@ from api.constants import (
     FINALIZER,
     FINALIZER_FOREIGN,
     PROVIDER_PREFIX,
-    REFERENCE_CREDENTIALS_BINDING,
-    REFERENCE_SECRET_BINDING,
 )
+from api.credentials import BINDINGS
 from api.resources import Resource
 
 log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 
-_BINDINGS = {
-    resources.CREDENTIALS_BINDING: ("credentialsBindingName", "credentialsRef", REFERENCE_CREDENTIALS_BINDING),
-    resources.SECRET_BINDING: ("secretBindingName", "secretRef", REFERENCE_SECRET_BINDING),
-}
-"""Field of the Shoot, field of the binding, and label of the credentials."""
-
 
 async def run_reference_controllers(client: KubeClient, caches: Caches) -> None:
     """Until cancelled."""
-    kinds = (*_BINDINGS, resources.CLOUD_PROFILE)
+    kinds = (*BINDINGS, resources.CLOUD_PROFILE)
     await asyncio.gather(*(caches.of(kind).synced() for kind in (*kinds, resources.SHOOT)))
     keeper = _Keeper(client, caches)
     controllers = []
@@ -61,7 +54,7 @@ def _name_in(kind: Resource, shoot: Object) -> str | None:
     if kind == resources.CLOUD_PROFILE:
         name = (spec.get("cloudProfile") or {}).get("name") or spec.get("cloudProfileName")
     else:
-        name = spec.get(_BINDINGS[kind][0])
+        name = spec.get(BINDINGS[kind].shoot_field)
     return str(name) if name else None
 
 
@@ -76,10 +69,10 @@ class _Keeper:
             return
         if "deletionTimestamp" not in obj["metadata"]:
             await self._set_finalizer(kind, obj, FINALIZER, wanted=True)
-            if kind in _BINDINGS:
+            if kind in BINDINGS:
                 await self._keep_credentials(kind, obj)
         elif not self._used(kind, key):
-            if kind in _BINDINGS:
+            if kind in BINDINGS:
                 await self._release_credentials(kind, obj)
             await self._set_finalizer(kind, obj, FINALIZER, wanted=False)
 
@@ -90,9 +83,9 @@ class _Keeper:
     async def _keep_credentials(self, kind: Resource, binding: Object) -> None:
         found = await self._credentials(kind, binding)
         if found is None:
-            raise TryAgain(f"its credentials {_reference(kind, binding)} do not exist")
+            raise TryAgain(f"its credentials {BINDINGS[kind].credentials(binding)} do not exist")
         resource, credentials = found
-        labels = {_BINDINGS[kind][2]: "true"}
+        labels = {BINDINGS[kind].label: "true"}
         labels |= {f"{PROVIDER_PREFIX}{each}": "true" for each in _providers(binding)}
         known = credentials["metadata"].get("labels") or {}
         if not labels.items() <= known.items():
@@ -103,21 +96,20 @@ class _Keeper:
 
     async def _release_credentials(self, kind: Resource, binding: Object) -> None:
         """Unless another binding has them, too."""
-        reference = _reference(kind, binding)
         others = [
-            _reference(each_kind, each)
-            for each_kind in _BINDINGS
-            for each in self._caches.of(each_kind).list()
-            if key_of(each) != key_of(binding) or each_kind != kind
+            each_kind.credentials(each)
+            for each_kind in BINDINGS.values()
+            for each in self._caches.of(each_kind.resource).list()
+            if key_of(each) != key_of(binding) or each_kind.resource != kind
         ]
         found = await self._credentials(kind, binding)
-        if reference not in others and found is not None:
+        if BINDINGS[kind].credentials(binding) not in others and found is not None:
             await self._set_finalizer(*found, FINALIZER_FOREIGN, wanted=False)
 
     async def _credentials(self, kind: Resource, binding: Object) -> tuple[Resource, Object] | None:
-        version, name_of_kind, namespace, name = _reference(kind, binding)
-        resource = resources.resource_of(version, name_of_kind)
-        found = await self._client.find(resource, name, namespace)
+        credentials = BINDINGS[kind].credentials(binding)
+        resource = resources.resource_of(credentials.api_version, credentials.kind)
+        found = await self._client.find(resource, credentials.name, credentials.namespace)
         return (resource, found) if found is not None else None
 
     async def _set_finalizer(self, kind: Resource, obj: Object, finalizer: str, *, wanted: bool) -> None:
@@ -138,13 +130,6 @@ class _Keeper:
             return
         except Conflict:
             raise TryAgain("it has changed meanwhile", after=0.2) from None
-
-
-def _reference(kind: Resource, binding: Object) -> tuple[str, str, str, str]:
-    """apiVersion, kind, namespace and name of a binding's credentials."""
-    reference = binding[_BINDINGS[kind][1]]
-    namespace = reference.get("namespace") or binding["metadata"]["namespace"]
-    return reference.get("apiVersion", "v1"), reference.get("kind", "Secret"), namespace, reference["name"]
 
 
 def _providers(binding: Object) -> list[str]:

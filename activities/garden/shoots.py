@@ -13,6 +13,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.garden.credentials import cloud_credentials
 from activities.garden.events import MANAGER, MESSAGE_LIMIT, record
 from activities.garden.live import find_shoot
 from activities.garden.status import last_error, patch_status
@@ -513,21 +514,11 @@ class ShootActivities:
 
         Whether that is an error is decided by the task that copies it.
         """
-        namespace, spec = live["metadata"]["namespace"], live["spec"]
         try:
-            if name := spec.get("credentialsBindingName"):
-                binding = await self._garden.get(resources.CREDENTIALS_BINDING, name, namespace)
-                reference = binding["credentialsRef"]
-            elif name := spec.get("secretBindingName"):
-                reference = (await self._garden.get(resources.SECRET_BINDING, name, namespace))["secretRef"]
-            else:
-                return ""
-            secret = await self._garden.get(
-                resources.SECRET, reference["name"], reference.get("namespace") or namespace
-            )
+            secret = await cloud_credentials(self._garden, live)
         except NotFound:
-            return ""
-        return f"{secret['metadata']['uid']}/{secret['metadata']['resourceVersion']}"
+            secret = None
+        return f"{secret['metadata']['uid']}/{secret['metadata']['resourceVersion']}" if secret else ""
 
     async def _rotation_events(
         self, task: ShootTask, attempt: int, before: rotation.Status, after: rotation.Status

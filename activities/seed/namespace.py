@@ -7,6 +7,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.errors import permanent
+from activities.garden.credentials import cloud_credentials
 from activities.heartbeat import heartbeating
 from activities.kube import namespaces
 from activities.kube.clusters import Clusters
@@ -118,13 +119,15 @@ class NamespaceActivities:
         """
         shoot = await self._shoot(task)
         try:
-            source = await self._cloud_credentials(shoot)
+            source, reason = await cloud_credentials(self._clusters.garden, shoot), "the Shoot names no binding"
         except NotFound as error:
+            source, reason = None, str(error)
+        if source is None:
             raise permanent(
                 ErrorCode.CONFIGURATION_PROBLEM,
-                f"cloud credentials of Shoot {task.shoot} cannot be read: {error}; "
+                f"cloud credentials of Shoot {task.shoot} cannot be read: {reason}; "
                 "create the binding and its Secret, or name others in the Shoot",
-            ) from None
+            )
         await self._clusters.seed.apply(
             {
                 "apiVersion": "v1",
@@ -205,19 +208,6 @@ class NamespaceActivities:
                 non_retryable=True,
             )
         return shoot
-
-    async def _cloud_credentials(self, shoot: dict[str, Any]) -> dict[str, Any]:
-        namespace = shoot["metadata"]["namespace"]
-        if name := shoot["spec"].get("credentialsBindingName"):
-            binding = await self._clusters.garden.get(resources.CREDENTIALS_BINDING, name, namespace)
-            reference = binding["credentialsRef"]
-        else:
-            name = shoot["spec"].get("secretBindingName", "")
-            binding = await self._clusters.garden.get(resources.SECRET_BINDING, name, namespace)
-            reference = binding["secretRef"]
-        return await self._clusters.garden.get(
-            resources.SECRET, reference["name"], reference.get("namespace") or namespace
-        )
 
 
 def shoot_uid(namespace: Mapping[str, Any]) -> str | None:

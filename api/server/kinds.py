@@ -33,6 +33,7 @@ from api.core.v1beta1.project import Project
 from api.core.v1beta1.secret_binding import SecretBinding
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
+from api.credentials import BINDINGS, Binding
 from api.defaulting.bastion import default_bastion
 from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
@@ -40,7 +41,6 @@ from api.issuer import MANAGED, SELECTOR, is_managed
 from api.lifetime import lifetime
 from api.meta import KubeObject
 from api.names import backup_entry_names
-from api.resources import Resource
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.server.review import Garden, Object, Refusal, Review, refuse_forbidden, refuse_invalid
 from api.validation.bastion import check_bastion, check_bastion_change, check_bastion_provider, check_bastion_shoot
@@ -429,7 +429,7 @@ async def mutate_binding(review: Review, garden: Garden) -> Object:
 
 async def validate_binding(review: Review, garden: Garden) -> list[str]:
     if review.operation == "UPDATE" and _finalizer_dropped(review):
-        field = "credentialsBindingName" if review.group == SECURITY else "secretBindingName"
+        field = _binding_kind(review).shoot_field
         users = [
             each
             for each in await _shoots(garden, lambda spec: spec.get(field) == review.name)
@@ -444,6 +444,10 @@ async def validate_binding(review: Review, garden: Garden) -> list[str]:
     return []
 
 
+def _binding_kind(review: Review) -> Binding:
+    return BINDINGS[resources.CREDENTIALS_BINDING if review.group == SECURITY else resources.SECRET_BINDING]
+
+
 def _finalizer_dropped(review: Review) -> bool:
     before, after = ((each or {}).get("metadata", {}).get("finalizers") or [] for each in (review.old, review.object))
     return FINALIZER in before and FINALIZER not in after
@@ -451,23 +455,23 @@ def _finalizer_dropped(review: Review) -> bool:
 
 async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> None:
     """Whoever binds must be able to read what is bound."""
-    wire = binding.to_wire()
-    reference = wire.get("credentialsRef") or {"apiVersion": "v1", "kind": "Secret", **wire.get("secretRef", {})}
-    path = "credentialsRef" if "credentialsRef" in wire else "secretRef"
-    bound: list[tuple[str, Resource, dict[str, Any]]] = []
+    wire, kind = binding.to_wire(), _binding_kind(review)
+    path, credentials = kind.credentials_field, kind.credentials(wire)
     try:
-        bound.append((path, resources.resource_of(reference["apiVersion"], reference["kind"]), reference))
+        resource = resources.resource_of(credentials.api_version, credentials.kind)
     except KeyError:
         kinds = (
             "v1 Secret, core.gardener.cloud/v1beta1 InternalSecret, security.gardener.cloud/v1alpha1 WorkloadIdentity"
         )
-        raise Refusal.forbidden(review, f"{path}: {reference['kind']} is none of {kinds}") from None
-    bound += [(f"quotas[{index}]", resources.QUOTA, each) for index, each in enumerate(wire.get("quotas") or [])]
-    for path, resource, each in bound:
-        where = f"{each['namespace']}/{each['name']}"
-        if not await garden.find(resource, each["name"], each["namespace"]):
+        raise Refusal.forbidden(review, f"{path}: {credentials.kind} is none of {kinds}") from None
+    bound = [(path, resource, credentials.namespace, credentials.name)]
+    for index, each in enumerate(wire.get("quotas") or []):
+        bound.append((f"quotas[{index}]", resources.QUOTA, each["namespace"], each["name"]))
+    for path, resource, namespace, name in bound:
+        where = f"{namespace}/{name}"
+        if not await garden.find(resource, name, namespace):
             raise Refusal.forbidden(review, f'{path}: Not found: "{where}": there is no such {resource.kind}')
-        if not await garden.allowed(review.user, "get", resource, each["namespace"], each["name"]):
+        if not await garden.allowed(review.user, "get", resource, namespace, name):
             raise Refusal.forbidden(review, f"{path}: user {review.user.name} may not get {resource.kind} {where}")
 
 

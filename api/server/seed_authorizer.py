@@ -28,6 +28,7 @@ from api.constants import (
     SHOOT_ISSUER_NAMESPACE,
 )
 from api.core.v1beta1.shoot import Shoot
+from api.credentials import binding_of
 from api.names import backup_entry_names
 from api.resources import Resource
 from api.validation.references import references
@@ -56,11 +57,6 @@ _APPLY = ("get", "create", "patch")
 _WRITE = (*_APPLY, "update", "delete")
 _LISTED_SECRETS = {alerting.SELECTOR, issuer.SELECTOR}
 _CLUSTER_IDENTITY = ("kube-system", "cluster-identity")
-_BINDINGS = {
-    resources.CREDENTIALS_BINDING: ("credentialsBindingName", "credentialsRef"),
-    resources.SECRET_BINDING: ("secretBindingName", "secretRef"),
-}
-"""Field of the Shoot, and field of the binding."""
 
 
 class Lookup(Protocol):
@@ -266,11 +262,12 @@ async def _needed_by_shoot(request: Request, garden: Lookup) -> bool:
 async def _credentials(request: Request, garden: Lookup) -> bool:
     """Whether a binding of a Shoot that is at home here refers to it, in whichever namespace."""
     for shoot in await _shoots(request, garden):
-        for kind, (field, reference) in _BINDINGS.items():
-            name, namespace = shoot["spec"].get(field), shoot["metadata"]["namespace"]
-            binding = await garden.find(kind, name, namespace) if name else None
-            if binding is not None and _is(request, binding[reference], namespace):
-                return True
+        if (bound := binding_of(shoot)) is None:
+            continue
+        kind, name = bound
+        binding = await garden.find(kind.resource, name, shoot["metadata"]["namespace"])
+        if binding is not None and kind.credentials(binding) == ("v1", "Secret", request.namespace, request.name):
+            return True
     return False
 
 
