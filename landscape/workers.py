@@ -114,11 +114,14 @@ def _controller_manager(plan: Plan) -> Config:
     }
 
 
-def seed_authorization(plan: Plan) -> Path:
-    """Write whom the garden's API server asks what gardenlets may do: admission, and for all else roles."""
+def seed_authorization(plan: Plan, host: str = "") -> Path:
+    """Write whom the garden's API server asks what gardenlets may do: admission, and for all else roles.
+
+    ``host``: with its port, where admission is; by default the landscape's own.
+    """
     directory, authority = plan.garden.directory, Credentials.of(plan.garden).ca
     client = authority.issue("authorization-client", "kube-apiserver")
-    server = f"https://{plan.central_address}:{_AUTHORIZER_PORT}{seed_authorizer.PATH}"
+    server = f"https://{host or f'{plan.central_address}:{_AUTHORIZER_PORT}'}{seed_authorizer.PATH}"
     kubeconfig = write_kubeconfig(
         directory / "seed-authorizer.kubeconfig", pki.kubeconfig(server, authority, client, "seed-authorizer")
     )

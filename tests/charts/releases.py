@@ -1,16 +1,21 @@
 """The charts as releases in a cluster of a landscape that runs none of our processes itself."""
 
+import asyncio
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import helm_python as helm
 
+from landscape import lifecycle, workers
 from landscape import plan as plans
-from landscape import workers
+from landscape.cluster import Credentials
+from landscape.kube import Api
 from landscape.plan import VPN_NETWORK, Plan
+from landscape.waiting import until
 from tests.landscape.conftest import Landscape
 
 CHARTS = Path(__file__).parents[2] / "charts"
@@ -18,6 +23,7 @@ CLUSTER = "seed-1"
 """All releases are here: it is the seed, and has the nodes that the garden lacks."""
 NAMESPACE = "garden"
 ADMISSION_PORT = 30943
+AUTHORIZER_PORT = 30944
 _INSTALL_SECONDS = 600
 REPLICAS = int(os.environ.get("GARDENER_TEST_REPLICAS", "2"))
 """Of each worker. One, where the machine is too busy for two of each: who dies is then replaced by its Deployment."""
@@ -41,6 +47,7 @@ def install(landscape: Landscape) -> None:
     plan = plans.load(landscape.name)
     assert plan is not None
     _secrets(landscape, plan)
+    _ask_what_gardenlets_may(plan)
     values = _values(plan)
     with helm.Config(kubeconfig_path=plan.kubeconfig(CLUSTER), namespace=NAMESPACE) as config:
         for name in RELEASES:
@@ -73,6 +80,7 @@ def _values(plan: Plan) -> dict[str, dict[str, Any]]:
                 "kubeconfigSecret": "garden-admission",
                 "url": f"https://{_admission_address(plan)}:{ADMISSION_PORT}",
                 "service": {"type": "NodePort", "nodePort": ADMISSION_PORT},
+                "seedAuthorizer": {"tlsSecret": "seed-authorizer-tls", "nodePort": AUTHORIZER_PORT},
             },
             "codecServer": {"replicas": REPLICAS, "allowedOrigins": [plan.temporal_ui]},
         },
@@ -94,6 +102,24 @@ def _values(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
+def _ask_what_gardenlets_may(plan: Plan) -> None:
+    """Start the garden's API server as docs/operations/install.md says; it waits for nobody whom it will ask."""
+    file = workers.seed_authorization(plan, f"{_admission_address(plan)}:{AUTHORIZER_PORT}")
+    processes = lifecycle.processes_of(plan)
+    running = processes.find("garden/kube-apiserver")
+    assert running is not None
+    by_roles, by_admission = "--authorization-mode=Node,RBAC", f"--authorization-config={file}"
+    argv = tuple(by_admission if each == by_roles else each for each in running.spec.argv)
+    assert by_admission in argv
+    processes.start(replace(running.spec, argv=argv))
+    asyncio.run(_garden_ready(plan))
+
+
+async def _garden_ready(plan: Plan) -> None:
+    async with Api(plan.kubeconfig("garden")) as api:
+        await until(api.ready, "the garden's API server", 60)
+
+
 def _admission_address(plan: Plan) -> str:
     """The garden has a link to each seed, and reaches nothing else of it."""
     return plan.garden_link(CLUSTER).right_address
@@ -102,6 +128,9 @@ def _admission_address(plan: Plan) -> str:
 def _secrets(landscape: Landscape, plan: Plan) -> None:
     """What an operator makes before: kubeconfigs, and the key of the codec."""
     processes = plan.directory / "garden/processes"
+    certificate = Credentials.of(plan.garden).ca.issue(
+        "seed-authorizer", "gardener-admission", names=[_admission_address(plan)]
+    )
     secrets = {
         "garden-admin": {"kubeconfig": plan.kubeconfig("garden")},
         **{
@@ -109,6 +138,7 @@ def _secrets(landscape: Landscape, plan: Plan) -> None:
             for name in ("controller-manager", "scheduler", "admission", CLUSTER)
         },
         "gardener-codec-key": {"key": plan.codec_key},
+        "seed-authorizer-tls": {"tls.crt": certificate.certificate, "tls.key": certificate.key},
     }
     objects = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
     objects += [_secret(name, files) for name, files in secrets.items()]

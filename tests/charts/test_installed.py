@@ -13,8 +13,9 @@ import pytest
 
 from tests.charts import releases
 from tests.charts.releases import CLUSTER, DEPLOYMENTS, NAMESPACE, REPLICAS
-from tests.landscape.conftest import BIN, Landscape
+from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.shoots import CREATION, Shoot, eventually, refused, started, temporal
+from tests.landscape.shoots import NAMESPACE as SHOOTS
 
 pytestmark = [pytest.mark.charts, pytest.mark.timeout(900, func_only=True)]
 
@@ -124,6 +125,15 @@ def test_admission_answers_from_its_pods(landscape: Landscape, tmp_path_factory:
     said = refused(BIN / "kubectl", f"--kubeconfig={path}", "apply", "-f", "-", stdin=json.dumps(manifest))
     assert "admission.gardener.cloud" in said
     assert "nowhere" in said
+
+
+def test_the_pods_of_admission_say_what_a_gardenlet_may(shoot: Shoot) -> None:
+    """No role does: by it seed-2, where the cluster is not, would see its key, too."""
+    argv = shoot.landscape.argv("garden", "-n", SHOOTS, "get", "secret", f"{shoot.name}.ssh-keypair", "-o", "name")
+    argv.append("--as-group=gardener.cloud:system:seeds")
+
+    assert run(*argv, f"--as=gardener.cloud:system:seed:{CLUSTER}")
+    assert "nothing of seed seed-2 needs that" in refused(*argv, "--as=gardener.cloud:system:seed:seed-2")
 
 
 def test_the_resource_manager_applies_after_its_leader_has_died(landscape: Landscape) -> None:
