@@ -27,7 +27,7 @@ from activities.etcd.store import StoredObject, StoreError
 from activities.kube.cache import Key
 from tests.simulation.machinery import Container, CutOff, Loop, Machine, blocking, here
 from tests.wrapper_files import NAME, mount
-from workers.etcd import copy_backups, restore, store_reader, wrapper
+from workers.etcd import copy_backups, data_directory, restore, store_reader, wrapper
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.etcd.snapshotter import Schedule, SnapshotError, Snapshotter
 from workers.etcd.store_reader import Unreadable
@@ -591,8 +591,8 @@ class World:
         time = Time()
         with contextlib.ExitStack() as stack:
             for module, changes in {
-                wrapper: {"time": time, "os": System(), "signal": signals, "log": self._log,
-                          "database_fault": lambda _: None},
+                wrapper: {"time": time, "os": System(), "signal": signals, "log": self._log},
+                data_directory: {"database_fault": lambda _: None},
                 restore: {"time": time, "log": self._log, "_sync": lambda _: None, "_etcd": self._restoring,
                           "_restore_full": self._restore_full, "_leap": lambda *_: None},
                 copy_backups: {"time": time, "datetime": Wall,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from workers.etcd.data_directory import fault_of, has_log
 from workers.etcd.json_log import log
 
 NONE, BROKEN, SOUND = "none", "broken", "sound"
@@ -256,8 +257,6 @@ class Membership:
 
 
 def data_of(data: Path) -> str:
-    from workers.etcd.wrapper import fault_of, has_log
-
     if not has_log(data):
         return NONE
     return BROKEN if fault_of(data) else SOUND
