@@ -13,13 +13,15 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from temporalio.client import Client, RPCError, WorkflowExecution, WorkflowHandle
+from temporalio.client import Client, RPCError, WorkflowExecution
 
 from api.flows import TaskState
 from api.times import timestamp
 from workers.cli.connection import namespaced_name
 from workers.cli.explain import Explanation, explain
+from workers.cli.flow_repair import COMMANDS
 from workers.cli.flow_view import FlowView, Intervention, TaskView, read_flow, watch_flow
+from workers.cli.operations import CHOICE, chosen_operation, operations_of, running_lifecycle
 from workers.cli.temporal import Connection, connected, connection_of, run_async
 from workflows.shoot.lifecycle import LifecycleProgress
 
@@ -35,9 +37,6 @@ _MARKS = {
 }
 _WIDE = 4000
 _STATES = {"Running": "cyan", "Completed": "green", "Failed": "red"}
-
-
-CHOICE = click.option("--id", "chosen", help="Another than the newest operation: its ID in `flow list`.")
 
 
 @click.group()
@@ -122,12 +121,7 @@ def explain_flow(shoot: tuple[str, str], output: str, **connection: Any) -> None
 
 async def _list(where: Connection, shoot: str) -> list[dict[str, Any]]:
     client = await where.connect()
-    return [_row(each) for each in await _operations(client, shoot)]
-
-
-async def _operations(client: Client, shoot: str) -> list[WorkflowExecution]:
-    found = [each async for each in client.list_workflows(f'GardenerShoot = "{shoot}" AND GardenerOperation != ""')]
-    return sorted(found, key=lambda each: each.start_time, reverse=True)
+    return [_row(each) for each in await operations_of(client, shoot)]
 
 
 def _row(each: WorkflowExecution) -> dict[str, Any]:
@@ -152,22 +146,6 @@ def _state_of(each: WorkflowExecution) -> str:
     return each.status.name.title().replace("_", "") if each.status else "Running"
 
 
-async def chosen_operation(client: Client, shoot: str, chosen: str | None) -> tuple[str, str]:
-    """Workflow and run id of the operation that is meant, by either of them; the newest one if by none."""
-    found = await _operations(client, shoot)
-    if chosen is not None:
-        for each in found:
-            if chosen in (each.id, each.run_id):
-                return each.id, each.run_id
-        description = await client.get_workflow_handle(chosen).describe()  # of something else than an operation
-        return description.id, description.run_id
-    if not found:
-        raise click.ClickException(
-            f"no operation of Shoot {shoot} has been started; `kubectl describe shoot` says what it waits for"
-        )
-    return found[0].id, found[0].run_id
-
-
 async def _show(where: Connection, shoot: str, chosen: str | None) -> FlowView:
     client = await where.connect()
     view = await read_flow(client, shoot, *await chosen_operation(client, shoot, chosen))
@@ -183,7 +161,7 @@ async def explain_shoot(client: Client, shoot: str) -> Explanation:
     """What Temporal knows of the Shoot's newest operation, and of what decides about it."""
     lifecycle = await running_lifecycle(client, shoot)
     progress = await lifecycle.query("progress", result_type=LifecycleProgress) if lifecycle else None
-    found = await _operations(client, shoot)
+    found = await operations_of(client, shoot)
     view = await read_flow(client, shoot, found[0].id, found[0].run_id) if found else None
     if view is not None and view.state != "Running":
         view = await _with_later(client, shoot, view)
@@ -199,14 +177,6 @@ async def _with_later(client: Client, shoot: str, view: FlowView) -> FlowView:
     repairs = (*memory.outcome.repairs, *([memory.paused] if memory.paused else []))
     later = (Intervention(at=each.at, text=f"{each}") for each in repairs)
     return view.model_copy(update={"interventions": tuple(dict.fromkeys((*view.interventions, *later)))})
-
-
-async def running_lifecycle(client: Client, shoot: str) -> WorkflowHandle[Any, Any] | None:
-    """The workflow that decides about the Shoot; None if there is none."""
-    query = f'GardenerShoot = "{shoot}" AND WorkflowType = "ShootLifecycle" AND ExecutionStatus = "Running"'
-    async for each in client.list_workflows(query):
-        return client.get_workflow_handle(each.id)
-    return None
 
 
 async def _follow(where: Connection, shoot: str, chosen: str | None, output: str) -> str:
@@ -225,7 +195,7 @@ async def _follow(where: Connection, shoot: str, chosen: str | None, output: str
 
 async def _first_operation(client: Client, shoot: str, say: Callable[[str], None]) -> None:
     """Wait until the Shoot has had an operation; meanwhile say why there is none."""
-    while not await _operations(client, shoot):
+    while not await operations_of(client, shoot):
         reason = f"waiting for Shoot {shoot}"
         async for each in client.list_workflows(f'GardenerShoot = "{shoot}" AND ExecutionStatus = "Running"'):
             with contextlib.suppress(RPCError):
@@ -312,11 +282,5 @@ def _console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
 
 
-def _add_repairs() -> None:
-    from workers.cli.flow_repair import COMMANDS  # it needs what stands above
-
-    for command in COMMANDS:
-        flow.add_command(command)
-
-
-_add_repairs()
+for _command in COMMANDS:
+    flow.add_command(_command)

@@ -22,7 +22,7 @@ from temporalio.workflow import NondeterminismError
 from api.operations import TaskResult
 from api.repair import Action, Repair
 from workers.cli.connection import namespaced_name
-from workers.cli.flow import CHOICE, chosen_operation, running_lifecycle
+from workers.cli.operations import CHOICE, chosen_operation, running_lifecycle
 from workers.cli.temporal import Connection, connected, connection_of, run_async
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS

@@ -9,8 +9,9 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from api.flows import TaskState
-from workers.cli.flow import _console, _list, _render, _table, chosen_operation
+from workers.cli.flow import _console, _list, _render, _table
 from workers.cli.flow_view import FlowView, TaskView
+from workers.cli.operations import chosen_operation
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -1,0 +1,38 @@
+"""Which operation of a Shoot a command means, and the workflow that decides about them."""
+
+from typing import Any
+
+import click
+from temporalio.client import Client, WorkflowExecution, WorkflowHandle
+
+CHOICE = click.option("--id", "chosen", help="Another than the newest operation: its ID in `flow list`.")
+
+
+async def operations_of(client: Client, shoot: str) -> list[WorkflowExecution]:
+    """The newest first."""
+    found = [each async for each in client.list_workflows(f'GardenerShoot = "{shoot}" AND GardenerOperation != ""')]
+    return sorted(found, key=lambda each: each.start_time, reverse=True)
+
+
+async def chosen_operation(client: Client, shoot: str, chosen: str | None) -> tuple[str, str]:
+    """Workflow and run id of the operation that is meant, by either of them; the newest one if by none."""
+    found = await operations_of(client, shoot)
+    if chosen is not None:
+        for each in found:
+            if chosen in (each.id, each.run_id):
+                return each.id, each.run_id
+        description = await client.get_workflow_handle(chosen).describe()  # of something else than an operation
+        return description.id, description.run_id
+    if not found:
+        raise click.ClickException(
+            f"no operation of Shoot {shoot} has been started; `kubectl describe shoot` says what it waits for"
+        )
+    return found[0].id, found[0].run_id
+
+
+async def running_lifecycle(client: Client, shoot: str) -> WorkflowHandle[Any, Any] | None:
+    """The workflow that decides about the Shoot; None if there is none."""
+    query = f'GardenerShoot = "{shoot}" AND WorkflowType = "ShootLifecycle" AND ExecutionStatus = "Running"'
+    async for each in client.list_workflows(query):
+        return client.get_workflow_handle(each.id)
+    return None
