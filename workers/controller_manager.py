@@ -5,7 +5,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from prometheus_client import REGISTRY
-from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -16,7 +15,6 @@ from api.operations import GARDEN_QUEUE
 from workers import registry
 from workers.audit import AuditLog
 from workers.bastions import BastionConfig, run_bastion_controller
-from workers.codec import data_converter
 from workers.gardenlet_lifecycle import GardenletLifecycleConfig, run_gardenlet_lifecycle_controller
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
@@ -29,13 +27,13 @@ from workers.runtime import (
     ClientConnection,
     Health,
     HealthConfig,
-    TemporalConnection,
     kube_client,
     load_config,
     run_until_signal,
 )
 from workers.seed_certificates import run_seed_certificate_controller
 from workers.telemetry import observe_requests
+from workers.temporal import TemporalConnection, connect
 from workers.tracing import TracingConfig
 from workers.versioning import CONTROLLER_MANAGER, deployment_config
 from workers.watchers.rotations import RotationWatcher
@@ -74,11 +72,7 @@ async def run(config_path: str) -> None:
     tracing = observe_requests("controller-manager", config.tracing)
     garden = kube_client(config.garden_client_connection)
     caches = Caches(garden)
-    temporal = await Client.connect(
-        config.temporal.address,
-        namespace=config.temporal.namespace,
-        data_converter=data_converter(config.temporal.codec_key_file),
-    )
+    temporal = await connect(config.temporal)
     audit = [AuditLog(config.audit_log, garden)] if config.audit_log else []
     worker = Worker(
         temporal,

@@ -16,7 +16,6 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from activities.kube.client import KubeClient
-from api.images import OWN_VERSION
 from api.model import ApiModel
 
 Config = TypeVar("Config", bound=ApiModel)
@@ -34,25 +33,6 @@ class ClientConnection(ApiModel):
 
     kubeconfig: Path | None = None
     """None: we run in it, and use the pod's service account."""
-
-
-class VersioningConfig(ApiModel):
-    """See ``workers.versioning``."""
-
-    enabled: bool = False
-    """Off: whoever polls takes every flow, as where one process is replaced by the next. On: nothing is taken until
-    the build was made current, see ``gardener worker promote``."""
-    build_id: str = OWN_VERSION
-
-
-class TemporalConnection(ApiModel):
-    """Where Temporal is, and the key of the payload codec."""
-
-    address: str
-    namespace: str = "default"
-    codec_key_file: Path
-    versioning: VersioningConfig = VersioningConfig()
-    """Of those that run workflows."""
 
 
 class HealthConfig(ApiModel):

@@ -8,7 +8,7 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import WorkerDeploymentConfig
 
 from api import versioning
-from workers.runtime import VersioningConfig
+from workers.temporal import VersioningConfig
 
 CONTROLLER_MANAGER = "gardener-controller-manager"
 

@@ -15,7 +15,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from api import versioning
 from workers.promote import PromoteConfig, describe, draining_builds, promote
-from workers.runtime import VersioningConfig
+from workers.temporal import VersioningConfig
 from workers.versioning import CONTROLLER_MANAGER, deployment_config
 from workflows.shoot import WORKFLOWS
 from workflows.shoot.rotate import ROTATIONS

@@ -12,7 +12,8 @@ from activities.seed.retention import Retention
 from api.model import ApiModel
 from workers.etcd.manifests import TAKEOVER_TOLERANCE
 from workers.leader import Duration, LeaderElectionConfig
-from workers.runtime import ClientConnection, HealthConfig, TemporalConnection
+from workers.runtime import ClientConnection, HealthConfig
+from workers.temporal import TemporalConnection
 from workers.tracing import TracingConfig
 
 

@@ -3,7 +3,6 @@
 import logging
 from datetime import timedelta
 
-from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.kube.clusters import Clusters
@@ -11,7 +10,7 @@ from activities.secrets.manager import SecretsManager
 from activities.secrets.sealing import Sealing
 from api.operations import seed_queue
 from workers import registry
-from workers.codec import data_converter, read_key_file
+from workers.codec import read_key_file
 from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.gardenlet.bastions import BastionController
@@ -27,6 +26,7 @@ from workers.interceptors import ActivityInterceptor
 from workers.leader import run_as_leader
 from workers.runtime import Health, kube_client, load_config, run_until_signal
 from workers.telemetry import observe_requests
+from workers.temporal import connect
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +48,7 @@ async def run(config_path: str) -> None:
         seed_name=seed_name,
         sealing=Sealing(read_key_file(config.temporal.codec_key_file)),
     )
-    temporal = await Client.connect(
-        config.temporal.address,
-        namespace=config.temporal.namespace,
-        data_converter=data_converter(config.temporal.codec_key_file),
-    )
+    temporal = await connect(config.temporal)
     worker = Worker(
         temporal,
         task_queue=seed_queue(seed_name),

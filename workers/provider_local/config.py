@@ -6,7 +6,8 @@ from pydantic import Field
 
 from api.model import ApiModel
 from workers.leader import LeaderElectionConfig
-from workers.runtime import HealthConfig, TemporalConnection
+from workers.runtime import HealthConfig
+from workers.temporal import TemporalConnection
 from workers.tracing import TracingConfig
 
 

@@ -3,7 +3,6 @@
 import logging
 from datetime import timedelta
 
-from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -17,7 +16,6 @@ from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.network import FlannelActuator
 from activities.provider_local.operating_system_config import OperatingSystemConfigActuator
 from activities.provider_local.operations import ProviderLocalActivities
-from workers.codec import data_converter
 from workers.interceptors import ActivityInterceptor
 from workers.leader import run_as_leader
 from workers.provider_local.config import ProviderLocalConfig
@@ -27,6 +25,7 @@ from workers.provider_local.load_balancer import LoadBalancerController
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
 from workers.runtime import Health, load_config, run_until_signal
 from workers.telemetry import observe_requests
+from workers.temporal import connect
 from workflows.provider_local import WORKFLOWS
 from workflows.provider_local.options import queue
 
@@ -43,11 +42,7 @@ async def run(config_path: str) -> None:
     kubeconfig = config.seed_kubeconfig
     seed = KubeClient.from_kubeconfig(kubeconfig) if kubeconfig else KubeClient.in_cluster()
     caches, clouds = Caches(seed), Clouds()
-    temporal = await Client.connect(
-        config.temporal.address,
-        namespace=config.temporal.namespace,
-        data_converter=data_converter(config.temporal.codec_key_file),
-    )
+    temporal = await connect(config.temporal)
     infrastructures = InfrastructureActuator(seed, clouds)
     steps = ProviderLocalActivities(seed, caches, infrastructures)
     worker = Worker(
