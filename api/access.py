@@ -15,7 +15,7 @@ DISCOVERY_SERVERS = "gardener.cloud:system:discovery-servers"
 """Group of who serves the public keys of shoots: it reads nothing else."""
 
 BOOTSTRAPPERS = "system:bootstrappers"
-"""Group of whoever has a bootstrap token."""
+"""Group of all bootstrap tokens. They may ask for a gardenlet's certificate; ``bootstrap_group`` says for which seed."""
 
 _WEBHOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
 _RBAC = "rbac.authorization.k8s.io"
@@ -67,8 +67,16 @@ def seeds_access() -> list[Manifest]:
     return bound_role(SEEDS, rules, SEEDS)
 
 
+def bootstrap_group(seed: str) -> str:
+    """Group of the bootstrap tokens that are for one seed: ``auth-extra-groups`` of a token's Secret.
+
+    Kubernetes allows no dots in these groups, and no seed's name holds a colon.
+    """
+    return f"{BOOTSTRAPPERS}:gardener-seed:{seed.replace('.', ':')}"
+
+
 def _seed_client() -> list[Manifest]:
-    """To ask for a gardenlet's certificate: approved for the seed that one is, and with a bootstrap token for any."""
+    """Rights to ask for a gardenlet's certificate. The approver grants it for the requester's own seed only."""
     return [
         rule(["certificates.k8s.io"], ["certificatesigningrequests"], ["get", "create"]),
         rule(["certificates.k8s.io"], ["certificatesigningrequests/seedclient"], ["create"]),

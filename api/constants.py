@@ -56,6 +56,8 @@ REPAIR_VERB = "repair"
 """Verb of RBAC on shoots of core.gardener.cloud for those who may write them."""
 
 # Annotations.
+BOOTSTRAP_TOKEN_ID = "seed.gardener.cloud/bootstrap-token-id"
+"""On a Seed, by its operator: the bootstrap token that may replace its gardenlet's certificate while that is valid."""
 CONFIRMATION_DELETION = "confirmation.gardener.cloud/deletion"
 CONFIRMATION_FORCE_DELETION = "confirmation.gardener.cloud/force-deletion"
 CHANGED_BY = "gardener.cloud/changed-by"

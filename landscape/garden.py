@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from api import issuer
-from api.access import DISCOVERY_SERVERS, OPERATORS, access, bound_role, rule
+from api.access import DISCOVERY_SERVERS, OPERATORS, access, bootstrap_group, bound_role, rule
 from api.crds import crds
 from api.policies import deletion_protection
 from landscape import dns, pki
@@ -227,6 +227,7 @@ def _bootstrap_secret(seed: str, identifier: str, secret: str, now: datetime) ->
         "token-id": identifier,
         "token-secret": secret,
         "usage-bootstrap-authentication": "true",
+        "auth-extra-groups": bootstrap_group(seed),
         "expiration": (now + _TOKEN_LIFE).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     made = _secret("kube-system", f"bootstrap-token-{identifier}", content)

@@ -1,35 +1,78 @@
-"""Approve the certificates by which gardenlets are known to the garden. Source: spec/api-core.md 12, "CSR approval"."""
+"""Approve the client certificates by which the garden knows gardenlets, and deny what is not a gardenlet's own.
 
-from collections.abc import Collection
+Source: spec/api-core.md 12, "CSR approval". Ours: a bootstrap token is for one seed, and not for a seed that lives.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
 from activities.kube.cache import Caches, Key
 from activities.kube.client import KubeClient, Object
 from activities.kube.controller import Controller
-from api.constants import SEED_USER_PREFIX, SEEDS_GROUP
-from api.resources import CERTIFICATE_SIGNING_REQUEST, SUBJECT_ACCESS_REVIEW
-from workers.signing_requests import CLIENT_SIGNER, Request, Verdict, decide, decided, is_undecided, parse_request
+from api.access import BOOTSTRAPPERS, bootstrap_group
+from api.constants import BOOTSTRAP_TOKEN_ID, SEED_USER_PREFIX, SEEDS_GROUP
+from api.resources import CERTIFICATE_SIGNING_REQUEST, SEED, SUBJECT_ACCESS_REVIEW
+from workers.signing_requests import (
+    CLIENT_AUTH,
+    CLIENT_SIGNER,
+    Malformed,
+    Request,
+    Verdict,
+    decide,
+    decided,
+    is_undecided,
+    parse_request,
+)
 
-_USAGES = frozenset({"digital signature", "key encipherment", "client auth"})
+_TOKEN_USER = "system:bootstrap:"
+_SEED_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
-def is_of_seed(request: Request) -> bool:
-    """Whether the certificate would make its owner a gardenlet."""
-    return request.common_name.startswith(SEED_USER_PREFIX) or SEEDS_GROUP in request.organizations
+def concerns_seeds(user: str, names: Collection[str] | None) -> bool:
+    """Whether a request comes from a gardenlet, or names a gardenlet or the gardenlets' group in its subject.
+
+    ``names``: None if the subject cannot be read; it could then hold any name.
+    """
+    if names is None or user.startswith(SEED_USER_PREFIX):
+        return True
+    return SEEDS_GROUP in names or any(name.startswith(SEED_USER_PREFIX) for name in names)
 
 
-def refusal(user: str, request: Request, usages: Collection[str]) -> str:
-    """Why a certificate of a gardenlet is given to nobody, or not to ``user``; empty if nothing speaks against it."""
-    if not request.common_name.removeprefix(SEED_USER_PREFIX) or not request.common_name.startswith(SEED_USER_PREFIX):
+def refusal(user: str, groups: Collection[str], request: Request) -> str:
+    """Reason to deny ``user`` a gardenlet's certificate; empty if there is none."""
+    seed = request.common_name.removeprefix(SEED_USER_PREFIX)
+    if seed == request.common_name or not _SEED_NAME.fullmatch(seed):
         return f"common name in CSR must be {SEED_USER_PREFIX}<name of the seed>"
-    if request.organizations != (SEEDS_GROUP,):
-        return f"organization in CSR must be {SEEDS_GROUP} alone"
-    if request.dns_names or request.ip_addresses:
-        return "a client certificate has no DNS names and no IP addresses"
-    if "client auth" not in usages or not _USAGES.issuperset(usages):
-        return f"usages must be among {', '.join(sorted(_USAGES))}, and client auth is one of them"
+    if request.organization != SEEDS_GROUP:
+        return f"organization in CSR must be {SEEDS_GROUP}"
+    if request.has_alternative_names:
+        return "a gardenlet's client certificate must have no DNS names and no IP addresses"
+    if wrong := request.wrong_usages(CLIENT_AUTH):
+        return wrong
     if user.startswith(SEED_USER_PREFIX) and user != request.common_name:
-        return "a gardenlet gets certificates for its own seed alone"
+        return "a gardenlet gets certificates for its own seed only"
+    if is_bootstrapper(user, groups) and bootstrap_group(seed) not in groups:
+        return f"the bootstrap token is not for this seed: its auth-extra-groups must hold {bootstrap_group(seed)}"
     return ""
+
+
+def is_bootstrapper(user: str, groups: Collection[str]) -> bool:
+    """Whether the requester shows a bootstrap token."""
+    return user.startswith(_TOKEN_USER) or BOOTSTRAPPERS in groups
+
+
+def lives(seed: Mapping[str, Any] | None, now: datetime) -> bool:
+    """Whether the seed's gardenlet holds a certificate that is still valid."""
+    until = ((seed or {}).get("status") or {}).get("clientCertificateExpirationTimestamp")
+    return bool(until) and datetime.fromisoformat(until) > now
+
+
+def is_awaited(user: str, seed: Mapping[str, Any]) -> bool:
+    """Whether the operator has named the token of ``user`` on the Seed, to let it bootstrap the living seed."""
+    wanted = (seed["metadata"].get("annotations") or {}).get(BOOTSTRAP_TOKEN_ID)
+    return bool(wanted) and user == f"{_TOKEN_USER}{wanted}"
 
 
 async def run_seed_certificate_controller(client: KubeClient, caches: Caches) -> None:
@@ -49,13 +92,33 @@ class _Approver:
         csr = await self._client.find(CERTIFICATE_SIGNING_REQUEST, key.name)
         if csr is None or decided(csr) or csr["spec"]["signerName"] != CLIENT_SIGNER:
             return
-        request = parse_request(csr["spec"]["request"])
-        if not is_of_seed(request):
+        user = csr["spec"].get("username", "")
+        try:
+            request = parse_request(csr["spec"])
+        except Malformed as error:
+            if concerns_seeds(user, error.names):
+                await decide(self._client, csr, Verdict(False, str(error)))
             return
-        why = refusal(csr["spec"].get("username", ""), request, csr["spec"].get("usages") or ())
-        if not why and not await self._may_ask(csr):
-            why = "the requester may not create certificatesigningrequests/seedclient"
+        if not concerns_seeds(user, (request.common_name, request.organization)):
+            return
+        why = await self._refusal(csr, user, request)
         await decide(self._client, csr, Verdict(not why, why or "Approving gardenlet client certificate CSR"))
+
+    async def _refusal(self, csr: Object, user: str, request: Request) -> str:
+        groups = csr["spec"].get("groups") or []
+        if why := refusal(user, groups, request):
+            return why
+        if is_bootstrapper(user, groups):
+            name = request.common_name.removeprefix(SEED_USER_PREFIX)
+            seed = await self._client.find(SEED, name)
+            if seed is not None and lives(seed, datetime.now(UTC)) and not is_awaited(user, seed):
+                return (
+                    f"the gardenlet of Seed {name} has a certificate that is still valid; to replace it by this token, "
+                    f"annotate the Seed with {BOOTSTRAP_TOKEN_ID}=<token-id>"
+                )
+        if not await self._may_ask(csr):
+            return "the requester may not create certificatesigningrequests/seedclient"
+        return ""
 
     async def _may_ask(self, csr: Object) -> bool:
         spec = csr["spec"]

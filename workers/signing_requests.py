@@ -1,27 +1,65 @@
-"""CertificateSigningRequests, as those read and answer them who approve."""
+"""Read CertificateSigningRequests strictly, and approve or deny them.
+
+Both approvers decide by what ``parse_request`` returns. It accepts one shape alone, because the signer issues what Go
+reads out of a request: of two common names Go takes the last one, and Python lists both.
+"""
 
 import base64
 import logging
+import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.errors import NotFound
 from api.resources import CERTIFICATE_SIGNING_REQUEST
 
+if TYPE_CHECKING:
+    from cryptography import x509
+
 _log = logging.getLogger(__name__)
 
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
 
+CLIENT_AUTH = "client auth"
+SERVER_AUTH = "server auth"
+_OF_THE_KEY = frozenset({"digital signature", "key encipherment"})
+
+_EXTENSION_REQUEST = "1.2.840.113549.1.9.14"
+"""PKCS #9 extensionRequest."""
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE REQUEST-----\s([A-Za-z0-9+/=\s]+)-----END CERTIFICATE REQUEST-----\s*")
+
 
 @dataclass(frozen=True)
 class Request:
-    """What a certificate signing request asks for, and for whom."""
+    """Content of a well-formed certificate signing request."""
 
     common_name: str
-    organizations: tuple[str, ...]
-    dns_names: frozenset[str]
-    ip_addresses: frozenset[str]
+    organization: str
+    usages: frozenset[str] = frozenset()
+    dns_names: frozenset[str] = frozenset()
+    ip_addresses: frozenset[str] = frozenset()
+
+    def wrong_usages(self, purpose: str) -> str:
+        """Reason to deny the request unless its usages serve ``purpose`` alone; empty if they do."""
+        if purpose in self.usages and self.usages <= _OF_THE_KEY | {purpose}:
+            return ""
+        return f"usages must be {purpose}, and beside it no others than {' and '.join(sorted(_OF_THE_KEY))}"
+
+    @property
+    def has_alternative_names(self) -> bool:
+        return bool(self.dns_names or self.ip_addresses)
+
+
+class Malformed(ValueError):
+    """A request that does not have the one accepted shape; the text says why."""
+
+    def __init__(self, why: str, names: frozenset[str] | None = None) -> None:
+        """``names``: all values of the subject; None if the subject cannot be read."""
+        super().__init__(why)
+        self.names = names
 
 
 @dataclass(frozen=True)
@@ -32,32 +70,94 @@ class Verdict:
     """A refusal that a later look may not repeat, because an object is still to come."""
 
 
-def parse_request(pem_base64: str) -> Request:
-    """Subject and SANs of a PKCS #10 request as an object carries it. Raises ValueError."""
+def parse_request(spec: Mapping[str, Any]) -> Request:
+    """Read ``spec`` of a CertificateSigningRequest.
+
+    The subject has one common name and one organization, each in a part of its own and in plain ASCII. Of
+    extensions there may be subject alternative names, and of those DNS names and IP addresses. The signature is that
+    of the key.
+
+    Raises Malformed for everything else.
+    """
     # Heavy, and nodes join seldom.
-    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.x509.oid import NameOID
 
-    csr = x509.load_pem_x509_csr(base64.b64decode(pem_base64))
-    with warnings.catch_warnings():
-        # Names of machines make common names longer than the 64 characters of X.520.
-        warnings.simplefilter("ignore")
-        subject = csr.subject
-    dns: frozenset[str] = frozenset()
-    ips: frozenset[str] = frozenset()
     try:
-        names = csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        dns = frozenset(names.get_values_for_type(x509.DNSName))
-        ips = frozenset(str(address) for address in names.get_values_for_type(x509.IPAddress))
-    except x509.ExtensionNotFound:
-        pass  # client certificates have none
-    common = [str(attribute.value) for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    organizations = tuple(str(a.value) for a in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME))
-    return Request(common[0] if common else "", organizations, dns, ips)
+        csr = _load(spec["request"])
+        with warnings.catch_warnings():
+            # Names of machines make common names longer than the 64 characters of X.520.
+            warnings.simplefilter("ignore")
+            parts = [[(each.oid, _text(each.value)) for each in part] for part in csr.subject.rdns]
+    except (ValueError, TypeError, KeyError, UnsupportedAlgorithm) as error:
+        raise Malformed(f"the request cannot be read: {type(error).__name__}") from None
+    names = frozenset(value for part in parts for _, value in part)
+    if any(len(part) != 1 for part in parts):
+        raise Malformed("each part of the subject must hold one name", names)
+    subject = {oid: value for part in parts for oid, value in part}
+    if len(parts) != 2 or set(subject) != {NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME}:
+        raise Malformed("the subject must hold one common name, one organization, and nothing else", names)
+    if not all(value.isascii() and value.isprintable() for value in names):
+        raise Malformed("the subject must be of printable ASCII characters", names)
+    try:
+        dns, addresses = _alternative_names(csr)
+        if not csr.is_signature_valid:
+            raise Malformed("the signature is not that of the key in the request", names)
+    except Malformed as error:
+        raise Malformed(str(error), names) from None
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise Malformed(f"extensions or signature cannot be read: {type(error).__name__}", names) from None
+    return Request(
+        common_name=subject[NameOID.COMMON_NAME],
+        organization=subject[NameOID.ORGANIZATION_NAME],
+        usages=frozenset(spec.get("usages") or ()),
+        dns_names=dns,
+        ip_addresses=addresses,
+    )
+
+
+def _load(encoded: str) -> "x509.CertificateSigningRequest":
+    """The one PEM block of a request. Raises ValueError for text before, between or after, and for a second block."""
+    from cryptography import x509
+
+    found = _PEM.fullmatch(base64.b64decode(encoded, validate=True))
+    if found is None:
+        raise ValueError("not one PEM block of type CERTIFICATE REQUEST")
+    return x509.load_der_x509_csr(base64.b64decode(b"".join(found[1].split()), validate=True))
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.hex()
+
+
+def _alternative_names(csr: "x509.CertificateSigningRequest") -> tuple[frozenset[str], frozenset[str]]:
+    """DNS names and IP addresses of the request.
+
+    Raises Malformed for any attribute but Go's list of extensions, for any other extension, and for other names.
+    """
+    from cryptography import x509
+    from cryptography.x509.oid import ExtensionOID
+
+    # Python also reads Microsoft's list of extensions, which Go does not: with both lists they would see two requests.
+    if [each.oid.dotted_string for each in csr.attributes] not in ([], [_EXTENSION_REQUEST]):
+        raise Malformed("the request must have no attributes but its extensions")
+    if [each.oid for each in csr.extensions] not in ([], [ExtensionOID.SUBJECT_ALTERNATIVE_NAME]):
+        raise Malformed("the request must have no extensions but subject alternative names")
+    dns, addresses = set(), set()
+    for extension in csr.extensions:
+        assert isinstance(extension.value, x509.SubjectAlternativeName)
+        for name in extension.value:
+            if isinstance(name, x509.DNSName):
+                dns.add(name.value)
+            elif isinstance(name, x509.IPAddress):
+                addresses.add(str(name.value))
+            else:
+                raise Malformed("subject alternative names must be DNS names or IP addresses")
+    return frozenset(dns), frozenset(addresses)
 
 
 def is_undecided(event: WatchEvent) -> bool:
-    """Whether an event is about a request that nobody has answered yet."""
+    """Whether an event is about a request that is neither approved nor denied."""
     return event.type != "DELETED" and not decided(event.object)
 
 
@@ -69,7 +169,7 @@ def decided(csr: Object) -> bool:
 
 
 async def decide(client: KubeClient, csr: Object, verdict: Verdict) -> None:
-    """Approve or deny. Raises Conflict if somebody else was faster."""
+    """Approve or deny. Raises Conflict if another approver was faster."""
     name = csr["metadata"]["name"]
     _log.info("%s CSR %s: %s", "approving" if verdict.approved else "denying", name, verdict.why)
     condition = {

@@ -1,26 +1,48 @@
-"""Approve the certificates that nodes ask for, deny what is none of their business.
+"""Approve the certificates of kubelets and node agents, and deny what is not their own.
 
 Source: spec/resource-manager.md 5, the rules of today and of the seed documents.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
 from activities.kube.cache import Caches, Key
 from activities.kube.client import KubeClient, Object
 from activities.kube.controller import Controller, Requeue
 from api.resources import CERTIFICATE_SIGNING_REQUEST, MACHINE, NODE
-from workers.signing_requests import CLIENT_SIGNER, Request, Verdict, decide, decided, is_undecided, parse_request
+from workers.signing_requests import (
+    CLIENT_AUTH,
+    CLIENT_SIGNER,
+    SERVER_AUTH,
+    Malformed,
+    Request,
+    Verdict,
+    decide,
+    decided,
+    is_undecided,
+    parse_request,
+)
 
 _KUBELET_SERVING = "kubernetes.io/kubelet-serving"
 _NODE_USER = "system:node:"
 _BOOTSTRAP_USER = "system:bootstrap:"
 _NODE_AGENT = "gardener.cloud:node-agent:machine:"
+_NODE_AGENTS = "gardener.cloud:node-agents"
 _NODE_AGENT_ACCOUNT = "system:serviceaccount:kube-system:gardener-node-agent"
 
 _PATIENCE = 15.0
 """Seconds that a request may wait for its Node to be registered, addresses and all, before it is denied."""
 _LOOK_AGAIN = 0.5
+
+
+def concerns_node_agents(user: str, names: Collection[str] | None) -> bool:
+    """Whether a request comes from a node agent, or names a node agent or the node agents' group in its subject.
+
+    ``names``: None if the subject cannot be read; it could then hold any name.
+    """
+    if names is None or user.startswith(_NODE_AGENT):
+        return True
+    return _NODE_AGENTS in names or any(name.startswith(_NODE_AGENT) for name in names)
 
 
 def decide_kubelet_serving(
@@ -32,12 +54,14 @@ def decide_kubelet_serving(
     """
     if not user.startswith(_NODE_USER):
         return Verdict(False, f"username {user!r} is not prefixed with {_NODE_USER!r}")
-    if not request.dns_names and not request.ip_addresses:
+    if not request.has_alternative_names:
         return Verdict(False, "no DNS names or IP addresses in the SANs found")
     if request.common_name != user:
         return Verdict(False, "common name in CSR does not match username")
-    if request.organizations != ("system:nodes",):
+    if request.organization != "system:nodes":
         return Verdict(False, "organization in CSR does not match nodes group")
+    if wrong := request.wrong_usages(SERVER_AUTH):
+        return Verdict(False, wrong)
     if node is None:
         return Verdict(False, "could not find the Node", may_pass=True)
     if machines is not None and len(found := list(machines)) != 1:
@@ -57,6 +81,14 @@ def decide_node_agent(user: str, request: Request, machine: Object | None, node:
 
     ``node``: the Node of that Machine, if there was one when the certificate was asked for.
     """
+    if not request.common_name.startswith(_NODE_AGENT):
+        return Verdict(False, f"common name in CSR must be {_NODE_AGENT}<name of the machine>")
+    if request.organization != _NODE_AGENTS:
+        return Verdict(False, f"organization in CSR must be {_NODE_AGENTS}")
+    if request.has_alternative_names:
+        return Verdict(False, "a node agent's client certificate must have no DNS names and no IP addresses")
+    if wrong := request.wrong_usages(CLIENT_AUTH):
+        return Verdict(False, wrong)
     if machine is None:
         return Verdict(False, "could not find the Machine", may_pass=True)
     label = (machine["metadata"].get("labels") or {}).get("node")
@@ -98,17 +130,28 @@ class CSRApprover:
         csr = await self._target.find(CERTIFICATE_SIGNING_REQUEST, key.name)
         if csr is None or decided(csr):
             return None
-        user = csr["spec"].get("username", "")
-        request = parse_request(csr["spec"]["request"])
-        if csr["spec"]["signerName"] == _KUBELET_SERVING:
-            verdict = await self._kubelet_serving(user, request)
-        elif csr["spec"]["signerName"] == CLIENT_SIGNER and request.common_name.startswith(_NODE_AGENT):
-            verdict = await self._node_agent(user, request, csr)
-        else:
+        verdict = await self._verdict(csr)
+        if verdict is None:
             return None
         if verdict.may_pass and _age(csr) < _PATIENCE:
             return Requeue(_LOOK_AGAIN)
         await decide(self._target, csr, verdict)
+        return None
+
+    async def _verdict(self, csr: Object) -> Verdict | None:
+        """None for requests of other signers and of other clients: other approvers decide about these."""
+        signer, user = csr["spec"]["signerName"], csr["spec"].get("username", "")
+        if signer not in (_KUBELET_SERVING, CLIENT_SIGNER):
+            return None
+        try:
+            request = parse_request(csr["spec"])
+        except Malformed as error:
+            ours = signer == _KUBELET_SERVING or concerns_node_agents(user, error.names)
+            return Verdict(False, str(error)) if ours else None
+        if signer == _KUBELET_SERVING:
+            return await self._kubelet_serving(user, request)
+        if concerns_node_agents(user, (request.common_name, request.organization)):
+            return await self._node_agent(user, request, csr)
         return None
 
     async def _kubelet_serving(self, user: str, request: Request) -> Verdict:
@@ -121,6 +164,8 @@ class CSRApprover:
 
     async def _node_agent(self, user: str, request: Request, csr: Object) -> Verdict:
         name = request.common_name.removeprefix(_NODE_AGENT)
+        if not name or name == request.common_name:
+            return decide_node_agent(user, request, None, None)
         if self._machine_namespace is None:
             node = await self._target.find(NODE, name)
             # Where nodes have no Machines, the node's name stands for both.

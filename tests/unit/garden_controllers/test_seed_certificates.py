@@ -1,4 +1,4 @@
-"""Who becomes a gardenlet of the garden: whoever has a bootstrap token, and a gardenlet again, for its own seed."""
+"""A gardenlet's certificate is approved for a bootstrap token of its seed, and for the gardenlet itself."""
 
 import base64
 from datetime import UTC, datetime
@@ -9,9 +9,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from api.access import access
+from api.access import access, bootstrap_group
 from tests.unit.kube.waiting import until
-from workers.seed_certificates import is_of_seed, refusal, run_seed_certificate_controller
+from workers.seed_certificates import concerns_seeds, refusal, run_seed_certificate_controller
 from workers.signing_requests import Request
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -20,45 +20,54 @@ SEED = "gardener.cloud:system:seed:seed-1"
 SEEDS = "gardener.cloud:system:seeds"
 USAGES = ["digital signature", "client auth"]
 TOKEN = "system:bootstrap:abcdef"
+OF_TOKEN = ("system:bootstrappers", "system:bootstrappers:gardener-seed:seed-1")
 
 
-def request(name=SEED, organizations=(SEEDS,), dns=(), ips=()):
-    return Request(name, tuple(organizations), frozenset(dns), frozenset(ips))
+def request(name=SEED, organization=SEEDS, usages=USAGES, dns=(), ips=()):
+    return Request(name, organization, frozenset(usages), frozenset(dns), frozenset(ips))
 
 
-@pytest.mark.parametrize("user", [TOKEN, SEED, "operator"])
-def test_nothing_speaks_against_what_a_gardenlet_asks_for(user):
-    assert refusal(user, request(), USAGES) == ""
+@pytest.mark.parametrize(("user", "groups"), [(TOKEN, OF_TOKEN), (SEED, (SEEDS,)), ("operator", ())])
+def test_a_gardenlets_request_is_not_refused(user, groups):
+    assert refusal(user, groups, request()) == ""
 
 
 @pytest.mark.parametrize(
-    ("user", "asked", "usages", "why"),
+    ("user", "asked", "why"),
     [
-        ("gardener.cloud:system:seed:seed-2", request(), USAGES, "own seed alone"),
-        (TOKEN, request(name="gardener.cloud:system:seed:"), USAGES, "common name"),
-        (TOKEN, request(name="admin"), USAGES, "common name"),
-        (TOKEN, request(organizations=(SEEDS, "gardener.cloud:system:operators")), USAGES, "alone"),
-        (TOKEN, request(organizations=()), USAGES, "alone"),
-        (TOKEN, request(dns=("kubernetes.default.svc",)), USAGES, "no DNS names"),
-        (TOKEN, request(ips=("198.18.0.1",)), USAGES, "no DNS names"),
-        (TOKEN, request(), [*USAGES, "server auth"], "usages"),
-        (TOKEN, request(), ["digital signature"], "usages"),
+        ("gardener.cloud:system:seed:seed-2", request(), "own seed only"),
+        (TOKEN, request(name="gardener.cloud:system:seed:"), "common name"),
+        (TOKEN, request(name="gardener.cloud:system:seed:a:b"), "common name"),
+        (TOKEN, request(name="admin"), "common name"),
+        (TOKEN, request(organization="gardener.cloud:system:operators"), "organization"),
+        (TOKEN, request(dns=("kubernetes.default.svc",)), "no DNS names"),
+        (TOKEN, request(ips=("198.18.0.1",)), "no DNS names"),
+        (TOKEN, request(usages=[*USAGES, "server auth"]), "usages"),
+        (TOKEN, request(usages=["digital signature"]), "usages"),
+        (TOKEN, request(name="gardener.cloud:system:seed:seed-2"), "auth-extra-groups"),
     ],
 )
-def test_a_gardenlet_gets_nothing_else(user, asked, usages, why):
+def test_a_gardenlet_gets_nothing_else(user, asked, why):
     """Each of these would let one seed speak for another one, or for the garden."""
-    assert why in refusal(user, asked, usages)
+    assert why in refusal(user, OF_TOKEN, asked)
+
+
+def test_the_group_of_a_seed_with_dots_is_one_that_kubernetes_allows():
+    """Kubernetes refuses dots in auth-extra-groups; two seeds must not share a group all the same."""
+    assert bootstrap_group("a.b") == "system:bootstrappers:gardener-seed:a:b"
+    assert refusal(TOKEN, (bootstrap_group("a.b"),), request(name="gardener.cloud:system:seed:a.b")) == ""
+    assert refusal(TOKEN, (bootstrap_group("a.b"),), request(name="gardener.cloud:system:seed:a-b"))
 
 
 def test_requests_of_others_are_told_apart():
-    assert is_of_seed(request())
-    assert is_of_seed(request(name="someone"))
-    assert not is_of_seed(Request("someone", ("people",), frozenset(), frozenset()))
+    assert concerns_seeds("someone", (SEED, SEEDS))
+    assert concerns_seeds("someone", ("someone", SEEDS))
+    assert concerns_seeds(SEED, ("someone", "people"))
+    assert concerns_seeds("someone", None)
+    assert not concerns_seeds("someone", ("someone", "people"))
 
 
-def csr(
-    name, cn=SEED, organization=SEEDS, user=TOKEN, groups=("system:bootstrappers",), signer="kube-apiserver-client"
-):
+def csr(name, cn=SEED, organization=SEEDS, user=TOKEN, groups=OF_TOKEN, signer="kube-apiserver-client"):
     subject = x509.Name(
         [
             x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, organization),

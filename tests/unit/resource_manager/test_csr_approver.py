@@ -21,6 +21,9 @@ NODES = "/api/v1/nodes"
 MACHINES = "/apis/machine.sapcloud.io/v1alpha1/machines"
 USER = "system:node:node-1"
 AGENT = "gardener.cloud:node-agent:machine:machine-1"
+AGENTS = "gardener.cloud:node-agents"
+SERVER = frozenset({"digital signature", "server auth"})
+CLIENT = frozenset({"digital signature", "client auth"})
 
 NODE = {
     "kind": "Node",
@@ -31,8 +34,8 @@ MACHINE = {"kind": "Machine", "metadata": {"name": "machine-1", "namespace": NAM
 UNLABELLED = {"metadata": {"name": "machine-1"}}
 
 
-def serving(name=USER, organizations=("system:nodes",), dns=("node-1",), ips=("10.0.0.1",)):
-    return Request(name, tuple(organizations), frozenset(dns), frozenset(ips))
+def serving(name=USER, organization="system:nodes", usages=SERVER, dns=("node-1",), ips=("10.0.0.1",)):
+    return Request(name, organization, usages, frozenset(dns), frozenset(ips))
 
 
 def test_a_kubelet_gets_its_certificate():
@@ -44,8 +47,9 @@ def test_a_kubelet_gets_its_certificate():
     [
         ("someone", serving(), NODE, [MACHINE]),
         (USER, serving(name="system:node:node-2"), NODE, [MACHINE]),
-        (USER, serving(organizations=("system:nodes", "system:masters")), NODE, [MACHINE]),
-        (USER, serving(organizations=()), NODE, [MACHINE]),
+        (USER, serving(organization="system:masters"), NODE, [MACHINE]),
+        (USER, serving(usages=SERVER | {"client auth"}), NODE, [MACHINE]),
+        (USER, serving(usages=CLIENT), NODE, [MACHINE]),
         (USER, serving(dns=(), ips=()), NODE, [MACHINE]),
         (USER, serving(dns=("node-1", "kubernetes.default.svc")), NODE, [MACHINE]),
         (USER, serving(ips=("10.0.0.1", "10.0.0.2")), NODE, [MACHINE]),
@@ -84,7 +88,24 @@ def test_where_nodes_have_no_machines_none_is_asked_for():
     ],
 )
 def test_a_node_agent_gets_a_certificate_for_its_own_machine(user, machine, node, approved):
-    assert decide_node_agent(user, Request(AGENT, (), frozenset(), frozenset()), machine, node).approved is approved
+    assert decide_node_agent(user, Request(AGENT, AGENTS, CLIENT), machine, node).approved is approved
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(AGENT, "gardener.cloud:system:admins", CLIENT),
+        Request(AGENT, AGENTS, CLIENT | {"server auth"}),
+        Request(AGENT, AGENTS, SERVER),
+        Request(AGENT, AGENTS, CLIENT, frozenset({"node-1"})),
+        Request("system:kube-controller-manager", AGENTS, CLIENT),
+    ],
+)
+def test_a_node_agent_gets_no_other_certificate(request_):
+    """Each of these would give the holder of one node more than its node agent's rights."""
+    verdict = decide_node_agent(AGENT, request_, MACHINE, NODE)
+    assert not verdict.approved
+    assert not verdict.may_pass
 
 
 @pytest.fixture
@@ -100,10 +121,11 @@ async def approver(source, target, clients):
 
 
 def csr(name="csr", cn=USER, signer="kubernetes.io/kubelet-serving", user=USER, age=0, sans=True):
+    organization = AGENTS if cn.startswith("gardener.cloud:node-agent:") else "system:nodes"
     builder = x509.CertificateSigningRequestBuilder().subject_name(
         x509.Name(
             [
-                x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "system:nodes"),
+                x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, organization),
                 x509.NameAttribute(x509.NameOID.COMMON_NAME, cn),
             ]
         )
@@ -118,7 +140,12 @@ def csr(name="csr", cn=USER, signer="kubernetes.io/kubelet-serving", user=USER, 
     return {
         "kind": "CertificateSigningRequest",
         "metadata": {"name": name, "creationTimestamp": created.isoformat()},
-        "spec": {"request": base64.b64encode(pem).decode(), "signerName": signer, "username": user},
+        "spec": {
+            "request": base64.b64encode(pem).decode(),
+            "signerName": signer,
+            "username": user,
+            "usages": sorted(SERVER if sans else CLIENT),
+        },
     }
 
 
