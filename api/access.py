@@ -15,7 +15,7 @@ DISCOVERY_SERVERS = "gardener.cloud:system:discovery-servers"
 """Group of who serves the public keys of shoots: it reads nothing else."""
 
 BOOTSTRAPPERS = "system:bootstrappers"
-"""Group of all bootstrap tokens. They may ask for a gardenlet's certificate; ``bootstrap_group`` says for which seed."""
+"""Group of all bootstrap tokens; ``bootstrap_group`` says for which seed one is."""
 
 _WEBHOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
 _RBAC = "rbac.authorization.k8s.io"

@@ -22,6 +22,8 @@ TECHNICAL_ID_PREFIX = "shoot--"
 # Users and groups.
 SEED_USER_PREFIX = "gardener.cloud:system:seed:"
 SEEDS_GROUP = "gardener.cloud:system:seeds"
+NODE_AGENT_USER_PREFIX = "gardener.cloud:node-agent:machine:"
+NODE_AGENTS_GROUP = "gardener.cloud:node-agents"
 ADMINISTRATORS_GROUP = "gardener.cloud:system:administrators"
 
 # Operations.
@@ -77,6 +79,8 @@ SHOOT_CLEANUP_EXTENDED_APIS_GRACE_PERIOD = "shoot.gardener.cloud/cleanup-extende
 SHOOT_CLEANUP_RESOURCES_GRACE_PERIOD = "shoot.gardener.cloud/cleanup-kubernetes-resources-finalize-grace-period-seconds"
 SHOOT_CLEANUP_RESOURCES_START_TIME = "shoot.gardener.cloud/cleanup-kubernetes-resources-start-time"
 SHOOT_NODE_JITTER = "shoot.gardener.cloud/cloud-config-execution-max-delay-seconds"
+RESTART_SYSTEMD_SERVICES = "worker.gardener.cloud/restart-systemd-services"
+"""On a Node, by an operator: units that its node agent restarts. The node agent removes the annotation."""
 NODE_AGENT_DELAY = "node-agent.gardener.cloud/reconciliation-delay"
 SHOOT_NEEDS_RETRY = "maintenance.shoot.gardener.cloud/needs-retry-operation"
 CONTROL_PLANE_MIGRATION = "shoot.gardener.cloud/control-plane-migration"

@@ -65,8 +65,8 @@ def is_bootstrapper(user: str, groups: Collection[str]) -> bool:
 
 def lives(seed: Mapping[str, Any] | None, now: datetime) -> bool:
     """Whether the seed's gardenlet holds a certificate that is still valid."""
-    until = ((seed or {}).get("status") or {}).get("clientCertificateExpirationTimestamp")
-    return bool(until) and datetime.fromisoformat(until) > now
+    until: str | None = ((seed or {}).get("status") or {}).get("clientCertificateExpirationTimestamp")
+    return until is not None and datetime.fromisoformat(until) > now
 
 
 def is_awaited(user: str, seed: Mapping[str, Any]) -> bool:

@@ -16,7 +16,6 @@ from api import constants, images, resources
 from api.names import node_agent_secret_name
 from api.versions import Version
 
-NODE_AGENTS_GROUP = "gardener.cloud:node-agents"
 BOOTSTRAPPERS_GROUP = "system:bootstrappers"
 BOOTSTRAP_TOKEN_PLACEHOLDER = "<<BOOTSTRAP_TOKEN>>"
 MACHINE_NAME_PLACEHOLDER = "<<MACHINE_NAME>>"
@@ -286,15 +285,14 @@ def pool_secret(
 
 
 def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
-    """What node agents and machines on their way into the cluster may do."""
-    agents = [_group(NODE_AGENTS_GROUP)]
+    """Roles of node agents and of joining machines; ``node_agent_policy`` narrows those of node agents."""
+    agents = [_group(constants.NODE_AGENTS_GROUP)]
     joining = [_group(BOOTSTRAPPERS_GROUP)]
     return [
         _cluster_role(
             "gardener-node-agent",
             [
-                _rule("", ["nodes"], ["get", "list", "watch", "patch", "update"]),
-                _rule("", ["nodes/status"], ["patch", "update"]),
+                _rule("", ["nodes"], ["get", "list", "watch", "patch"]),
                 _rule("", ["events"], ["create", "patch"]),
                 _rule("events.k8s.io", ["events"], ["create", "patch"]),
                 _rule("certificates.k8s.io", ["certificatesigningrequests"], ["create", "get", "list", "watch"]),

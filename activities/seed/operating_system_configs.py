@@ -11,6 +11,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.components import node_agent_policy
 from activities.components import operating_system_config as config
 from activities.components.managed_resource import managed_resource
 from activities.components.operating_system_config import NodeConfig
@@ -84,7 +85,8 @@ class OperatingSystemConfigActivities:
                     f"a file of OperatingSystemConfig {task.technical_id}/{name} refers to {missing} of a Secret, "
                     "which does not exist",
                 ) from None
-        objects = [*config.rbac(secret["metadata"]["name"] for secret in pool_secrets), *pool_secrets]
+        rights = config.rbac(secret["metadata"]["name"] for secret in pool_secrets)
+        objects = [*rights, *node_agent_policy.objects(), *pool_secrets]
         for item in managed_resource(MANAGED_RESOURCE, task.technical_id, objects):
             await self._clusters.seed.apply(item, manager=MANAGER)
         return TaskResult(note=f"{len(pool_secrets)} pools")

@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 MANAGER = "gardener-node-agent"
 CHECKSUM_OF_SECRET = "checksum/data-script"
 CHECKSUM_APPLIED = "checksum/cloud-config-data"
-RESTART_UNITS = "worker.gardener.cloud/restart-systemd-services"
 
 _SECRET_KEY = "osc.yaml"
 _KUBELET_BOOTSTRAP = "/var/lib/kubelet/kubeconfig-bootstrap"
@@ -154,10 +153,12 @@ class NodeAgent:
 
     async def _restart_units(self, node: Object) -> None:
         """Restart what an operator asked for by annotation, once."""
-        wanted = _annotations(node).get(RESTART_UNITS)
+        wanted = _annotations(node).get(constants.RESTART_SYSTEMD_SERVICES)
         if not wanted:
             return
-        await self._client.patch(NODE, self._node_name, None, {"metadata": {"annotations": {RESTART_UNITS: None}}})
+        await self._client.patch(
+            NODE, self._node_name, None, {"metadata": {"annotations": {constants.RESTART_SYSTEMD_SERVICES: None}}}
+        )
         for unit in filter(None, (name.strip() for name in wanted.split(","))):
             log.info("restarting %s: asked for by annotation", unit)
             await self._system.systemctl("restart", "--no-block", unit)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from activities.kube.cache import Caches, Key
 from activities.kube.client import KubeClient, Object
 from activities.kube.controller import Controller, Requeue
+from api.constants import NODE_AGENT_USER_PREFIX, NODE_AGENTS_GROUP
 from api.resources import CERTIFICATE_SIGNING_REQUEST, MACHINE, NODE
 from workers.signing_requests import (
     CLIENT_AUTH,
@@ -26,8 +27,6 @@ from workers.signing_requests import (
 _KUBELET_SERVING = "kubernetes.io/kubelet-serving"
 _NODE_USER = "system:node:"
 _BOOTSTRAP_USER = "system:bootstrap:"
-_NODE_AGENT = "gardener.cloud:node-agent:machine:"
-_NODE_AGENTS = "gardener.cloud:node-agents"
 _NODE_AGENT_ACCOUNT = "system:serviceaccount:kube-system:gardener-node-agent"
 
 _PATIENCE = 15.0
@@ -40,9 +39,9 @@ def concerns_node_agents(user: str, names: Collection[str] | None) -> bool:
 
     ``names``: None if the subject cannot be read; it could then hold any name.
     """
-    if names is None or user.startswith(_NODE_AGENT):
+    if names is None or user.startswith(NODE_AGENT_USER_PREFIX):
         return True
-    return _NODE_AGENTS in names or any(name.startswith(_NODE_AGENT) for name in names)
+    return NODE_AGENTS_GROUP in names or any(name.startswith(NODE_AGENT_USER_PREFIX) for name in names)
 
 
 def decide_kubelet_serving(
@@ -81,10 +80,10 @@ def decide_node_agent(user: str, request: Request, machine: Object | None, node:
 
     ``node``: the Node of that Machine, if there was one when the certificate was asked for.
     """
-    if not request.common_name.startswith(_NODE_AGENT):
-        return Verdict(False, f"common name in CSR must be {_NODE_AGENT}<name of the machine>")
-    if request.organization != _NODE_AGENTS:
-        return Verdict(False, f"organization in CSR must be {_NODE_AGENTS}")
+    if not request.common_name.startswith(NODE_AGENT_USER_PREFIX):
+        return Verdict(False, f"common name in CSR must be {NODE_AGENT_USER_PREFIX}<name of the machine>")
+    if request.organization != NODE_AGENTS_GROUP:
+        return Verdict(False, f"organization in CSR must be {NODE_AGENTS_GROUP}")
     if request.has_alternative_names:
         return Verdict(False, "a node agent's client certificate must have no DNS names and no IP addresses")
     if wrong := request.wrong_usages(CLIENT_AUTH):
@@ -163,7 +162,7 @@ class CSRApprover:
         return decide_kubelet_serving(user, request, node, machines)
 
     async def _node_agent(self, user: str, request: Request, csr: Object) -> Verdict:
-        name = request.common_name.removeprefix(_NODE_AGENT)
+        name = request.common_name.removeprefix(NODE_AGENT_USER_PREFIX)
         if not name or name == request.common_name:
             return decide_node_agent(user, request, None, None)
         if self._machine_namespace is None:
