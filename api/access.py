@@ -1,8 +1,11 @@
 """Who may do what in the garden: roles of our own processes, by group."""
 
+from base64 import b64encode
+from datetime import datetime
 from typing import Any
 
 from api.constants import SHOOT_ISSUER_NAMESPACE
+from api.times import timestamp
 
 Manifest = dict[str, Any]
 
@@ -73,6 +76,25 @@ def bootstrap_group(seed: str) -> str:
     Kubernetes allows no dots in these groups, and no seed's name holds a colon.
     """
     return f"{BOOTSTRAPPERS}:gardener-seed:{seed.replace('.', ':')}"
+
+
+def bootstrap_secret(seed: str, token_id: str, secret: str, until: datetime) -> Manifest:
+    """Secret of the garden that makes a bootstrap token for one seed."""
+    content = {
+        "description": f"bootstraps the gardenlet of {seed}",
+        "token-id": token_id,
+        "token-secret": secret,
+        "usage-bootstrap-authentication": "true",
+        "auth-extra-groups": bootstrap_group(seed),
+        "expiration": timestamp(until),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"bootstrap-token-{token_id}", "namespace": "kube-system"},
+        "type": "bootstrap.kubernetes.io/token",
+        "data": {key: b64encode(value.encode()).decode() for key, value in content.items()},
+    }
 
 
 def _seed_client() -> list[Manifest]:

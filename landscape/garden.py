@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from api import issuer
-from api.access import DISCOVERY_SERVERS, OPERATORS, access, bootstrap_group, bound_role, rule
+from api.access import DISCOVERY_SERVERS, OPERATORS, access, bootstrap_secret, bound_role, rule
 from api.crds import crds
 from api.policies import deletion_protection
 from landscape import dns, pki
@@ -217,21 +217,9 @@ def bootstrap_token(plan: Plan, seed: str) -> tuple[str, str]:
 
 
 def bootstrap_tokens(plan: Plan, now: datetime) -> list[Object]:
-    """The tokens as the garden knows them: each good for an hour from every ``up`` on."""
-    return [_bootstrap_secret(seed.name, *bootstrap_token(plan, seed.name), now) for seed in plan.seeds]
-
-
-def _bootstrap_secret(seed: str, identifier: str, secret: str, now: datetime) -> Object:
-    content = {
-        "description": f"bootstraps the gardenlet of {seed}",
-        "token-id": identifier,
-        "token-secret": secret,
-        "usage-bootstrap-authentication": "true",
-        "auth-extra-groups": bootstrap_group(seed),
-        "expiration": (now + _TOKEN_LIFE).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-    made = _secret("kube-system", f"bootstrap-token-{identifier}", content)
-    return made | {"type": "bootstrap.kubernetes.io/token"}
+    """The Secrets of the tokens: each token is for one seed, and good for an hour from every ``up`` on."""
+    until = now + _TOKEN_LIFE
+    return [bootstrap_secret(seed.name, *bootstrap_token(plan, seed.name), until) for seed in plan.seeds]
 
 
 async def cloud_account(plan: Plan) -> dict[str, Any]:

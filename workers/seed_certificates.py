@@ -3,17 +3,19 @@
 Source: spec/api-core.md 12, "CSR approval". Ours: a bootstrap token is for one seed, and not for a seed that lives.
 """
 
+import logging
 import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, Object
+from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.controller import Controller
 from api.access import BOOTSTRAPPERS, bootstrap_group
 from api.constants import BOOTSTRAP_TOKEN_ID, SEED_USER_PREFIX, SEEDS_GROUP
 from api.resources import CERTIFICATE_SIGNING_REQUEST, SEED, SUBJECT_ACCESS_REVIEW
+from workers.events import emit
 from workers.signing_requests import (
     CLIENT_AUTH,
     CLIENT_SIGNER,
@@ -26,6 +28,9 @@ from workers.signing_requests import (
     parse_request,
 )
 
+_log = logging.getLogger(__name__)
+
+_NAME = "seed-certificates"
 _TOKEN_USER = "system:bootstrap:"
 _SEED_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
@@ -41,7 +46,17 @@ def concerns_seeds(user: str, names: Collection[str] | None) -> bool:
 
 
 def refusal(user: str, groups: Collection[str], request: Request) -> str:
-    """Reason to deny ``user`` a gardenlet's certificate; empty if there is none."""
+    """Reason to deny ``user`` a gardenlet's certificate, whatever Seeds there are; empty if there is none."""
+    if why := fault(user, request):
+        return why
+    wanted = bootstrap_group(request.common_name.removeprefix(SEED_USER_PREFIX))
+    if is_bootstrapper(user, groups) and wanted not in groups:
+        return f"the bootstrap token is not for this seed: its auth-extra-groups must hold {wanted}"
+    return ""
+
+
+def fault(user: str, request: Request) -> str:
+    """What is wrong with a request for a gardenlet's certificate, whichever token its requester may have."""
     seed = request.common_name.removeprefix(SEED_USER_PREFIX)
     if seed == request.common_name or not _SEED_NAME.fullmatch(seed):
         return f"common name in CSR must be {SEED_USER_PREFIX}<name of the seed>"
@@ -53,8 +68,6 @@ def refusal(user: str, groups: Collection[str], request: Request) -> str:
         return wrong
     if user.startswith(SEED_USER_PREFIX) and user != request.common_name:
         return "a gardenlet gets certificates for its own seed only"
-    if is_bootstrapper(user, groups) and bootstrap_group(seed) not in groups:
-        return f"the bootstrap token is not for this seed: its auth-extra-groups must hold {bootstrap_group(seed)}"
     return ""
 
 
@@ -75,13 +88,39 @@ def is_awaited(user: str, seed: Mapping[str, Any]) -> bool:
     return bool(wanted) and user == f"{_TOKEN_USER}{wanted}"
 
 
+def foreign(csr: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
+    """What is wrong with an issued request for a gardenlet's certificate, and the seeds that it and its requester name.
+
+    The text is empty if nothing is wrong. Whether a token was for the seed is not asked: tokens of earlier versions
+    named none.
+    """
+    user = csr["spec"].get("username", "")
+    try:
+        request = parse_request(csr["spec"])
+        names, why = frozenset({request.common_name, request.organization}), fault(user, request)
+    except Malformed as error:
+        names, why = error.names or frozenset(), str(error)
+    if not concerns_seeds(user, names):
+        return "", frozenset()
+    users = [each for each in (user, *names) if each.startswith(SEED_USER_PREFIX)]
+    return why, frozenset(each.removeprefix(SEED_USER_PREFIX) for each in users)
+
+
 async def run_seed_certificate_controller(client: KubeClient, caches: Caches) -> None:
     """Until cancelled."""
     requests = caches.of(CERTIFICATE_SIGNING_REQUEST)
     await requests.synced()
-    controller = Controller("seed-certificates", _Approver(client).reconcile, workers=1, longest_delay=10.0)
-    controller.watch(requests, when=is_undecided)
+    controller = Controller(_NAME, _Approver(client).reconcile, workers=1, longest_delay=10.0)
+    controller.watch(requests, when=_is_to_be_read)
     await controller.run()
+
+
+def _is_issued(csr: Object) -> bool:
+    return bool((csr.get("status") or {}).get("certificate"))
+
+
+def _is_to_be_read(event: WatchEvent) -> bool:
+    return is_undecided(event) or (event.type != "DELETED" and _is_issued(event.object))
 
 
 class _Approver:
@@ -90,7 +129,10 @@ class _Approver:
 
     async def reconcile(self, key: Key) -> None:
         csr = await self._client.find(CERTIFICATE_SIGNING_REQUEST, key.name)
-        if csr is None or decided(csr) or csr["spec"]["signerName"] != CLIENT_SIGNER:
+        if csr is None or csr["spec"]["signerName"] != CLIENT_SIGNER:
+            return
+        if decided(csr):
+            await self._report(csr)
             return
         user = csr["spec"].get("username", "")
         try:
@@ -103,6 +145,26 @@ class _Approver:
             return
         why = await self._refusal(csr, user, request)
         await decide(self._client, csr, Verdict(not why, why or "Approving gardenlet client certificate CSR"))
+
+    async def _report(self, csr: Object) -> None:
+        """Tell of a certificate that was issued and would be denied today: of an earlier version, or approved by hand.
+
+        A second report of the same certificate, after a restart, is harmless.
+        """
+        if not _is_issued(csr):
+            return
+        why, names = foreign(csr)
+        if not why:
+            return
+        text = (
+            f"CertificateSigningRequest {csr['metadata']['name']} of {csr['spec'].get('username', '')} got a client "
+            f"certificate, and should not have: {why}; it is valid until it expires, or until the client CA of the "
+            "garden's API server is replaced"
+        )
+        _log.error("%s", text)
+        for name in sorted(names):
+            if (seed := await self._client.find(SEED, name)) is not None:
+                await emit(self._client, seed, "gardener-controller-manager", "ForeignCertificate", text, "Warning")
 
     async def _refusal(self, csr: Object, user: str, request: Request) -> str:
         groups = csr["spec"].get("groups") or []

@@ -8,12 +8,13 @@ import base64
 import logging
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.errors import NotFound
+from api.constants import NODE_AGENT_USER_PREFIX, NODE_AGENTS_GROUP
 from api.resources import CERTIFICATE_SIGNING_REQUEST
 
 if TYPE_CHECKING:
@@ -154,6 +155,32 @@ def _alternative_names(csr: "x509.CertificateSigningRequest") -> tuple[frozenset
             else:
                 raise Malformed("subject alternative names must be DNS names or IP addresses")
     return frozenset(dns), frozenset(addresses)
+
+
+def concerns_node_agents(user: str, names: Collection[str] | None) -> bool:
+    """Whether a request comes from a node agent, or names a node agent or the node agents' group in its subject.
+
+    ``names``: None if the subject cannot be read; it could then hold any name.
+    """
+    if names is None or user.startswith(NODE_AGENT_USER_PREFIX):
+        return True
+    return NODE_AGENTS_GROUP in names or any(name.startswith(NODE_AGENT_USER_PREFIX) for name in names)
+
+
+def node_agent_fault(user: str, request: Request) -> str:
+    """Reason to deny a node agent's certificate, whatever Machines and Nodes there are; empty if there is none."""
+    machine = request.common_name.removeprefix(NODE_AGENT_USER_PREFIX)
+    if not machine or machine == request.common_name:
+        return f"common name in CSR must be {NODE_AGENT_USER_PREFIX}<name of the machine>"
+    if request.organization != NODE_AGENTS_GROUP:
+        return f"organization in CSR must be {NODE_AGENTS_GROUP}"
+    if request.has_alternative_names:
+        return "a node agent's client certificate must have no DNS names and no IP addresses"
+    if wrong := request.wrong_usages(CLIENT_AUTH):
+        return wrong
+    if user.startswith(NODE_AGENT_USER_PREFIX) and user != request.common_name:
+        return "a node agent gets certificates for its own machine only"
+    return ""
 
 
 def is_undecided(event: WatchEvent) -> bool:

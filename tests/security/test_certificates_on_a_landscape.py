@@ -26,7 +26,7 @@ SEED_USER = "gardener.cloud:system:seed:"
 AGENTS = "gardener.cloud:node-agents"
 AGENT_USER = "gardener.cloud:node-agent:machine:"
 ADMINS = "gardener.cloud:system:admins"
-SIGNED_SECONDS = 20
+SIGNED_SECONDS = 60
 
 
 @dataclass(frozen=True)

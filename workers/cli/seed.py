@@ -1,9 +1,12 @@
-"""``gardener seed evacuate SEED``: other seeds for all control planes of one."""
+"""``gardener seed evacuate SEED``: other seeds for all control planes of one; and bootstrap tokens for gardenlets."""
 
 import asyncio
 import json
+from base64 import b64encode
 from collections import Counter
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from secrets import token_hex
 from typing import Any
 
 import click
@@ -12,7 +15,9 @@ from rich.table import Table
 
 from activities.kube.client import KubeClient
 from activities.kube.errors import ApiError, NotFound
-from api import resources
+from activities.kube.kubeconfig import Endpoint
+from api import constants, resources
+from api.access import bootstrap_secret
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
@@ -151,3 +156,55 @@ def report(moves: list[Move], *, as_json: bool) -> None:
     for each in moves:
         table.add_row(each.shoot, each.destination, f"{each.seconds:.1f}", each.result)
     Console(soft_wrap=True).print(table)
+
+
+@seed.command("bootstrap-kubeconfig")
+@click.argument("name", metavar="SEED")
+@click.option(
+    "--valid",
+    type=click.IntRange(5, 24 * 60),
+    default=60,
+    show_default=True,
+    help="Minutes that the token is good for.",
+)
+@click.option("--replace", is_flag=True, help="Let it replace the certificate of a gardenlet that still has one.")
+@click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
+def bootstrap_kubeconfig(name: str, valid: int, replace: bool, garden_kubeconfig: str | None) -> None:
+    """Write a kubeconfig with a new bootstrap token, by which the gardenlet of SEED gets its first certificate.
+
+    The token is good for no other seed. While the gardenlet of SEED has a valid certificate, it is good for nothing,
+    unless the command is called with --replace.
+    """
+    try:
+        text = asyncio.run(_bootstrap(name, timedelta(minutes=valid), replace, garden_kubeconfig))
+    except NotFound as error:
+        raise click.ClickException(str(error)) from None
+    except ApiError as error:
+        raise click.ClickException(f"no bootstrap token for seed {name}: {error}") from None
+    click.echo(text)
+
+
+async def _bootstrap(name: str, valid: timedelta, replace: bool, path: str | None) -> str:
+    async with KubeClient.from_kubeconfig(find_garden_kubeconfig(path)) as garden:
+        token_id, secret = token_hex(3), token_hex(8)
+        await garden.create(bootstrap_secret(name, token_id, secret, datetime.now(UTC) + valid))
+        if replace:
+            annotations = {"metadata": {"annotations": {constants.BOOTSTRAP_TOKEN_ID: token_id}}}
+            await garden.patch(resources.SEED, name, None, annotations)
+        return json.dumps(_token_kubeconfig(garden.endpoint, f"{token_id}.{secret}"), indent=2)
+
+
+def _token_kubeconfig(garden: Endpoint, token: str) -> dict[str, Any]:
+    cluster: dict[str, Any] = {"server": garden.server}
+    if garden.ca:
+        cluster["certificate-authority-data"] = b64encode(garden.ca.encode()).decode()
+    if garden.tls_server_name:
+        cluster["tls-server-name"] = garden.tls_server_name
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "garden",
+        "clusters": [{"name": "garden", "cluster": cluster}],
+        "users": [{"name": "bootstrap", "user": {"token": token}}],
+        "contexts": [{"name": "garden", "context": {"cluster": "garden", "user": "bootstrap"}}],
+    }

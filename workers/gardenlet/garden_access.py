@@ -77,6 +77,14 @@ def renewal_time(certificate: bytes, validity: KubeconfigValidity) -> datetime:
     return begin + (end - begin) * ((low + (high - low) * draw) / 100)
 
 
+def foreign_subject(certificate: bytes, seed: str) -> str:
+    """Subject of a client certificate if it is not that of the seed's gardenlet alone; empty if it is."""
+    subject = x509.load_pem_x509_certificate(certificate).subject
+    names = {(each.oid, each.value) for each in subject}
+    own = {(NameOID.ORGANIZATION_NAME, SEEDS_GROUP), (NameOID.COMMON_NAME, f"{SEED_USER_PREFIX}{seed}")}
+    return "" if names == own and len(list(subject)) == len(own) else subject.rfc4514_string()
+
+
 def signing_request(seed: str, validity: timedelta | None) -> tuple[bytes, Object]:
     """A new key, PEM, and the CertificateSigningRequest for it, named by its content."""
     key = new_key(KeyAlgorithm.P256)
@@ -359,6 +367,13 @@ class GardenAccessController:
             until = timestamp(held.validity[1])
             await self._answer(seed, "KubeconfigRenewed", f"the gardenlet has a client certificate until {until}")
         await self._show(seed, held)
+        if subject := foreign_subject(held.endpoint.certificate, key.name):
+            text = (
+                f"the certificate in {self._access} is for {subject}, not for this seed's gardenlet alone: delete the "
+                "Secret, and find out where the certificate comes from"
+            )
+            log.error("%s", text)
+            await emit(self._clusters.garden, seed, _MANAGER, "ForeignCertificate", text, "Warning")
         left = (self._access.wanted_at(held) - datetime.now(UTC)).total_seconds()
         return Requeue(min(max(left, 1.0), _LOOK_AGAIN))
 

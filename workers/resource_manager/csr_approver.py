@@ -3,24 +3,25 @@
 Source: spec/resource-manager.md 5, the rules of today and of the seed documents.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from activities.kube.cache import Caches, Key
 from activities.kube.client import KubeClient, Object
 from activities.kube.controller import Controller, Requeue
-from api.constants import NODE_AGENT_USER_PREFIX, NODE_AGENTS_GROUP
+from api.constants import NODE_AGENT_USER_PREFIX
 from api.resources import CERTIFICATE_SIGNING_REQUEST, MACHINE, NODE
 from workers.signing_requests import (
-    CLIENT_AUTH,
     CLIENT_SIGNER,
     SERVER_AUTH,
     Malformed,
     Request,
     Verdict,
+    concerns_node_agents,
     decide,
     decided,
     is_undecided,
+    node_agent_fault,
     parse_request,
 )
 
@@ -32,16 +33,6 @@ _NODE_AGENT_ACCOUNT = "system:serviceaccount:kube-system:gardener-node-agent"
 _PATIENCE = 15.0
 """Seconds that a request may wait for its Node to be registered, addresses and all, before it is denied."""
 _LOOK_AGAIN = 0.5
-
-
-def concerns_node_agents(user: str, names: Collection[str] | None) -> bool:
-    """Whether a request comes from a node agent, or names a node agent or the node agents' group in its subject.
-
-    ``names``: None if the subject cannot be read; it could then hold any name.
-    """
-    if names is None or user.startswith(NODE_AGENT_USER_PREFIX):
-        return True
-    return NODE_AGENTS_GROUP in names or any(name.startswith(NODE_AGENT_USER_PREFIX) for name in names)
 
 
 def decide_kubelet_serving(
@@ -80,14 +71,8 @@ def decide_node_agent(user: str, request: Request, machine: Object | None, node:
 
     ``node``: the Node of that Machine, if there was one when the certificate was asked for.
     """
-    if not request.common_name.startswith(NODE_AGENT_USER_PREFIX):
-        return Verdict(False, f"common name in CSR must be {NODE_AGENT_USER_PREFIX}<name of the machine>")
-    if request.organization != NODE_AGENTS_GROUP:
-        return Verdict(False, f"organization in CSR must be {NODE_AGENTS_GROUP}")
-    if request.has_alternative_names:
-        return Verdict(False, "a node agent's client certificate must have no DNS names and no IP addresses")
-    if wrong := request.wrong_usages(CLIENT_AUTH):
-        return Verdict(False, wrong)
+    if fault := node_agent_fault(user, request):
+        return Verdict(False, fault)
     if machine is None:
         return Verdict(False, "could not find the Machine", may_pass=True)
     label = (machine["metadata"].get("labels") or {}).get("node")
@@ -163,8 +148,8 @@ class CSRApprover:
 
     async def _node_agent(self, user: str, request: Request, csr: Object) -> Verdict:
         name = request.common_name.removeprefix(NODE_AGENT_USER_PREFIX)
-        if not name or name == request.common_name:
-            return decide_node_agent(user, request, None, None)
+        if fault := node_agent_fault(user, request):
+            return Verdict(False, fault)
         if self._machine_namespace is None:
             node = await self._target.find(NODE, name)
             # Where nodes have no Machines, the node's name stands for both.

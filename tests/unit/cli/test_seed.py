@@ -1,6 +1,7 @@
 """A seed is evacuated: so many Shoots at a time, each where the scheduler would put it, and one that fails alone."""
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -138,3 +139,34 @@ def test_it_cannot_go_where_it_is() -> None:
     found = CliRunner().invoke(seed, ["evacuate", "seed-a", "--to", "seed-a"])
     assert found.exit_code == 2
     assert "seed-a is the seed that they are to leave" in found.output
+
+
+@pytest.mark.parametrize("replace", [False, True])
+async def test_a_bootstrap_kubeconfig_holds_a_token_for_one_seed(tmp_path, replace):
+    """The token's group is what the approver compares; only --replace lets it take over a living seed."""
+    async with ApiServer().running() as garden:
+        garden.put(SEEDS, {**SEED, "metadata": {**SEED["metadata"], "name": "seed-a"}})
+        path = tmp_path / "garden.yaml"
+        clusters = [{"name": "garden", "cluster": {"server": garden.url}}]
+        contexts = [{"name": "garden", "context": {"cluster": "garden", "user": "admin"}}]
+        users = [{"name": "admin", "user": {"token": "t"}}]
+        config = {"current-context": "garden", "clusters": clusters, "contexts": contexts, "users": users}
+        path.write_text(json.dumps(config))
+        arguments = [
+            "bootstrap-kubeconfig",
+            "seed-a",
+            f"--garden-kubeconfig={path}",
+            *(["--replace"] if replace else []),
+        ]
+        done = await asyncio.to_thread(CliRunner().invoke, seed, arguments)
+
+    assert done.exit_code == 0, done.output
+    written = json.loads(done.output)
+    token_id, _, secret = written["users"][0]["user"]["token"].partition(".")
+    assert written["clusters"][0]["cluster"]["server"] == garden.url
+    made = garden.find("/api/v1/secrets", f"bootstrap-token-{token_id}", "kube-system")
+    content = {key: base64.b64decode(value).decode() for key, value in made["data"].items()}
+    assert content["token-secret"] == secret
+    assert content["auth-extra-groups"] == "system:bootstrappers:gardener-seed:seed-a"
+    annotations = garden.find(SEEDS, "seed-a")["metadata"].get("annotations") or {}
+    assert annotations.get("seed.gardener.cloud/bootstrap-token-id") == (token_id if replace else None)

@@ -9,12 +9,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from api import resources
 from api.access import access, bootstrap_group
+from tests.unit.api.shoots import SEED as SEED_OBJECT
 from tests.unit.kube.waiting import until
 from workers.seed_certificates import concerns_seeds, refusal, run_seed_certificate_controller
 from workers.signing_requests import Request
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+SEEDS_PATH = "/apis/core.gardener.cloud/v1beta1/seeds"
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 SEED = "gardener.cloud:system:seed:seed-1"
 SEEDS = "gardener.cloud:system:seeds"
@@ -113,6 +116,25 @@ async def test_a_bootstrap_token_makes_a_gardenlet(garden, reviewed):
     async with garden.running(run_seed_certificate_controller(garden.client, garden.caches)):
         garden.api.put(CSRS, csr("new"))
         await until(lambda: verdict(garden, "new") == ["Approved"])
+
+
+SEED_2 = "gardener.cloud:system:seed:seed-2"
+
+
+async def test_an_issued_certificate_of_another_identity_is_told_at_the_seeds(garden, reviewed):
+    """An earlier version, or an operator by hand, approved it; nothing but an expiry or another CA ends it."""
+    garden.api.put(SEEDS_PATH, {**SEED_OBJECT, "metadata": {**SEED_OBJECT["metadata"], "name": "seed-2"}})
+    good, wrong = csr("good"), csr("wrong", cn=SEED_2, user=SEED)
+    for each in (good, wrong):
+        garden.api.put(CSRS, each | {"status": {"conditions": [{"type": "Approved"}], "certificate": "UEVN"}})
+    async with garden.running(run_seed_certificate_controller(garden.client, garden.caches)):
+        events = await garden.events(2)
+        garden.api.put(CSRS, csr("last"))
+        await until(lambda: verdict(garden, "last"))
+    assert {reason for reason, _ in events} == {"ForeignCertificate"}
+    assert {message.split(" got ")[0] for _, message in events} == {f"CertificateSigningRequest wrong of {SEED}"}
+    told = [each["involvedObject"]["name"] for each in garden.caches.of(resources.EVENT).list()]
+    assert sorted(told) == ["seed-1", "seed-2"]
 
 
 async def test_who_may_not_ask_is_denied(garden):

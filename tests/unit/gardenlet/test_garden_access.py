@@ -34,10 +34,10 @@ DAY = timedelta(days=1)
 CA = self_signed_ca("garden", algorithm=KeyAlgorithm.P256, now=NOW - 20 * DAY, validity=400 * DAY)
 
 
-def certificate(begin: timedelta, end: timedelta) -> KeyPair:
+def certificate(begin: timedelta, end: timedelta, seed: str = "seed-1") -> KeyPair:
     """Of the gardenlet, from and until so long after now."""
     return signed(
-        "gardener.cloud:system:seed:seed-1",
+        f"gardener.cloud:system:seed:{seed}",
         ca=CA,
         usage=Usage.CLIENT,
         algorithm=KeyAlgorithm.P256,
@@ -244,6 +244,21 @@ async def test_it_is_renewed_in_time_and_used_without_a_new_process(world: World
         await until(lambda: seed_of(world).get("status", {}).get("clientCertificateExpirationTimestamp") == end)
 
     assert world.asked_with == [""], "asked for with the certificate before"
+
+
+async def test_a_certificate_of_another_seed_in_the_secret_is_told(world: World) -> None:
+    """A gardenlet that has it acts for the other seed, as far as the garden can tell."""
+    world.garden.put(SEEDS, SEED)
+    world.keep(certificate(-DAY, DAY, seed="seed-2"))
+
+    def told() -> list[str]:
+        return [obj["message"] for (path, _, _), obj in world.garden.objects.items() if path == "/api/v1/events"]
+
+    async with world.running():
+        await until(lambda: told())
+
+    assert "the certificate in Secret garden/gardenlet-kubeconfig is for" in told()[0]
+    assert "seed-2" in told()[0]
 
 
 @pytest.mark.parametrize("place", ["Secret", "Seed"])

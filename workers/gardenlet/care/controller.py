@@ -29,7 +29,7 @@ from api.conditions import (
     wanted,
 )
 from api.names import backup_entry_names, node_agent_secret_name
-from workers.gardenlet.care import checks, constraints, garbage, webhooks
+from workers.gardenlet.care import certificates, checks, constraints, garbage, webhooks
 from workers.gardenlet.config import ShootCareConfig
 
 log = logging.getLogger(__name__)
@@ -301,6 +301,7 @@ class CareController:
             constraints.in_place_updates(shoot["status"]),
             constraints.ignored_managed_resources(caches.of(resources.MANAGED_RESOURCE).list(technical_id)),
             constraints.preserved_machines(caches.of(resources.MACHINE).list(technical_id)),
+            *(await certificates.look(client, shoot["status"]) if client is not None else ()),
         ]
         try:
             if client is None:

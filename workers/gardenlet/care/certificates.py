@@ -1,0 +1,94 @@
+"""Client certificates of a Shoot that its approver would deny today.
+
+The approver of earlier versions compared less: a node agent could get the organization of administrators. An issued
+certificate cannot be revoked, and Kubernetes forgets its CertificateSigningRequest after an hour. So the constraint
+stays, once a request was seen, until the Shoot's certificate authorities have been rotated.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from activities.kube.client import KubeClient
+from activities.kube.errors import ApiError
+from api.conditions import Finding
+from api.resources import CERTIFICATE_SIGNING_REQUEST
+from workers.signing_requests import CLIENT_SIGNER, Malformed, concerns_node_agents, node_agent_fault, parse_request
+
+Object = Mapping[str, Any]
+
+TYPE = "NodeAgentCertificatesAcceptable"
+_SHOWN = 5
+_SECONDS = 10.0
+
+
+async def look(client: KubeClient, status: Object) -> list[Finding]:
+    """The constraint, of the cluster itself; none if the cluster cannot be asked: the Shoot's status then stays."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            requests = await client.list(CERTIFICATE_SIGNING_REQUEST, fields=f"spec.signerName={CLIENT_SIGNER}")
+    except (ApiError, TimeoutError):
+        return []
+    return [constraint([kept for each in requests if (kept := outline(each))], status)]
+
+
+def outline(csr: Object) -> dict[str, Any] | None:
+    """What is kept of a request that got a certificate and should not have; None for others."""
+    fault = fault_of(csr)
+    if not fault:
+        return None
+    metadata = csr["metadata"]
+    return {"name": metadata["name"], "creationTimestamp": metadata["creationTimestamp"], "fault": fault}
+
+
+def constraint(outlines: Iterable[Object], status: Object) -> Finding:
+    """NodeAgentCertificatesAcceptable, of the outlines of wrong requests and the status of the Shoot."""
+    rotated = _rotated(status)
+    wrong = sorted(
+        f"{each['name']} ({each['fault']})"
+        for each in outlines
+        if not (rotated and _time(each["creationTimestamp"]) < rotated)
+    )
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        text = (
+            f"certificates were issued for these CertificateSigningRequests: {', '.join(wrong[:_SHOWN])}{more}; a node "
+            "may hold the rights of another user: replace the machine, and rotate the certificate authorities "
+            "(gardener.cloud/operation=rotate-ca-start, then rotate-ca-complete)"
+        )
+        return Finding(TYPE, "False", "ForeignCertificateIssued", text)
+    for known in status.get("constraints") or ():
+        if known["type"] != TYPE or known["status"] == "True":
+            continue
+        if not (rotated and _time(known["lastUpdateTime"]) < rotated):
+            return Finding(TYPE, "False", known["reason"], known["message"])
+    return Finding(TYPE, "True", "NoForeignCertificateIssued", "No certificate for a wrong request of a node was seen.")
+
+
+def fault_of(csr: Object) -> str:
+    """What is wrong with a request that concerns node agents and for which a certificate was issued; or empty."""
+    spec, user = csr["spec"], csr["spec"].get("username", "")
+    if not (csr.get("status") or {}).get("certificate") or spec["signerName"] != CLIENT_SIGNER:
+        return ""
+    try:
+        request = parse_request(spec)
+    except Malformed as error:
+        # The approver never approved what it could not read at all, so an unread subject tells nothing here.
+        return str(error) if concerns_node_agents(user, error.names or ()) else ""
+    if not concerns_node_agents(user, (request.common_name, request.organization)):
+        return ""
+    return node_agent_fault(user, request)
+
+
+def _rotated(status: Object) -> datetime | None:
+    """Start of the last rotation of the certificate authorities, if that rotation is completed."""
+    rotation = ((status.get("credentials") or {}).get("rotation") or {}).get("certificateAuthorities") or {}
+    begun, done = rotation.get("lastInitiationTime"), rotation.get("lastCompletionTime")
+    if not begun or not done or _time(done) < _time(begun):
+        return None
+    return _time(begun)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
