@@ -3,7 +3,7 @@
 import base64
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -149,6 +149,51 @@ def test_a_node_agent_renews_its_certificate(shoot: Shoot, node_agent: Intruder)
     """The strict parser reads what node agents ask for, and the Shoot signs it."""
     own = f"{AGENT_USER}{node_agent.name}"
     assert names_of(node_agent.request(shoot.kubectl, pem(o(AGENTS), cn(own)))) == [own]
+
+
+@pytest.fixture
+def without_approver(shoot: Shoot) -> Iterator[None]:
+    """The Shoot's resource manager is away, as if an approver of an earlier version, or a person, had answered."""
+
+    def scale(replicas: int) -> None:
+        shoot.control_plane("scale", "deployment", "gardener-resource-manager", f"--replicas={replicas}")
+        shoot.control_plane("rollout", "status", "deployment", "gardener-resource-manager", "--timeout=60s")
+
+    scale(0)
+    try:
+        eventually(lambda: not shoot.control_plane("get", "pods", "-l", "app=gardener-resource-manager", "-o", "name"),
+                   "no approver is left", 60)  # fmt: skip
+        yield
+    finally:
+        scale(1)
+
+
+def test_a_wrong_certificate_that_was_issued_is_told_in_the_shoots_status(
+    shoot: Shoot, node_agent: Intruder, without_approver: None
+) -> None:
+    """Its owner has to rotate the certificate authorities: nothing else ends the certificate."""
+    name, own = f"attack-{uuid4().hex[:8]}", f"{AGENT_USER}{node_agent.name}"
+    made = node_agent.ask("create", "-f", "-", stdin=json.dumps(manifest(name, pem(o(ADMINS), cn(own)))))
+    assert made.returncode == 0, made.stderr
+    shoot.kubectl("certificate", "approve", name)
+
+    def told() -> list[str]:
+        constraints = shoot.get()["status"].get("constraints") or ()
+        return [each["message"] for each in constraints if each["type"] == "NodeAgentCertificatesAcceptable"]
+
+    try:
+        [message] = eventually(told, "the Shoot's status tells of it", 120)
+        assert name in message
+        assert "rotate-ca-start" in message
+    finally:
+        shoot.kubectl("delete", "csr", name)
+
+    def forgotten() -> bool:
+        nothing = '{"status":{"constraints":[]}}'
+        shoot.garden("patch", "shoot", shoot.name, "--subresource=status", "--type=merge", "-p", nothing)
+        return not told()
+
+    eventually(forgotten, "the shared Shoot is as before", 30)
 
 
 def lease(name: str, namespace: str = "kube-system") -> str:
