@@ -303,11 +303,9 @@ def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
             "metadata": {"name": "gardener-node-agent", "namespace": "kube-system"},
-            "rules": [
-                {**_rule("", ["secrets"], ["get", "list", "watch"]), "resourceNames": sorted(secret_names)},
-                _rule("coordination.k8s.io", ["leases"], ["get", "create", "patch", "update"]),
-            ],
+            "rules": [_rule("coordination.k8s.io", ["leases"], ["get", "create", "patch", "update"])],
         },
+        *(_secret_reader(name) for name in sorted(secret_names)),
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "RoleBinding",
@@ -327,6 +325,16 @@ def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
             [_group("system:nodes")],
         ),
     ]
+
+
+def _secret_reader(secret: str) -> dict[str, Any]:
+    """Role to read one pool's Secret; the resource manager binds it to the node agents of the pool's Machines."""
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": secret, "namespace": "kube-system"},
+        "rules": [{**_rule("", ["secrets"], ["get", "list", "watch"]), "resourceNames": [secret]}],
+    }
 
 
 def _common(node: NodeConfig) -> dict[str, Any]:

@@ -66,6 +66,7 @@ def _config(manager: ResourceManager) -> Manifest:
                 "enabled": manager.workers,
                 "maxDelay": f"{manager.longest_update_delay}s",
             },
+            "nodeAgentAccess": {"enabled": manager.workers, "machineNamespace": manager.namespace},
             "tokenRequestor": {"enabled": True, "class": "shoot"},
         },
     }

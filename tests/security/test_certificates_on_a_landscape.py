@@ -243,6 +243,30 @@ def test_a_node_agent_takes_a_lease_that_is_not_its_own_and_is_refused(
     assert "a node agent writes to its own Lease" in done.stderr or "forbidden" in done.stderr.lower()
 
 
+@pytest.fixture
+def other_pool(shoot: Shoot) -> Iterator[str]:
+    """Secret and Role as another pool would have them."""
+    name = "gardener-node-agent-another-0123456789abcdef"
+    place = ("-n", "kube-system")
+    shoot.kubectl(*place, "create", "secret", "generic", name, "--from-literal=osc.yaml=registry")
+    shoot.kubectl(*place, "create", "role", name, "--verb=get", "--resource=secrets", f"--resource-name={name}")
+    yield name
+    shoot.kubectl(*place, "delete", f"secret/{name}", f"role/{name}")
+
+
+@pytest.mark.attack(actor="T2", asset="A3", finding=10)
+def test_a_node_agent_reads_the_configuration_of_another_pool_and_is_refused(
+    shoot: Shoot, node_agent: Intruder, other_pool: str
+) -> None:
+    """Its own pool's configuration it reads."""
+    node = json.loads(shoot.kubectl("get", "node", node_agent.name, "-o", "json"))
+    own = node["metadata"]["labels"]["worker.gardener.cloud/gardener-node-agent-secret-name"]
+    assert node_agent.ask("-n", "kube-system", "get", "secret", own, "-o", "name").returncode == 0
+    done = node_agent.ask("-n", "kube-system", "get", "secret", other_pool, "-o", "name")
+    assert done.returncode == 1, done.stdout
+    assert "forbidden" in done.stderr.lower()
+
+
 def test_a_node_agent_goes_on_with_its_own_work(shoot: Shoot, node_agent: Intruder) -> None:
     """The policy lets through all that the agent writes: its Lease, and three entries of its Node."""
     place = ("-n", "kube-system", "get", "lease", f"gardener-node-agent-{node_agent.name}", "-o", "json")

@@ -56,6 +56,23 @@ def test_a_node_agent_uses_a_right_of_its_group_on_an_object_of_another_and_the_
     assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
 
 
+@pytest.mark.attack(actor="T2", asset="A3", finding=10)
+def test_a_node_agent_reads_the_configuration_of_another_pool_by_its_group_and_has_no_right() -> None:
+    """A pool's configuration holds what its machines need to reach registries, for example."""
+    assert not {kind for _, kind in rights()} & {"secrets"}
+    readers = [
+        each for each in rbac(["pool-a", "pool-b"]) if any(reads_secrets(rule) for rule in each.get("rules") or ())
+    ]
+    assert {each["metadata"]["name"]: each["rules"][0]["resourceNames"] for each in readers} == {
+        "pool-a": ["pool-a"],
+        "pool-b": ["pool-b"],
+    }
+
+
+def reads_secrets(rule: dict[str, Any]) -> bool:
+    return "secrets" in rule["resources"]
+
+
 def rules_of(policy: dict[str, Any]) -> list[dict[str, Any]]:
     rules: list[dict[str, Any]] = policy["spec"]["matchConstraints"]["resourceRules"]
     return rules

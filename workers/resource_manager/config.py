@@ -5,9 +5,9 @@ Durations are written as in Go: ``1m``, ``12h``.
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from api.durations import parse_duration
 from api.model import ApiModel
@@ -62,6 +62,19 @@ class CSRApproverController(ApiModel):
     """Where Machines are in the source cluster. None: nodes need no Machine."""
 
 
+class NodeAgentAccessController(ApiModel):
+    enabled: bool = False
+    """Let the node agent of each Machine read its pool's Secret."""
+    machine_namespace: str = ""
+    """Where Machines are in the source cluster."""
+
+    @model_validator(mode="after")
+    def _has_namespace(self) -> Self:
+        if self.enabled and not self.machine_namespace:
+            raise ValueError("machineNamespace must be set where nodeAgentAccess is enabled")
+        return self
+
+
 class TokenRequestorController(ApiModel):
     enabled: bool = False
     concurrent_syncs: int = Field(default=5, ge=1)
@@ -85,6 +98,7 @@ class Controllers(ApiModel):
     garbage_collector: GarbageCollectorController = GarbageCollectorController()
     csr_approver: CSRApproverController = CSRApproverController()
     node_agent_reconciliation_delay: NodeAgentReconciliationDelayController = NodeAgentReconciliationDelayController()
+    node_agent_access: NodeAgentAccessController = NodeAgentAccessController()
     token_requestor: TokenRequestorController = TokenRequestorController()
 
 

@@ -102,6 +102,16 @@ async def _controllers(
 
         shortest, longest = delay.min_delay.total_seconds(), delay.max_delay.total_seconds()
         parts.append(NodeAgentDelays(target, target_caches, shortest, longest).run())
+    if wanted.node_agent_access.enabled:
+        from workers.resource_manager.node_agent_access import NodeAgentAccess
+
+        access = NodeAgentAccess(
+            source=source,
+            source_caches=source_caches,
+            target=target,
+            machine_namespace=wanted.node_agent_access.machine_namespace,
+        )
+        parts.append(access.run())
     if wanted.garbage_collector.enabled:
         from workers.resource_manager.garbage_collector import GarbageCollector
 

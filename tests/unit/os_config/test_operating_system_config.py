@@ -215,8 +215,8 @@ def test_content_of_secrets_travels_inline() -> None:
         config.pool_secret(with_reference, "p", "key", {"s": {}})
 
 
-def test_node_agents_read_the_secrets_of_pools_and_no_others() -> None:
+def test_each_pools_secret_has_a_role_of_its_own() -> None:
     roles = [item for item in config.rbac(["key-b", "key-a"]) if item["kind"] in ("Role", "ClusterRole")]
     reading = [rule for role in roles for rule in role["rules"] if "secrets" in rule["resources"]]
-    assert [rule["resourceNames"] for rule in reading] == [["key-a", "key-b"]]
+    assert [rule["resourceNames"] for rule in reading] == [["key-a"], ["key-b"]]
     assert all("*" not in rule["verbs"] + rule["resources"] for role in roles for rule in role["rules"])

@@ -1,0 +1,92 @@
+"""A node agent reads the configuration of its own pool."""
+
+import asyncio
+
+import pytest
+
+from activities.kube.cache import Caches
+from tests.unit.kube.waiting import until
+from tests.unit.resource_manager.conftest import NAMESPACE
+from workers.resource_manager.node_agent_access import NodeAgentAccess
+
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/rolebindings"
+MACHINES = "/apis/machine.sapcloud.io/v1alpha1/machines"
+NODES = "/api/v1/nodes"
+LABEL = "worker.gardener.cloud/gardener-node-agent-secret-name"
+
+
+def machine(name, secret):
+    labels = {LABEL: secret} if secret else {}
+    spec = {"nodeTemplate": {"metadata": {"labels": labels}}}
+    return {"kind": "Machine", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+
+
+@pytest.fixture
+async def run(source, target, clients):
+    """Start the controller; returns a function that does it."""
+    one, other = clients
+    caches, tasks = Caches(one), []
+
+    def start():
+        access = NodeAgentAccess(source=one, source_caches=caches, target=other, machine_namespace=NAMESPACE)
+        tasks.append(asyncio.create_task(access.run()))
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await caches.close()
+
+
+def bound(target):
+    """Users and roles of all bindings."""
+    return {
+        each["subjects"][0]["name"]: each["roleRef"]["name"]
+        for (path, namespace, _), each in target.objects.items()
+        if path == BINDINGS and namespace == "kube-system"
+    }
+
+
+USER = "gardener.cloud:node-agent:machine:"
+
+
+async def test_each_machines_agent_is_bound_to_the_role_of_its_pool(run, source, target):
+    source.put(MACHINES, machine("a-1", "pool-a"))
+    source.put(MACHINES, machine("none", ""))
+    run()
+    await until(lambda: bound(target) == {f"{USER}a-1": "pool-a"})
+    source.put(MACHINES, machine("b-1", "pool-b"))
+    await until(lambda: bound(target) == {f"{USER}a-1": "pool-a", f"{USER}b-1": "pool-b"})
+
+
+async def test_a_machine_that_follows_another_secret_is_bound_anew(run, source, target):
+    """The role of a RoleBinding cannot be changed."""
+    source.put(MACHINES, machine("a-1", "pool-a"))
+    run()
+    await until(lambda: bound(target) == {f"{USER}a-1": "pool-a"})
+    source.change(MACHINES, "a-1", NAMESPACE, {"spec": {"nodeTemplate": {"metadata": {"labels": {LABEL: "pool-b"}}}}})
+    await until(lambda: bound(target) == {f"{USER}a-1": "pool-b"})
+
+
+async def test_a_binding_goes_with_machine_and_node(run, source, target):
+    """While a control plane moves, its Machines are in no seed for some time; their Nodes go on."""
+    source.put(MACHINES, machine("a-1", "pool-a"))
+    source.put(MACHINES, machine("a-2", "pool-a"))
+    target.put(NODES, {"metadata": {"name": "a-2"}})
+    run()
+    await until(lambda: len(bound(target)) == 2)
+    source.remove(MACHINES, "a-2", NAMESPACE)
+    source.remove(MACHINES, "a-1", NAMESPACE)
+    await until(lambda: bound(target) == {f"{USER}a-2": "pool-a"})
+
+
+async def test_bindings_of_machines_that_went_unseen_are_removed(run, source, target):
+    source.put(MACHINES, machine("a-1", "pool-a"))
+    run()
+    await until(lambda: bound(target))
+    left = next(each for (path, _, _), each in target.objects.items() if path == BINDINGS)
+    metadata = {key: value for key, value in left["metadata"].items() if key not in ("uid", "resourceVersion")}
+    old = {**left, "metadata": {**metadata, "name": "gardener-node-agent:old"}, "subjects": [{"name": f"{USER}old"}]}
+    target.put(BINDINGS, old, "kube-system")
+    run()
+    await until(lambda: bound(target) == {f"{USER}a-1": "pool-a"})

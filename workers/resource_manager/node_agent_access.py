@@ -1,0 +1,110 @@
+"""Let each node agent read the configuration of its own pool, and of no other.
+
+Each pool's Secret has a Role of the same name. The user of a node agent holds its Machine's name, and the Machine says
+to which pool it belongs: so each Machine gets a RoleBinding. A group for each pool would need other certificates.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from activities.kube.cache import Caches, Key
+from activities.kube.client import KubeClient, Object, WatchEvent
+from activities.kube.controller import Controller, Requeue
+from activities.kube.errors import AlreadyExists
+from api.constants import NODE_AGENT_USER_PREFIX, WORKER_NODE_AGENT_SECRET
+from api.resources import MACHINE, NODE, ROLE_BINDING
+
+NAMESPACE = "kube-system"
+_RBAC = "rbac.authorization.k8s.io"
+_LABELS = {"gardener.cloud/role": "node-agent-access"}
+_LOOK_AGAIN = 60.0
+
+
+class NodeAgentAccess:
+    """Keeps the RoleBindings of node agents in the target, by the Machines of the source."""
+
+    def __init__(
+        self, *, source: KubeClient, source_caches: Caches, target: KubeClient, machine_namespace: str
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._namespace = machine_namespace
+        self._machines = source_caches.of(MACHINE, machine_namespace)
+        self._controller = Controller("node-agent-access", self._reconcile, first_delay=0.2, longest_delay=15.0)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._machines.synced()
+        self._controller.watch(self._machines, when=_matters)
+        # Machines may have gone while this process was away.
+        for each in await self._target.list(ROLE_BINDING, NAMESPACE, labels=_selector()):
+            self._controller.enqueue(Key(self._namespace, _machine_of(each)))
+        await self._controller.run()
+
+    async def _reconcile(self, key: Key) -> Requeue | None:
+        machine = await self._source.find(MACHINE, key.name, self._namespace)
+        live = await self._target.find(ROLE_BINDING, _name(key.name), NAMESPACE)
+        if machine is None:
+            return await self._remove(key.name, live)
+        secret = pool_secret_of(machine)
+        if not secret:
+            return None
+        wanted = role_binding(key.name, secret)
+        if live is not None and live["roleRef"]["name"] == secret and live.get("subjects") == wanted["subjects"]:
+            return None
+        if live is not None:  # a RoleBinding's role cannot be changed
+            await self._delete(live)
+        try:
+            await self._target.create(wanted)
+        except AlreadyExists:
+            return Requeue(1.0)
+        return None
+
+    async def _remove(self, machine: str, live: Object | None) -> Requeue | None:
+        """Delete the RoleBinding once the Node is gone, too: Machines vanish from a seed when a control plane moves."""
+        if live is None:
+            return None
+        if await self._target.find(NODE, machine) is not None:
+            return Requeue(_LOOK_AGAIN)
+        await self._delete(live)
+        return None
+
+    async def _delete(self, live: Object) -> None:
+        metadata = live["metadata"]
+        await self._target.delete(ROLE_BINDING, metadata["name"], NAMESPACE, uid=metadata["uid"])
+
+
+def pool_secret_of(machine: Mapping[str, Any]) -> str:
+    """Name of the Secret that the node agent on a Machine follows; empty if the Machine says none."""
+    template = machine["spec"].get("nodeTemplate") or {}
+    return str(((template.get("metadata") or {}).get("labels") or {}).get(WORKER_NODE_AGENT_SECRET, ""))
+
+
+def role_binding(machine: str, secret: str) -> Object:
+    """The node agent of ``machine`` gets the Role that is named like its pool's Secret."""
+    return {
+        "apiVersion": ROLE_BINDING.api_version,
+        "kind": ROLE_BINDING.kind,
+        "metadata": {"name": _name(machine), "namespace": NAMESPACE, "labels": dict(_LABELS)},
+        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": secret},
+        "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": f"{NODE_AGENT_USER_PREFIX}{machine}"}],
+    }
+
+
+def _name(machine: str) -> str:
+    return f"gardener-node-agent:{machine}"
+
+
+def _machine_of(binding: Object) -> str:
+    return str(binding["metadata"]["name"]).removeprefix(_name(""))
+
+
+def _selector() -> str:
+    return ",".join(f"{key}={value}" for key, value in _LABELS.items())
+
+
+def _matters(event: WatchEvent) -> bool:
+    """Status and heartbeats of Machines don't."""
+    if event.type != "MODIFIED" or event.old is None:
+        return True
+    return pool_secret_of(event.old) != pool_secret_of(event.object)
