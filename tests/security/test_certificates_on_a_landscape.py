@@ -15,7 +15,7 @@ import yaml
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from tests.landscape.conftest import BIN, Landscape
+from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.shoots import Shoot, eventually
 from tests.security.signing import cn, manifest, o, pem
 
@@ -123,6 +123,36 @@ def test_a_gardenlet_gets_a_certificate_for_its_own_seed(landscape: Landscape, g
     own = f"{SEED_USER}seed-1"
     done = gardenlet.request(lambda *argv: landscape.kubectl("garden", *argv), pem(o(SEEDS), cn(own)))
     assert names_of(done) == [own]
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=13)
+def test_a_bootstrap_token_gets_the_certificate_of_its_own_new_seed_and_of_no_other(
+    landscape: Landscape, tmp_path: Path
+) -> None:
+    """Neither of another seed, nor of its own while that has a gardenlet with a certificate."""
+
+    def look(*argv: str) -> str:
+        return landscape.kubectl("garden", *argv)
+
+    def token_of(seed: str, *options: str) -> Intruder:
+        kubeconfig = tmp_path / f"{seed}-{len(options)}.kubeconfig"
+        kubeconfig.touch(mode=0o600)
+        garden = f"--garden-kubeconfig={landscape.directory}/kubeconfigs/garden.yaml"
+        command = (BIN / "gardener", "seed", "bootstrap-kubeconfig", seed, garden, *options)
+        kubeconfig.write_text(run(*command))
+        return Intruder(kubeconfig, seed)
+
+    def ask(token: Intruder, seed: str) -> dict[str, Any]:
+        return token.request(look, pem(o(SEEDS), cn(f"{SEED_USER}{seed}")))
+
+    new, living = token_of("seed-new"), token_of("seed-1")
+    assert was_denied(ask(new, "seed-2"))
+    assert was_denied(ask(new, "seed-1"))
+    assert was_denied(ask(living, "seed-1"))
+    assert names_of(ask(new, "seed-new")) == [f"{SEED_USER}seed-new"]
+    assert names_of(ask(token_of("seed-1", "--replace"), "seed-1")) == [f"{SEED_USER}seed-1"]
+    assert was_denied(ask(living, "seed-1")), "the annotation names the newer token"
+    look("annotate", "seed", "seed-1", "seed.gardener.cloud/bootstrap-token-id-")
 
 
 @pytest.mark.attack(actor="T2", asset="A3", finding=3)
