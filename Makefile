@@ -8,6 +8,9 @@ PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python
 	&& { echo $$each; break; }; done)
 NAME ?= default
 PYTEST_ARGS ?=
+NOT_IN_TEST := not charts and not compose and not container and not upgrade and not slow and not soak
+ON_LANDSCAPE := (landscape or chaos) and $(NOT_IN_TEST)
+OTHERS := not landscape and not chaos and $(NOT_IN_TEST)
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 
 .DEFAULT_GOAL := help
@@ -35,7 +38,9 @@ down: venv ## Take the landscape down; nothing stays but caches.
 endif
 
 test: venv packages ## All tests but slow ones; those of the landscape bring up one of their own.
-	$(BIN)/pytest $(PYTEST_ARGS)
+	@# Two processes for tests without a landscape, one for those with it: two at once would starve its clusters.
+	@$(BIN)/pytest -m '$(OTHERS)' --numprocesses 2 --dist loadfile $(PYTEST_ARGS); others=$$?; \
+	$(BIN)/pytest -m '$(ON_LANDSCAPE)' $(PYTEST_ARGS); on_landscape=$$?; exit $$((others | on_landscape))
 
 test-slow: venv packages ## What takes minutes of one cluster: it moves, is repaired, rolls, loses its nodes, is reconciled for nothing.
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
@@ -44,7 +49,7 @@ test-upgrade: venv packages ## Upgrade a cluster by one minor of Kubernetes; the
 	$(BIN)/pytest -m upgrade $(PYTEST_ARGS)
 
 test-unit: venv ## The tests that need no landscape.
-	$(BIN)/pytest -m 'not landscape and not chaos and not charts and not compose and not container and not upgrade and not soak' $(PYTEST_ARGS)
+	$(BIN)/pytest -m '$(OTHERS)' $(PYTEST_ARGS)
 
 test-charts: venv packages ## The charts, installed by Helm: a cluster made by their pods.
 	$(BIN)/pytest tests/charts -m 'charts or not charts' $(PYTEST_ARGS)

@@ -111,14 +111,18 @@ async def test_a_private_key_that_is_given_by_mistake_is_not_repeated(client):  
 
 
 @pytest.mark.parametrize(
-    "line", [KEY, f"{KEY} alice@home, her own", f'from="192.0.2.1, ::1",no-pty {KEY}', f" {KEY}\n"]
+    "line",
+    [KEY, f"{KEY} alice@home, her own", f'from="192.0.2.1, ::1",no-pty {KEY}', f" {KEY}\n"],
+    ids=["key alone", "with a comment", "with options", "with spaces"],
 )
 def test_lines_of_authorized_keys(line):
     assert ssh.key_fault(line) == ""
 
 
 @pytest.mark.parametrize(
-    "line", ["", "ssh-ed25519", f"{KEY}\n{KEY}", f"two words {KEY}", "ssh-dss AAAA", f"{KEY[:-8]}"]
+    "line",
+    ["", "ssh-ed25519", f"{KEY}\n{KEY}", f"two words {KEY}", "ssh-dss AAAA", f"{KEY[:-8]}"],
+    ids=["empty", "type alone", "two keys", "unknown options", "refused type", "cut key"],
 )
 def test_no_lines_of_authorized_keys(line):
     assert ssh.key_fault(line)
