@@ -17,6 +17,9 @@ SEEDS = "gardener.cloud:system:seeds"
 DISCOVERY_SERVERS = "gardener.cloud:system:discovery-servers"
 """Group of who serves the public keys of shoots: it reads nothing else."""
 
+CODEC_SERVERS = "gardener.cloud:system:codec-servers"
+"""Group of the codec endpoint. It asks whose a token is and what a user may do, and reads no object."""
+
 BOOTSTRAPPERS = "system:bootstrappers"
 """Group of all bootstrap tokens; ``bootstrap_group`` says for which seed one is."""
 
@@ -48,6 +51,14 @@ def access(*, seed_authorizer: bool = False) -> list[Manifest]:
     return [
         *bound_role(OPERATORS, common, OPERATORS),
         *([] if seed_authorizer else seeds_access()),
+        *bound_role(
+            CODEC_SERVERS,
+            [
+                rule(["authentication.k8s.io"], ["tokenreviews"], ["create"]),
+                rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
+            ],
+            CODEC_SERVERS,
+        ),
         *bound_role("gardener.cloud:system:seed-bootstrapper", _seed_client(), BOOTSTRAPPERS),
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOOT_ISSUER_NAMESPACE}},
         *bound_role(DISCOVERY_SERVERS, [rule([""], ["secrets"], read)], DISCOVERY_SERVERS, SHOOT_ISSUER_NAMESPACE),

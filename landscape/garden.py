@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from api import issuer
-from api.access import DISCOVERY_SERVERS, OPERATORS, access, bootstrap_secret, bound_role, rule
+from api.access import CODEC_SERVERS, DISCOVERY_SERVERS, OPERATORS, access, bootstrap_secret, bound_role, rule
 from api.crds import crds
 from api.policies import deletion_protection
 from landscape import dns, pki
@@ -201,7 +201,7 @@ def process_kubeconfig(plan: Plan, process: str) -> dict[str, Any]:
     if process in SEED_NAMES:
         return pki.token_kubeconfig(garden.server, authority, ".".join(bootstrap_token(plan, process)), "garden")
     user = f"gardener.cloud:system:{process}"
-    group = DISCOVERY_SERVERS if process == "discovery-server" else OPERATORS
+    group = {"discovery-server": DISCOVERY_SERVERS, "codec-server": CODEC_SERVERS}.get(process, OPERATORS)
     client = authority.issue(f"process-{process}", user, [group])
     return pki.kubeconfig(garden.server, authority, client, "garden")
 

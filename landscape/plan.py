@@ -185,7 +185,7 @@ class Plan:
 
     @property
     def codec_endpoint(self) -> str:
-        return f"http://{self.central_address}:8234"
+        return f"https://{self.central_address}:8234"
 
     @property
     def discovery_host(self) -> str:
@@ -326,6 +326,7 @@ class Plan:
                 "ui": self.temporal_ui,
                 "metrics": self.temporal_metrics,
                 "codec": self.codec_endpoint,
+                "codecCa": str(self.garden.directory / "pki" / "ca.crt"),
                 "external": self.external_temporal,
             },
             "dns": {"server": self.central_address, "zone": self.dns_zone},

@@ -168,11 +168,19 @@ def _scheduler(plan: Plan) -> Config:
 
 
 def _codec_server(plan: Plan) -> Config:
+    authority = Credentials.of(plan.garden).ca
+    certificate = authority.issue("codec-server", "codec-server", names=[plan.central_address])
     return {
         "codecKeyFile": str(plan.codec_key),
+        "gardenClientConnection": _garden_connection(plan, "codec-server"),
         "address": plan.central_address,
         "port": 8234,
+        "certificateFile": str(certificate.certificate),
+        "privateKeyFile": str(certificate.key),
+        # Users of the landscape have client certificates of the garden's authority.
+        "clientCaFile": str(authority.files.certificate),
         "allowedOrigins": [plan.temporal_ui],
+        "health": _health(plan.central_address, 2721),
     }
 
 

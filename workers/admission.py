@@ -17,6 +17,7 @@ from api.resources import Resource
 from api.server import seed_authorizer
 from api.server.app import application
 from api.server.review import User
+from workers.access import may
 from workers.admission_certificates import AdmissionCertificates, OwnCertificates
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 from workers.serving import ServingCertificate, ShownCertificate
@@ -150,26 +151,4 @@ class CachedGarden:
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
         if _MASTERS in user.groups:
             return True
-        plural, _, subresource = resource.plural.partition("/")
-        review = {
-            "apiVersion": resources.SUBJECT_ACCESS_REVIEW.api_version,
-            "kind": "SubjectAccessReview",
-            "metadata": {},
-            "spec": {
-                "user": user.name,
-                "groups": list(user.groups),
-                "uid": user.uid,
-                "extra": dict(user.extra or {}),
-                "resourceAttributes": {
-                    "namespace": namespace or "",
-                    "name": name,
-                    "verb": verb,
-                    "group": resource.group,
-                    "version": resource.version,
-                    "resource": plural,
-                    "subresource": subresource,
-                },
-            },
-        }
-        answer = await self._client.create(review)
-        return bool(answer.get("status", {}).get("allowed"))
+        return await may(self._client, user, verb, resource, namespace or "", name)

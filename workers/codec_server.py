@@ -1,59 +1,136 @@
-"""Codec server: decrypts histories for people who look at them in the Temporal UI or CLI.
+"""Codec endpoint: decodes histories for people who look at them in the Temporal UI or with a command.
 
-``POST /decode`` and ``/encode`` take and return ``{"payloads": [...]}`` as the Temporal UI sends it. Whoever
-reaches this endpoint reads all histories: it listens where its configuration says, and answers only
-the origins named there.
+``POST /decode`` takes and returns ``{"payloads": [...]}`` as the Temporal UI sends it. The caller shows a bearer token
+or a client certificate, as to the garden's API server, and must be allowed to get Shoots in all namespaces: a payload
+does not tell which Shoot it is about. The endpoint does not encode, so no caller can make a payload that our workers
+accept.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
 from aiohttp import web
 from google.protobuf import json_format
-from temporalio.api.common.v1 import Payload, Payloads
+from prometheus_client import Counter
+from temporalio.api.common.v1 import Payloads
 
+from activities.kube.client import KubeClient
 from api.model import ApiModel
+from api.resources import SHOOT, TOKEN_REVIEW
+from api.server.review import User
+from workers.access import may
 from workers.codec import CodecError, EncryptionCodec, read_key_file
-from workers.runtime import Health, HealthConfig, load_config, run_until_signal
+from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
+from workers.serving import ServingCertificate
 
 log = logging.getLogger(__name__)
 
 _LIMIT = 16 * 1024 * 1024
 """A whole history page at once; Temporal's own limit for a message is 4 MiB."""
 
+REQUESTS = Counter(
+    "gardener_codec_requests",
+    "Requests to the codec endpoint: decoded, invalid, unauthenticated or forbidden.",
+    ["result"],
+)
+
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class CodecServerConfig(ApiModel):
     codec_key_file: Path
+    garden_client_connection: ClientConnection
+    """The garden's API server says whose a token is, and what its user may do."""
     address: str = "127.0.0.1"
     port: int = 8234
+    certificate_file: Path
+    """Read again when it changes. The Temporal UI sends tokens to HTTPS endpoints alone."""
+    private_key_file: Path
+    client_ca_file: Path | None = None
+    """PEM of the authority of the garden's users. None: users show bearer tokens alone."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of Temporal UIs, such as ``http://198.18.0.1:8233``."""
     health: HealthConfig | None = None
     """Health and metrics on a port of their own; None: /healthz beside the codec alone."""
 
 
-def application(codec: EncryptionCodec, allowed_origins: tuple[str, ...]) -> web.Application:
-    """The two endpoints, with CORS for the UI."""
+class Access(Protocol):
+    """Says whether a request may read histories."""
+
+    async def user(self, request: web.Request) -> User | None:
+        """The authenticated user of a request; None without valid credentials."""
+
+    async def may_read(self, user: User) -> bool:
+        """Whether the user may get the Shoots of all namespaces."""
+
+
+class GardenAccess:
+    """Asks the garden's API server by TokenReview and SubjectAccessReview."""
+
+    def __init__(self, garden: KubeClient) -> None:
+        self._garden = garden
+
+    async def user(self, request: web.Request) -> User | None:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and token.strip():
+            return await self._user_of_token(token.strip())
+        connection = request.get_extra_info("ssl_object")
+        return user_of_certificate(connection.getpeercert() or {}) if connection is not None else None
+
+    async def _user_of_token(self, token: str) -> User | None:
+        review = {
+            "apiVersion": TOKEN_REVIEW.api_version,
+            "kind": TOKEN_REVIEW.kind,
+            "metadata": {"name": ""},
+            "spec": {"token": token},
+        }
+        status = (await self._garden.create(review)).get("status") or {}
+        return User.of(status.get("user") or {}) if status.get("authenticated") else None
+
+    async def may_read(self, user: User) -> bool:
+        return await may(self._garden, user, "get", SHOOT)
+
+
+def user_of_certificate(peer: Mapping[str, Any]) -> User | None:
+    """The user of a verified client certificate as Kubernetes reads it: common name, and organizations as groups.
+
+    None if the subject has no common name or several, because servers differ in which of several they take.
+    """
+    attributes = [attribute for names in peer.get("subject", ()) for attribute in names]
+    names = [value for kind, value in attributes if kind == "commonName"]
+    groups = [value for kind, value in attributes if kind == "organizationName"]
+    return User(name=names[0], groups=(*groups, "system:authenticated")) if len(names) == 1 else None
+
+
+def application(codec: EncryptionCodec, access: Access, allowed_origins: tuple[str, ...]) -> web.Application:
+    """The endpoint, with CORS for the Temporal UI."""
 
     @web.middleware
     async def cors(request: web.Request, handler: _Handler) -> web.StreamResponse:
         origin = request.headers.get("Origin", "")
-        response = web.Response() if request.method == "OPTIONS" else await handler(request)
+        response = await handler(request)
         if origin in allowed_origins:
             response.headers["Access-Control-Allow-Origin"] = origin
             response.headers["Access-Control-Allow-Methods"] = "POST, OPTIONS"
-            response.headers["Access-Control-Allow-Headers"] = "Content-Type, X-Namespace, Authorization"
+            response.headers["Access-Control-Allow-Headers"] = (
+                "Content-Type, X-Namespace, Authorization, Authorization-Extras"
+            )
             response.headers["Vary"] = "Origin"
         return response
 
     async def decode(request: web.Request) -> web.Response:
-        return await _answer(request, codec.decode)
-
-    async def encode(request: web.Request) -> web.Response:
-        return await _answer(request, codec.encode)
+        user = await access.user(request)
+        if user is None:
+            return _refused(401, "unauthenticated", "show a bearer token or a client certificate of the garden")
+        if not await access.may_read(user):
+            log.warning("user %s may not read histories", user.name)
+            return _refused(
+                403, "forbidden", f"user {user.name} may not get shoots.core.gardener.cloud in all namespaces"
+            )
+        return await _decoded(request, codec)
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -63,41 +140,51 @@ def application(codec: EncryptionCodec, allowed_origins: tuple[str, ...]) -> web
 
     app = web.Application(middlewares=[cors], client_max_size=_LIMIT)
     app.router.add_post("/decode", decode)
-    app.router.add_post("/encode", encode)
+    app.router.add_route("OPTIONS", "/decode", preflight)
     app.router.add_get("/healthz", healthz)
-    for path in ("/decode", "/encode"):
-        app.router.add_route("OPTIONS", path, preflight)
     return app
 
 
-async def _answer(
-    request: web.Request, convert: Callable[[Sequence[Payload]], Awaitable[list[Payload]]]
-) -> web.Response:
+def _refused(status: int, result: str, why: str) -> web.Response:
+    REQUESTS.labels(result).inc()
+    return web.Response(status=status, text=why, headers={"WWW-Authenticate": "Bearer"} if status == 401 else None)
+
+
+async def _decoded(request: web.Request, codec: EncryptionCodec) -> web.Response:
     try:
         payloads = json_format.Parse(await request.text(), Payloads())
     except (json_format.ParseError, UnicodeDecodeError):
-        return web.Response(status=400, text='the body must be JSON: {"payloads": [...]}')
+        return _refused(400, "invalid", 'the body must be JSON: {"payloads": [...]}')
     try:
-        converted = Payloads(payloads=await convert(payloads.payloads))
+        decoded = Payloads(payloads=await codec.decode(payloads.payloads))
     except CodecError as error:
-        return web.Response(status=400, text=str(error))
-    return web.json_response(text=json_format.MessageToJson(converted, indent=None))
+        return _refused(400, "invalid", str(error))
+    REQUESTS.labels("decoded").inc()
+    return web.json_response(text=json_format.MessageToJson(decoded, indent=None))
 
 
 async def run(config_path: str) -> None:
     """Run until SIGTERM."""
     config = load_config(CodecServerConfig, config_path)
-    app = application(EncryptionCodec(read_key_file(config.codec_key_file)), config.allowed_origins)
+    garden = kube_client(config.garden_client_connection)
+    certificate = ServingCertificate(config.certificate_file, config.private_key_file)
+    if config.client_ca_file is not None:
+        certificate.context.load_verify_locations(config.client_ca_file)
+        certificate.context.verify_mode = ssl.CERT_OPTIONAL
+    app = application(
+        EncryptionCodec(read_key_file(config.codec_key_file)), GardenAccess(garden), config.allowed_origins
+    )
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, config.address, config.port).start()
+    await web.TCPSite(runner, config.address, config.port, ssl_context=certificate.context).start()
     health = Health()
     health.ready = True
     health_runner = await health.serve(config.health) if config.health else None
-    log.info("codec endpoint on http://%s:%d", config.address, config.port)
+    log.info("codec endpoint on https://%s:%d", config.address, config.port)
     try:
-        await run_until_signal()
+        await run_until_signal(certificate.follow())
     finally:
         await runner.cleanup()
         if health_runner is not None:
             await health_runner.cleanup()
+        await garden.close()

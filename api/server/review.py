@@ -34,6 +34,11 @@ class User:
     uid: str = ""
     extra: Mapping[str, list[str]] | None = None
 
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> User:
+        """From a UserInfo as reviews carry it."""
+        return cls(info.get("username", ""), tuple(info.get("groups") or ()), info.get("uid", ""), info.get("extra"))
+
 
 @dataclass(frozen=True)
 class Review:
@@ -52,7 +57,6 @@ class Review:
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Review:
-        user = request.get("userInfo") or {}
         return cls(
             uid=request["uid"],
             operation=request["operation"],
@@ -61,12 +65,7 @@ class Review:
             kind=request["kind"]["kind"],
             namespace=request.get("namespace", ""),
             name=request.get("name", ""),
-            user=User(
-                name=user.get("username", ""),
-                groups=tuple(user.get("groups") or ()),
-                uid=user.get("uid", ""),
-                extra=user.get("extra"),
-            ),
+            user=User.of(request.get("userInfo") or {}),
             object=request.get("object"),
             old=request.get("oldObject"),
         )

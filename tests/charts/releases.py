@@ -82,7 +82,14 @@ def _values(plan: Plan) -> dict[str, dict[str, Any]]:
                 "service": {"type": "NodePort", "nodePort": ADMISSION_PORT},
                 "seedAuthorizer": {"tlsSecret": "seed-authorizer-tls", "nodePort": AUTHORIZER_PORT},
             },
-            "codecServer": {"replicas": REPLICAS, "allowedOrigins": [plan.temporal_ui]},
+            "codecServer": {
+                "enabled": True,
+                "replicas": REPLICAS,
+                "kubeconfigSecret": "garden-codec-server",
+                "tlsSecret": "codec-server-tls",
+                "clientCA": True,
+                "allowedOrigins": [plan.temporal_ui],
+            },
         },
         "provider-local": {
             "temporal": temporal,
@@ -128,16 +135,21 @@ def _admission_address(plan: Plan) -> str:
 def _secrets(landscape: Landscape, plan: Plan) -> None:
     """What an operator makes before: kubeconfigs, and the key of the codec."""
     processes = plan.directory / "garden/processes"
-    certificate = Credentials.of(plan.garden).ca.issue(
-        "seed-authorizer", "gardener-admission", names=[_admission_address(plan)]
-    )
+    authority = Credentials.of(plan.garden).ca
+    codec = authority.issue("codec-server-pods", "codec-server", names=["gardener-codec-server"])
+    certificate = authority.issue("seed-authorizer", "gardener-admission", names=[_admission_address(plan)])
     secrets = {
         "garden-admin": {"kubeconfig": plan.kubeconfig("garden")},
         **{
             f"garden-{name}": {"kubeconfig": processes / f"{name}.kubeconfig"}
-            for name in ("controller-manager", "scheduler", "admission", CLUSTER)
+            for name in ("controller-manager", "scheduler", "admission", "codec-server", CLUSTER)
         },
         "gardener-codec-key": {"key": plan.codec_key},
+        "codec-server-tls": {
+            "tls.crt": codec.certificate,
+            "tls.key": codec.key,
+            "ca.crt": authority.files.certificate,
+        },
         "seed-authorizer-tls": {"tls.crt": certificate.certificate, "tls.key": certificate.key},
     }
     objects = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]

@@ -31,6 +31,7 @@ def values_of(chart: str) -> Object:
             return {
                 "admission": {"seedAuthorizer": {"tlsSecret": "seed-authorizer-tls"}},
                 "discoveryServer": {"enabled": True, "tlsSecret": "discovery-server-tls"},
+                "codecServer": {"enabled": True, "tlsSecret": "codec-server-tls", "clientCA": True},
             }
     return {}
 

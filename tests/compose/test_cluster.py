@@ -102,7 +102,7 @@ def configure(plan: Plan, directory: Path, address: str) -> None:
     files = {
         **{
             f"{name}.kubeconfig": processes / f"{name}.kubeconfig"
-            for name in ("controller-manager", "scheduler", "admission")
+            for name in ("controller-manager", "scheduler", "admission", "codec-server")
         },
         "setup.kubeconfig": plan.kubeconfig("garden"),
         "codec.key": plan.codec_key,

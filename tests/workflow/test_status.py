@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHandle
@@ -28,6 +29,7 @@ from activities.kube.client import KubeClient
 from api import resources
 from api.flows import ShootRules
 from api.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, lifecycle_id, seed_queue
+from api.server.review import User
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 from workers.codec import EncryptionCodec, data_converter, read_key_file, write_key_file
 from workers.codec_server import application
@@ -260,9 +262,32 @@ async def test_two_operations_never_meet_even_if_a_lifecycle_is_terminated(lands
     assert first.close_time <= second.start_time
 
 
+class Readers:
+    """Lets the holder of one token read histories."""
+
+    async def user(self, request: web.Request) -> User | None:
+        return User("reader") if request.headers.get("Authorization") == "Bearer a-token" else None
+
+    async def may_read(self, user: User) -> bool:
+        return True
+
+
 async def test_the_cli_reads_a_flow_through_a_codec_endpoint_without_a_key(
-    landscape: Landscape, server: WorkflowEnvironment, tmp_path: Path
+    landscape: Landscape, server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The command shows the endpoint the credentials of the user's kubeconfig for the garden."""
+    kubeconfig = tmp_path / "garden.yaml"
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "current-context": "garden",
+                "contexts": [{"name": "garden", "context": {"cluster": "garden", "user": "me"}}],
+                "clusters": [{"name": "garden", "cluster": {"server": "https://127.0.0.1:6443"}}],
+                "users": [{"name": "me", "user": {"token": "a-token"}}],
+            }
+        )
+    )
+    monkeypatch.setenv("GARDEN_KUBECONFIG", str(kubeconfig))
     landscape.failing["deploy_etcds"] = ApplicationError(
         "the bucket's credentials are wrong", type="ERR_INFRA_UNAUTHENTICATED", non_retryable=True
     )
@@ -271,7 +296,7 @@ async def test_the_cli_reads_a_flow_through_a_codec_endpoint_without_a_key(
         await landscape.status(state="Failed")
 
     codec = EncryptionCodec(read_key_file(tmp_path / "key"))
-    async with TestServer(application(codec, ())) as endpoint:
+    async with TestServer(application(codec, Readers(), ())) as endpoint:
         where = [
             f"--temporal-address={server.client.service_client.config.target_host}",
             f"--codec-endpoint={endpoint.make_url('/')}",

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from google.protobuf import json_format
-from temporalio.api.common.v1 import Payload, Payloads
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType, PendingActivityState
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.converter import DataConverter, PayloadCodec
+from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError, TimeoutError, TimeoutType
 
 from api.flows import FlowInput, Survey, TaskState
@@ -407,26 +406,3 @@ _ENDS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "Terminated",
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "TimedOut",
 }
-
-
-class RemoteCodec(PayloadCodec):
-    """Reads and writes encrypted payloads by a codec endpoint: who looks needs no key."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint.rstrip("/")
-
-    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return await self._ask("encode", payloads)
-
-    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return await self._ask("decode", payloads)
-
-    async def _ask(self, what: str, payloads: Sequence[Payload]) -> list[Payload]:
-        import aiohttp
-
-        body = json_format.MessageToJson(Payloads(payloads=payloads), indent=None)
-        async with aiohttp.ClientSession() as session, session.post(f"{self._endpoint}/{what}", data=body) as answer:
-            text = await answer.text()
-            if answer.status != 200:
-                raise RuntimeError(f"codec endpoint {self._endpoint} answered {answer.status}: {text}")
-        return list(json_format.Parse(text, Payloads()).payloads)

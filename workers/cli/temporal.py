@@ -11,8 +11,9 @@ from temporalio.client import Client, RPCError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DefaultFailureConverterWithEncodedAttributes
 
-from workers.cli.connection import landscape_facts
-from workers.cli.flow_view import RemoteCodec
+from activities.kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
+from workers.cli.codec_endpoint import RemoteCodec
+from workers.cli.connection import find_garden_kubeconfig, landscape_facts
 from workers.codec import CodecError, data_converter
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ class Connection:
     namespace: str
     codec_key: Path | None
     codec_endpoint: str | None
+    codec_ca: Path | None = None
 
     async def connect(self) -> Client:
         if self.codec_key is not None:
@@ -33,17 +35,37 @@ class Connection:
         else:
             converter = replace(
                 pydantic_data_converter,
-                payload_codec=RemoteCodec(self.codec_endpoint) if self.codec_endpoint else None,
+                payload_codec=self._remote_codec(self.codec_endpoint) if self.codec_endpoint else None,
                 failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
             )
         return await Client.connect(self.address, namespace=self.namespace, data_converter=converter)
+
+    def _remote_codec(self, endpoint: str) -> RemoteCodec:
+        """Raises click.ClickException if the garden's kubeconfig cannot be read."""
+        path = find_garden_kubeconfig(None)
+        try:
+            user = endpoint_of(parse_kubeconfig(path.read_bytes()), path.parent)
+            return RemoteCodec(endpoint, user, self.codec_ca)
+        except (OSError, KubeconfigError) as error:
+            raise click.ClickException(
+                f"the codec endpoint asks for your credentials of the garden, kubeconfig {path} has none: {error}; "
+                "name another by GARDEN_KUBECONFIG"
+            ) from None
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of every command that talks to Temporal."""
     for option in (
         click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True),
-        click.option("--codec-endpoint", help="Reads encrypted histories; default: the landscape's."),
+        click.option(
+            "--codec-ca",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Authority of the endpoint's certificate; default: the landscape's, else this machine's.",
+        ),
+        click.option(
+            "--codec-endpoint",
+            help="Reads encrypted histories with your kubeconfig of the garden; default: the landscape's.",
+        ),
         click.option(
             "--codec-key", type=click.Path(path_type=Path, dir_okay=False), help="Key file, in place of the endpoint."
         ),
@@ -55,13 +77,19 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def connection_of(
-    temporal_address: str | None, temporal_namespace: str, codec_key: Path | None, codec_endpoint: str | None
+    temporal_address: str | None,
+    temporal_namespace: str,
+    codec_key: Path | None,
+    codec_endpoint: str | None,
+    codec_ca: Path | None = None,
 ) -> Connection:
     if temporal_address is None:
         facts = landscape_facts()["temporal"]
         temporal_address = facts["address"]
         codec_endpoint = codec_endpoint or facts.get("codec")
-    return Connection(temporal_address, temporal_namespace, codec_key, codec_endpoint)
+        if codec_ca is None and (file := facts.get("codecCa")):
+            codec_ca = Path(file)
+    return Connection(temporal_address, temporal_namespace, codec_key, codec_endpoint, codec_ca)
 
 
 def run_async(work: "Coroutine[Any, Any, T] | Awaitable[T]") -> T:

@@ -4,7 +4,6 @@ import base64
 from pathlib import Path
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.converter import default
@@ -18,10 +17,8 @@ from workers.codec import (
     read_key_file,
     write_key_file,
 )
-from workers.codec_server import application
 
 OLD, NEW = b"o" * 32, b"n" * 32
-UI = "http://198.18.0.1:8233"
 
 
 def payload(text: str = "SENTINEL") -> Payload:
@@ -111,22 +108,3 @@ def test_a_long_failure_keeps_its_beginning_and_fits() -> None:
     assert failure.ByteSize() < 2048
     error = TrimmedFailures().from_failure(failure, default().payload_converter)
     assert str(error).startswith("why xxx")
-
-
-async def test_the_endpoint_decodes_for_its_ui_and_names_no_other_origin() -> None:
-    codec = EncryptionCodec({"a": NEW})
-    body = {"payloads": [{"metadata": {"encoding": "anNvbi9wbGFpbg=="}, "data": "IngiCg=="}]}
-    async with TestClient(TestServer(application(codec, (UI,)))) as client:
-        sealed = await (await client.post("/encode", json=body)).json()
-        assert sealed["payloads"] != body["payloads"]
-        answer = await client.post("/decode", json=sealed, headers={"Origin": UI})
-        assert await answer.json() == body
-        assert answer.headers["Access-Control-Allow-Origin"] == UI
-        stranger = await client.options("/decode", headers={"Origin": "http://elsewhere"})
-        assert "Access-Control-Allow-Origin" not in stranger.headers
-
-
-@pytest.mark.parametrize("body", ["", "[1]", "no json", '{"payloads": [{"data": 5}]}'])
-async def test_the_endpoint_refuses_what_it_does_not_understand(body: str) -> None:
-    async with TestClient(TestServer(application(EncryptionCodec({"a": NEW}), ()))) as client:
-        assert (await client.post("/decode", data=body)).status == 400

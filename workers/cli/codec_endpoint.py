@@ -1,0 +1,50 @@
+"""The codec endpoint as a command reaches it: with the user's own credentials for the garden."""
+
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+from google.protobuf import json_format
+from temporalio.api.common.v1 import Payload, Payloads
+from temporalio.converter import PayloadCodec
+
+from activities.kube.client import load_certificate
+from activities.kube.kubeconfig import Endpoint
+
+
+class RemoteCodec(PayloadCodec):
+    """Reads encrypted payloads by a codec endpoint: a person who only reads needs no key.
+
+    ``user``: credentials of the garden's kubeconfig; None for an endpoint that asks for none.
+    ``ca_file``: PEM of the authority of the endpoint's certificate; None: those of this machine.
+    """
+
+    def __init__(self, endpoint: str, user: Endpoint | None = None, ca_file: Path | None = None) -> None:
+        self._endpoint = endpoint.rstrip("/")
+        self._user = user
+        self._tls = ssl.create_default_context(cafile=ca_file)
+        if user is not None and user.certificate and user.key:
+            load_certificate(self._tls, user.certificate, user.key)
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        raise RuntimeError("a codec endpoint decodes only: to send something, name a key file by --codec-key")
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        import aiohttp
+
+        body = json_format.MessageToJson(Payloads(payloads=payloads), indent=None)
+        url = f"{self._endpoint}/decode"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, data=body, headers=self._headers(), ssl=self._tls) as answer,
+        ):
+            text = await answer.text()
+            if answer.status != 200:
+                raise RuntimeError(f"codec endpoint {self._endpoint} answered {answer.status}: {text}")
+        return list(json_format.Parse(text, Payloads()).payloads)
+
+    def _headers(self) -> dict[str, str]:
+        if self._user is None:
+            return {}
+        token = self._user.token_file.read_text().strip() if self._user.token_file else self._user.token
+        return {"Authorization": f"Bearer {token}"} if token else {}
