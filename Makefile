@@ -14,7 +14,7 @@ OTHERS := not landscape and not chaos and $(NOT_IN_TEST)
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak lint format lock clean python
+.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak lint format lock clean python browser
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -37,7 +37,7 @@ down: venv ## Take the landscape down; nothing stays but caches.
 	$(BIN)/gardener landscape down --name $(NAME)
 endif
 
-test: venv packages ## All tests but slow ones; those of the landscape bring up one of their own.
+test: venv packages browser ## All tests but slow ones; those of the landscape bring up one of their own.
 	@# Two processes for tests without a landscape, one for those with it: two at once would starve its clusters.
 	@$(BIN)/pytest -m '$(OTHERS)' --numprocesses 2 --dist loadfile $(PYTEST_ARGS); others=$$?; \
 	$(BIN)/pytest -m '$(ON_LANDSCAPE)' $(PYTEST_ARGS); on_landscape=$$?; exit $$((others | on_landscape))
@@ -89,6 +89,9 @@ $(VENV)/.installed: requirements.lock pyproject.toml | python
 
 python:
 	@landscape/packages.sh python
+
+browser:
+	@landscape/packages.sh browser
 
 packages: ## The Debian packages that are missing.
 	@landscape/packages.sh

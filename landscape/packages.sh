@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install the Debian packages whose commands are missing, and say so. What is there is left as it is.
 #   packages.sh python     what a virtual environment needs
+#   packages.sh browser    Chromium, in which tests look at the Temporal UI
 #   packages.sh engine     a container engine and docker-compose, for those who have none
 #   packages.sh            what a landscape needs
 #   packages.sh container  what a landscape needs where there is nothing: all of the above but an engine
@@ -17,6 +18,8 @@ usable_python() {
 missing=""
 if [ "${1-}" = python ]; then
     usable_python || missing="python3 python3-venv"
+elif [ "${1-}" = browser ]; then
+    command -v chromedriver >/dev/null 2>&1 || missing="chromium chromium-driver"
 elif [ "${1-}" = engine ]; then
     # Somebody else's engine will do; what is missing then is only docker-compose.
     docker info >/dev/null 2>&1 || command -v dockerd >/dev/null 2>&1 || missing="docker.io"

@@ -6,6 +6,7 @@ The keys and tokens looked for are those that stand in the Secrets of a Shoot wh
 import base64
 import json
 import re
+import ssl
 import urllib.request
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.landscape import leaks
 from tests.landscape.conftest import BIN, run
 from tests.landscape.leaks import Needles, found
+from tests.landscape.readers import history_reader
 from tests.landscape.shoots import Shoot, temporal
 from workers.codec import ENCODING
 
@@ -102,14 +104,17 @@ def test_the_command_line_of_temporal_reads_them_by_the_codec_endpoint_only(shoo
     show += ["--workflow-id", shoot.flows()[-1]["workflowId"]]
 
     assert _readable(run(*show)) == []
-    assert any(shoot.technical_id in each for each in _readable(run(*show, "--codec-endpoint", facts["codec"])))
+    with history_reader(shoot.landscape) as token:
+        codec = ["--codec-endpoint", facts["codec"], "--codec-auth", f"Bearer {token}"]
+        history = run("/usr/bin/env", f"SSL_CERT_FILE={facts['codecCa']}", *show, *codec)
+    assert any(shoot.technical_id in each for each in _readable(history))
 
 
 def test_the_ui_may_ask_the_codec_endpoint_and_no_other_page(shoot: Shoot) -> None:
     facts = shoot.landscape.facts["temporal"]
 
-    assert _allowed_origin(facts["codec"], facts["ui"]) == facts["ui"]
-    assert _allowed_origin(facts["codec"], "http://elsewhere.example") is None
+    assert _allowed_origin(facts, facts["ui"]) == facts["ui"]
+    assert _allowed_origin(facts, "http://elsewhere.example") is None
 
 
 def _readable(history: str) -> list[str]:
@@ -121,9 +126,10 @@ def _readable(history: str) -> list[str]:
     return [base64.b64decode(each["data"]).decode() for each in clear]
 
 
-def _allowed_origin(endpoint: str, origin: str) -> str | None:
+def _allowed_origin(facts: dict[str, str], origin: str) -> str | None:
     headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-    request = urllib.request.Request(f"{endpoint}/decode", method="OPTIONS", headers=headers)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    request = urllib.request.Request(f"{facts['codec']}/decode", method="OPTIONS", headers=headers)
+    trust = ssl.create_default_context(cafile=facts["codecCa"])
+    with urllib.request.urlopen(request, timeout=10, context=trust) as answer:
         allowed: str | None = answer.headers.get("Access-Control-Allow-Origin")
     return allowed
