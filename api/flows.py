@@ -253,11 +253,14 @@ class StartedOperation(ApiModel):
 
 
 class FlowInput(ApiModel):
-    """Input of ReconcileShoot, MigrateShoot and DeleteShoot."""
+    """Input of a flow, for example ReconcileShoot, MigrateShoot and DeleteShoot."""
 
     task: ShootTask
     facts: ShootFacts
     attempt: Attempt = Attempt()
+    source_entry: bool = True
+    """Of ForgetShoot: the garden has a BackupEntry ``source-…`` of the seed that is cleaned up; the destination deletes
+    it last."""
 
 
 class FinishOperation(ApiModel):

@@ -36,8 +36,11 @@ from workers.telemetry import observe_requests
 from workers.temporal import TemporalConnection, connect
 from workers.tracing import TracingConfig
 from workers.versioning import CONTROLLER_MANAGER, deployment_config
+from workers.watchers.kept_backups import KeptBackupsWatcher
+from workers.watchers.remains import RemainsWatcher
 from workers.watchers.rotations import RotationWatcher
 from workers.watchers.schedules import ScheduleWatcher
+from workers.watchers.seeds import SeedWatcher
 from workers.watchers.shoots import ShootWatcher
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
@@ -102,6 +105,9 @@ async def run(config_path: str) -> None:
                 RotationWatcher(caches, temporal).run(),
                 ShootWatcher(caches, temporal, tracing).run(),
                 ScheduleWatcher(caches, temporal).run(),
+                SeedWatcher(garden, caches, temporal).run(),
+                RemainsWatcher(garden, caches, temporal).run(),
+                KeptBackupsWatcher(garden, caches, temporal).run(),
                 run_project_controller(garden, caches),
                 run_reference_controllers(garden, caches),
                 run_lifetime_controller(garden, caches),

@@ -47,10 +47,11 @@ def seed_activities(
     vpn_network: str,
     delta_snapshot_period: timedelta = DELTA_SNAPSHOT_PERIOD,
     retention: Retention | None = None,
+    identity: str = "gardenlet",
 ) -> list[Callable[..., Any]]:
     """Activities of queue ``seed-<name>``."""
     return _activities_of(
-        SeedActivities(clusters),
+        SeedActivities(clusters, identity),
         NamespaceActivities(clusters),
         ExtensionActivities(clusters, retention),
         ReferenceActivities(clusters),

@@ -13,22 +13,31 @@ with workflow.unsafe.imports_passed_through():
 
 
 def seed_workflow_id(task: SeedTask) -> str:
-    """One workflow per generation and start of a gardenlet."""
+    """Id of the workflows that reconcile one generation of a Seed, one after the other."""
     return f"seed/{task.name}/{task.uid}/{task.generation}"
 
 
 @workflow.defn
 class ReconcileSeed:
-    """Started by the gardenlet of the seed; retried until it succeeds or a newer generation replaces it."""
+    """Started by the controller-manager (``workers.watchers.seeds``); its tasks are retried until they succeed.
+
+    The gardenlet of the seed runs them. While it is away they wait in the queue of the seed.
+    """
 
     @workflow.run
     async def run(self, task: SeedTask) -> None:
+        # Workflows of an earlier version were started by the gardenlet, which wrote the status itself.
+        reports = workflow.patched("seed-reports-itself")
+        if reports:
+            await self._step(SeedActivities.report_seed_processing, task, "Report that the seed is being reconciled")
         workflow.set_current_details(f"Seed `{task.name}`: custom resources, gateway with its names, and backup bucket")
         await self._step(SeedActivities.deploy_seed_crds, task, "Apply kinds")
         await asyncio.gather(
             self._gateway(task),
             self._step(SeedActivities.deploy_backup_bucket, task, "Deploy backup bucket"),
         )
+        if reports:
+            await self._step(SeedActivities.report_seed_ready, task, "Report that the seed is ready")
         workflow.set_current_details(f"Seed `{task.name}` is ready")
 
     async def _gateway(self, task: SeedTask) -> None:

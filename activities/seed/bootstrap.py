@@ -3,11 +3,14 @@
 Everything is applied by name, so a second run changes nothing.
 """
 
+from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from activities.components import gateway
+from activities.garden.seed_status import write_seed_status
 from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters
 from activities.seed import extension_objects as extension
@@ -15,16 +18,29 @@ from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.gateway import gateway_address
 from api import resources
+from api.conditions import Finding, Operation, merge
+from api.constants import (
+    OPERATION,
+    OPERATION_RECONCILE,
+    SEED_BACKUP_BUCKETS_READY,
+    SEED_EXTENSIONS_READY,
+    SEED_GARDENLET_READY,
+    SEED_SYSTEM_COMPONENTS_HEALTHY,
+)
 from api.crds import crds
+from api.images import OWN_VERSION
 from api.names import dns_record_type
 from api.operations import SeedTask, TaskResult
 from api.policies import deletion_protection
+from api.times import timestamp
 
 GARDEN_NAMESPACE = "garden"
 BACKUP_SECRET = "backup-bucket"
 INGRESS_DNS = "seed-ingress"
 """DNSRecord of the seed's ingress domain."""
 INGRESS_DNS_SECRET = f"dnsrecord-{INGRESS_DNS}"
+
+GARDENLET_READY = Finding(SEED_GARDENLET_READY, "True", "GardenletReady", "Gardenlet is posting ready status.")
 
 _FIXED_DNS_FIELDS = ("type", "class", "name", "recordType")
 """Of a DNSRecord that is there; with others it is another one."""
@@ -33,8 +49,75 @@ _FIXED_DNS_FIELDS = ("type", "class", "name", "recordType")
 class SeedActivities:
     """One instance per gardenlet."""
 
-    def __init__(self, clusters: Clusters) -> None:
+    def __init__(self, clusters: Clusters, identity: str = "gardenlet") -> None:
         self._clusters = clusters
+        self._identity = identity
+
+    @activity.defn
+    async def report_seed_processing(self, task: SeedTask) -> TaskResult:
+        """Take off the request to reconcile the Seed, and say in the Seed's status that it is being reconciled.
+
+        A request that comes later stays, and is served by a later workflow.
+        """
+        seed = await self._seed(task)
+        annotations = seed["metadata"].get("annotations") or {}
+        if annotations.get(OPERATION) == OPERATION_RECONCILE:
+            metadata = {"resourceVersion": seed["metadata"]["resourceVersion"], "annotations": {OPERATION: None}}
+            seed = await self._clusters.garden.patch(resources.SEED, task.name, None, {"metadata": metadata})
+        await self._report(seed, task, "Processing", 0, "Seed reconciliation is running.", ready=False)
+        return TaskResult()
+
+    @activity.defn
+    async def report_seed_ready(self, task: SeedTask) -> TaskResult:
+        """Say in the Seed's status that it is ready."""
+        seed = await self._seed(task)
+        await self._report(seed, task, "Succeeded", 100, "Seed has been reconciled successfully.", ready=True)
+        return TaskResult()
+
+    async def _seed(self, task: SeedTask) -> dict[str, Any]:
+        """The Seed of a task. Raises ApplicationError ``SeedGone`` (final) if it was deleted since."""
+        seed = await self._clusters.garden.find(resources.SEED, task.name)
+        if seed is None or seed["metadata"]["uid"] != task.uid:
+            raise ApplicationError(
+                f"Seed {task.name} with uid {task.uid} does not exist any more", type="SeedGone", non_retryable=True
+            )
+        return seed
+
+    async def _report(
+        self, seed: dict[str, Any], task: SeedTask, state: str, progress: int, description: str, *, ready: bool
+    ) -> None:
+        """Write the status. A Seed that was ready once stays so while it is reconciled: its control planes go on."""
+        now = datetime.now(UTC)
+        version = await self._clusters.seed.request("GET", "/version")
+        identity = await self._clusters.seed.get(resources.NAMESPACE, "kube-system")
+        status = seed.get("status") or {}
+        known = status.get("conditions") or []
+        findings = [
+            GARDENLET_READY,
+            Finding(SEED_EXTENSIONS_READY, "True", "ControllerInstallationsReady", "Extensions are registered."),
+        ]
+        was_ready = any(each["type"] == SEED_SYSTEM_COMPONENTS_HEALTHY for each in known)
+        if ready or not was_ready:
+            said = "True" if ready else "Progressing"
+            findings.append(Finding(SEED_SYSTEM_COMPONENTS_HEALTHY, said, "SystemComponents", description))
+            if seed["spec"].get("backup"):
+                findings.append(Finding(SEED_BACKUP_BUCKETS_READY, said, "BackupBucketsAvailable", description))
+        operation = {
+            "type": _operation_type(status),
+            "state": state,
+            "progress": progress,
+            "description": description,
+            "lastUpdateTime": timestamp(now),
+        }
+        change = {
+            "gardener": {"id": self._identity, "name": self._identity, "version": OWN_VERSION},
+            "kubernetesVersion": version["gitVersion"],
+            "clusterIdentity": identity["metadata"]["uid"],
+            "observedGeneration": task.generation,
+            "lastOperation": operation,
+            "conditions": merge(known, findings, Operation(), {}, now),
+        }
+        await write_seed_status(self._clusters.garden, seed, change)
 
     @activity.defn
     async def deploy_seed_crds(self, task: SeedTask) -> TaskResult:
@@ -168,6 +251,12 @@ class SeedActivities:
             },
             manager=MANAGER,
         )
+
+
+def _operation_type(status: dict[str, Any]) -> str:
+    """``Create`` until the Seed has been reconciled once."""
+    last = status.get("lastOperation") or {}
+    return "Reconcile" if last.get("type") == "Reconcile" or last.get("state") == "Succeeded" else "Create"
 
 
 def _established(live: dict[str, Any] | None) -> bool | None:

@@ -166,13 +166,13 @@ SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
 }
 
 
-# Beside a Shoot's: what gardenlets order.
+# Beside a Shoot's: operations of seeds.
 
 SEED = SeedTask(name="seed-1", uid="5eed", generation=1, trigger="2026-01-01T00:00:00Z")
 
 
-async def seed_with_names(client: Client) -> None:
-    """A seed is made ready, with the names that its gateway has."""
+async def seed_that_reports(client: Client) -> None:
+    """A seed is made ready, and its status says so: ``seed_with_names`` is the same flow before it wrote the status."""
     async with played(client, GARDEN_QUEUE, [ReconcileSeed]), played(client, seed_queue(SEED.name)):
         await client.execute_workflow(ReconcileSeed.run, SEED, id=seed_workflow_id(SEED), task_queue=GARDEN_QUEUE)
 
@@ -189,7 +189,7 @@ def played(client: Client, queue: str, workflows: Sequence[type] = ()) -> Worker
     return Worker(client, task_queue=queue, workflows=workflows, activities=[play])
 
 
-OTHERS: dict[str, Callable[[Client], Awaitable[None]]] = {each.__name__: each for each in (seed_with_names,)}
+OTHERS: dict[str, Callable[[Client], Awaitable[None]]] = {each.__name__: each for each in (seed_that_reports,)}
 
 
 async def record(names: list[str]) -> None:

@@ -1,34 +1,34 @@
-"""Deletes the backups of deleted Shoots when their grace period is over, or somebody says that it shall be.
+"""Marks the backups of deleted Shoots when their grace period is over, or an operator ends it.
 
-Nothing is remembered: the garden's BackupEntry tells since when, and is there until the backups are gone.
+The controller-manager then starts the workflow that deletes them (``workers.watchers.kept_backups``). The gardenlet
+remembers nothing: the garden's BackupEntry says since when its Shoot is deleted, and exists as long as the backups.
 """
 
 import logging
 from datetime import UTC, datetime
-from typing import Any
-
-from temporalio.client import Client
 
 from activities.kube.cache import Key
 from activities.kube.clusters import Clusters
-from activities.kube.controller import Controller, Requeue
+from activities.kube.controller import Controller, Requeue, TryAgain
+from activities.kube.errors import Conflict
 from activities.seed.retention import Retention, is_marked
 from api import resources
-from api.operations import OperationType, ShootRef, ShootTask
-from api.times import micro_timestamp
-from workers.gardenlet.flows import RETRY_SECONDS, SeedFlows
-from workflows.shoot.delete_backups import DeleteBackups, delete_backups_id
+from api.constants import BACKUP_EXPIRED
+from api.times import timestamp
 
 log = logging.getLogger(__name__)
+
+
+_SHOOT_SECONDS = 60.0
+"""Until the gardenlet asks again whether the Shoot of a marked BackupEntry is gone."""
 
 
 class KeptBackupsController:
     """One per gardenlet."""
 
-    def __init__(self, clusters: Clusters, temporal: Client, retention: Retention) -> None:
+    def __init__(self, clusters: Clusters, retention: Retention) -> None:
         self._clusters = clusters
         self._retention = retention
-        self._flows = SeedFlows(temporal)
         self._entries = clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY)
 
     async def run(self) -> None:
@@ -41,32 +41,25 @@ class KeptBackupsController:
         entry = self._entries.get(key.name, key.namespace)
         if entry is None or not is_marked(entry) or entry["spec"].get("seedName") != self._clusters.seed_name:
             return None
-        shoot = _shoot_of(entry)
-        if shoot is None:
+        metadata = entry["metadata"]
+        owners = [each for each in metadata.get("ownerReferences") or () if each["kind"] == "Shoot"]
+        if len(owners) != 1:
             log.warning("BackupEntry %s/%s has no Shoot as its owner, and is left alone", key.namespace, key.name)
             return None
-        live = await self._clusters.garden.find(resources.SHOOT, shoot.name, shoot.namespace)
-        if live is not None and live["metadata"]["uid"] == shoot.uid:
-            return Requeue(RETRY_SECONDS)  # its own deletion may be about to do it
-        left = (self._retention.ends(entry) - datetime.now(UTC)).total_seconds()
-        if left > 0:
-            return Requeue(left)
-        task = ShootTask(
-            shoot=shoot,
-            technical_id=key.name.removesuffix(f"--{shoot.uid}"),
-            seed=self._clusters.seed_name,
-            generation=0,
-            operation=OperationType.DELETE,
-            trigger=micro_timestamp(),
-        )
-        summary = f"Delete the backups of {shoot}"
-        return await self._flows.attempt(DeleteBackups.run, task, delete_backups_id(shoot), summary)
-
-
-def _shoot_of(entry: dict[str, Any]) -> ShootRef | None:
-    """The one that it was made for, which is gone."""
-    metadata = entry["metadata"]
-    owners = [each for each in metadata.get("ownerReferences") or () if each["kind"] == "Shoot"]
-    if len(owners) != 1:
-        return None
-    return ShootRef(namespace=metadata["namespace"], name=owners[0]["name"], uid=owners[0]["uid"])
+        live = await self._clusters.garden.find(resources.SHOOT, owners[0]["name"], key.namespace)
+        if live is not None and live["metadata"]["uid"] == owners[0]["uid"]:
+            return Requeue(_SHOOT_SECONDS)  # its own deletion may be about to do it
+        end = self._retention.ends(entry)
+        left = (end - datetime.now(UTC)).total_seconds()
+        # A longer period of a changed configuration takes the mark off again.
+        mark = timestamp(end) if left <= 0 else None
+        if (metadata.get("annotations") or {}).get(BACKUP_EXPIRED) != mark:
+            patch = {
+                "metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": {BACKUP_EXPIRED: mark}}
+            }
+            try:
+                await self._clusters.garden.patch(resources.CORE_BACKUP_ENTRY, key.name, key.namespace, patch)
+            except Conflict:
+                raise TryAgain("the BackupEntry has changed meanwhile", after=0.5) from None
+            log.info("BackupEntry %s/%s: %s", key.namespace, key.name, f"expired at {mark}" if mark else "kept longer")
+        return Requeue(left) if left > 0 else None

@@ -1,4 +1,8 @@
-"""The gardenlet process: one Temporal worker for its seed's queue, beside its controllers."""
+"""The gardenlet process: one Temporal worker for its seed's queue, beside its controllers.
+
+The worker takes tasks of that queue. Nothing else here uses Temporal: a gardenlet starts no workflow, and asks the
+controller-manager for one by annotations of its Seed and its BackupEntries.
+"""
 
 import logging
 from datetime import timedelta
@@ -57,6 +61,7 @@ async def run(config_path: str) -> None:
             vpn_network=config.vpn.network,
             delta_snapshot_period=config.etcd.delta_snapshot_period,
             retention=config.backup_entry.retention,
+            identity=config.identity,
         ),
         interceptors=[Heartbeats(), ActivityInterceptor(tracing)],
         max_heartbeat_throttle_interval=THROTTLE,
@@ -73,15 +78,15 @@ async def run(config_path: str) -> None:
                 clusters.seed,
                 config.leader_election,
                 "gardenlet",
-                SeedController(clusters, temporal, config.seed_config, config.identity).run(),
+                SeedController(clusters, config.seed_config, config.identity).run(),
                 GardenAccessController(clusters, access).run(),
                 EtcdController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 CopyBackupsController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 BastionController(clusters).run(),
                 CareController(clusters, config.shoot_care).run(),
                 Watchdog(clusters, config.watchdog).run(),
-                RemainsController(clusters, temporal).run(),
-                KeptBackupsController(clusters, temporal, config.backup_entry.retention).run(),
+                RemainsController(clusters).run(),
+                KeptBackupsController(clusters, config.backup_entry.retention).run(),
                 ShootStateController(clusters, config.shoot_state.sync_period).run(),
             ),
         )

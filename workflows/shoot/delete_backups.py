@@ -26,7 +26,10 @@ def delete_backups_flow(request: FlowInput) -> Flow:
 
 @workflow.defn
 class DeleteBackups(OperationWorkflow):
-    """Started by the gardenlet of the seed. Workflow id: ``<lifecycle id>/delete-backups``."""
+    """Started by the controller-manager (``workers.watchers.kept_backups``), as the gardenlet of the seed asks.
+
+    Workflow id: ``<lifecycle id>/delete-backups``.
+    """
 
     @workflow.init
     def __init__(self, request: FlowInput) -> None:

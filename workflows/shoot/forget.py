@@ -32,6 +32,7 @@ def forget_flow(request: FlowInput) -> Flow:
     add, wait = flow.add, options.wait
     deleted = not request.task.destination and "the Shoot is deleted"
     goes_on = request.task.destination and "another seed has the cluster"
+    no_mark = not request.source_entry and "the garden has no BackupEntry of this seed's backups"
 
     # Nobody acts any more: first who looks after machines, and who serves.
     add("delete_machine_controller_manager")
@@ -74,10 +75,11 @@ def forget_flow(request: FlowInput) -> Flow:
     )
     ordering, waiting = options.seed_call(), wait(minutes=10)
     ordering["task_queue"] = waiting["task_queue"] = seed_queue(there.seed)
-    add("delete_source_backup_entry", after=["wait_namespace_deleted"], unless=deleted, argument=lambda: there,
-        **ordering)  # fmt: skip
-    add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"], unless=deleted,
-        argument=lambda: there, completes="delete_source_backup_entry", **waiting)  # fmt: skip
+    add("delete_source_backup_entry", after=["wait_namespace_deleted"], unless=deleted or no_mark,
+        argument=lambda: there, **ordering)  # fmt: skip
+    add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"],
+        unless=deleted or no_mark, argument=lambda: there, completes="delete_source_backup_entry",
+        **waiting)  # fmt: skip
     add("delete_backup_entry", after=["wait_namespace_deleted"], unless=goes_on)
     add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry", unless=goes_on,
         **wait(minutes=10))  # fmt: skip
@@ -86,7 +88,9 @@ def forget_flow(request: FlowInput) -> Flow:
 
 @workflow.defn
 class ForgetShoot(OperationWorkflow):
-    """Started by the gardenlet of the seed. Workflow id: ``<lifecycle id>/forget/<seed>``.
+    """Started by the controller-manager (``workers.watchers.remains``), as the gardenlet of the seed asks.
+
+    Workflow id: ``<lifecycle id>/forget/<seed>``.
 
     An operation of the seed, and none of the Shoot: its status does not tell of it.
     """

@@ -1,4 +1,4 @@
-"""When a gardenlet deletes backups that were kept: not before their time, and none that are not its own."""
+"""When a gardenlet marks backups that were kept: not before their time, and none that are not its own."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -10,12 +10,12 @@ import pytest
 from activities.kube.cache import Caches, Key
 from activities.kube.controller import Requeue
 from activities.seed.retention import Retention
-from tests.unit.gardenlet.test_remains import SHOOTS, Temporal
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.seed.test_retention import DAY, ENTRIES, FORCE, NAME, NAMESPACE
-from workers.gardenlet.flows import RETRY_SECONDS
 from workers.gardenlet.kept_backups import KeptBackupsController
 
+SHOOTS = "/apis/core.gardener.cloud/v1beta1/shoots"
+EXPIRED = "backup.gardener.cloud/expired"
 OWNER = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Shoot", "name": "demo", "uid": "0f3c"}
 
 
@@ -25,55 +25,66 @@ def marked(ago: timedelta, seed: str = "seed-1", **metadata: Any) -> dict[str, A
     return {"metadata": kept | metadata, "spec": {"seedName": seed}}
 
 
-async def look(entry: dict[str, Any], *shoots: dict[str, Any]) -> tuple[Requeue | None, list[Any]]:
-    temporal = Temporal()
+async def look(entry: dict[str, Any], *shoots: dict[str, Any]) -> tuple[Requeue | None, str | None]:
+    """What the controller asks for after two looks, and since when the backups are said to be expired."""
     async with ApiServer().running() as garden, garden.client() as client:
         garden.put(ENTRIES, entry, NAMESPACE)
         for each in shoots:
             garden.put(SHOOTS, each, NAMESPACE)
         caches = Caches(client)
         clusters: Any = SimpleNamespace(garden=client, garden_caches=caches, seed_name="seed-1")
-        controller = KeptBackupsController(clusters, temporal, Retention(DAY))  # type: ignore[arg-type]
+        controller = KeptBackupsController(clusters, Retention(DAY))
         await asyncio.wait_for(controller._entries.synced(10), 20)
         again = await controller._reconcile(Key(NAMESPACE, NAME))
         await caches.close()
-    return again, temporal.started
+        live = garden.find(ENTRIES, NAME, NAMESPACE)
+    assert live is not None
+    said: str | None = (live["metadata"].get("annotations") or {}).get(EXPIRED)
+    return again, said
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [marked(2 * DAY), marked(timedelta(0), annotations={FORCE: "true"})],
-    ids=["their time is over", "somebody says so"],
-)
-async def test_backups_are_deleted_when_they_need_not_be_kept(entry: dict[str, Any]) -> None:
-    again, [(request, options)] = await look(entry)
+async def test_backups_are_marked_when_their_time_is_over() -> None:
+    entry = marked(2 * DAY)
+    end = datetime.fromisoformat(entry["metadata"]["deletionTimestamp"]) + DAY
+    again, said = await look(entry)
     assert again is None
-    assert options["id"] == f"shoot/{NAMESPACE}/demo/0f3c/delete-backups"
-    task = request.task
-    assert (str(task.shoot), task.technical_id, task.seed) == (f"{NAMESPACE}/demo", "shoot--local--demo", "seed-1")
+    assert said is not None
+    assert datetime.fromisoformat(said) == end
+
+
+async def test_backups_are_marked_when_an_operator_says_so() -> None:
+    entry = marked(timedelta(0), annotations={FORCE: "true"})
+    assert await look(entry) == (None, entry["metadata"]["deletionTimestamp"])
 
 
 async def test_they_are_looked_at_again_when_their_time_is_over() -> None:
-    again, started = await look(marked(DAY - timedelta(minutes=1)))
+    again, said = await look(marked(DAY - timedelta(minutes=1)))
     assert again is not None
     assert 50 < again.after <= 60
-    assert started == []
+    assert said is None
+
+
+async def test_a_longer_period_takes_the_mark_off_again() -> None:
+    """The gardenlet keeps them now: a workflow would find nothing to do, again and again."""
+    again, said = await look(marked(timedelta(0), annotations={EXPIRED: "2026-01-01T00:00:00Z"}))
+    assert again is not None
+    assert said is None
 
 
 async def test_a_shoot_that_is_still_there_deletes_them_itself() -> None:
     shoot = {"metadata": {"name": "demo", "uid": "0f3c"}}
-    assert await look(marked(2 * DAY), shoot) == (Requeue(RETRY_SECONDS), [])
+    assert await look(marked(2 * DAY), shoot) == (Requeue(60.0), None)
 
 
 async def test_one_of_the_same_name_has_others() -> None:
     shoot = {"metadata": {"name": "demo", "uid": "another"}}
-    assert len((await look(marked(2 * DAY), shoot))[1]) == 1
+    assert (await look(marked(2 * DAY), shoot))[1] is not None
 
 
 @pytest.mark.parametrize(
     "entry",
     [marked(2 * DAY, seed="seed-2"), marked(2 * DAY, ownerReferences=[])],
-    ids=["of another seed", "of nobody knows which Shoot"],
+    ids=["of another seed", "of no Shoot"],
 )
 async def test_others_are_left_alone(entry: dict[str, Any]) -> None:
-    assert await look(entry) == (None, [])
+    assert await look(entry) == (None, None)

@@ -1,88 +1,43 @@
-"""What a gardenlet cleans up: control planes that are whole elsewhere, and nothing that is on its way."""
+"""What a gardenlet lists as left over: control planes that are whole elsewhere, and nothing that is on its way."""
 
 import asyncio
-from types import SimpleNamespace
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowFailureError
-from temporalio.exceptions import ApplicationError
 
 from activities.etcd.store import StoredObject
-from activities.kube.cache import Caches, Key
 from activities.kube.clusters import Clusters
-from activities.kube.controller import Requeue
 from api.constants import BACKUP_ENTRY_TAKEN_OVER
 from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP as CLEANED_UP
-from api.flows import FinishedTask, FlowOutcome
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
-from workers.gardenlet.remains import RemainsController, is_elsewhere
+from workers.gardenlet.remains import RemainsController
 
-SHOOTS = "/apis/core.gardener.cloud/v1beta1/shoots"
-KEY = Key("garden-a", "b")
+CORE = "/apis/core.gardener.cloud/v1beta1"
+EXTENSIONS = "/apis/extensions.gardener.cloud/v1alpha1"
+SHOOTS, SEEDS, ENTRIES = f"{CORE}/shoots", f"{CORE}/seeds", f"{CORE}/backupentries"
+NAMESPACES, CLUSTERS, OWN_ENTRIES = "/api/v1/namespaces", f"{EXTENSIONS}/clusters", f"{EXTENSIONS}/backupentries"
+REMAINS = "seed.gardener.cloud/remains"
+LEFT = {"namespace": "garden-a", "name": "b", "uid": "0f3c", "technicalID": "shoot--a--b", "deleted": False}
+DELETED = LEFT | {"deleted": True}
+READY = {"type": "GardenletReady", "status": "True", "reason": "GardenletReady", "message": "it is"}
+TOLD = {"type": CLEANED_UP, "status": "Progressing", "reason": "CleanupRunning", "message": "It is being cleaned up."}
 
 
-def shoot(type_: str = "Restore", state: str = "Succeeded", *, spec: str = "seed-2", status: str = "seed-2") -> Any:
+def shoot(type_: str = "Restore", state: str = "Succeeded", **metadata: Any) -> Any:
     return {
-        "metadata": {"name": "b", "namespace": "garden-a", "uid": "0f3c", "generation": 3},
-        "spec": {"seedName": spec},
+        "metadata": {"name": "b", "namespace": "garden-a", "uid": "0f3c", **metadata},
+        "spec": {"seedName": "seed-2"},
         "status": {
-            "seedName": status,
+            "seedName": "seed-2",
             "technicalID": "shoot--a--b",
             "lastOperation": {"type": type_, "state": state},
         },
     }
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (shoot(), True),
-        (shoot("Reconcile", "Error"), True),
-        (shoot("Delete", "Processing"), True),
-        (shoot("Restore", "Error"), False),
-        (shoot("Migrate", "Aborted"), False),
-        (shoot("Migrate", "Processing", status="seed-1"), False),
-        (shoot("Reconcile", spec="seed-1"), False),
-        (shoot("Reconcile", spec="seed-1", status="seed-1"), False),
-        (shoot("Create", "Pending", status=""), False),
-    ],
-)
-def test_only_what_is_whole_elsewhere_is_forgotten(found: Any, expected: bool) -> None:
-    """Until the other seed has it, what is here may be all there is."""
-    assert is_elsewhere(found, "seed-1") is expected
-
-
-class Temporal:
-    """Keeps what is started; it ends well, unless it is told to fail."""
-
-    def __init__(self, *failures: FlowOutcome, held: bool = False) -> None:
-        self.started: list[tuple[Any, dict[str, Any]]] = []
-        self.let_go = asyncio.Event()
-        """What is started ends when this is set."""
-        if not held:
-            self.let_go.set()
-        self._failures = list(failures)
-
-    async def start_workflow(self, _: Any, request: Any, **options: Any) -> Any:
-        self.started.append((request, options))
-
-        async def result() -> None:
-            await self.let_go.wait()
-            if self._failures:
-                outcome = self._failures.pop(0)
-                cause = ApplicationError("it failed", outcome.model_dump(mode="json"), type="FlowFailed")
-                raise WorkflowFailureError(cause=cause)
-
-        return SimpleNamespace(result=result)
-
-
-SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"
-ENTRIES = "/apis/core.gardener.cloud/v1beta1/backupentries"
-READY = {"type": "GardenletReady", "status": "True", "reason": "GardenletReady", "message": "it is"}
-WELL = {"conditions": [READY], "lastOperation": {"type": "Reconcile", "state": "Succeeded"}}
-SEED = {"metadata": {"name": "seed-1", "uid": "5eed"}, "status": WELL}
 
 
 def mark(bucket: str = "5eed", taken_over: bool = True) -> dict[str, Any]:
@@ -92,35 +47,75 @@ def mark(bucket: str = "5eed", taken_over: bool = True) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"bucketName": bucket, "seedName": "seed-2"}}
 
 
-async def look(
-    temporal: Temporal, uid: str | None, times: int = 1, entry: dict[str, Any] | None = None
-) -> Requeue | None:
-    """What the controller's last look asks for."""
-    async with ApiServer().running() as garden, ApiServer().running() as seed:
-        garden.put(SHOOTS, shoot())
-        garden.put(SEEDS, SEED)
-        if entry is not None:
-            garden.put(ENTRIES, entry)
-        if uid:
-            annotations = {"shoot.gardener.cloud/uid": uid}
-            seed.put("/api/v1/namespaces", {"metadata": {"name": "shoot--a--b", "annotations": annotations}})
-        async with garden.client() as garden_client, seed.client() as client:
-            caches, garden_caches = Caches(client), Caches(garden_client)
-            clusters: Any = SimpleNamespace(seed_caches=caches, garden_caches=garden_caches, seed_name="seed-1")
-            controller = RemainsController(clusters, temporal)  # type: ignore[arg-type]
+@dataclass
+class World:
+    """A seed that is back, and its garden."""
+
+    garden: ApiServer
+    seed: ApiServer
+
+    def __post_init__(self) -> None:
+        self.garden.put(SEEDS, {"metadata": {"name": "seed-1", "uid": "5eed"}, "status": {"conditions": [READY]}})
+
+    def namespace(self, uid: str) -> None:
+        annotations = {"shoot.gardener.cloud/uid": uid}
+        self.seed.put(NAMESPACES, {"metadata": {"name": "shoot--a--b", "annotations": annotations}})
+
+    def control_plane(self) -> None:
+        """What the seed knows of a Shoot that the garden does not have."""
+        self.namespace("0f3c")
+        self.seed.put(CLUSTERS, {"metadata": {"name": "shoot--a--b"}, "spec": {"shoot": shoot()}})
+        spec = {"type": "local", "bucketName": "bucket-1"}
+        self.seed.put(OWN_ENTRIES, {"metadata": {"name": "shoot--a--b--0f3c"}, "spec": spec})
+        secret = {"metadata": {"name": "etcd-backup"}, "data": {"token": "dA=="}}
+        self.seed.put("/api/v1/secrets", secret, "shoot--a--b")
+
+    @property
+    def listed(self) -> list[Any] | None:
+        """What the annotation of the Seed lists."""
+        live = self.garden.find(SEEDS, "seed-1") or {}
+        text = (live["metadata"].get("annotations") or {}).get(REMAINS)
+        return json.loads(text) if text is not None else None
+
+    @property
+    def conditions(self) -> set[str]:
+        return {each["type"] for each in (self.garden.find(SEEDS, "seed-1") or {})["status"]["conditions"]}
+
+    @asynccontextmanager
+    async def gardenlet(self) -> AsyncIterator[RemainsController]:
+        async with self.garden.client() as garden_client, self.seed.client() as client:
+            clusters = Clusters(garden_client, client, "seed-1")
+            controller = RemainsController(clusters)
             running = asyncio.create_task(controller.run())
-            caches_of = (controller._shoots, controller._namespaces, controller._seeds, controller._entries)
-            await asyncio.gather(*(each.synced(10) for each in caches_of))
-            running.cancel()
-            for _ in range(times):
-                again: Requeue | None = await controller._reconcile(KEY)
-            await asyncio.gather(running, return_exceptions=True)
-            await asyncio.gather(caches.close(), garden_caches.close())
-    return again
+            try:
+                yield controller
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                await clusters.close()
+
+    async def settled(self) -> None:
+        """Return once the gardenlet has seen everything that was there before this call.
+
+        It lists one more Shoot, that is whole elsewhere, last.
+        """
+        other = shoot(uid="1ast")
+        other["metadata"]["name"] = "z"
+        other["status"]["technicalID"] = "shoot--a--z"
+        self.garden.put(SHOOTS, other)
+        annotations = {"shoot.gardener.cloud/uid": "1ast"}
+        self.seed.put(NAMESPACES, {"metadata": {"name": "shoot--a--z", "annotations": annotations}})
+        await until(lambda: "1ast" in str(self.listed))
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with ApiServer().running() as garden, ApiServer().running() as seed:
+        yield World(garden, seed)
 
 
 class Bucket:
-    """One that holds these objects, for whoever opens it."""
+    """A bucket that holds these objects."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -142,7 +137,7 @@ FULL, FENCE, FINAL = "Full-00000000-00000007-1.gz", "Fence-00000007", "Full-0000
 
 
 @pytest.mark.parametrize(
-    ("there", "names", "started"),
+    ("there", "names", "listed"),
     [
         (False, (FULL, FENCE), True),
         (False, (FULL,), False),
@@ -152,96 +147,97 @@ FULL, FENCE, FINAL = "Full-00000000-00000007-1.gz", "Fence-00000007", "Full-0000
     ids=["taken over", "nobody took it over", "it was handed over", "it is in the garden"],
 )
 async def test_of_a_deleted_shoot_the_mark_in_the_bucket_says_what_may_go(
-    monkeypatch: pytest.MonkeyPatch, there: bool, names: tuple[str, ...], started: bool
+    monkeypatch: pytest.MonkeyPatch, world: World, there: bool, names: tuple[str, ...], listed: bool
 ) -> None:
     """That the garden does not know it is not enough: it may have been restored from before the Shoot was made."""
     bucket = Bucket(*names)
     monkeypatch.setattr("workers.gardenlet.remains.open_store", bucket)
-    temporal = Temporal()
-    async with ApiServer().running() as garden, ApiServer().running() as seed:
-        if there:
-            garden.put(SHOOTS, shoot("Migrate", "Aborted"))
-        annotations = {"shoot.gardener.cloud/uid": "0f3c"}
-        seed.put("/api/v1/namespaces", {"metadata": {"name": "shoot--a--b", "annotations": annotations}})
-        extensions = "/apis/extensions.gardener.cloud/v1alpha1"
-        seed.put(f"{extensions}/clusters", {"metadata": {"name": "shoot--a--b"}, "spec": {"shoot": shoot()}})
-        entry = {"type": "local", "bucketName": "bucket-1"}
-        seed.put(f"{extensions}/backupentries", {"metadata": {"name": "shoot--a--b--0f3c"}, "spec": entry})
-        secret = {"metadata": {"name": "etcd-backup"}, "data": {"token": "dA=="}}
-        seed.put("/api/v1/secrets", secret, "shoot--a--b")
-        async with garden.client() as garden_client, seed.client() as client:
-            caches, garden_caches = Caches(client), Caches(garden_client)
-            clusters: Any = SimpleNamespace(
-                seed_caches=caches, garden_caches=garden_caches, seed_name="seed-1", seed=client, garden=garden_client
-            )
-            controller = RemainsController(clusters, temporal)  # type: ignore[arg-type]
-            await asyncio.gather(*(each.synced(10) for each in (controller._shoots, controller._namespaces)))
-            await controller._look_for_deleted(Key(None, "shoot--a--b"))
-            await asyncio.gather(caches.close(), garden_caches.close())
-    assert [request.task.destination for request, _ in temporal.started] == ([""] if started else [])
+    if there:
+        world.garden.put(SHOOTS, shoot("Migrate", "Aborted"))
+    world.control_plane()
+    async with world.gardenlet():
+        await until(lambda: bucket.opened or there)
+        if listed:
+            await until(lambda: world.listed == [DELETED])
+        else:
+            await world.settled()
+            assert [each["name"] for each in world.listed or ()] == ["z"]
     assert all(place == ("local", {"token": "t"}, "bucket-1") for place in bucket.opened)
 
 
+async def test_a_deleted_shoot_is_listed_until_its_backups_are_gone_as_well(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    """The cleaning deletes them after the namespace, and may fail there."""
+    monkeypatch.setattr("workers.gardenlet.remains.open_store", Bucket(FULL, FENCE))
+    world.control_plane()
+    async with world.gardenlet():
+        await until(lambda: world.listed == [DELETED])
+        world.seed.remove(NAMESPACES, "shoot--a--b")
+        await world.settled()
+        assert [each["name"] for each in world.listed or ()] == ["b", "z"]
+        world.seed.remove(OWN_ENTRIES, "shoot--a--b--0f3c")
+        await until(lambda: [each["name"] for each in world.listed or ()] == ["z"])
+
+
+async def test_a_gardenlet_that_starts_again_goes_on_with_what_the_last_one_found(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    """The cleaning has deleted the credentials of the bucket by then, where the mark is."""
+    monkeypatch.setattr("workers.gardenlet.remains.open_store", Bucket(FULL, FENCE))
+    world.control_plane()
+    async with world.gardenlet():
+        await until(lambda: world.listed == [DELETED])
+    world.seed.remove("/api/v1/secrets", "etcd-backup", "shoot--a--b")
+    async with world.gardenlet():
+        await world.settled()
+        assert [each["name"] for each in world.listed or ()] == ["b", "z"]
+        world.seed.remove(NAMESPACES, "shoot--a--b")
+        world.seed.remove(OWN_ENTRIES, "shoot--a--b--0f3c")
+        await until(lambda: [each["name"] for each in world.listed or ()] == ["z"])
+
+
 @pytest.mark.parametrize(
-    ("uid", "started"), [("0f3c", 1), ("another", 0), (None, 0)], ids=["of this one", "of another", "none"]
+    ("uid", "expected"), [("0f3c", ["b", "z"]), ("another", ["z"]), (None, ["z"])], ids=["its own", "another's", "none"]
 )
-async def test_it_is_forgotten_where_something_of_it_is_left(uid: str | None, started: int) -> None:
-    """A namespace of the same name may be of a Shoot that was deleted, and made anew."""
-    temporal = Temporal()
-    assert await look(temporal, uid) is None
-    ids = {options["id"] for _, options in temporal.started}
-    assert ids == ({"shoot/garden-a/b/0f3c/forget/seed-1"} if started else set())
-    for request, _ in temporal.started:
-        assert (request.task.seed, request.task.destination) == ("seed-1", "seed-2")
+async def test_a_shoot_is_listed_where_its_namespace_is_left(
+    world: World, uid: str | None, expected: list[str]
+) -> None:
+    """A namespace of the same name may be that of an earlier Shoot, which was deleted."""
+    world.garden.put(SHOOTS, shoot())
+    if uid:
+        world.namespace(uid)
+    async with world.gardenlet():
+        await world.settled()
+        await until(lambda: [each["name"] for each in world.listed or ()] == expected)
 
 
 @pytest.mark.parametrize(
-    ("entry", "started"),
-    [(mark(), 1), (mark(bucket="another"), 0), (mark(taken_over=False), 0)],
+    ("entry", "expected"),
+    [(mark(), ["b", "z"]), (mark(bucket="another"), ["z"]), (mark(taken_over=False), ["z"])],
     ids=["our bucket", "another seed's", "handed over"],
 )
-async def test_it_is_not_done_before_the_mark_is_gone(entry: dict[str, Any], started: int) -> None:
-    """Who ended between deleting the namespace and the mark goes on, or the Shoot could never move again."""
-    temporal = Temporal()
-    await look(temporal, None, entry=entry)
-    assert len({options["id"] for _, options in temporal.started}) == started
+async def test_a_shoot_is_listed_until_its_mark_is_gone(
+    world: World, entry: dict[str, Any], expected: list[str]
+) -> None:
+    """Were the cleaning to end between the namespace and the mark, the Shoot could never move again."""
+    world.garden.put(SHOOTS, shoot())
+    world.garden.put(ENTRIES, entry)
+    async with world.gardenlet():
+        await world.settled()
+        await until(lambda: [each["name"] for each in world.listed or ()] == expected)
 
 
-async def test_the_seed_says_what_it_cleans_up_until_that_is_done() -> None:
-    async with ApiServer().running() as garden, ApiServer().running() as seed:
-        garden.put(SHOOTS, shoot())
-        garden.put(SEEDS, SEED)
-        garden.put(ENTRIES, mark())
-        annotations = {"shoot.gardener.cloud/uid": "0f3c"}
-        seed.put("/api/v1/namespaces", {"metadata": {"name": "shoot--a--b", "annotations": annotations}})
-
-        def said() -> dict[str, str]:
-            known = (garden.find(SEEDS, "seed-1") or {})["status"]["conditions"]
-            return {each["type"]: f"{each['status']} {each['message']}" for each in known}
-
-        async with garden.client() as garden_client, seed.client() as client:
-            clusters = Clusters(garden_client, client, "seed-1")
-            temporal = Temporal(FlowOutcome(), held=True)
-            running = asyncio.create_task(RemainsController(clusters, temporal).run())  # type: ignore[arg-type]
-            try:
-                await until(lambda: "garden-a/b" in said().get(CLEANED_UP, ""))
-                assert said()[CLEANED_UP].startswith("Progressing")
-                temporal.let_go.set()
-                await until(lambda: said()[CLEANED_UP].startswith("False"))
-                assert "tried again" in said()[CLEANED_UP]
-                seed.remove("/api/v1/namespaces", "shoot--a--b")
-                garden.remove(ENTRIES, "source-shoot--a--b--0f3c", "garden-a")
-                await until(lambda: set(said()) == {"GardenletReady"})
-            finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
-                await clusters.close()
-
-
-async def test_what_could_not_be_forgotten_is_tried_again_from_where_it_failed() -> None:
-    done = FinishedTask(name="delete_apiserver", digest="d", attempt=1, trigger="t")
-    temporal = Temporal(FlowOutcome(finished=(done,)))
-    assert await look(temporal, "0f3c", times=2) is None
-    attempts = [request.attempt for request, _ in temporal.started[:2]]
-    assert [each.number for each in attempts] == [1, 2]
-    assert [each.kept.finished for each in attempts] == [(), (done,)]
+async def test_list_and_condition_go_when_nothing_is_left(world: World) -> None:
+    world.garden.put(SHOOTS, shoot())
+    world.garden.put(ENTRIES, mark())
+    world.namespace("0f3c")
+    async with world.gardenlet():
+        await until(lambda: world.listed == [LEFT])
+        world.garden.change(SEEDS, "seed-1", None, {"status": {"conditions": [READY, TOLD]}})
+        world.seed.remove(NAMESPACES, "shoot--a--b")
+        await world.settled()
+        assert CLEANED_UP in world.conditions, "the mark is left"
+        world.garden.remove(ENTRIES, "source-shoot--a--b--0f3c", "garden-a")
+        world.seed.remove(NAMESPACES, "shoot--a--z")
+        await until(lambda: world.listed is None and world.conditions == {"GardenletReady"})

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
+from temporalio.exceptions import ApplicationError
 
 from activities.kube.cache import Caches
 from activities.seed.bootstrap import SeedActivities
@@ -135,3 +137,86 @@ async def test_a_seed_without_a_domain_needs_no_dns_provider(gardenlet: Running)
     gardenlet.garden.put(SEEDS, {"metadata": {"name": "seed-1"}, "spec": {"dns": {}}})
 
     assert (await gardenlet.run(TASK)).note == "no ingress domain"
+
+
+# What the Seed's status says
+
+
+@pytest.fixture
+async def reporting(gardenlet: Running) -> Running:
+    def answer(asked: web.Request) -> web.Response | None:
+        return web.json_response({"gitVersion": "v1.37.1"}) if asked.path == "/version" else None
+
+    gardenlet.seed.answer = answer
+    gardenlet.seed.put("/api/v1/namespaces", {"metadata": {"name": "kube-system"}})
+    gardenlet.garden.remove(SEEDS, "seed-1")
+    spec = {"backup": {"provider": "local"}}
+    gardenlet.garden.put(SEEDS, {"metadata": {"name": "seed-1", "uid": "5eed"}, "spec": spec})
+    return gardenlet
+
+
+def seed_of(gardenlet: Running) -> dict[str, Any]:
+    seed = gardenlet.garden.find(SEEDS, "seed-1")
+    assert seed is not None
+    return seed
+
+
+def conditions(gardenlet: Running) -> dict[str, str]:
+    return {each["type"]: each["status"] for each in seed_of(gardenlet)["status"]["conditions"]}
+
+
+def operation(gardenlet: Running) -> tuple[str, str, int]:
+    status = seed_of(gardenlet)["status"]
+    last = status["lastOperation"]
+    return last["type"], last["state"], status["observedGeneration"]
+
+
+async def test_a_new_seed_says_that_it_is_created_and_then_that_it_is_ready(reporting: Running) -> None:
+    await reporting.activities.report_seed_processing(TASK)
+    assert operation(reporting) == ("Create", "Processing", 1)
+    assert conditions(reporting)["SeedSystemComponentsHealthy"] == "Progressing"
+    for _ in range(2):  # the first run may lose its answer
+        await reporting.activities.report_seed_ready(TASK)
+    assert operation(reporting)[1:] == ("Succeeded", 1)
+    assert conditions(reporting) == {
+        "GardenletReady": "True",
+        "ExtensionsReady": "True",
+        "SeedSystemComponentsHealthy": "True",
+        "BackupBucketsReady": "True",
+    }
+    status = seed_of(reporting)["status"]
+    assert (status["kubernetesVersion"], status["gardener"]["name"]) == ("v1.37.1", "gardenlet")
+
+
+async def test_a_changed_seed_says_so_and_is_ready_all_the_time(reporting: Running) -> None:
+    """Control planes wait for the gardenlet to have seen the change, and must not wait for its end."""
+    await reporting.activities.report_seed_processing(TASK)
+    await reporting.activities.report_seed_ready(TASK)
+    before = conditions(reporting)
+    await reporting.activities.report_seed_processing(LATER)
+    assert operation(reporting) == ("Reconcile", "Processing", 2)
+    assert conditions(reporting) == before
+
+
+async def test_the_request_is_taken_off_when_the_work_begins(reporting: Running) -> None:
+    """One that comes later is served by a later workflow, so the end leaves it."""
+    asked = {"metadata": {"annotations": {"gardener.cloud/operation": "reconcile"}}}
+    reporting.garden.change(SEEDS, "seed-1", None, asked)
+    await reporting.activities.report_seed_processing(TASK)
+    assert not seed_of(reporting)["metadata"]["annotations"]
+    reporting.garden.change(SEEDS, "seed-1", None, asked)
+    await reporting.activities.report_seed_ready(TASK)
+    assert seed_of(reporting)["metadata"]["annotations"] == asked["metadata"]["annotations"]
+
+
+async def test_what_is_asked_of_another_part_is_left_to_it(reporting: Running) -> None:
+    asked = {"metadata": {"annotations": {"gardener.cloud/operation": "renew-kubeconfig"}}}
+    reporting.garden.change(SEEDS, "seed-1", None, asked)
+    await reporting.activities.report_seed_processing(TASK)
+    assert seed_of(reporting)["metadata"]["annotations"] == asked["metadata"]["annotations"]
+
+
+async def test_a_seed_of_the_same_name_that_was_made_later_is_not_written(reporting: Running) -> None:
+    with pytest.raises(ApplicationError, match="does not exist any more"):
+        await reporting.activities.report_seed_ready(TASK.model_copy(update={"uid": "0ld"}))
+    assert "status" not in seed_of(reporting)

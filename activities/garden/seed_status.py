@@ -1,0 +1,14 @@
+"""Writes to a Seed's status."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from activities.kube.client import KubeClient
+from api import resources
+
+
+async def write_seed_status(garden: KubeClient, seed: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+    """Write these fields of the status of a Seed as it was read. Raises Conflict if the Seed has changed since."""
+    metadata = seed["metadata"]
+    patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": dict(status)}
+    await garden.patch(resources.SEED, metadata["name"], None, patch, subresource="status")

@@ -1,0 +1,83 @@
+"""What a seed still holds of Shoots that other seeds took over while it was lost.
+
+The gardenlet of that seed lists it in an annotation of its Seed, and so asks the controller-manager to have it cleaned
+up. Source: spec/flows.md 8.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from api.constants import SEED_REMAINS
+from api.model import ApiModel
+from api.operations import ShootRef
+
+MAX_REMAINS = 100
+"""Entries in the annotation. A gardenlet with more lists the others once these are gone: all annotations of an object
+have 256 KiB together."""
+
+_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+_UID = r"^[0-9A-Za-z][-0-9A-Za-z]{0,63}$"
+
+
+class Remnant(ApiModel):
+    """A Shoot of whose control plane a seed still holds something."""
+
+    namespace: str = Field(pattern=_LABEL)
+    name: str = Field(pattern=_LABEL)
+    uid: str = Field(pattern=_UID)
+    technical_id: str = Field(pattern=_LABEL, alias="technicalID")
+    deleted: bool = False
+    """The Shoot was deleted after another seed took it over. False: another seed has it."""
+
+    @classmethod
+    def of(cls, shoot: ShootRef, technical_id: str, *, deleted: bool) -> "Remnant":
+        return cls(
+            namespace=shoot.namespace, name=shoot.name, uid=shoot.uid, technical_id=technical_id, deleted=deleted
+        )
+
+    @property
+    def shoot(self) -> ShootRef:
+        return ShootRef(namespace=self.namespace, name=self.name, uid=self.uid)
+
+
+class BadRemains(ValueError):
+    """The annotation of a Seed is not a list of Shoots as the controller-manager reads it."""
+
+
+_Remains = TypeAdapter(list[Remnant])
+
+
+def remains_of(seed: Mapping[str, Any]) -> list[Remnant]:
+    """What the gardenlet of a Seed says. Raises BadRemains if it cannot be read."""
+    text = (seed["metadata"].get("annotations") or {}).get(SEED_REMAINS)
+    if not text:
+        return []
+    try:
+        remains = _Remains.validate_json(text)
+    except ValidationError as error:
+        fields = sorted({re.sub(r"[^\w.]", "?", ".".join(map(str, each["loc"])))[:80] for each in error.errors()})
+        raise BadRemains(f"annotation {SEED_REMAINS} cannot be read: {', '.join(fields[:5]) or 'no JSON'}") from None
+    if len(remains) > MAX_REMAINS:
+        raise BadRemains(f"annotation {SEED_REMAINS} has {len(remains)} entries, and may have {MAX_REMAINS}")
+    return remains
+
+
+def written(remains: Sequence[Remnant]) -> str | None:
+    """The value of the annotation; None: it is to be removed."""
+    if not remains:
+        return None
+    ordered = sorted(remains, key=lambda each: (each.namespace, each.name, each.uid))[:MAX_REMAINS]
+    return _Remains.dump_json(ordered).decode()
+
+
+def is_elsewhere(shoot: Mapping[str, Any], seed: str) -> bool:
+    """Whether another seed than ``seed`` is responsible for a Shoot, and has its control plane whole."""
+    status = shoot.get("status") or {}
+    responsible, last = status.get("seedName"), status.get("lastOperation") or {}
+    if not responsible or not status.get("technicalID") or seed in (responsible, shoot["spec"].get("seedName")):
+        return False
+    unfinished = last.get("type") == "Migrate" or (last.get("type") == "Restore" and last.get("state") != "Succeeded")
+    return not unfinished

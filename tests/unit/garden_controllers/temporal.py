@@ -1,0 +1,55 @@
+"""A Temporal in memory: it keeps what is started, and a workflow ends when a test says so."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalio.client import WorkflowFailureError
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+
+from api.flows import FlowOutcome
+
+
+@dataclass
+class Workflow:
+    """One run, and the handle on it."""
+
+    id: str
+    type: str
+    request: Any
+    end: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    async def result(self) -> None:
+        await asyncio.shield(self.end)
+
+    def succeed(self) -> None:
+        self.end.set_result(None)
+
+    def fail(self, outcome: FlowOutcome | None = None) -> None:
+        details = (outcome or FlowOutcome()).model_dump(mode="json")
+        self.end.set_exception(WorkflowFailureError(cause=ApplicationError("it failed", details, type="FlowFailed")))
+
+
+class Temporal:
+    """As much of a client as watchers use."""
+
+    def __init__(self) -> None:
+        self.started: list[Workflow] = []
+
+    @property
+    def ids(self) -> list[str]:
+        return [each.id for each in self.started]
+
+    async def start_workflow(self, run: Any, request: Any, **options: Any) -> Workflow:
+        running = [each for each in self.started if each.id == options["id"] and not each.end.done()]
+        if running and options["id_conflict_policy"] is WorkflowIDConflictPolicy.FAIL:
+            raise WorkflowAlreadyStartedError(options["id"], "Some")
+        if running:
+            return running[0]
+        workflow = Workflow(options["id"], run.__qualname__.partition(".")[0], request)
+        self.started.append(workflow)
+        return workflow
+
+    def get_workflow_handle(self, workflow_id: str) -> Workflow:
+        return next(each for each in reversed(self.started) if each.id == workflow_id)
