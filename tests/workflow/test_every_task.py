@@ -94,7 +94,7 @@ async def test_of_a_flow_whose_worker_dies_in_every_task_each_goes_on_and_none_r
 
 
 async def test_what_is_forgotten_goes_on_where_it_failed(world: World) -> None:
-    """It is no operation of the Shoot: the gardenlet keeps what a run leaves, and hands it on."""
+    """It is no operation of the Shoot: the controller-manager keeps what an attempt leaves, for the next one."""
     request = asked(OperationType.MIGRATE, world.shoot)
     world.every_task = fail_for_good
     outcome: FlowOutcome | None = FlowOutcome()

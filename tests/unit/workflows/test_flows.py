@@ -277,6 +277,16 @@ def test_a_seed_that_is_back_deletes_the_backups_of_a_shoot_that_is_deleted_last
     assert list(violations(flow, ("wait_namespace_deleted", "delete_backup_entry"))) == []
 
 
+def test_a_seed_without_a_mark_forgets_with_no_task_in_another_seed() -> None:
+    """What the garden has of another lost seed is no business of this one."""
+    task = TASK.model_copy(update={"operation": OperationType.MIGRATE, "destination": "seed-2"})
+    flow = forget_flow(FlowInput(task=task, facts=ShootFacts(), source_entry=False))
+    assert flow.skipped("delete_source_backup_entry")
+    assert flow.skipped("wait_source_backup_entry_deleted")
+    marked = forget_flow(FlowInput(task=task, facts=ShootFacts()))
+    assert not marked.skipped("delete_source_backup_entry")
+
+
 @given(facts=FACTS)
 def test_a_restore_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
     task = TASK.model_copy(update={"operation": OperationType.RESTORE})
