@@ -12,7 +12,6 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.service import RPCError
 
 from activities.kube.cache import Cache
 from api.constants import PROJECT_NAME
@@ -44,13 +43,16 @@ class Followed:
         return len(self._waits)
 
     def follow(self, handle: Handle, ended: Callable[[BaseException | None], None]) -> None:
-        """Call ``ended`` once the workflow has ended, with its failure, or once Temporal could not be asked."""
+        """Call ``ended`` once the workflow has ended, or Temporal could not be asked, with the failure or None.
+
+        ``ended`` is called whatever the failure is: without it, the caller would never look at this workflow again.
+        """
 
         async def wait() -> None:
             failure: BaseException | None = None
             try:
                 await handle.result()
-            except (WorkflowFailureError, RPCError) as error:
+            except Exception as error:
                 failure = error
             del self._waits[handle.id]
             ended(failure)
