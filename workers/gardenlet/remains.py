@@ -147,7 +147,7 @@ class RemainsController:
             if (seed["metadata"].get("annotations") or {}).get(SEED_REMAINS) != text:
                 patch = {"resourceVersion": seed["metadata"]["resourceVersion"], "annotations": {SEED_REMAINS: text}}
                 seed = await self._clusters.garden.patch(resources.SEED, key.name, None, {"metadata": patch})
-                log.warning("seed %s has remains of %d Shoots", key.name, len(left) + len(self._deleted))
+                log.info("seed %s holds something of %d Shoots", key.name, len(left) + len(self._deleted))
             if text is None:
                 await self._take_back(seed)
         except Conflict:
