@@ -26,6 +26,23 @@ NODE_AGENT_USER_PREFIX = "gardener.cloud:node-agent:machine:"
 NODE_AGENTS_GROUP = "gardener.cloud:node-agents"
 ADMINISTRATORS_GROUP = "gardener.cloud:system:administrators"
 
+# Subjects of client certificates for Temporal: organization, and prefix of the common name.
+TEMPORAL_PROCESSES = "gardener.cloud:system:operators"
+TEMPORAL_PROCESS_PREFIX = "gardener.cloud:system:"
+"""Before the name of a process of the garden, like ``controller-manager``."""
+TEMPORAL_GARDENLETS = SEEDS_GROUP
+TEMPORAL_GARDENLET_PREFIX = SEED_USER_PREFIX
+"""Before the name of the seed."""
+TEMPORAL_EXTENSIONS = "gardener.cloud:system:extensions"
+TEMPORAL_EXTENSION_PREFIX = "gardener.cloud:system:extension:"
+"""Before the names of the extension and its seed, like ``provider-local:seed-1``."""
+TEMPORAL_VIEWERS = "gardener.cloud:temporal:viewers"
+TEMPORAL_REPAIRERS = "gardener.cloud:temporal:repairers"
+TEMPORAL_ADMINS = "gardener.cloud:temporal:admins"
+"""Of people; the common name is the user's name."""
+TEMPORAL_SERVERS = "gardener.cloud:temporal:servers"
+"""Of the certificates that the services of a Temporal cluster show each other."""
+
 # Operations.
 OPERATION = "gardener.cloud/operation"
 OPERATION_RECONCILE = "reconcile"

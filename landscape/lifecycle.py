@@ -141,7 +141,8 @@ class _Up:
             raise first from None
 
     async def _temporal(self) -> None:
-        self._processes.start(temporal.process(self._plan))
+        for spec in temporal.processes(self._plan):
+            self._processes.start(spec)
         external = self._plan.external_temporal
         where = f"which is {external}" if external else f"its UI at {self._plan.temporal_ui}"
         with self._progress.step(f"Temporal serves at {self._plan.temporal_address}, {where}"):

@@ -99,8 +99,16 @@ async def _link(link: Link) -> None:
 
 
 async def _garden(plan: Plan) -> None:
-    """Everything central answers whoever has a link; it reaches nobody by itself."""
-    await _batch(plan.garden.netns, [*_common(), f"addr replace {plan.central_address}/32 dev lo"])
+    """The central address answers all links and opens no connection. Temporal's UI answers this machine alone."""
+    namespace, port = plan.garden.netns, plan.temporal_ui.rsplit(":", 1)[1]
+    await _batch(namespace, [*_common(), f"addr replace {plan.central_address}/32 dev lo"])
+    if "GARDENER-UI" in await run("iptables-save", "-t", "filter", netns=namespace):
+        return
+    rules = ["*filter", ":GARDENER-UI - [0:0]", f"-A INPUT -p tcp --dport {port} -j GARDENER-UI"]
+    # The UI needs no certificate, and what a user of the UI may do, its port may do.
+    rules += [f"-A GARDENER-UI -i {interface} -j RETURN" for interface in ("lo", "host")]
+    rules += ["-A GARDENER-UI -p tcp -j REJECT --reject-with tcp-reset", "COMMIT"]
+    await run("iptables-restore", "--noflush", stdin="\n".join(rules) + "\n", netns=namespace)
 
 
 async def _cloud(plan: Plan) -> None:

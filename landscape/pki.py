@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from api import constants
 from landscape.files import write_file
 
 _VALIDITY = timedelta(days=365)
@@ -82,6 +83,36 @@ class Authority:
         )
         _write(files, certificate, key)
         return files
+
+
+class TemporalAuthority:
+    """Signs what Temporal and its clients show each other. A client's subject says what the client may do."""
+
+    def __init__(self, directory: Path) -> None:
+        self._authority = Authority(directory, "temporal")
+
+    @property
+    def certificate(self) -> Path:
+        return self._authority.files.certificate
+
+    def for_server(self, file_name: str, names: Sequence[str]) -> KeyPair:
+        return self._authority.issue(file_name, "temporal", [constants.TEMPORAL_SERVERS], names)
+
+    def for_process(self, name: str) -> KeyPair:
+        return self._authority.issue(name, f"{constants.TEMPORAL_PROCESS_PREFIX}{name}", [constants.TEMPORAL_PROCESSES])
+
+    def for_gardenlet(self, seed: str) -> KeyPair:
+        return self._authority.issue(
+            f"gardenlet-{seed}", f"{constants.TEMPORAL_GARDENLET_PREFIX}{seed}", [constants.TEMPORAL_GARDENLETS]
+        )
+
+    def for_extension(self, extension: str, seed: str) -> KeyPair:
+        name = f"{constants.TEMPORAL_EXTENSION_PREFIX}{extension}:{seed}"
+        return self._authority.issue(f"{extension}-{seed}", name, [constants.TEMPORAL_EXTENSIONS])
+
+    def for_person(self, name: str, role: str) -> KeyPair:
+        """``role``: ``TEMPORAL_VIEWERS``, ``TEMPORAL_REPAIRERS`` or ``TEMPORAL_ADMINS``."""
+        return self._authority.issue(name, name, [role])
 
 
 def service_account_key(directory: Path) -> KeyPair:
@@ -184,4 +215,4 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _write(files: KeyPair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     # The certificate last: where it is, the key is.
     write_secret(files.key, _key_pem(key))
-    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    write_file(files.certificate, certificate.public_bytes(serialization.Encoding.PEM))

@@ -135,6 +135,11 @@ class Plan:
         return self.directory / "codec.key"
 
     @property
+    def temporal_authority(self) -> Path:
+        """Directory of the authority for Temporal, and of all certificates that it signed."""
+        return self.directory / "temporal" / "tls"
+
+    @property
     def tsig_key(self) -> Path:
         return self.directory / "dns" / "tsig.key"
 
@@ -176,7 +181,7 @@ class Plan:
 
     @property
     def temporal_metrics(self) -> str:
-        """Of the dev server; somebody else's has its own."""
+        """Of the dev server; an external Temporal has its own."""
         return f"http://{self.central_address}:7253/metrics"
 
     @property
@@ -327,6 +332,11 @@ class Plan:
                 "metrics": self.temporal_metrics,
                 "codec": self.codec_endpoint,
                 "codecCa": str(self.garden.directory / "pki" / "ca.crt"),
+                "tls": {
+                    "ca": str(self.temporal_authority / "temporal.crt"),
+                    "certificate": str(self.temporal_authority / "admin.crt"),
+                    "key": str(self.temporal_authority / "admin.key"),
+                },
                 "external": self.external_temporal,
             },
             "dns": {"server": self.central_address, "zone": self.dns_zone},

@@ -1,16 +1,26 @@
-"""Temporal's dev server with UI, on a SQLite file, tuned; or a relay to a Temporal of somebody else."""
+"""Temporal's dev server with UI, on a SQLite file, tuned, behind mutual TLS; or a relay to an external Temporal."""
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from landscape import relay
+from api import constants
+from landscape import mutual_tls, relay
 from landscape.errors import LandscapeError
+from landscape.pki import TemporalAuthority
 from landscape.plan import Plan
 from landscape.processes import ProcessSpec
 from landscape.waiting import until
 
+if TYPE_CHECKING:
+    from workers.temporal import TemporalServer
+
+GATEWAY = "temporal-gateway"
+"""The process that asks for certificates, and hands on to Temporal."""
+
 SEARCH_ATTRIBUTES = ("GardenerProject", "GardenerShoot", "GardenerSeed", "GardenerOperation")
 
+_LOOPBACK = "127.0.0.1"
 # 8 to 12 ms per sequential activity in place of 50.
 _DYNAMIC_CONFIG = (
     "history.transferProcessorMaxPollRPS=2000",
@@ -23,17 +33,23 @@ _DYNAMIC_CONFIG = (
 _SQLITE = ("journal_mode=wal", "synchronous=1")
 
 
-def process(plan: Plan) -> ProcessSpec:
+def processes(plan: Plan) -> list[ProcessSpec]:
+    """The dev server on the loopback address, and the Envoy that others reach; or a relay to an external Temporal."""
+    authority = TemporalAuthority(plan.temporal_authority)
+    authority.for_person("admin", constants.TEMPORAL_ADMINS)
     if plan.external_temporal:
-        return relay.process("temporal", plan.garden.netns, plan.temporal_address, plan.external_temporal)
+        return [relay.process("temporal", plan.garden.netns, plan.temporal_address, plan.external_temporal)]
+    return [_dev_server(plan), _gateway(plan, authority)]
+
+
+def _dev_server(plan: Plan) -> ProcessSpec:
     port = plan.temporal_address.split(":")[1]
     directory = plan.directory / "temporal"
     directory.mkdir(parents=True, exist_ok=True)
     argv = [str(Path(sys.executable).parent / "temporal"), "server", "start-dev"]
-    # All addresses, but of its network namespace only. On a single one the server does not find itself: its parts
-    # listen there, and call each other at 127.0.0.1.
-    argv += ["--ip", "0.0.0.0", "--port", port, "--ui-port", plan.temporal_ui.rsplit(":", 1)[1]]
-    argv += ["--http-port", "7243", "--metrics-port", plan.temporal_metrics.rsplit(":", 1)[1].split("/")[0]]
+    # The dev server knows no TLS. Its UI answers people of this machine alone, see network.py.
+    argv += ["--ip", _LOOPBACK, "--port", port, "--http-port", "7243", "--metrics-port", str(_metrics_port(plan))]
+    argv += ["--ui-ip", plan.central_address, "--ui-port", plan.temporal_ui.rsplit(":", 1)[1]]
     argv += ["--ui-codec-endpoint", plan.codec_endpoint, "--ui-disable-news-fetch"]
     argv += ["--db-filename", str(directory / "temporal.db"), "--log-level", "warn", "--log-format", "json"]
     for value in _DYNAMIC_CONFIG:
@@ -45,26 +61,54 @@ def process(plan: Plan) -> ProcessSpec:
     return ProcessSpec("temporal", tuple(argv), plan.garden.netns, {"GOGC": "50"})
 
 
+def _gateway(plan: Plan, authority: TemporalAuthority) -> ProcessSpec:
+    host, port = plan.temporal_address.split(":")
+    temporal, metrics = f"{_LOOPBACK}:{port}", _metrics_port(plan)
+    argv = mutual_tls.write(
+        plan.directory / "temporal" / "gateway",
+        plan.temporal_address,
+        temporal,
+        authority.for_server("server", [host]),
+        authority.certificate,
+        metrics=(f"{host}:{metrics}", f"{_LOOPBACK}:{metrics}"),
+    )
+    return ProcessSpec(GATEWAY, argv, plan.garden.netns)
+
+
+def _metrics_port(plan: Plan) -> int:
+    return int(plan.temporal_metrics.rsplit(":", 1)[1].split("/")[0])
+
+
+def server(plan: Plan) -> "TemporalServer":
+    """How an administrator connects to the landscape's Temporal."""
+    from workers.temporal import TemporalServer, TemporalTLS
+
+    files = plan.facts["temporal"]["tls"]
+    tls = TemporalTLS(ca_file=files["ca"], certificate_file=files["certificate"], private_key_file=files["key"])
+    return TemporalServer(address=plan.temporal_address, tls=tls)
+
+
 async def ready(plan: Plan) -> None:
     """Until the server takes requests, namespace and search attributes included.
 
-    Raises LandscapeError if somebody else's does not.
+    Raises LandscapeError if an external server does not.
     """
-    from temporalio.client import Client
     from temporalio.service import RPCError
+
+    from workers.temporal import connect_with
 
     if plan.external_temporal:
         from workers.setup import TemporalSetup, set_up_temporal
 
         try:
-            await set_up_temporal(TemporalSetup(address=plan.temporal_address))
+            await set_up_temporal(TemporalSetup(address=plan.temporal_address, tls=server(plan).tls))
         except TimeoutError as error:
             raise LandscapeError(f"Temporal at {plan.external_temporal} is of no use: {error}") from None
         return
 
     async def serves() -> bool:
         try:
-            client = await Client.connect(plan.temporal_address, namespace="default")
+            client = await connect_with(server(plan))
             await client.count_workflows(f"{SEARCH_ATTRIBUTES[0]} = 'none'")
         except (TimeoutError, RPCError, RuntimeError):
             return False

@@ -16,7 +16,7 @@ from landscape import garden, pki
 from landscape.cluster import Credentials
 from landscape.code import code_digest
 from landscape.files import write_if_changed
-from landscape.pki import write_kubeconfig
+from landscape.pki import KeyPair, TemporalAuthority, write_kubeconfig
 from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, VPN_NETWORK, ClusterPlan, Plan
 from landscape.processes import ProcessSpec
 from workers.codec import write_key_file
@@ -93,8 +93,16 @@ async def ready(url: str) -> bool:
         return False
 
 
-def _temporal(plan: Plan) -> Config:
-    return {"address": plan.temporal_address, "codecKeyFile": str(plan.codec_key)}
+def _temporal(plan: Plan, certificate: KeyPair) -> Config:
+    return {
+        "address": plan.temporal_address,
+        "codecKeyFile": str(plan.codec_key),
+        "tls": {
+            "caFile": str(TemporalAuthority(plan.temporal_authority).certificate),
+            "certificateFile": str(certificate.certificate),
+            "privateKeyFile": str(certificate.key),
+        },
+    }
 
 
 def _garden_connection(plan: Plan, process: str) -> Config:
@@ -104,9 +112,10 @@ def _garden_connection(plan: Plan, process: str) -> Config:
 
 def _controller_manager(plan: Plan) -> Config:
     connection = _garden_connection(plan, "controller-manager")
+    certificate = TemporalAuthority(plan.temporal_authority).for_process("controller-manager")
     return {
         "gardenClientConnection": connection,
-        "temporal": _temporal(plan),
+        "temporal": _temporal(plan, certificate),
         "auditLog": str(plan.logs / "operations.jsonl"),
         # Tests wait for it.
         "gardenletLifecycle": {"lostSourcePatience": 60},
@@ -185,6 +194,7 @@ def _codec_server(plan: Plan) -> Config:
 
 
 def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
+    certificate = TemporalAuthority(plan.temporal_authority).for_gardenlet(seed.name)
     return {
         "gardenClientConnection": {
             "bootstrapKubeconfig": _garden_connection(plan, seed.name)["kubeconfig"],
@@ -192,7 +202,7 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
             "kubeconfigValidity": {"validity": "12h"},
         },
         "seedClientConnection": {"kubeconfig": str(plan.kubeconfig(seed.name))},
-        "temporal": _temporal(plan),
+        "temporal": _temporal(plan, certificate),
         "seedConfig": seed_config(plan, seed),
         "vpn": {"network": VPN_NETWORK},
         # Tests kill seeds, and look for what was written before.
@@ -206,10 +216,11 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
 
 
 def _provider_local(plan: Plan, seed: ClusterPlan) -> Config:
+    certificate = TemporalAuthority(plan.temporal_authority).for_extension("provider-local", seed.name)
     return {
         "seedName": seed.name,
         "seedKubeconfig": str(plan.kubeconfig(seed.name)),
-        "temporal": _temporal(plan),
+        "temporal": _temporal(plan, certificate),
         "loadBalancerIp": seed.address,
         "health": _health(seed.address, 2738),
     }

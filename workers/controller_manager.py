@@ -33,7 +33,7 @@ from workers.runtime import (
 )
 from workers.seed_certificates import run_seed_certificate_controller
 from workers.telemetry import observe_requests
-from workers.temporal import TemporalConnection, connect
+from workers.temporal import TemporalConnection, connect, follow_certificate
 from workers.tracing import TracingConfig
 from workers.versioning import CONTROLLER_MANAGER, deployment_config
 from workers.watchers.kept_backups import KeptBackupsWatcher
@@ -99,7 +99,7 @@ async def run(config_path: str) -> None:
     health.ready = True
     log.info("serving queue %s", GARDEN_QUEUE)
     try:
-        parts = [worker.run()]
+        parts = [worker.run(), follow_certificate(worker)]
         if config.controllers:
             controllers = [
                 RotationWatcher(caches, temporal).run(),

@@ -18,8 +18,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from api.images import OWN_VERSION
-from api.model import ApiModel
 from workers.runtime import load_config
+from workers.temporal import TemporalServer, connect_with
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +34,7 @@ _PASSING = (
 """No worker of the build has polled yet, or Temporal is not there yet."""
 
 
-class PromoteConfig(ApiModel):
-    address: str
-    """Of Temporal."""
-    namespace: str = "default"
+class PromoteConfig(TemporalServer):
     deployment: str
     build_id: str = OWN_VERSION
     wait_seconds: float = 300
@@ -53,7 +50,7 @@ async def promote(config: PromoteConfig) -> None:
     deadline = time.monotonic() + config.wait_seconds
     while True:
         try:
-            client = await Client.connect(config.address, namespace=config.namespace)
+            client = await connect_with(config)
             await client.workflow_service.set_worker_deployment_current_version(
                 SetWorkerDeploymentCurrentVersionRequest(
                     namespace=config.namespace,

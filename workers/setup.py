@@ -29,6 +29,7 @@ from api.model import ApiModel
 from api.policies import deletion_protection
 from api.server import webhook_configurations
 from workers.runtime import ClientConnection, ConfigError, kube_client, load_config
+from workers.temporal import TemporalServer, connect_with
 from workflows import visibility
 
 Result = TypeVar("Result")
@@ -51,9 +52,7 @@ class Webhooks(ApiModel):
     """PEM of who signed its certificate."""
 
 
-class TemporalSetup(ApiModel):
-    address: str
-    namespace: str = "default"
+class TemporalSetup(TemporalServer):
     retention_days: int = 30
     """How long the history of an ended flow is kept."""
 
@@ -118,10 +117,7 @@ def _established(live: dict[str, Any] | None) -> bool | None:
 async def set_up_temporal(wanted: TemporalSetup) -> None:
     """Register the namespace and the search attributes that are missing; wait until the server knows both."""
 
-    async def connected() -> Client:
-        return await Client.connect(wanted.address, namespace=wanted.namespace)
-
-    client = await _until(connected, f"Temporal at {wanted.address}", _TEMPORAL_SECONDS)
+    client = await _until(lambda: connect_with(wanted), f"Temporal at {wanted.address}", _TEMPORAL_SECONDS)
     await _until(lambda: _register_namespace(client, wanted), f"namespace {wanted.namespace}", _TEMPORAL_SECONDS)
     await _until(lambda: _register_attributes(client, wanted), "search attributes", _NAMESPACE_SECONDS)
     await _until(

@@ -19,9 +19,12 @@ import yaml
 from temporalio.client import Client, RPCError
 
 from api import constants
+from landscape import plan as plans
+from landscape.temporal import server as temporal_server
 from tests.landscape.conftest import BIN, Landscape, run
 from workers.cli.flow_view import read_flow
 from workers.codec import data_converter
+from workers.temporal import connect_with
 
 EXAMPLE = Path(__file__).parents[2] / "examples/shoot.yaml"
 NAMESPACE = "garden-local"
@@ -332,11 +335,10 @@ def _kept(kind: str) -> bool:
 
 
 async def temporal(landscape: Landscape) -> Client:
-    """A client that reads what is encrypted."""
-    facts = landscape.facts
-    return await Client.connect(
-        facts["temporal"]["address"], data_converter=data_converter(Path(facts["codecKeyFile"]))
-    )
+    """An administrator's client that reads what is encrypted."""
+    plan = plans.load(landscape.name)
+    assert plan is not None
+    return await connect_with(temporal_server(plan), data_converter(plan.codec_key))
 
 
 async def started(client: Client, shoot: Shoot, task: str, operation: str = "Create") -> None:

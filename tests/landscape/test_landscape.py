@@ -20,10 +20,10 @@ import dns.rcode
 import dns.tsig
 import dns.update
 import pytest
-from temporalio.client import Client
 
 from api import images
 from tests.landscape.conftest import Landscape, run
+from tests.landscape.shoots import temporal
 
 pytestmark = pytest.mark.landscape
 
@@ -83,7 +83,7 @@ def test_the_garden_serves_our_kinds_and_knows_its_seeds(own):
 
 
 async def test_temporal_knows_our_search_attributes_and_keeps_to_itself(own):
-    client = await Client.connect(own.status["temporal"]["address"])
+    client = await temporal(own)
 
     for attribute in ("GardenerProject", "GardenerShoot", "GardenerSeed", "GardenerOperation"):
         await client.count_workflows(f"{attribute} = 'none'")

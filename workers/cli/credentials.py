@@ -34,6 +34,7 @@ from api.rotation import (
 from api.times import timestamp
 from workers.cli.connection import find_garden_kubeconfig, namespaced_name
 from workers.cli.temporal import connected, connection_of
+from workers.temporal import TemporalConnectionError
 from workflows.shoot.rotate import RotateCertificateAuthorities, rotation_id
 
 T = TypeVar("T")
@@ -290,5 +291,5 @@ def _run(command: Coroutine[Any, Any, T]) -> T:
         raise click.ClickException(str(error.cause or error)) from None
     except NotFound as error:
         raise click.ClickException(f"{error}; does the Shoot exist?") from None
-    except (ApiError, RPCError) as error:
+    except (ApiError, RPCError, TemporalConnectionError) as error:
         raise click.ClickException(str(error)) from None

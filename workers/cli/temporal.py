@@ -15,8 +15,11 @@ from activities.kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubec
 from workers.cli.codec_endpoint import RemoteCodec
 from workers.cli.connection import find_garden_kubeconfig, landscape_facts
 from workers.codec import CodecError, data_converter
+from workers.temporal import TemporalServer, TemporalTLS, connect_with
 
 T = TypeVar("T")
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Connection:
     codec_key: Path | None
     codec_endpoint: str | None
     codec_ca: Path | None = None
+    tls: TemporalTLS | None = None
 
     async def connect(self) -> Client:
         if self.codec_key is not None:
@@ -38,7 +42,9 @@ class Connection:
                 payload_codec=self._remote_codec(self.codec_endpoint) if self.codec_endpoint else None,
                 failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
             )
-        return await Client.connect(self.address, namespace=self.namespace, data_converter=converter)
+        return await connect_with(
+            TemporalServer(address=self.address, namespace=self.namespace, tls=self.tls), converter
+        )
 
     def _remote_codec(self, endpoint: str) -> RemoteCodec:
         """Raises click.ClickException if the garden's kubeconfig cannot be read."""
@@ -59,15 +65,21 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True),
         click.option(
             "--codec-ca",
-            type=click.Path(path_type=Path, dir_okay=False),
+            type=_FILE,
             help="Authority of the endpoint's certificate; default: the landscape's, else this machine's.",
         ),
         click.option(
             "--codec-endpoint",
             help="Reads encrypted histories with your kubeconfig of the garden; default: the landscape's.",
         ),
+        click.option("--codec-key", type=_FILE, help="Key file, in place of the endpoint."),
         click.option(
-            "--codec-key", type=click.Path(path_type=Path, dir_okay=False), help="Key file, in place of the endpoint."
+            "--temporal-tls-server-name", help="A name in Temporal's certificate, if the host is none of them."
+        ),
+        click.option("--temporal-tls-key", type=_FILE, help="Key of the certificate."),
+        click.option("--temporal-tls-cert", type=_FILE, help="Client certificate, with your name and role."),
+        click.option(
+            "--temporal-tls-ca", type=_FILE, help="Authority of Temporal's certificate; default: the landscape's."
         ),
         click.option("--temporal-namespace", default="default", show_default=True),
         click.option("--temporal-address", help="HOST:PORT; default: the landscape's."),
@@ -82,14 +94,32 @@ def connection_of(
     codec_key: Path | None,
     codec_endpoint: str | None,
     codec_ca: Path | None = None,
+    temporal_tls_ca: Path | None = None,
+    temporal_tls_cert: Path | None = None,
+    temporal_tls_key: Path | None = None,
+    temporal_tls_server_name: str | None = None,
 ) -> Connection:
+    """Raises click.UsageError if only some of the files for TLS are given."""
+    given = temporal_tls_ca, temporal_tls_cert, temporal_tls_key
     if temporal_address is None:
         facts = landscape_facts()["temporal"]
         temporal_address = facts["address"]
         codec_endpoint = codec_endpoint or facts.get("codec")
         if codec_ca is None and (file := facts.get("codecCa")):
             codec_ca = Path(file)
-    return Connection(temporal_address, temporal_namespace, codec_key, codec_endpoint, codec_ca)
+        if not any(given) and (files := facts.get("tls")):
+            given = Path(files["ca"]), Path(files["certificate"]), Path(files["key"])
+    tls = None
+    if any(given) or temporal_tls_server_name:
+        ca, certificate, key = given
+        if ca is None or certificate is None or key is None:
+            raise click.UsageError(
+                "TLS to Temporal needs --temporal-tls-ca, --temporal-tls-cert and --temporal-tls-key"
+            )
+        tls = TemporalTLS(
+            ca_file=ca, certificate_file=certificate, private_key_file=key, server_name=temporal_tls_server_name
+        )
+    return Connection(temporal_address, temporal_namespace, codec_key, codec_endpoint, codec_ca, tls)
 
 
 def run_async(work: "Coroutine[Any, Any, T] | Awaitable[T]") -> T:

@@ -30,7 +30,7 @@ from workers.interceptors import ActivityInterceptor
 from workers.leader import run_as_leader
 from workers.runtime import Health, kube_client, load_config, run_until_signal
 from workers.telemetry import observe_requests
-from workers.temporal import connect
+from workers.temporal import connect, follow_certificate
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ async def run(config_path: str) -> None:
     try:
         await run_until_signal(
             worker.run(),
+            follow_certificate(worker),
             *([access.follow(clusters.garden)] if access else []),
             run_as_leader(
                 clusters.seed,

@@ -25,7 +25,7 @@ from workers.provider_local.load_balancer import LoadBalancerController
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
 from workers.runtime import Health, load_config, run_until_signal
 from workers.telemetry import observe_requests
-from workers.temporal import connect
+from workers.temporal import connect, follow_certificate
 from workflows.provider_local import WORKFLOWS
 from workflows.provider_local.options import queue
 
@@ -74,6 +74,7 @@ async def run(config_path: str) -> None:
     try:
         await run_until_signal(
             worker.run(),
+            follow_certificate(worker),
             run_as_leader(
                 seed,
                 config.leader_election,

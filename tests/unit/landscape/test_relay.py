@@ -47,6 +47,16 @@ def test_an_external_temporal_is_remembered_and_takes_the_place_of_our_own(tmp_p
     plan = Plan("a", 1, "1.37.1", external_temporal=external, state_home=tmp_path)
     plan.save()
     assert load("a", tmp_path) == plan
-    spec = temporal.process(plan)
-    assert spec.name == "temporal"
-    assert (plan.temporal_address in spec.argv and external in spec.argv) is bool(external)
+    specs = {spec.name: spec for spec in temporal.processes(plan)}
+    server = specs.pop("temporal")
+    assert (plan.temporal_address in server.argv and external in server.argv) is bool(external)
+    assert set(specs) == (set() if external else {temporal.GATEWAY}), "an external server asks for certificates itself"
+    assert plan.facts["temporal"]["tls"]["certificate"] == str(temporal.server(plan).tls.certificate_file)
+    assert all(file.exists() for file in temporal.server(plan).tls.files)
+
+
+def test_nothing_of_the_dev_server_but_its_ui_listens_where_seeds_reach_it(tmp_path):
+    plan = Plan("a", 1, "1.37.1", state_home=tmp_path)
+    argv = next(spec.argv for spec in temporal.processes(plan) if spec.name == "temporal")
+    assert argv[argv.index("--ip") + 1] == "127.0.0.1"
+    assert argv[argv.index("--ui-ip") + 1] == plan.central_address
