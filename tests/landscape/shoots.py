@@ -341,6 +341,15 @@ async def temporal(landscape: Landscape) -> Client:
     return await connect_with(temporal_server(plan), data_converter(plan.codec_key))
 
 
+def temporal_command(landscape: Landscape, *arguments: str, **environment: str) -> str:
+    """What the command line of Temporal prints for an administrator, with these variables in its environment."""
+    facts = landscape.facts["temporal"]
+    connection = ["--address", facts["address"], "--tls-ca-path", facts["tls"]["ca"]]
+    connection += ["--tls-cert-path", facts["tls"]["certificate"], "--tls-key-path", facts["tls"]["key"]]
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    return run("/usr/bin/env", *variables, BIN / "temporal", *arguments, *connection, "-o", "json")
+
+
 async def started(client: Client, shoot: Shoot, task: str, operation: str = "Create") -> None:
     """Wait until a task of the running creation, or other operation, has started. Temporal may be on its way back."""
     async with asyncio.timeout(CREATION):

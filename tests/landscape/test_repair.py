@@ -15,8 +15,17 @@ from temporalio.api.enums.v1 import EventType
 
 from api.flows import RecordRepair
 from api.operations import ShootRef, lifecycle_id
-from tests.landscape.conftest import BIN, Landscape, run
-from tests.landscape.shoots import CREATION, DELETION, CloudAccount, Shoot, eventually, refused, temporal
+from tests.landscape.conftest import BIN, Landscape
+from tests.landscape.shoots import (
+    CREATION,
+    DELETION,
+    CloudAccount,
+    Shoot,
+    eventually,
+    refused,
+    temporal,
+    temporal_command,
+)
 from workers.cli.flow_view import read_flow
 
 pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(240, func_only=True)]
@@ -172,11 +181,8 @@ def test_a_deletion_that_failed_is_replayed_and_goes_on(account: CloudAccount, s
 
     told = shoot.gardener("flow", "replay", shoot.reference)
     assert "every decision the same" in told
-    address = shoot.landscape.facts["temporal"]["address"]
     history = tmp_path / "history.json"
-    history.write_text(
-        run(BIN / "temporal", "workflow", "show", "--address", address, "-w", first["workflowId"], "-o", "json")
-    )
+    history.write_text(temporal_command(shoot.landscape, "workflow", "show", "-w", first["workflowId"]))
     key = shoot.landscape.facts["codecKeyFile"]
     told = shoot.gardener("flow", "replay", "--history", str(history), "--codec-key", key)
     assert "every decision the same" in told

@@ -12,10 +12,9 @@ import urllib.request
 import pytest
 
 from tests.landscape import leaks
-from tests.landscape.conftest import BIN, run
 from tests.landscape.leaks import Needles, found
 from tests.landscape.readers import history_reader
-from tests.landscape.shoots import Shoot, temporal
+from tests.landscape.shoots import Shoot, temporal, temporal_command
 from workers.codec import ENCODING
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
@@ -100,14 +99,13 @@ async def test_every_payload_is_encrypted_where_it_is_stored(shoot: Shoot) -> No
 
 def test_the_command_line_of_temporal_reads_them_by_the_codec_endpoint_only(shoot: Shoot) -> None:
     facts = shoot.landscape.facts["temporal"]
-    show = [BIN / "temporal", "workflow", "show", "--address", facts["address"], "-o", "json"]
-    show += ["--workflow-id", shoot.flows()[-1]["workflowId"]]
+    show = ["workflow", "show", "--workflow-id", shoot.flows()[-1]["workflowId"]]
 
-    assert _readable(run(*show)) == []
+    assert _readable(temporal_command(shoot.landscape, *show)) == []
     with history_reader(shoot.landscape) as token:
-        codec = ["--codec-endpoint", facts["codec"], "--codec-auth", f"Bearer {token}"]
-        history = run("/usr/bin/env", f"SSL_CERT_FILE={facts['codecCa']}", *show, *codec)
-    assert any(shoot.technical_id in each for each in _readable(history))
+        reader = ["--codec-endpoint", facts["codec"], "--codec-auth", f"Bearer {token}"]
+        decoded = temporal_command(shoot.landscape, *show, *reader, SSL_CERT_FILE=facts["codecCa"])
+    assert any(shoot.technical_id in each for each in _readable(decoded))
 
 
 def test_the_ui_may_ask_the_codec_endpoint_and_no_other_page(shoot: Shoot) -> None:

@@ -13,9 +13,9 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from api.operations import ShootRef, lifecycle_id
 from tests.landscape import monitoring, pods
-from tests.landscape.conftest import BIN, Landscape, run
+from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.pods import PROBE
-from tests.landscape.shoots import DELETION, Shoot, background, eventually, refused, temporal
+from tests.landscape.shoots import DELETION, Shoot, background, eventually, refused, temporal, temporal_command
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(180, func_only=True)]
 
@@ -316,8 +316,7 @@ def test_deletion_leaves_nothing_anywhere(shoot: Shoot) -> None:
 
 def _workflows(landscape: Landscape, query: str) -> list[str]:
     """Ids, by the command line of Temporal."""
-    address = landscape.facts["temporal"]["address"]
-    listed = run(BIN / "temporal", "workflow", "list", "--address", address, "--query", query, "-o", "json")
+    listed = temporal_command(landscape, "workflow", "list", "--query", query)
     return [each["execution"]["workflowId"] for each in json.loads(listed or "[]")]
 
 

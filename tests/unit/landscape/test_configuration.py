@@ -140,7 +140,7 @@ def test_two_kubelets_never_share_a_cgroup_or_directory(plan, tmp_path):
 
 def test_search_attributes_are_registered_when_the_server_starts(plan):
     """An unknown one would stall every workflow that sets it."""
-    argv = temporal.process(plan).argv
+    argv = temporal.processes(plan)[0].argv
     registered = {argument.removesuffix("=Keyword") for argument in argv if argument.endswith("=Keyword")}
 
     assert registered == {"GardenerProject", "GardenerShoot", "GardenerSeed", "GardenerOperation"}
