@@ -14,6 +14,7 @@ from landscape import lifecycle, workers
 from landscape import plan as plans
 from landscape.cluster import Credentials
 from landscape.kube import Api
+from landscape.pki import TemporalAuthority
 from landscape.plan import VPN_NETWORK, Plan
 from landscape.waiting import until
 from tests.landscape.conftest import Landscape
@@ -151,11 +152,26 @@ def _secrets(landscape: Landscape, plan: Plan) -> None:
             "ca.crt": authority.files.certificate,
         },
         "seed-authorizer-tls": {"tls.crt": certificate.certificate, "tls.key": certificate.key},
+        **_temporal_secrets(plan),
     }
     objects = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
     objects += [_secret(name, files) for name, files in secrets.items()]
     listing = {"apiVersion": "v1", "kind": "List", "items": objects}
     landscape.kubectl(CLUSTER, "apply", "--server-side", "-f", "-", stdin=json.dumps(listing))
+
+
+def _temporal_secrets(plan: Plan) -> dict[str, dict[str, Path]]:
+    """The client certificates for Temporal, by the charts' names."""
+    authority = TemporalAuthority(plan.temporal_authority)
+    certificates = {
+        "gardener": authority.for_process("controller-manager"),
+        "gardenlet": authority.for_gardenlet(CLUSTER),
+        "provider-local": authority.for_extension("provider-local", CLUSTER),
+    }
+    return {
+        f"{chart}-temporal-tls": {"ca.crt": authority.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}
+        for chart, pair in certificates.items()
+    }
 
 
 def _secret(name: str, files: Mapping[str, Path]) -> dict[str, Any]:

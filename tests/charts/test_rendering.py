@@ -268,3 +268,51 @@ def test_without_versioning_nothing_is_promoted():
     assert "gardener-promote" not in kinds(objects, "Job")
     config = yaml.safe_load(kinds(objects, "ConfigMap")["gardener-controller-manager"]["data"]["config.yaml"])
     assert config["temporal"]["versioning"]["enabled"] is False
+
+
+TEMPORAL_FILES = {"caFile": "ca.crt", "certificateFile": "tls.crt", "privateKeyFile": "tls.key"}
+
+
+@pytest.mark.parametrize("name", ["gardener", "gardenlet", "provider-local"])
+def test_temporal_is_reached_with_a_certificate_unless_the_operator_says_otherwise(name: str) -> None:
+    connections = temporal_connections(rendered(name, {"temporal": {"tls": {"serverName": "temporal.example.org"}}}))
+    assert len(connections) == (3 if name == "gardener" else 1)
+    for connection, mounts in connections:
+        tls = connection["tls"]
+        assert tls.pop("serverName") == "temporal.example.org"
+        assert tls == {field: f"{mounts[f'{name}-temporal-tls']}/{file}" for field, file in TEMPORAL_FILES.items()}
+
+    for connection, mounts in temporal_connections(rendered(name, {"temporal": {"tls": {"enabled": False}}})):
+        assert "tls" not in connection
+        assert f"{name}-temporal-tls" not in mounts
+
+
+@pytest.mark.parametrize("name", ["gardener", "gardenlet", "provider-local"])
+def test_a_connection_without_tls_is_said_aloud(name: str) -> None:
+    def notes(values: Object) -> str:
+        with helm.Chart.load(CHARTS / name) as loaded:
+            files = loaded.render(values_of(name) | values, name="release", namespace="garden")
+        return next(text for path, text in files.items() if path.endswith("NOTES.txt"))
+
+    assert "WARNING: temporal.tls.enabled is false" in notes({"temporal": {"tls": {"enabled": False}}})
+    assert "WARNING" not in notes({})
+
+
+def test_tls_to_temporal_needs_a_secret() -> None:
+    with pytest.raises(helm.HelmError, match=r"temporal\.tls\.secret is needed"):
+        rendered("gardenlet", {"temporal": {"tls": {"secret": ""}}})
+
+
+def temporal_connections(objects: list[Object]) -> list[tuple[Object, dict[str, str]]]:
+    """The configuration of Temporal of each process, and the paths of its Secrets by their names."""
+    found = []
+    for workload in [*kinds(objects, "Deployment").values(), *kinds(objects, "Job").values()]:
+        name = workload["metadata"]["name"]
+        config = yaml.safe_load(kinds(objects, "ConfigMap")[name]["data"]["config.yaml"])
+        connection = config if "deployment" in config else config.get("temporal")
+        if connection:
+            volumes = workload["spec"]["template"]["spec"]["volumes"]
+            secrets = {each["name"]: each["secret"]["secretName"] for each in volumes if "secret" in each}
+            mounts = load_mounts(workload)
+            found.append((connection, {secret: mounts[volume] for volume, secret in secrets.items()}))
+    return found

@@ -282,6 +282,44 @@ kubeconfig: /var/run/garden/kubeconfig
 address: {{ .Values.temporal.address }}
 namespace: {{ .Values.temporal.namespace }}
 codecKeyFile: /var/run/codec/key
+{{- include "common.temporalTLS" . }}
+{{- end -}}
+
+{{/* Field "tls" of a configuration that names a Temporal, on a line of its own; nothing where it is switched off. */}}
+{{- define "common.temporalTLS" -}}
+{{- if .Values.temporal.tls.enabled }}
+tls:
+  caFile: /var/run/temporal/ca.crt
+  certificateFile: /var/run/temporal/tls.crt
+  privateKeyFile: /var/run/temporal/tls.key
+  {{- with .Values.temporal.tls.serverName }}
+  serverName: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The Secret with the certificate for Temporal, as a mount: kubelets bring a renewed one to its files. */}}
+{{- define "common.temporalSecrets" -}}
+{{- if .Values.temporal.tls.enabled -}}
+- name: temporal
+  secret: {{ required "temporal.tls.secret is needed, or temporal.tls.enabled: false" .Values.temporal.tls.secret }}
+  path: /var/run/temporal
+  items:
+    - {key: ca.crt, path: ca.crt}
+    - {key: tls.crt, path: tls.crt}
+    - {key: tls.key, path: tls.key}
+{{- else -}}
+[]
+{{- end -}}
+{{- end -}}
+
+{{/* What an operator has to know about a connection without TLS. */}}
+{{- define "common.temporalNotes" -}}
+{{- if not .Values.temporal.tls.enabled }}
+
+WARNING: temporal.tls.enabled is false. Commands to this cluster travel in plain text, and Temporal cannot tell our
+processes from others: a process that reaches {{ .Values.temporal.address }} can start, change and end all operations.
+{{- end }}
 {{- end -}}
 
 {{- define "common.health" -}}
