@@ -18,7 +18,7 @@ from tests.landscape.shoots import eventually
 pytestmark = pytest.mark.landscape
 
 _ASK = """
-import asyncio, sys
+import asyncio, os, sys
 from pathlib import Path
 from temporalio.client import Client
 from temporalio.service import TLSConfig
@@ -28,9 +28,10 @@ async def ask(address, ca):
     try:
         await asyncio.wait_for(Client.connect(address, tls=tls), 30)
     except RuntimeError as error:
-        print("refused:", error)
+        print("refused:", error, flush=True)
     else:
-        print("answered")
+        print("answered", flush=True)
+    os._exit(0)  # the SDK's threads may crash an interpreter that ends by itself
 
 asyncio.run(ask(*sys.argv[1:]))
 """
