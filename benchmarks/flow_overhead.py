@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from api.operations import OperationType, ShootRef, ShootTask, TaskResult
     from workers.codec import data_converter, write_key_file
     from workers.heartbeats import Heartbeats
+    from workers.temporal import TemporalServer, connect_with
     from workflows import options
     from workflows.flow import Flow
 
@@ -127,12 +128,12 @@ async def dev_server() -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def connected(target: str, *workflows: type) -> AsyncIterator[Client]:
+async def connected(server: TemporalServer, *workflows: type) -> AsyncIterator[Client]:
     """A client whose workflows a worker of this process runs, as a gardenlet would."""
     with TemporaryDirectory() as directory:
         key = Path(directory) / "key"
         write_key_file(key)
-        client = await Client.connect(target, data_converter=data_converter(key))
+        client = await connect_with(server, data_converter(key))
         async with Worker(
             client,
             task_queue=QUEUE,
@@ -148,7 +149,7 @@ async def connected(target: str, *workflows: type) -> AsyncIterator[Client]:
 
 
 async def measure(runs: int) -> dict[str, object]:
-    async with dev_server() as target, connected(target, ByFlow, ByHand) as client:
+    async with dev_server() as target, connected(TemporalServer(address=target), ByFlow, ByHand) as client:
         times: dict[str, list[float]] = {"flow": [], "hand": []}
         for number in range(runs + 1):
             for name, kind in (("flow", ByFlow), ("hand", ByHand)):

@@ -1,10 +1,12 @@
 """What a Temporal cluster costs and what it brings: the landscape's dev server beside that of ``docker-compose.yaml``.
 
-    python -m benchmarks.temporal [--runs 5] [--flows 30] [--cluster HOST:PORT]
+    python -m benchmarks.temporal [--runs 5] [--flows 30] [--without-cluster]
+    python -m benchmarks.temporal --cluster HOST:PORT --certificate DIRECTORY
 
 Without an address, the cluster is brought up for as long as this takes; its images are made where they are missing.
-Both are asked in turns by one worker process: for a workflow of activities one after the other, and for many flows
-of 90 tasks at once (``benchmarks.flow_overhead``). Printed are medians.
+The dev server is asked in plain text, and through the Envoy of a landscape, which asks for a certificate. All are
+asked in turns by one worker process: for a workflow of activities one after the other, and for many flows of 90 tasks
+at once (``benchmarks.flow_overhead``). Printed are medians.
 """
 
 import argparse
@@ -15,16 +17,20 @@ import statistics
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from temporalio import workflow
 from temporalio.client import Client
 
 with workflow.unsafe.imports_passed_through():
     from benchmarks.flow_overhead import LAYERS, QUEUE, TASK, WIDTH, ByFlow, connected, dev_server, no_op
+    from landscape import temporal_certificates
+    from tests.temporal_endpoint import mutual_tls_before
     from workers.setup import TemporalSetup, set_up_temporal
+    from workers.temporal import TemporalServer, TemporalTLS
 
 ROOT = Path(__file__).parents[1]
 SEQUENTIAL = 50
@@ -57,14 +63,22 @@ async def throughput(client: Client, flows: int) -> float:
     return flows / (time.perf_counter() - started) * 3600
 
 
-async def measure(cluster: str, runs: int, flows: int) -> dict[str, object]:
-    await set_up_temporal(TemporalSetup(address=cluster))
-    async with (
-        dev_server() as target,
-        connected(target, OneByOne, ByFlow) as dev,
-        connected(cluster, OneByOne, ByFlow) as large,
-    ):
-        clients = {"devServer": dev, "cluster": large}
+async def measure(cluster: TemporalServer | None, runs: int, flows: int) -> dict[str, object]:
+    async with AsyncExitStack() as stack:
+        # A server each: workers of one server would share their tasks.
+        target, behind = [await stack.enter_async_context(dev_server()) for _ in range(2)]
+        secured = stack.enter_context(mutual_tls_before(behind))
+        servers = {
+            "devServer": TemporalServer(address=target),
+            "devServerBehindTls": secured.server(secured.authority.for_process("controller-manager")),
+        }
+        if cluster is not None:
+            await set_up_temporal(TemporalSetup(address=cluster.address, tls=cluster.tls))
+            servers["cluster"] = cluster
+        clients = {
+            name: await stack.enter_async_context(connected(server, OneByOne, ByFlow))
+            for name, server in servers.items()
+        }
         times: dict[str, list[float]] = {name: [] for name in clients}
         rates: dict[str, list[float]] = {name: [] for name in clients}
         for number in range(runs + 1):
@@ -88,16 +102,32 @@ async def measure(cluster: str, runs: int, flows: int) -> dict[str, object]:
 
 
 @contextmanager
-def composed() -> Iterator[str]:
-    """Address of the cluster, brought up."""
+def composed() -> Iterator[TemporalServer]:
+    """The cluster, brought up."""
     from tests.compose.engine import Compose, docker, engine
     from tests.landscape.conftest import BIN, run
 
-    os.environ |= {"COMPOSE_PROJECT_NAME": "gardener-benchmark", "POSTGRES_PASSWORD": "not-a-secret"}
-    with engine():
+    with TemporaryDirectory() as made, engine():
+        directory = Path(made)
+        temporal_certificates.write(directory, directory / "authority", ["temporal-frontend", "127.0.0.1"], ())
+        directory.chmod(0o755)
+        for path in (directory / "server").iterdir():
+            path.chmod(0o644)  # the containers have a user of their own
+        os.environ |= {
+            "COMPOSE_PROJECT_NAME": "gardener-benchmark",
+            "POSTGRES_PASSWORD": "not-a-secret",
+            "TEMPORAL_CERTIFICATES": made,
+        }
         docker("load", "--input", run(BIN / "gardener", "landscape", "images", timeout=900).strip())
         with Compose(ROOT, wait=False, services=_SERVICES):
-            yield "127.0.0.1:7233"
+            yield TemporalServer(address="127.0.0.1:7233", tls=_tls(directory / "admin"))
+
+
+def _tls(directory: Path) -> TemporalTLS:
+    """Files named as in a Secret of cert-manager."""
+    return TemporalTLS(
+        ca_file=directory / "ca.crt", certificate_file=directory / "tls.crt", private_key_file=directory / "tls.key"
+    )
 
 
 def main() -> None:
@@ -105,8 +135,16 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--flows", type=int, default=30)
     parser.add_argument("--cluster", metavar="HOST:PORT")
+    parser.add_argument("--certificate", type=Path, metavar="DIRECTORY", help="with ca.crt, tls.crt and tls.key")
+    parser.add_argument("--without-cluster", action="store_true", help="what TLS costs at the dev server alone")
     arguments = parser.parse_args()
-    with nullcontext(arguments.cluster) if arguments.cluster else composed() as cluster:
+    given: AbstractContextManager[TemporalServer | None] = nullcontext(None)
+    if arguments.cluster:
+        tls = _tls(arguments.certificate) if arguments.certificate else None
+        given = nullcontext(TemporalServer(address=arguments.cluster, tls=tls))
+    elif not arguments.without_cluster:
+        given = composed()
+    with given as cluster:
         print(json.dumps(asyncio.run(measure(cluster, arguments.runs, arguments.flows)), indent=2))
 
 

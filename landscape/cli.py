@@ -7,11 +7,13 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from landscape import lifecycle, network, power
+from landscape import temporal_certificates as certificates
 from landscape.errors import LandscapeError
 from landscape.plan import DEFAULT_NAME, SEEDS, Plan
 from landscape.processes import Running
@@ -80,6 +82,22 @@ def images_(output: str | None) -> None:
         shutil.copyfile(archive, output)
     else:
         click.echo(archive)
+
+
+@landscape.command(name="temporal-certificates")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--authority",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Directory of the authorities that sign, with their keys; made if it is not there.",
+)
+@click.option("--host", "hosts", multiple=True, required=True, help="Name or address by which clients reach Temporal.")
+@click.option("--seed", "seeds", multiple=True, help="A seed whose gardenlet and extension get certificates, too.")
+def temporal_certificates(directory: Path, authority: Path, hosts: tuple[str, ...], seeds: tuple[str, ...]) -> None:
+    """Write certificates for a trial of a Temporal cluster, and for its clients, into DIRECTORY."""
+    for made in certificates.write(directory, authority, hosts, seeds):
+        click.echo(made)
 
 
 @landscape.command()

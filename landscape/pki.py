@@ -86,33 +86,41 @@ class Authority:
 
 
 class TemporalAuthority:
-    """Signs what Temporal and its clients show each other. A client's subject says what the client may do."""
+    """Signs what Temporal and its clients show each other. A client's subject says what the client may do.
+
+    Servers have an authority of their own: the services of a Temporal cluster take each other's certificates for any
+    request, so that a client's certificate must be worth nothing there.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self._authority = Authority(directory, "temporal")
+        self._clients, self._servers = Authority(directory, "clients"), Authority(directory, "servers")
 
     @property
-    def certificate(self) -> Path:
-        return self._authority.files.certificate
+    def of_clients(self) -> Path:
+        return self._clients.files.certificate
+
+    @property
+    def of_servers(self) -> Path:
+        return self._servers.files.certificate
 
     def for_server(self, file_name: str, names: Sequence[str]) -> KeyPair:
-        return self._authority.issue(file_name, "temporal", [constants.TEMPORAL_SERVERS], names)
+        return self._servers.issue(file_name, "temporal", [constants.TEMPORAL_SERVERS], names)
 
     def for_process(self, name: str) -> KeyPair:
-        return self._authority.issue(name, f"{constants.TEMPORAL_PROCESS_PREFIX}{name}", [constants.TEMPORAL_PROCESSES])
+        return self._clients.issue(name, f"{constants.TEMPORAL_PROCESS_PREFIX}{name}", [constants.TEMPORAL_PROCESSES])
 
     def for_gardenlet(self, seed: str) -> KeyPair:
-        return self._authority.issue(
+        return self._clients.issue(
             f"gardenlet-{seed}", f"{constants.TEMPORAL_GARDENLET_PREFIX}{seed}", [constants.TEMPORAL_GARDENLETS]
         )
 
     def for_extension(self, extension: str, seed: str) -> KeyPair:
         name = f"{constants.TEMPORAL_EXTENSION_PREFIX}{extension}:{seed}"
-        return self._authority.issue(f"{extension}-{seed}", name, [constants.TEMPORAL_EXTENSIONS])
+        return self._clients.issue(f"{extension}-{seed}", name, [constants.TEMPORAL_EXTENSIONS])
 
     def for_person(self, name: str, role: str) -> KeyPair:
         """``role``: ``TEMPORAL_VIEWERS``, ``TEMPORAL_REPAIRERS`` or ``TEMPORAL_ADMINS``."""
-        return self._authority.issue(name, name, [role])
+        return self._clients.issue(name, name, [role])
 
 
 def service_account_key(directory: Path) -> KeyPair:

@@ -333,7 +333,7 @@ class Plan:
                 "codec": self.codec_endpoint,
                 "codecCa": str(self.garden.directory / "pki" / "ca.crt"),
                 "tls": {
-                    "ca": str(self.temporal_authority / "temporal.crt"),
+                    "ca": str(self.temporal_authority / "servers.crt"),
                     "certificate": str(self.temporal_authority / "admin.crt"),
                     "key": str(self.temporal_authority / "admin.key"),
                 },

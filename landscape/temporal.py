@@ -69,7 +69,7 @@ def _gateway(plan: Plan, authority: TemporalAuthority) -> ProcessSpec:
         plan.temporal_address,
         temporal,
         authority.for_server("server", [host]),
-        authority.certificate,
+        authority.of_clients,
         metrics=(f"{host}:{metrics}", f"{_LOOPBACK}:{metrics}"),
     )
     return ProcessSpec(GATEWAY, argv, plan.garden.netns)

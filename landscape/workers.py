@@ -98,7 +98,7 @@ def _temporal(plan: Plan, certificate: KeyPair) -> Config:
         "address": plan.temporal_address,
         "codecKeyFile": str(plan.codec_key),
         "tls": {
-            "caFile": str(TemporalAuthority(plan.temporal_authority).certificate),
+            "caFile": str(TemporalAuthority(plan.temporal_authority).of_servers),
             "certificateFile": str(certificate.certificate),
             "privateKeyFile": str(certificate.key),
         },

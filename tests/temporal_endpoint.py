@@ -29,7 +29,7 @@ class Endpoint:
     def server(self, certificate: KeyPair, ca: Path | None = None) -> TemporalServer:
         """How a process with this certificate connects."""
         tls = TemporalTLS(
-            ca_file=ca or self.authority.certificate,
+            ca_file=ca or self.authority.of_servers,
             certificate_file=certificate.certificate,
             private_key_file=certificate.key,
         )
@@ -53,7 +53,7 @@ def mutual_tls_before(target: str) -> Iterator[Endpoint]:
             address = f"127.0.0.1:{free.getsockname()[1]}"
         certificate = authority.for_server("server", ["127.0.0.1"])
         command = mutual_tls.write(
-            directory / "gateway", address, target, certificate, authority.certificate, metrics=None
+            directory / "gateway", address, target, certificate, authority.of_clients, metrics=None
         )
         with (directory / "envoy.log").open("wb") as log:
             envoy = subprocess.Popen(command, stdout=log, stderr=log)

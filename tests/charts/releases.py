@@ -169,7 +169,7 @@ def _temporal_secrets(plan: Plan) -> dict[str, dict[str, Path]]:
         "provider-local": authority.for_extension("provider-local", CLUSTER),
     }
     return {
-        f"{chart}-temporal-tls": {"ca.crt": authority.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}
+        f"{chart}-temporal-tls": {"ca.crt": authority.of_servers, "tls.crt": pair.certificate, "tls.key": pair.key}
         for chart, pair in certificates.items()
     }
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import Client
 
 from landscape import plan as plans
+from landscape import temporal_certificates
 from landscape.cluster import Credentials
 from landscape.plan import Plan
 from tests.compose.engine import Compose, docker, engine
@@ -77,6 +77,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             "COMPOSE_PROJECT_NAME": PROJECT,
             "POSTGRES_PASSWORD": "not-a-secret",
             "GARDENER_CONFIG": str(config),
+            "TEMPORAL_CERTIFICATES": str(config.parent / "certificates"),
             "ADMISSION_BIND": address,
         }
         stack.enter_context(engine())
@@ -96,6 +97,11 @@ def configure(plan: Plan, directory: Path, address: str) -> None:
     """The examples' files, and what they name; readable by the user of the containers."""
     for example in (ROOT / "examples/compose").iterdir():
         (directory / example.name).write_text(example.read_text().replace("admission.example.org", address))
+    certificates = directory.parent / "certificates"
+    # The landscape's authorities, so that its own processes are let in by the relay, too.
+    hosts = ["temporal-frontend", TEMPORAL.split(":")[0], plan.central_address]
+    temporal_certificates.write(certificates, plan.temporal_authority, hosts, ())
+    shutil.copytree(certificates / "controller-manager", directory / "temporal")
     authority = Credentials.of(plan.garden).ca
     serving = authority.issue("admission-compose", "gardener-admission", names=[address])
     processes = plan.directory / "garden/processes"
@@ -112,9 +118,10 @@ def configure(plan: Plan, directory: Path, address: str) -> None:
     }
     for name, source in files.items():
         shutil.copyfile(source, directory / name)
-    directory.chmod(0o755)
-    for file in directory.iterdir():
-        file.chmod(0o644)
+    for made in (directory, certificates):
+        made.chmod(0o755)
+        for path in made.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +172,7 @@ def test_a_cluster_is_made_though_one_of_each_service_is_killed(cluster: Cluster
 
 
 async def test_its_history_is_in_the_cluster_and_encrypted(cluster: Cluster, shoot: Shoot) -> None:
-    client = await Client.connect(TEMPORAL)
+    client = await temporal(cluster.landscape)
     [row] = shoot.flows()
     history = await client.get_workflow_handle(row["workflowId"]).fetch_history()
     [payload] = history.events[0].workflow_execution_started_event_attributes.input.payloads

@@ -64,7 +64,7 @@ async def test_a_client_that_speaks_plain_grpc_is_refused(endpoint: Endpoint) ->
 async def test_a_client_without_a_certificate_is_refused(endpoint: Endpoint) -> None:
     """TLS alone does not open Temporal."""
     with pytest.raises(RuntimeError, match="Failed client connect"):
-        await Client.connect(endpoint.address, tls=TLSConfig(endpoint.authority.certificate.read_bytes()))
+        await Client.connect(endpoint.address, tls=TLSConfig(endpoint.authority.of_servers.read_bytes()))
 
 
 @pytest.mark.attack(actor="T5", asset="A5", finding=4)
@@ -82,7 +82,7 @@ async def test_a_client_whose_certificate_has_expired_is_refused(endpoint: Endpo
     """The server refuses the expired certificate, and our own processes do not even try it."""
     expired = issued(endpoint, tmp_path, "expired", ago=timedelta(hours=2))
     tls = TLSConfig(
-        endpoint.authority.certificate.read_bytes(),
+        endpoint.authority.of_servers.read_bytes(),
         client_cert=expired.certificate.read_bytes(),
         client_private_key=expired.key.read_bytes(),
     )
@@ -98,7 +98,7 @@ async def test_a_server_that_pretends_to_be_temporal_gets_no_call(
 ) -> None:
     """A client compares the server's certificate with its own authorities."""
     with pytest.raises(TemporalConnectionError, match=r"must be for 127\.0\.0\.1 and of an authority in"):
-        await connect_with(endpoint.server(gardenlet, ca=TemporalAuthority(tmp_path).certificate))
+        await connect_with(endpoint.server(gardenlet, ca=TemporalAuthority(tmp_path).of_servers))
 
 
 @workflow.defn
@@ -181,7 +181,7 @@ async def test_envoy_shows_a_renewed_certificate_to_new_connections(endpoint: En
 
 def issued(endpoint: Endpoint, directory: Path, name: str, ago: timedelta = timedelta()) -> KeyPair:
     """A certificate for the gardenlet of seed-1, made a while ago and good for an hour."""
-    authority = endpoint.authority.certificate
+    authority = endpoint.authority.of_clients
     made = crypto.signed(
         f"{constants.TEMPORAL_GARDENLET_PREFIX}seed-1",
         ca=crypto.KeyPair(authority.read_bytes(), authority.with_suffix(".key").read_bytes()),
@@ -210,7 +210,7 @@ def serial(pair: KeyPair) -> str:
 
 async def shown(endpoint: Endpoint, client: KeyPair) -> str:
     """Serial number of the certificate that Envoy shows now."""
-    context = ssl.create_default_context(cafile=str(endpoint.authority.certificate))
+    context = ssl.create_default_context(cafile=str(endpoint.authority.of_servers))
     context.load_cert_chain(client.certificate, client.key)
     _, writer = await asyncio.open_connection(*endpoint.address.split(":"), ssl=context)
     der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)

@@ -1,0 +1,42 @@
+"""Certificates for a Temporal cluster and its clients, laid out as docker-compose.yaml and the charts read them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from api import constants
+from landscape.files import write_file
+from landscape.pki import KeyPair, TemporalAuthority
+
+INTERNODE = "temporal-internode"
+"""The name that the services of a cluster expect in each other's certificates: examples/compose/temporal-tls.env."""
+
+
+def write(directory: Path, authority: Path, hosts: Sequence[str], seeds: Sequence[str]) -> list[Path]:
+    """Write one directory for the servers and one for each client; authorities that are there go on.
+
+    ``hosts``: names and addresses by which clients reach Temporal.
+    """
+    signs = TemporalAuthority(authority)
+    server = directory / "server"
+    for name, pair in (
+        ("frontend", signs.for_server("frontend", hosts)),
+        (INTERNODE, signs.for_server(INTERNODE, [INTERNODE])),
+    ):
+        _copy(pair, server / f"{name}.crt", server / f"{name}.key")
+    write_file(server / "clients.crt", signs.of_clients.read_bytes())
+    write_file(server / "servers.crt", signs.of_servers.read_bytes())
+    clients = {
+        "controller-manager": signs.for_process("controller-manager"),
+        "admin": signs.for_person("admin", constants.TEMPORAL_ADMINS),
+        **{f"gardenlet-{seed}": signs.for_gardenlet(seed) for seed in seeds},
+        **{f"provider-local-{seed}": signs.for_extension("provider-local", seed) for seed in seeds},
+    }
+    for name, pair in clients.items():
+        _copy(pair, directory / name / "tls.crt", directory / name / "tls.key")
+        write_file(directory / name / "ca.crt", signs.of_servers.read_bytes())
+    return [server, *(directory / name for name in clients)]
+
+
+def _copy(pair: KeyPair, certificate: Path, key: Path) -> None:
+    write_file(key, pair.key.read_bytes(), mode=0o600)
+    write_file(certificate, pair.certificate.read_bytes())
