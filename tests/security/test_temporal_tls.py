@@ -23,6 +23,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm, Usage
 from api import constants
+from landscape import temporal_certificates
 from landscape.pki import KeyPair, TemporalAuthority
 from tests.temporal_endpoint import Endpoint, mutual_tls_before
 from tests.unit.kube.waiting import until
@@ -99,6 +100,19 @@ async def test_a_server_that_pretends_to_be_temporal_gets_no_call(
     """A client compares the server's certificate with its own authorities."""
     with pytest.raises(TemporalConnectionError, match=r"must be for 127\.0\.0\.1 and of an authority in"):
         await connect_with(endpoint.server(gardenlet, ca=TemporalAuthority(tmp_path).of_servers))
+
+
+@pytest.mark.attack(actor="T3", asset="A5", finding=4)
+def test_a_gardenlets_certificate_is_worth_nothing_between_temporals_services(tmp_path: Path) -> None:
+    """The services of a cluster trust the authority of servers alone, and that one signs for no client."""
+    temporal_certificates.write(tmp_path, tmp_path / "authority", ["temporal-frontend"], ["seed-1"])
+    services, internode, gardenlet = (
+        x509.load_pem_x509_certificate((tmp_path / file).read_bytes())
+        for file in ("server/servers.crt", "server/temporal-internode.crt", "gardenlet-seed-1/tls.crt")
+    )
+    internode.verify_directly_issued_by(services)
+    with pytest.raises(ValueError, match="does not match"):
+        gardenlet.verify_directly_issued_by(services)
 
 
 @workflow.defn
