@@ -15,6 +15,8 @@ _TYPES = "type.googleapis.com/envoy"
 _TLS = f"{_TYPES}.extensions.transport_sockets.tls.v3"
 _MANY = 1_000_000_000
 _ASKED_BY_WORKERS = "/temporal.api.workflowservice.v1.WorkflowService/Poll"
+_SOON = ("--file-flush-interval-msec", "1000")
+"""Lines of the log are in its file after a second."""
 Config = dict[str, Any]
 
 
@@ -53,7 +55,7 @@ def write(
     config = {"node": node, "static_resources": {"listeners": listeners, "clusters": clusters}}
     write_if_changed(file, json.dumps(config, indent=2))
     envoy = str(Path(sys.executable).parent / "envoy")
-    return (envoy, "-c", str(file), "--log-level", "warn", "--concurrency", "1", "--disable-hot-restart")
+    return (envoy, "-c", str(file), "--log-level", "warn", "--concurrency", "1", "--disable-hot-restart", *_SOON)
 
 
 def _listener(directory: Path, address: str) -> Config:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+
 from landscape import mutual_tls
 from landscape.pki import KeyPair, TemporalAuthority
 from workers.temporal import TemporalServer, TemporalTLS
@@ -38,7 +40,14 @@ class Endpoint:
     def polls(self) -> list[dict[str, Any]]:
         """What Envoy wrote about polls: the certificate of each, when it began and when it ended."""
         file = self.directory / "gateway" / "polls.log"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def serial(certificate: x509.Certificate) -> str:
+    """The serial number as Envoy writes it: whole bytes."""
+    number = certificate.serial_number
+    return number.to_bytes((number.bit_length() + 7) // 8, "big").hex()
 
 
 @contextlib.contextmanager

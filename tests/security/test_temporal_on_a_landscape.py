@@ -14,6 +14,7 @@ from landscape.pki import KeyPair, TemporalAuthority
 from landscape.plan import Plan
 from tests.landscape.conftest import Landscape
 from tests.landscape.shoots import eventually
+from tests.temporal_endpoint import serial
 
 pytestmark = pytest.mark.landscape
 
@@ -106,13 +107,13 @@ def test_a_gardenlet_goes_on_with_a_renewed_certificate_without_a_restart(landsc
 
 
 def _serial(pair: KeyPair) -> str:
-    return f"{x509.load_pem_x509_certificate(pair.certificate.read_bytes()).serial_number:x}"
+    return serial(x509.load_pem_x509_certificate(pair.certificate.read_bytes()))
 
 
 def _serials(plan: Plan, name: str) -> list[str]:
     """Of the certificates with this common name, in the order in which polls began."""
-    lines = (plan.directory / "temporal/gateway/polls.log").read_text().splitlines()
-    polls = [json.loads(line) for line in lines]
+    lines = (plan.directory / "temporal/gateway/polls.log").read_text().splitlines(keepends=True)
+    polls = [json.loads(line) for line in lines if line.endswith("\n")]
     return [each["serial"] for each in polls if each["event"] == "DownstreamStart" and f"CN={name}" in each["subject"]]
 
 
