@@ -1,7 +1,7 @@
 """Binaries of the landscape by version: found, downloaded, or built from pinned Go modules.
 
 Order: a directory named by ``KUBEBUILDER_ASSETS``, the cache, the official release with its published checksum, a build
-from ``landscape/tools``. The cache lies outside the checkout, one directory per version.
+from ``landscape/tools`` or ``temporal-server``. The cache lies outside the checkout, one directory per version.
 """
 
 import asyncio
@@ -39,6 +39,7 @@ KUBERNETES_COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-sche
 
 BIN_CACHE = CACHE_HOME / "bin"
 _TOOLS = Path(__file__).parent / "tools"
+_TEMPORAL = Path(__file__).parents[1] / "temporal-server"
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
@@ -212,15 +213,27 @@ def flannel_cni() -> Tool:
     )
 
 
-def temporal() -> Tool:
-    """The server of a Temporal cluster and the tool that makes its tables; the landscape's own is of one process."""
+def temporal_server() -> Tool:
+    """The server of a Temporal cluster with our authorization; the landscape's own Temporal is of one process.
+
+    Its version names its source: a server of an earlier source in the cache would authorize by earlier rules.
+    """
+    files = [*sorted(set(_TEMPORAL.rglob("*.go")) - set(_TEMPORAL.rglob("*_test.go"))), _TEMPORAL / "go.sum"]
+    source = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
     return Tool(
-        "temporal",
+        "temporal-server", f"{images.TEMPORAL_VERSION}-{source}", ("temporal-server",), _TEMPORAL, "temporal-server"
+    )
+
+
+def temporal_sql_tool() -> Tool:
+    """What makes the tables of a Temporal cluster."""
+    return Tool(
+        "temporal-sql-tool",
         images.TEMPORAL_VERSION,
-        ("temporal-server", "temporal-sql-tool"),
-        _TOOLS / "temporal",
+        ("temporal-sql-tool",),
+        _TEMPORAL,
         "",
-        renames={"server": "temporal-server", "sql": "temporal-sql-tool"},
+        renames={"sql": "temporal-sql-tool"},
     )
 
 
@@ -358,7 +371,7 @@ def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...
 
 def engine_tools() -> tuple[Tool, ...]:
     """What goes into images for a container engine."""
-    return etcd(), temporal()
+    return etcd(), temporal_server(), temporal_sql_tool()
 
 
 class Binaries:

@@ -3,4 +3,4 @@
 set -eu
 BIND_ON_IP=$(getent ahostsv4 "$(hostname)" | awk 'NR == 1 { print $1 }')
 export BIND_ON_IP
-exec temporal-server start "$@"
+exec temporal-server "$@"

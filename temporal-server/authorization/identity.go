@@ -1,0 +1,146 @@
+// Package authorization decides what a client of Temporal may do, by the subject of its certificate.
+//
+// A ClaimMapper reads the subject, an Authorizer answers for each call, and two interceptors follow: Caller writes the
+// client's name into requests, and Tokens binds task tokens to the client that polled them.
+package authorization
+
+import (
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode"
+
+	"go.temporal.io/server/common/authorization"
+)
+
+// Role is the organization of a client's certificate.
+type Role string
+
+const (
+	// Operators are the processes of the garden side.
+	Operators Role = "gardener.cloud:system:operators"
+	// Seeds are gardenlets.
+	Seeds Role = "gardener.cloud:system:seeds"
+	// Extensions are extension controllers, each in one seed.
+	Extensions Role = "gardener.cloud:system:extensions"
+	// Viewers are people who may read workflows.
+	Viewers Role = "gardener.cloud:temporal:viewers"
+	// Repairers are people who may also send updates to workflows.
+	Repairers Role = "gardener.cloud:temporal:repairers"
+	// Admins are people who may do everything in our namespaces.
+	Admins Role = "gardener.cloud:temporal:admins"
+
+	seedPrefix      = "gardener.cloud:system:seed:"
+	extensionPrefix = "gardener.cloud:system:extension:"
+	seedQueue       = "seed"
+	maxNameLength   = 64
+)
+
+var (
+	oidCommonName   = asn1.ObjectIdentifier{2, 5, 4, 3}
+	oidOrganization = asn1.ObjectIdentifier{2, 5, 4, 10}
+
+	objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+
+	people = map[Role]bool{Viewers: true, Repairers: true, Admins: true}
+)
+
+// Identity is a client, as its certificate names it.
+type Identity struct {
+	Role Role
+	// Name is the certificate's common name.
+	Name string
+	// Queue is the only task queue of a gardenlet or extension; empty for other roles.
+	Queue string
+	// Prefix begins the ID of each workflow of an extension; empty for other roles.
+	Prefix string
+}
+
+func (i Identity) String() string {
+	return fmt.Sprintf("%s (%s)", i.Name, i.Role)
+}
+
+// ClaimMapper maps a client certificate to an Identity.
+type ClaimMapper struct{}
+
+// GetClaims refuses a certificate whose subject is not exactly one organization and one common name that we know.
+func (ClaimMapper) GetClaims(info *authorization.AuthInfo) (*authorization.Claims, error) {
+	certificate := authorization.PeerCert(info.TLSConnection)
+	if certificate == nil {
+		return nil, errors.New("the client has no verified certificate")
+	}
+	identity, err := identityOf(certificate)
+	if err != nil {
+		return nil, fmt.Errorf("client certificate with subject %q: %w", certificate.Subject, err)
+	}
+	return &authorization.Claims{Subject: identity.Name, AuthType: string(identity.Role), Extensions: identity}, nil
+}
+
+func identityOf(certificate *x509.Certificate) (Identity, error) {
+	organization, name, err := subjectOf(certificate.RawSubject)
+	if err != nil {
+		return Identity{}, err
+	}
+	identity := Identity{Role: Role(organization), Name: name}
+	switch {
+	case identity.Role == Operators || people[identity.Role]:
+		return identity, nil
+	case identity.Role == Seeds:
+		seed, isSeed := strings.CutPrefix(name, seedPrefix)
+		if !isSeed || !objectName.MatchString(seed) {
+			return Identity{}, fmt.Errorf("the common name must be %s<seed>", seedPrefix)
+		}
+		identity.Queue = seedQueue + "-" + seed
+		return identity, nil
+	case identity.Role == Extensions:
+		rest, _ := strings.CutPrefix(name, extensionPrefix)
+		extension, seed, _ := strings.Cut(rest, ":")
+		if rest == name || !objectName.MatchString(extension) || !objectName.MatchString(seed) {
+			return Identity{}, fmt.Errorf("the common name must be %s<extension>:<seed>", extensionPrefix)
+		}
+		if extension == seedQueue || strings.HasPrefix(extension, seedQueue+"-") {
+			return Identity{}, fmt.Errorf("an extension named %q would have the task queue of a gardenlet", extension)
+		}
+		identity.Queue, identity.Prefix = extension+"-"+seed, extension+"/"+seed+"/"
+		return identity, nil
+	default:
+		return Identity{}, errors.New("no role is known for the organization")
+	}
+}
+
+// subjectOf reads the encoded subject itself: pkix.Name keeps the last of several common names, and no order.
+func subjectOf(encoded []byte) (organization, name string, err error) {
+	var subject pkix.RDNSequence
+	if rest, err := asn1.Unmarshal(encoded, &subject); err != nil || len(rest) > 0 {
+		return "", "", errors.New("the subject cannot be read")
+	}
+	for _, attributes := range subject {
+		if len(attributes) != 1 {
+			return "", "", errors.New("the subject has a part of several attributes")
+		}
+		value, isText := attributes[0].Value.(string)
+		if !isText || value == "" || len(value) > maxNameLength || strings.ContainsFunc(value, unprintable) {
+			return "", "", errors.New("the subject has an attribute that is no plain text of up to 64 bytes")
+		}
+		switch kind := attributes[0].Type; {
+		case kind.Equal(oidOrganization) && organization == "":
+			organization = value
+		case kind.Equal(oidCommonName) && name == "":
+			name = value
+		default:
+			return "", "", errors.New("the subject has more than one organization and one common name")
+		}
+	}
+	if organization == "" || name == "" {
+		return "", "", errors.New("the subject lacks an organization or a common name")
+	}
+	return organization, name, nil
+}
+
+func unprintable(r rune) bool {
+	return !unicode.IsPrint(r)
+}
