@@ -15,6 +15,7 @@ from api.operations import GARDEN_QUEUE
 from workers import registry
 from workers.audit import AuditLog
 from workers.bastions import BastionConfig, run_bastion_controller
+from workers.callers import Callers
 from workers.gardenlet_lifecycle import GardenletLifecycleConfig, run_gardenlet_lifecycle_controller
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
@@ -64,6 +65,8 @@ class ControllerManagerConfig(ApiModel):
     """File that gets one JSON line for each operation that has ended; without it, none is written."""
     controllers: bool = True
     """Off: an earlier version that stays until its flows have ended, beside the current one."""
+    require_caller: bool = False
+    """Refuse repairs and second words whose author Temporal does not name, see ``workers.callers``."""
     max_cached_workflows: int = 500
     max_concurrent_activities: int = 5000
     """One activity accompanies each running operation; were they to fill all slots, none could ever end."""
@@ -82,7 +85,12 @@ async def run(config_path: str) -> None:
         task_queue=GARDEN_QUEUE,
         workflows=[*WORKFLOWS, ReconcileSeed],
         activities=registry.garden_activities(garden, caches, config.shoots),
-        interceptors=[Heartbeats(), ActivityInterceptor(tracing), *audit],
+        interceptors=[
+            Callers(required=config.require_caller),
+            Heartbeats(),
+            ActivityInterceptor(tracing),
+            *audit,
+        ],
         max_heartbeat_throttle_interval=THROTTLE,
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")

@@ -1,0 +1,86 @@
+"""Who asks for an update: the name in the certificate that Temporal was shown, in place of the name in the request.
+
+Temporal's authorization (``temporal-server``) writes organization and name of each client into a header. Without that
+server there is no header, and the request's own word stands.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+from temporalio.api.common.v1 import Payload
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import (
+    HandleUpdateInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from api.model import ApiModel
+
+HEADER = "gardener-caller"
+PROCESSES = "gardener.cloud:system:operators"
+"""Organization of the garden's own processes: they pass on what others asked for, with those others' names."""
+
+
+class Caller(ApiModel):
+    """A client of Temporal, by the subject of its certificate."""
+
+    organization: str
+    name: str
+
+
+def caller_of(headers: Mapping[str, Payload]) -> Caller | None:
+    """The client that Temporal named; None: Temporal does not know its clients."""
+    payload = headers.get(HEADER)
+    if payload is None:
+        return None
+    try:
+        return Caller.model_validate_json(payload.data)
+    except ValidationError:
+        raise ApplicationError(f"header {HEADER} is not readable", type="Refused", non_retryable=True) from None
+
+
+class Callers(Interceptor):
+    """Install with ``Worker(interceptors=[Callers(), ...])`` where workflows take updates.
+
+    ``required``: refuse a change that Temporal does not name a client for.
+    """
+
+    def __init__(self, *, required: bool = False) -> None:
+        self._required = required
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
+        return _Required if self._required else _Named
+
+
+class _Named(WorkflowInboundInterceptor):
+    def handle_update_validator(self, input: HandleUpdateInput) -> None:
+        super().handle_update_validator(_with_caller(input))
+
+    async def handle_update_handler(self, input: HandleUpdateInput) -> Any:
+        return await super().handle_update_handler(_with_caller(input))
+
+
+class _Required(_Named):
+    def handle_update_validator(self, input: HandleUpdateInput) -> None:
+        # Here alone: an update that was accepted before this was required must replay as it ran.
+        if any(map(_names_author, input.args)) and caller_of(input.headers) is None:
+            raise ValueError("Temporal does not say who asks: connect with a client certificate to a server that does")
+        super().handle_update_validator(input)
+
+
+def _with_caller(input: HandleUpdateInput) -> HandleUpdateInput:
+    caller = caller_of(input.headers)
+    if caller is None or caller.organization == PROCESSES:
+        return input
+    return replace(
+        input,
+        args=[each.model_copy(update={"by": caller.name}) if _names_author(each) else each for each in input.args],
+    )
+
+
+def _names_author(argument: Any) -> bool:
+    return isinstance(argument, ApiModel) and "by" in type(argument).model_fields
