@@ -16,6 +16,8 @@ def write(directory: Path, authority: Path, hosts: Sequence[str], seeds: Sequenc
 
     ``hosts``: names and addresses by which clients reach Temporal.
     """
+    from workers.codec import write_key_file  # with Temporal's SDK, which other commands need not load
+
     signs = TemporalAuthority(authority)
     server = directory / "server"
     for name, pair in (
@@ -23,6 +25,8 @@ def write(directory: Path, authority: Path, hosts: Sequence[str], seeds: Sequenc
         (INTERNODE, signs.for_server(INTERNODE, [INTERNODE])),
     ):
         _copy(pair, server / f"{name}.crt", server / f"{name}.key")
+    # Binds task tokens to the client that polled them: the same for all frontends.
+    write_key_file(server / "task-tokens.keys")
     write_file(server / "clients.crt", signs.of_clients.read_bytes())
     write_file(server / "servers.crt", signs.of_servers.read_bytes())
     clients = {

@@ -47,7 +47,7 @@ func run() error {
 		return fmt.Errorf("reading Temporal's configuration: %w", err)
 	}
 	names := strings.Split(*services, ",")
-	if err := checkTLS(configuration); err != nil {
+	if err := check(configuration); err != nil {
 		return err
 	}
 	logger := log.NewZapLogger(log.BuildZapLogger(configuration.Log))
@@ -83,17 +83,22 @@ func load(file string) (*config.Config, error) {
 	return config.Load(config.WithEmbedded())
 }
 
-// checkTLS refuses to run without client certificates: clients are known by nothing else, and history and matching
+// check refuses to run without client certificates: clients are known by nothing else, and history and matching
 // services do not ask who calls them.
-func checkTLS(configuration *config.Config) error {
+func check(configuration *config.Config) error {
 	tls := configuration.Global.TLS
 	for name, group := range map[string]config.GroupTLS{"frontend": tls.Frontend, "internode": tls.Internode} {
 		if !group.Server.RequireClientAuth || group.Server.CertFile == "" && group.Server.CertData == "" {
 			return fmt.Errorf("global.tls.%s.server must have a certificate, and requireClientAuth", name)
 		}
 	}
-	if _, internal := configuration.Services[string(primitives.InternalFrontendService)]; !internal {
+	inner, found := configuration.Services[string(primitives.InternalFrontendService)]
+	if !found {
 		return errors.New("services must have an internal-frontend, by which Temporal's own workers ask")
+	}
+	if inner.RPC.HTTPPort != 0 {
+		// Its HTTP API takes the certificates of clients, and each call there is one of Temporal itself.
+		return errors.New("services.internal-frontend.rpc must have no httpPort")
 	}
 	return nil
 }

@@ -29,10 +29,11 @@ pytestmark = [pytest.mark.compose, pytest.mark.timeout(900, func_only=True)]
 PROJECT = "gardener-test"
 ROOT = Path(__file__).parents[2]
 TEMPORAL = "127.0.0.1:7233"
+_FRONTENDS = ("temporal-frontend", "temporal-internal-frontend")
 _VICTIMS = (
     ("wait_etcds", ("temporal-history", "controller-manager", "scheduler")),
     ("wait_apiserver", ("postgresql", "admission")),
-    ("wait_resource_manager", ("temporal-frontend", "temporal-matching", "temporal-worker", "codec-server")),
+    ("wait_resource_manager", (*_FRONTENDS, "temporal-matching", "temporal-worker", "codec-server")),
 )
 """Once this task has started, a container of each of these services is killed; the creation is still running then."""
 
@@ -143,8 +144,8 @@ async def disturb(cluster: Cluster, shoot: Shoot) -> None:
             cluster.kill(service)
 
 
-def test_temporal_is_four_services_on_postgresql(cluster: Cluster) -> None:
-    for service in ("postgresql", *(f"temporal-{name}" for name in ("frontend", "history", "matching", "worker"))):
+def test_temporal_is_five_services_on_postgresql(cluster: Cluster) -> None:
+    for service in ("postgresql", *_FRONTENDS, "temporal-history", "temporal-matching", "temporal-worker"):
         assert len(cluster.containers(service)) == 1, service
     tables = docker(
         "exec", cluster.containers("postgresql")[0], "psql", "-U", "temporal", "-d", "temporal", "-tAc",

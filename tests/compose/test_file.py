@@ -26,7 +26,8 @@ CONFIGS: dict[str, Any] = {
     "scheduler": SchedulerConfig,
     "setup": SetupConfig,
 }
-TEMPORAL = {"frontend", "history", "matching", "worker"}
+TEMPORAL = {"frontend", "internal-frontend", "history", "matching", "worker"}
+KEYS = ["--task-token-keys", "/etc/temporal/tls/task-tokens.keys"]
 
 
 def test_its_images_are_those_that_we_make():
@@ -36,7 +37,9 @@ def test_its_images_are_those_that_we_make():
 
 def test_each_service_of_temporal_is_a_container_of_its_own():
     commands = {name: service["command"] for name, service in SERVICES.items() if service["image"] == images.TEMPORAL}
-    assert commands == {f"temporal-{name}": ["--service", name] for name in TEMPORAL}
+    assert commands == {
+        f"temporal-{name}": ["--service", name, *(KEYS if name.endswith("frontend") else [])] for name in TEMPORAL
+    }
 
 
 def test_each_worker_runs_a_process_that_exists_with_its_configuration():

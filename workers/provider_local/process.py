@@ -1,6 +1,7 @@
 """The provider-local process: a controller per kind, and a Temporal worker for what takes long."""
 
 import logging
+import socket
 from datetime import timedelta
 
 from temporalio.worker import Worker
@@ -45,9 +46,12 @@ async def run(config_path: str) -> None:
     temporal = await connect(config.temporal)
     infrastructures = InfrastructureActuator(seed, clouds)
     steps = ProviderLocalActivities(seed, caches, infrastructures)
+    own_queue = queue(config.seed_name)
     worker = Worker(
         temporal,
-        task_queue=queue(config.seed_name),
+        task_queue=own_queue,
+        # The SDK names the sticky queue by it; Temporal's authorization knows an extension's queues by this prefix.
+        identity=f"{own_queue}@{socket.gethostname()}",
         workflows=WORKFLOWS,
         activities=steps.all(),
         interceptors=[ActivityInterceptor(tracing)],
@@ -70,7 +74,7 @@ async def run(config_path: str) -> None:
     health = Health()
     runner = await health.serve(config.health)
     health.ready = True
-    _log.info("provider-local of seed %s is serving queue %s", config.seed_name, queue(config.seed_name))
+    _log.info("provider-local of seed %s is serving queue %s", config.seed_name, own_queue)
     try:
         await run_until_signal(
             worker.run(),
