@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import secrets
 import socket
 import subprocess
@@ -75,7 +74,7 @@ def binary() -> str:
 @contextlib.contextmanager
 def cluster() -> Iterator[Cluster]:
     """A cluster with the namespace and the search attributes of ours."""
-    program = os.environ.get("GARDENER_TEST_TEMPORAL_SERVER") or binary()
+    program = binary()
     with tempfile.TemporaryDirectory(prefix="temporal-server-") as made:
         directory = Path(made)
         ports = iter(_free_ports(2 * len(_SERVICES) + 1))

@@ -15,14 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import WorkflowExecutionStatus
 
+from api import constants
+from api.operations import ShootRef, lifecycle_id
 from landscape import plan as plans
 from landscape import temporal_certificates
 from landscape.cluster import Credentials
-from landscape.plan import Plan
+from landscape.pki import TemporalAuthority
+from landscape.plan import SEEDS, Plan
+from landscape.temporal import server as temporal_server
 from tests.compose.engine import Compose, docker, engine
 from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.shoots import CREATION, Shoot, eventually, started, temporal
+from tests.temporal_methods import OPEN, not_refused, plain_token
+from workers.temporal import TemporalServer, TemporalTLS, connect_with
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(900, func_only=True)]
 
@@ -170,6 +178,33 @@ def test_a_cluster_is_made_though_one_of_each_service_is_killed(cluster: Cluster
     assert {each["type"]: each["status"] for each in node["status"]["conditions"]}["Ready"] == "True"
     for service in (name for _, services in _VICTIMS for name in services):
         assert cluster.restarts(service) >= 1, f"{service} was not killed, or did not come back"
+
+
+@pytest.mark.attack(actor="T3", asset="A5", finding=4)
+async def test_a_gardenlet_of_another_seed_reaches_nothing_of_this_one(cluster: Cluster, shoot: Shoot) -> None:
+    """Each method of Temporal's API by its certificate, aimed at another seed's queue and a Shoot's lifecycle."""
+    live = shoot.get()
+    victim = live["spec"]["seedName"]
+    other = next(name for name in SEEDS if name != victim)
+    plan = plans.load(cluster.landscape.name)
+    assert plan is not None
+    certificate = TemporalAuthority(plan.temporal_authority).for_gardenlet(other)
+    admin = temporal_server(plan)
+    assert admin.tls is not None
+    tls = TemporalTLS(
+        ca_file=admin.tls.ca_file, certificate_file=certificate.certificate, private_key_file=certificate.key
+    )
+    attacker = await connect_with(TemporalServer(address=admin.address, tls=tls))
+    namespace = await attacker.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace="default"))
+
+    client, name = await temporal(cluster.landscape), lifecycle_id(ShootRef.of(live))
+    lifecycle = client.get_workflow_handle(name, run_id=(await client.get_workflow_handle(name).describe()).run_id)
+    token = plain_token(namespace.namespace_info.id, lifecycle, 5)
+    assert (await not_refused(attacker, lifecycle, f"seed-{victim}", token)).keys() == OPEN
+
+    assert (await lifecycle.describe()).status is WorkflowExecutionStatus.RUNNING
+    log = docker("logs", cluster.containers("temporal-frontend")[0])
+    assert f"{constants.TEMPORAL_GARDENLET_PREFIX}{other}" in log
 
 
 async def test_its_history_is_in_the_cluster_and_encrypted(cluster: Cluster, shoot: Shoot) -> None:

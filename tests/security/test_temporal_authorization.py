@@ -4,13 +4,12 @@ The server is built from ``temporal-server`` the first time, in minutes; it then
 """
 
 import asyncio
-import re
 import socket
 import ssl
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
 from temporalio import activity, workflow
 from temporalio.api.enums.v1 import IndexedValueType, TaskQueueKind
 from temporalio.api.operatorservice.v1 import (
     AddSearchAttributesRequest,
     RemoveSearchAttributesRequest,
 )
-from temporalio.api.operatorservice.v1 import service_pb2 as operator_service
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     PollActivityTaskQueueRequest,
@@ -39,7 +35,6 @@ from temporalio.api.workflowservice.v1 import (
     RespondActivityTaskFailedRequest,
     StartBatchOperationRequest,
 )
-from temporalio.api.workflowservice.v1 import service_pb2 as workflow_service
 from temporalio.client import (
     Client,
     Schedule,
@@ -56,6 +51,7 @@ from api import constants
 from api.operations import GARDEN_QUEUE
 from api.repair import Action, Repair
 from landscape.pki import KeyPair
+from tests.temporal_methods import OPEN, not_refused, refused, status_of
 from tests.temporal_server import Cluster, cluster
 from tests.unit.kube.waiting import until
 from workers.callers import Callers
@@ -63,11 +59,8 @@ from workers.promote import PromoteConfig, promote
 
 pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
 
-CALL = timedelta(seconds=3)
 CODE_BYTES = 36
 """What the server adds to a token."""
-OPEN = {"GetSystemInfo", "DescribeNamespace"}
-"""Methods that name neither a queue nor a workflow; each worker calls them when it starts."""
 
 
 @pytest.fixture(scope="module")
@@ -121,60 +114,6 @@ def worker(client: Client, queue: str, *, flows: bool = False, **options: Any) -
     )
 
 
-async def status_of(call: Callable[..., Any], request: Message) -> RPCStatusCode | None:
-    """What Temporal answers; None: it did what was asked."""
-    try:
-        await call(request, timeout=CALL)
-    except RPCError as error:
-        return error.status
-    return None
-
-
-async def refused(call: Callable[..., Any], request: Message) -> bool:
-    return await status_of(call, request) is RPCStatusCode.PERMISSION_DENIED
-
-
-def methods() -> Iterator[tuple[str, str, Any]]:
-    """Service, name and descriptor of each method that Temporal's SDK knows."""
-    for attribute, module, name in (
-        ("workflow_service", workflow_service, "WorkflowService"),
-        ("operator_service", operator_service, "OperatorService"),
-    ):
-        for method in module.DESCRIPTOR.services_by_name[name].methods:
-            yield attribute, method.name, method
-
-
-def call_of(client: Client, service: str, method: str) -> Callable[..., Any]:
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", method).lower()
-    return getattr(getattr(client, service), name)
-
-
-def aimed(message: Message, victim: WorkflowHandle[Any, Any], queue: str, token: bytes, depth: int = 0) -> Message:
-    """Name a victim's queue, workflow and task in each field of the message that can."""
-    texts = {
-        "namespace": "default",
-        "task_queue": queue,
-        "sticky_task_queue": queue,
-        "workflow_id": victim.id,
-        "run_id": victim.first_execution_run_id or "",
-        "activity_id": "1",
-    }
-    for field in message.DESCRIPTOR.fields:
-        if field.name == "task_token":
-            message.task_token = token  # type: ignore[attr-defined]
-        elif field.type == FieldDescriptor.TYPE_STRING and field.name in texts and not field.is_repeated:
-            setattr(message, field.name, texts[field.name])
-        elif field.message_type is None or field.message_type.GetOptions().map_entry or depth > 2:
-            continue
-        elif field.message_type.full_name == TaskQueue.DESCRIPTOR.full_name and not field.is_repeated:
-            getattr(message, field.name).CopyFrom(TaskQueue(name=queue))
-        elif field.message_type.full_name.startswith("temporal.api."):
-            inner = getattr(message, field.name)
-            inner = inner.add() if field.is_repeated else inner
-            aimed(inner, victim, queue, token, depth + 1)
-    return message
-
-
 async def waiting_task(temporal: Cluster, seed: str) -> tuple[WorkflowHandle[Any, str], bytes]:
     """A flow of the garden with an activity in a seed, polled by that seed's gardenlet; and the task's token."""
     garden, gardenlet = await temporal.process(), await temporal.gardenlet(seed)
@@ -194,14 +133,8 @@ async def test_a_gardenlet_calls_each_method_of_temporal_on_another_seed_and_all
     """The gardenlet of seed A aims each method at queue, flow and task of seed B; A's own work goes on."""
     flow, token = await waiting_task(temporal, "b")
     attacker = await temporal.gardenlet("a")
-    answered = {}
     for forged in (token, token[:-CODE_BYTES]):
-        for service, name, method in methods():
-            request = aimed(method.input_type._concrete_class(), flow, "seed-b", forged)
-            status = await status_of(call_of(attacker, service, name), request)
-            if status is not RPCStatusCode.PERMISSION_DENIED:
-                answered[name] = status
-    assert answered.keys() == OPEN
+        assert (await not_refused(attacker, flow, "seed-b", forged)).keys() == OPEN
 
     assert (await flow.describe()).status is WorkflowExecutionStatus.RUNNING
     async with worker(attacker, "seed-a"), worker(await temporal.process(), GARDEN_QUEUE, flows=True):
@@ -427,13 +360,7 @@ async def test_an_extension_reads_ends_and_changes_no_flow_of_the_garden(tempora
     """Each method again, aimed at a flow of the garden and a gardenlet's queue."""
     flow, token = await waiting_task(temporal, "b")
     attacker = await temporal.extension("provider-local", "b")
-    answered = {}
-    for service, name, method in methods():
-        request = aimed(method.input_type._concrete_class(), flow, "seed-b", token)
-        status = await status_of(call_of(attacker, service, name), request)
-        if status is not RPCStatusCode.PERMISSION_DENIED:
-            answered[name] = status
-    assert answered.keys() == OPEN
+    assert (await not_refused(attacker, flow, "seed-b", token)).keys() == OPEN
     assert (await flow.describe()).status is WorkflowExecutionStatus.RUNNING
     await flow.terminate()
 
