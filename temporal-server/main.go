@@ -51,15 +51,15 @@ func run() error {
 		return err
 	}
 	logger := log.NewZapLogger(log.BuildZapLogger(configuration.Log))
-	interceptors, err := interceptorsOf(names, *keyFile)
-	if err != nil {
-		return err
-	}
 	tls, err := encryption.NewTLSConfigProviderFromConfig(configuration.Global.TLS, metrics.NoopMetricsHandler, logger, nil)
 	if err != nil {
 		return fmt.Errorf("reading certificates: %w", err)
 	}
 	refusals := log.NewThrottledLogger(logger, func() float64 { return refusalsPerSecond })
+	interceptors, err := interceptorsOf(names, *keyFile, refusals)
+	if err != nil {
+		return err
+	}
 	server, err := temporal.NewServer(
 		temporal.ForServices(names),
 		temporal.WithConfig(configuration),
@@ -103,7 +103,7 @@ func check(configuration *config.Config) error {
 	return nil
 }
 
-func interceptorsOf(services []string, keyFile string) ([]grpc.UnaryServerInterceptor, error) {
+func interceptorsOf(services []string, keyFile string, refusals log.Logger) ([]grpc.UnaryServerInterceptor, error) {
 	frontends := []string{string(primitives.FrontendService), string(primitives.InternalFrontendService)}
 	if !slices.ContainsFunc(services, func(name string) bool { return slices.Contains(frontends, name) }) {
 		return nil, nil
@@ -112,7 +112,7 @@ func interceptorsOf(services []string, keyFile string) ([]grpc.UnaryServerInterc
 	if err != nil {
 		return nil, fmt.Errorf("reading keys for task tokens (-task-token-keys): %w", err)
 	}
-	tokens, err := authorization.NewTokens(keys)
+	tokens, err := authorization.NewTokens(keys, refusals)
 	if err != nil {
 		return nil, err
 	}

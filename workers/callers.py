@@ -18,11 +18,10 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
+from api.constants import TEMPORAL_PROCESSES
 from api.model import ApiModel
 
 HEADER = "gardener-caller"
-PROCESSES = "gardener.cloud:system:operators"
-"""Organization of the garden's own processes: they pass on what others asked for, with those others' names."""
 
 
 class Caller(ApiModel):
@@ -74,7 +73,8 @@ class _Required(_Named):
 
 def _with_caller(input: HandleUpdateInput) -> HandleUpdateInput:
     caller = caller_of(input.headers)
-    if caller is None or caller.organization == PROCESSES:
+    # The garden's own processes pass on what others asked for, with those others' names.
+    if caller is None or caller.organization == TEMPORAL_PROCESSES:
         return input
     return replace(
         input,

@@ -40,17 +40,22 @@ func (a *Authorizer) Authorize(
 	if reason == "" {
 		return authorization.Result{Decision: authorization.DecisionAllow}, nil
 	}
-	client, address := "a client without certificate", ""
+	role, name := "no certificate", ""
 	if claims != nil {
-		client = fmt.Sprintf("%s (%s)", claims.Subject, claims.AuthType)
+		role, name = claims.AuthType, claims.Subject
 	}
+	logRefusal(ctx, a.logger, role, name, target.APIName, reason)
+	return authorization.Result{Decision: authorization.DecisionDeny, Reason: reason}, nil
+}
+
+func logRefusal(ctx context.Context, logger log.Logger, role, name, method, reason string) {
+	address := ""
 	if from, known := peer.FromContext(ctx); known && from.Addr != nil {
 		address = from.Addr.String()
 	}
-	a.logger.Warn("Call refused.",
-		tag.String("client", client), tag.String("address", address), tag.String("method", target.APIName),
-		tag.String("reason", reason))
-	return authorization.Result{Decision: authorization.DecisionDeny, Reason: reason}, nil
+	logger.Warn("Call refused.",
+		tag.String("client", name), tag.String("role", role), tag.String("address", address),
+		tag.String("method", method), tag.String("reason", reason))
 }
 
 // refusal is why a call is refused, or empty.

@@ -62,7 +62,10 @@ func pollActivities(client Identity, request any) string {
 	if !isPoll {
 		return unreadable(request)
 	}
-	return first(client.normalQueue(poll.GetTaskQueue()), unversioned(poll.GetDeploymentOptions(), poll.GetWorkerVersionCapabilities()))
+	return first(
+		client.normalQueue(poll.GetTaskQueue()),
+		unversioned(poll.GetDeploymentOptions(), poll.GetWorkerVersionCapabilities()),
+	)
 }
 
 func pollWorkflows(client Identity, request any) string {
@@ -70,7 +73,10 @@ func pollWorkflows(client Identity, request any) string {
 	if !isPoll {
 		return unreadable(request)
 	}
-	return first(client.workflowQueue(poll.GetTaskQueue()), unversioned(poll.GetDeploymentOptions(), poll.GetWorkerVersionCapabilities()))
+	return first(
+		client.workflowQueue(poll.GetTaskQueue()),
+		unversioned(poll.GetDeploymentOptions(), poll.GetWorkerVersionCapabilities()),
+	)
 }
 
 func workerHeartbeat(client Identity, request any) string {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/server/common/log"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -43,11 +44,12 @@ var (
 type Tokens struct {
 	// keys: the first one seals, all of them open.
 	keys   [][]byte
+	logger log.Logger
 	fields fields
 }
 
 // NewTokens returns the interceptor for keys of 32 bytes each.
-func NewTokens(keys [][]byte) (*Tokens, error) {
+func NewTokens(keys [][]byte, logger log.Logger) (*Tokens, error) {
 	if len(keys) == 0 {
 		return nil, errors.New("there is no key for task tokens")
 	}
@@ -56,7 +58,7 @@ func NewTokens(keys [][]byte) (*Tokens, error) {
 			return nil, fmt.Errorf("a key for task tokens has %d bytes, must have %d", len(key), keyBytes)
 		}
 	}
-	return &Tokens{keys: keys, fields: fields{wanted: isToken}}, nil
+	return &Tokens{keys: keys, logger: logger, fields: fields{wanted: isToken}}, nil
 }
 
 // ReadKeys reads a file with lines "<key id> <base64 of 32 bytes>". Errors never quote what is in the file.
@@ -84,7 +86,9 @@ func ReadKeys(path string) ([][]byte, error) {
 }
 
 // Intercept is a grpc.UnaryServerInterceptor; it runs after Temporal's own authorization.
-func (t *Tokens) Intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (t *Tokens) Intercept(
+	ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	role, name, known := clientOf(ctx)
 	if !known {
 		return nil, errForeignToken
@@ -98,6 +102,7 @@ func (t *Tokens) Intercept(ctx context.Context, request any, _ *grpc.UnaryServer
 			return err
 		})
 		if err != nil {
+			logRefusal(ctx, t.logger, role, name, info.FullMethod, errForeignToken.Error())
 			return nil, err
 		}
 	}
@@ -119,7 +124,7 @@ func isToken(field protoreflect.FieldDescriptor) bool {
 }
 
 func (t *Tokens) seal(token []byte, field protoreflect.FieldDescriptor, role, name string) []byte {
-	return slicesOf(token, codeStart, code(t.keys[0], token, field, role, name))
+	return bytes.Join([][]byte{token, codeStart, code(t.keys[0], token, field, role, name)}, nil)
 }
 
 // open leaves an empty token as it is: it means "the first page", or "no task", and Temporal answers to it.
@@ -148,8 +153,4 @@ func code(key, token []byte, field protoreflect.FieldDescriptor, role, name stri
 		mac.Write(part)
 	}
 	return mac.Sum(nil)
-}
-
-func slicesOf(parts ...[]byte) []byte {
-	return bytes.Join(parts, nil)
 }

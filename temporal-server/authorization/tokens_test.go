@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	tokenspb "go.temporal.io/server/api/token/v1"
 	"go.temporal.io/server/common/authorization"
+	"go.temporal.io/server/common/log"
 	"go.temporal.io/server/common/tasktoken"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -28,7 +29,7 @@ func newTokens(t *testing.T, keys ...byte) *Tokens {
 	for _, key := range keys {
 		all = append(all, bytes.Repeat([]byte{key}, keyBytes))
 	}
-	tokens, err := NewTokens(all)
+	tokens, err := NewTokens(all, log.NewNoopLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func as(client Identity) context.Context {
 
 func call(t *testing.T, interceptor grpc.UnaryServerInterceptor, client Identity, request, response any) error {
 	t.Helper()
-	_, err := interceptor(as(client), request, nil, func(context.Context, any) (any, error) { return response, nil })
+	_, err := interceptor(as(client), request, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return response, nil })
 	return err
 }
 
@@ -113,7 +114,7 @@ func TestAnyOtherTokenIsRefused(t *testing.T) {
 			&workflowservice.RespondWorkflowTaskCompletedRequest{TaskToken: token},
 		} {
 			reached := false
-			_, err := tokens.Intercept(as(seedA), request, nil, func(context.Context, any) (any, error) {
+			_, err := tokens.Intercept(as(seedA), request, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) {
 				reached = true
 				return nil, nil
 			})
@@ -236,7 +237,7 @@ func TestAKeyFileIsReadOrRefusedWithoutQuotingIt(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if _, err := NewTokens(nil); err == nil {
+	if _, err := NewTokens(nil, log.NewNoopLogger()); err == nil {
 		t.Error("no key is enough")
 	}
 }

@@ -9,7 +9,7 @@ import ssl
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from google.protobuf.message import Message
 from temporalio import activity, workflow
 from temporalio.api.enums.v1 import IndexedValueType, TaskQueueKind
 from temporalio.api.operatorservice.v1 import (
@@ -178,10 +179,21 @@ async def test_a_task_token_that_a_gardenlet_makes_up_is_refused(temporal: Clust
 async def test_the_log_says_which_client_was_refused_what(temporal: Cluster) -> None:
     attacker = await temporal.gardenlet("loud")
     poll = PollActivityTaskQueueRequest(namespace="default", task_queue=TaskQueue(name="seed-b"))
-    assert await refused(attacker.workflow_service.poll_activity_task_queue, poll)
-    [line] = [each for each in temporal.refusals() if "gardener.cloud:system:seed:loud" in each]
+    await until(lambda: logged(temporal, attacker.workflow_service.poll_activity_task_queue, poll, "seed:loud"))
+    line = next(each for each in temporal.refusals() if "gardener.cloud:system:seed:loud" in each)
     assert "PollActivityTaskQueue" in line
     assert r"task queue \"seed-b\" is not the client's" in line
+
+    _, token = await waiting_task(temporal, "b")
+    heartbeat = RecordActivityTaskHeartbeatRequest(namespace="default", task_token=token)
+    call, reason = attacker.workflow_service.record_activity_task_heartbeat, "The token was not given to this client"
+    await until(lambda: logged(temporal, call, heartbeat, reason))
+
+
+async def logged(temporal: Cluster, call: Callable[..., Any], request: Message, text: str) -> bool:
+    """Refused again, since the log leaves refusals out where there are many at once."""
+    assert await refused(call, request)
+    return any(text in line for line in temporal.refusals())
 
 
 @pytest.mark.attack(actor="T3", asset="A5", finding=4)
