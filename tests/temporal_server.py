@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def cluster() -> Iterator[Cluster]:
         services = {name: {"grpcPort": next(ports), "membershipPort": next(ports)} for name in _SERVICES}
         services["frontend"]["httpPort"] = next(ports)
         authority = TemporalAuthority(directory / "tls")
-        (directory / "config.yaml").write_text(yaml.safe_dump(_configuration(services, authority)))
+        (directory / "config.yaml").write_text(yaml.safe_dump(configuration(services, authority)))
         keys = directory / "task-token.keys"
         keys.write_text(f"first {b64encode(secrets.token_bytes(32)).decode()}\n")
         log = directory / "server.log"
@@ -109,7 +109,20 @@ def cluster() -> Iterator[Cluster]:
             server.wait()
 
 
-def _configuration(services: dict[str, dict[str, int]], authority: TemporalAuthority) -> dict[str, Any]:
+def start_refused(directory: Path, change: Callable[[dict[str, Any]], Any], *arguments: str) -> str:
+    """What the server says when it ends at once, its configuration changed."""
+    services = {name: {"grpcPort": 1, "membershipPort": 1} for name in _SERVICES}
+    services["frontend"]["httpPort"] = 1
+    changed = configuration(services, TemporalAuthority(directory / "tls"))
+    change(changed)
+    (directory / "config.yaml").write_text(yaml.safe_dump(changed))
+    command = [binary(), f"--config-file={directory}/config.yaml", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=_START_SECONDS, check=False)
+    assert ended.returncode == 1
+    return ended.stderr
+
+
+def configuration(services: dict[str, dict[str, int]], authority: TemporalAuthority) -> dict[str, Any]:
     pair = authority.for_server("server", [_HOST])
     # One server certificate for all; the authorities are those that examples/compose/temporal-tls.env names.
     group = {

@@ -53,7 +53,7 @@ from api.operations import GARDEN_QUEUE
 from api.repair import Action, Repair
 from landscape.pki import KeyPair
 from tests.temporal_methods import OPEN, not_refused, refused, status_of
-from tests.temporal_server import Cluster, cluster
+from tests.temporal_server import Cluster, cluster, start_refused
 from tests.unit.kube.waiting import until
 from workers.callers import Callers
 from workers.promote import PromoteConfig, promote
@@ -291,6 +291,28 @@ def certificate(temporal: Cluster, directory: Path, subject: list[tuple[x509.Obj
     private = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     pair.key.write_bytes(key.private_bytes(*private))
     return pair
+
+
+@pytest.mark.attack(actor="T5", asset="A5", finding=4)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda c: c["global"]["tls"]["frontend"]["server"].update(requireClientAuth=False),
+            "global.tls.frontend.server",
+        ),
+        (lambda c: c["global"]["tls"].pop("internode"), "global.tls.internode.server"),
+        (lambda c: c["services"].pop("internal-frontend"), "must have an internal-frontend"),
+        (lambda c: c["services"]["internal-frontend"]["rpc"].update(httpPort=1), "must have no httpPort"),
+        (lambda c: None, "reading keys for task tokens"),
+    ],
+    ids=["no client certificates", "plain text inside", "no inner frontend", "inner HTTP", "no keys"],
+)
+def test_a_server_that_could_not_tell_its_clients_apart_does_not_start(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], said: str
+) -> None:
+    """A configuration that leaves a way past the authorizer is refused, and named."""
+    assert said in start_refused(tmp_path, change)
 
 
 EXTENSION_QUEUE = "provider-local-a"

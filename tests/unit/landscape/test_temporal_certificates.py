@@ -62,12 +62,12 @@ def test_all_files_that_the_cluster_of_docker_compose_is_told_of_are_made(made: 
     lines = (ROOT / "examples/compose/temporal-tls.env").read_text().splitlines()
     settings = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     files = {value.rsplit("/", 1)[1] for value in settings.values() if value.startswith("/etc/temporal/tls/")}
-    assert files == {file.name for file in (made / "server").iterdir()}
+    assert files | {"task-tokens.keys"} == {file.name for file in (made / "server").iterdir()}
     names = read(made / "server/temporal-internode.crt").extensions.get_extension_for_class(x509.SubjectAlternativeName)
     assert names.value.get_values_for_type(x509.DNSName) == [settings["TEMPORAL_TLS_INTERNODE_SERVER_NAME"]]
 
     services = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())["services"]
-    for name in ("frontend", "history", "matching", "worker"):
+    for name in ("frontend", "internal-frontend", "history", "matching", "worker"):
         assert services[f"temporal-{name}"]["env_file"] == ["examples/compose/temporal-tls.env"]
     for name in ("controller-manager", "setup"):
         tls = yaml.safe_load((ROOT / f"examples/compose/{name}.yaml").read_text())["temporal"]["tls"]
