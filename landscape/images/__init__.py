@@ -178,7 +178,7 @@ class _Builder:
         return Image(images.KUBE_STATE_METRICS, (layer,), ("/kube-state-metrics",), user="65534")
 
     def _temporal(self) -> list[Image]:
-        """Server and admin tools, as upstream parts them. The server's configuration is its embedded one."""
+        """Our server of a Temporal cluster, and upstream's admin tools. The environment configures the server."""
         base, files = self._layers.base(), self._layers.own_files("temporal")
         server = Image(
             images.TEMPORAL,

@@ -11,6 +11,7 @@ from temporalio.worker import Replayer, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from api.flows import FlowInput, FlowOutcome, TaskState
+from workers.callers import Callers
 from workers.cli.flow_view import FlowHistory, FlowView
 from workflows.flow import Flow
 from workflows.seed import ReconcileSeed
@@ -27,7 +28,10 @@ def replayer(workflows: list[type] | None = None) -> Replayer:
         restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
     )
     return Replayer(
-        workflows=workflows or EVERY_WORKFLOW, data_converter=pydantic_data_converter, workflow_runner=runner
+        workflows=workflows or EVERY_WORKFLOW,
+        data_converter=pydantic_data_converter,
+        workflow_runner=runner,
+        interceptors=[Callers(required=True)],
     )
 
 

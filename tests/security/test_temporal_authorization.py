@@ -44,7 +44,12 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowHandle,
 )
-from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.common import (
+    VersioningBehavior,
+    WorkerDeploymentVersion,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
@@ -328,7 +333,15 @@ async def test_an_extension_runs_its_own_workflows(temporal: Cluster) -> None:
     async with worker(extension, EXTENSION_QUEUE, flows=True, identity=f"{EXTENSION_QUEUE}@host"):
         done = await extension.execute_workflow(Flow.run, EXTENSION_QUEUE, id=own_id(), task_queue=EXTENSION_QUEUE)
         assert done == f"{EXTENSION_QUEUE} is done"
-        handle = await extension.start_workflow(Flow.run, "", id=own_id(), task_queue=EXTENSION_QUEUE)
+        handle = await extension.start_workflow(
+            Flow.run,
+            "",
+            id=own_id(),
+            task_queue=EXTENSION_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary="reconcile a worker",
+        )
         await handle.cancel()
         await until(lambda: ended(handle))
     assert not [line for line in temporal.refusals() if "extension:provider-local:a" in line]

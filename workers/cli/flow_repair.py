@@ -21,6 +21,7 @@ from temporalio.workflow import NondeterminismError
 
 from api.operations import TaskResult
 from api.repair import Action, Repair
+from workers.callers import Callers
 from workers.cli.connection import namespaced_name
 from workers.cli.operations import CHOICE, chosen_operation, running_lifecycle
 from workers.cli.temporal import Connection, connected, connection_of, run_async
@@ -36,7 +37,12 @@ def _myself() -> str:
 def _intervention(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of every command that changes how an operation goes on."""
     for option in (
-        click.option("--by", default=_myself, show_default="user@host", help="Who does it, for those who look later."),
+        click.option(
+            "--by",
+            default=_myself,
+            show_default="user@host",
+            help="Who does it; where Temporal knows you by your certificate, the name in it counts.",
+        ),
         click.argument("shoot", callback=namespaced_name),
     ):
         command = option(command)
@@ -172,6 +178,7 @@ async def _replay(where: Connection | None, shoot: str | None, chosen: str | Non
     replayer = Replayer(
         workflows=[*WORKFLOWS, ReconcileSeed],
         data_converter=client.data_converter if client else pydantic_data_converter,
+        interceptors=[Callers()],
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
         ),
