@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
 
 ROOT = Path(__file__).parents[1]
 SEQUENTIAL = 50
-_SERVICES = [f"temporal-{name}" for name in ("frontend", "history", "matching", "worker")]
+_SERVICES = [f"temporal-{name}" for name in ("frontend", "internal-frontend", "history", "matching", "worker")]
 
 
 @workflow.defn

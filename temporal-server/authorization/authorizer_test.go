@@ -272,7 +272,7 @@ func TestAnExtensionsCommandsStayWithItsOwnWorkflows(t *testing.T) {
 			RequestCancelExternalWorkflowExecutionCommandAttributes: &commandpb.RequestCancelExternalWorkflowExecutionCommandAttributes{WorkflowId: id},
 		}}
 	}
-	anew := func(on string) *commandpb.Command {
+	again := func(on string) *commandpb.Command {
 		return &commandpb.Command{CommandType: enumspb.COMMAND_TYPE_CONTINUE_AS_NEW_WORKFLOW_EXECUTION, Attributes: &commandpb.Command_ContinueAsNewWorkflowExecutionCommandAttributes{
 			ContinueAsNewWorkflowExecutionCommandAttributes: &commandpb.ContinueAsNewWorkflowExecutionCommandAttributes{TaskQueue: queue(on)},
 		}}
@@ -300,8 +300,8 @@ func TestAnExtensionsCommandsStayWithItsOwnWorkflows(t *testing.T) {
 		"signal to a lifecycle":    {signal("shoot/x"), false},
 		"cancel own":               {cancel("provider-local/a/x"), true},
 		"cancel a lifecycle":       {cancel("shoot/x"), false},
-		"continue":                 {anew("provider-local-a"), true},
-		"continue in the garden":   {anew("garden"), false},
+		"continue":                 {again("provider-local-a"), true},
+		"continue in the garden":   {again("garden"), false},
 		"attribute of a patch":     {upsert("TemporalChangeVersion"), true},
 		"attribute of a shoot":     {upsert("GardenerShoot"), false},
 		"nexus operation":          {of(enumspb.COMMAND_TYPE_SCHEDULE_NEXUS_OPERATION), false},

@@ -77,7 +77,7 @@ func TestAClientIsNamedByItsCertificate(t *testing.T) {
 	}
 }
 
-func TestACertificateWithAnotherSubjectNamesNobody(t *testing.T) {
+func TestACertificateWithAnotherSubjectNamesNoClient(t *testing.T) {
 	seeds, seedA := organization("gardener.cloud:system:seeds"), commonName("gardener.cloud:system:seed:a")
 	extensions := organization("gardener.cloud:system:extensions")
 	for name, subject := range map[string]pkix.RDNSequence{

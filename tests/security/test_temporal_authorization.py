@@ -447,7 +447,7 @@ async def test_people_look_repair_or_administer_by_their_role_and_repair_under_t
 
 
 @pytest.mark.attack(actor="T5", asset="A5", finding=4)
-async def test_nobody_leaves_the_namespaces_that_are_open_to_clients(temporal: Cluster) -> None:
+async def test_no_client_leaves_the_namespaces_that_are_open_to_clients(temporal: Cluster) -> None:
     """Temporal's own workflows are in another namespace, and no client reads or changes them."""
     for client in (await temporal.process(), await temporal.person("carol", constants.TEMPORAL_ADMINS)):
         with pytest.raises(RPCError) as error:
