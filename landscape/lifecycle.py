@@ -141,7 +141,11 @@ class _Up:
             raise first from None
 
     async def _temporal(self) -> None:
-        for spec in temporal.processes(self._plan):
+        specs = temporal.processes(self._plan)
+        gateway = self._processes.find(temporal.GATEWAY)
+        if gateway is not None and temporal.GATEWAY not in [spec.name for spec in specs]:
+            self._processes.stop([gateway])  # before the relay to an external Temporal listens at its address
+        for spec in specs:
             self._processes.start(spec)
         external = self._plan.external_temporal
         where = f"which is {external}" if external else f"its UI at {self._plan.temporal_ui}"
