@@ -93,11 +93,11 @@ def connection_of(
     temporal_namespace: str,
     codec_key: Path | None,
     codec_endpoint: str | None,
-    codec_ca: Path | None = None,
     temporal_tls_ca: Path | None = None,
     temporal_tls_cert: Path | None = None,
     temporal_tls_key: Path | None = None,
     temporal_tls_server_name: str | None = None,
+    codec_ca: Path | None = None,
 ) -> Connection:
     """Raises click.UsageError if only some of the files for TLS are given."""
     given = temporal_tls_ca, temporal_tls_cert, temporal_tls_key
