@@ -27,8 +27,8 @@ _WEBHOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
 _RBAC = "rbac.authorization.k8s.io"
 
 
-def access(*, seed_authorizer: bool = False) -> list[Manifest]:
-    """Roles of our processes in the garden; none of gardenlets where the seed authorizer says what they may do."""
+def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
+    """Roles of our processes in the garden. Gardenlets get one only if an operator wants them unrestricted."""
     everything = ["*"]
     read = ["get", "list", "watch"]
     common = [
@@ -50,7 +50,6 @@ def access(*, seed_authorizer: bool = False) -> list[Manifest]:
     ]
     return [
         *bound_role(OPERATORS, common, OPERATORS),
-        *([] if seed_authorizer else seeds_access()),
         *bound_role(
             CODEC_SERVERS,
             [
@@ -59,6 +58,7 @@ def access(*, seed_authorizer: bool = False) -> list[Manifest]:
             ],
             CODEC_SERVERS,
         ),
+        *(seeds_access() if unrestricted_gardenlets else []),
         *bound_role("gardener.cloud:system:seed-bootstrapper", _seed_client(), BOOTSTRAPPERS),
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOOT_ISSUER_NAMESPACE}},
         *bound_role(DISCOVERY_SERVERS, [rule([""], ["secrets"], read)], DISCOVERY_SERVERS, SHOOT_ISSUER_NAMESPACE),
@@ -66,7 +66,7 @@ def access(*, seed_authorizer: bool = False) -> list[Manifest]:
 
 
 def seeds_access() -> list[Manifest]:
-    """The role of gardenlets in a garden whose API server does not ask the seed authorizer: all that any may need."""
+    """The role of unrestricted gardenlets: each may do in the whole garden what any of them may need."""
     read = ["get", "list", "watch"]
     rules = [
         rule(["core.gardener.cloud"], ["*"], [*read, "create", "update", "patch", "delete"]),

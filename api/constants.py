@@ -12,6 +12,10 @@ AUTOSCALING = "autoscaling.k8s.io"
 
 # Namespaces.
 GARDEN_NAMESPACE = "garden"
+ADMISSION_WEBHOOK_AUTHORITY = "gardener-admission"
+"""Secret of namespace garden: the authority that the garden's API server trusts for its webhooks."""
+ADMISSION_AUTHORITY = "gardener-admission-authority"
+"""Secret of namespace garden: the authority of the seed authorizer, and of the API server as its client."""
 SEED_LEASE_NAMESPACE = "gardener-system-seed-lease"
 SYSTEM_PUBLIC_NAMESPACE = "gardener-system-public"
 SHOOT_ISSUER_NAMESPACE = "gardener-system-shoot-issuer"

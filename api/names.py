@@ -14,6 +14,22 @@ _FIXED_KUBELET_SETTINGS = ("cpuManagerPolicy", "evictionHard")
 would throw some out."""
 
 
+def plain(domain: str) -> str:
+    """A domain as the DNS compares it: in lower case, without the dot at its end and the ``*`` at its beginning."""
+    return domain.lower().rstrip(".").removeprefix("*.")
+
+
+def same_or_below(domain: str, other: str) -> bool:
+    """Whether a domain is another one, or a part of it."""
+    domain, other = plain(domain), plain(other)
+    return domain == other or domain.endswith(f".{other}")
+
+
+def overlap(domain: str, other: str) -> bool:
+    """Whether two domains are the same, or one is a part of the other."""
+    return same_or_below(domain, other) or same_or_below(other, domain)
+
+
 def is_ip_address(host: str) -> bool:
     """Whether a host is given by its address, and not by a name."""
     try:
@@ -46,6 +62,15 @@ def internal_api_domain(technical_id: str, internal_domain: str) -> str:
     """``api.<shoot>.<project>.<internal domain>``."""
     project, shoot = project_and_shoot(technical_id)
     return f"api.{shoot}.{project}.{internal_domain}"
+
+
+def owner_of(host: str, internal_domain: str) -> str:
+    """Technical ID of the control plane whose internal name a host is; empty if it is no such name."""
+    name = plain(host).removesuffix(f".{plain(internal_domain)}")
+    match name.split("."):
+        case ["api", shoot, project] if internal_domain and name != plain(host):
+            return technical_id(project, shoot)
+    return ""
 
 
 def ingress_host(prefix: str, project: str, shoot: str, domain: str) -> str:

@@ -81,16 +81,16 @@ class Cluster:
         cluster.run_directory.mkdir(parents=True, exist_ok=True)
         self._credentials = Credentials.of(cluster)
 
-    async def start_control_plane(self, authorization: Path | None = None) -> None:
+    async def start_control_plane(self, api_server_flags: Mapping[str, str] | None = None) -> None:
         """Start etcd and the API server; returns when the API server is ready, with the other components started.
 
-        ``authorization``: a file with an AuthorizationConfiguration, if others decide beside roles.
+        ``api_server_flags``: more flags of the API server. With ``authorization-config`` roles do not decide alone.
         """
         admin = self._credentials.ca.issue("admin", "landscape-admin", ["system:masters"])
         content = pki.kubeconfig(self._cluster.server, self._credentials.ca, admin, self._cluster.name)
         path = pki.write_kubeconfig(self._plan.kubeconfig(self._cluster.name), content)
         self._start(self._etcd())
-        self._start(self._api_server(authorization))
+        self._start(self._api_server(api_server_flags or {}))
         async with Api(path) as api:
             await until(api.ready, f"API server of {self._cluster.name}", 120, self._hopeless)
         self._start(self._controller_manager())
@@ -152,7 +152,7 @@ class Cluster:
         }
         return self._spec("etcd", flags, GOGC="40")
 
-    def _api_server(self, authorization: Path | None) -> ProcessSpec:
+    def _api_server(self, more: Mapping[str, str]) -> ProcessSpec:
         cluster, credentials = self._cluster, self._credentials
         service_address = cluster.services.removesuffix(".0/24") + ".1"
         server = credentials.ca.issue(
@@ -175,7 +175,8 @@ class Cluster:
             "tls-private-key-file": str(server.key),
             "client-ca-file": str(credentials.ca.files.certificate),
             "enable-bootstrap-token-auth": "true",
-            **({"authorization-config": str(authorization)} if authorization else {"authorization-mode": "Node,RBAC"}),
+            **({} if "authorization-config" in more else {"authorization-mode": "Node,RBAC"}),
+            **more,
             "enable-admission-plugins": "NodeRestriction",
             "allow-privileged": "true",
             "service-cluster-ip-range": cluster.services,

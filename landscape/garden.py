@@ -9,6 +9,7 @@ from typing import Any
 
 from api import issuer
 from api.access import CODEC_SERVERS, DISCOVERY_SERVERS, OPERATORS, access, bootstrap_secret, bound_role, rule
+from api.constants import ADMISSION_AUTHORITY
 from api.crds import crds
 from api.policies import deletion_protection
 from landscape import dns, pki
@@ -44,13 +45,13 @@ _EXTENSIONS = (
 )
 
 
-async def deploy_kinds(plan: Plan, *, seed_authorizer: bool) -> None:
-    """Apply the CustomResourceDefinitions and wait until the API server serves them; and who may do what."""
+async def deploy_kinds(plan: Plan, *, unrestricted_gardenlets: bool) -> None:
+    """Apply the CustomResourceDefinitions and wait until the API server serves them; and roles and admission's keys."""
     definitions = crds("garden")
     async with Api(plan.kubeconfig("garden")) as api:
-        granted = access(seed_authorizer=seed_authorizer)
+        granted = access(unrestricted_gardenlets=unrestricted_gardenlets)
         await api.apply(*namespaces(), *(each for each in granted if each["kind"] == "Namespace"))
-        await api.apply(*definitions, *deletion_protection("garden"), *granted)
+        await api.apply(*definitions, *deletion_protection("garden"), *granted, admission_authority(plan))
         for definition in definitions:
             name = definition["metadata"]["name"]
             await until(partial(_established, api, name), f"kind {name} in the garden", 60)
@@ -169,6 +170,13 @@ def credentials(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> list[Object]:
         _secret(GARDEN_NAMESPACE, DEFAULT_DOMAIN_SECRET, domain, {role: "default-domain"}, default),
         _secret(GARDEN_NAMESPACE, "shoot-issuer", issuer_host, {role: issuer.ISSUER_ROLE}),
     ]
+
+
+def admission_authority(plan: Plan) -> Object:
+    """The authority of admission and the API server. The API server needs it before admission could make one."""
+    files = pki.Authority(plan.garden.directory, ADMISSION_AUTHORITY).files
+    content = {"ca.crt": files.certificate.read_text(), "ca.key": files.key.read_text()}
+    return _secret(GARDEN_NAMESPACE, ADMISSION_AUTHORITY, content)
 
 
 def cloud_binding() -> Object:

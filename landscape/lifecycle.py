@@ -162,9 +162,9 @@ class _Up:
         cluster = Cluster(self._plan, self._plan.garden, self._binaries, self._processes)
         started = self._workers == "all"
         with self._progress.step(f"garden: API server at {self._plan.garden.server}"):
-            await cluster.start_control_plane(workers.seed_authorization(self._plan) if started else None)
+            await cluster.start_control_plane(workers.asking_admission(self._plan) if started else None)
         with self._progress.step("garden: kinds"):
-            await garden.deploy_kinds(self._plan, seed_authorizer=started)
+            await garden.deploy_kinds(self._plan, unrestricted_gardenlets=not started)
         await self._temporal_serves.wait()
         ours = workers.of_garden(self._plan)
         # The codec server belongs to the landscape's UI and commands, wherever the workers are.

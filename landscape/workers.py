@@ -11,7 +11,8 @@ from typing import Any
 import aiohttp
 import yaml
 
-from api.server import seed_authorizer
+from api.constants import ADMISSION_AUTHORITY
+from api.server import api_server_files
 from landscape import garden, pki
 from landscape.cluster import Credentials
 from landscape.code import code_digest
@@ -26,6 +27,7 @@ Config = dict[str, Any]
 CODEC_SERVER = "garden/codec-server"
 """The process that decrypts histories for the UI and the commands."""
 
+_WEBHOOKS_PORT = 9443
 _AUTHORIZER_PORT = 9444
 _ROOMS = ("api", "activities", "workflows", "workers")
 
@@ -123,34 +125,46 @@ def _controller_manager(plan: Plan) -> Config:
     }
 
 
-def seed_authorization(plan: Plan, host: str = "") -> Path:
-    """Write whom the garden's API server asks what gardenlets may do: admission, and for all else roles.
+def asking_admission(plan: Plan, webhooks_url: str = "", authorizer_url: str = "") -> dict[str, str]:
+    """Write the files by which the garden's API server asks admission; its flags that name them.
 
-    ``host``: with its port, where admission is; by default the landscape's own.
+    The urls are those of admission's ports; by default of the landscape's own admission.
     """
-    directory, authority = plan.garden.directory, Credentials.of(plan.garden).ca
-    client = authority.issue("authorization-client", "kube-apiserver")
-    server = f"https://{host or f'{plan.central_address}:{_AUTHORIZER_PORT}'}{seed_authorizer.PATH}"
-    kubeconfig = write_kubeconfig(
-        directory / "seed-authorizer.kubeconfig", pki.kubeconfig(server, authority, client, "seed-authorizer")
+    directory = plan.garden.directory / "admission"
+    authority = pki.Authority(plan.garden.directory, ADMISSION_AUTHORITY)
+    client = authority.issue("admission-client", "kube-apiserver")
+    for name, path in ((api_server_files.CERTIFICATE, client.certificate), (api_server_files.KEY, client.key)):
+        pki.write_secret(directory / name, path.read_bytes())
+    contents = api_server_files.files(
+        str(directory),
+        webhooks_url=webhooks_url or _webhooks_url(plan),
+        authorizer_url=authorizer_url or _authorizer_url(plan),
+        authority=authority.files.certificate.read_bytes(),
     )
-    file = directory / "authorization.json"
-    write_if_changed(file, json.dumps(seed_authorizer.configuration(str(kubeconfig)), indent=2))
-    return file
+    for name, content in contents.items():
+        write_if_changed(directory / name, json.dumps(content, indent=2))
+    return api_server_files.flags(str(directory))
+
+
+def _webhooks_url(plan: Plan) -> str:
+    return f"https://{plan.central_address}:{_WEBHOOKS_PORT}"
+
+
+def _authorizer_url(plan: Plan) -> str:
+    return f"https://{plan.central_address}:{_AUTHORIZER_PORT}"
 
 
 def _admission(plan: Plan) -> Config:
-    certificate = Credentials.of(plan.garden).ca.issue("admission", "admission", names=[plan.central_address])
     return {
         "gardenClientConnection": _garden_connection(plan, "admission"),
-        "server": {"address": plan.central_address, "port": 9443},
+        "server": {"address": plan.central_address, "port": _WEBHOOKS_PORT},
         "seedAuthorizer": {
             "address": plan.central_address,
             "port": _AUTHORIZER_PORT,
-            "certificateFile": str(certificate.certificate),
-            "privateKeyFile": str(certificate.key),
+            "url": _authorizer_url(plan),
         },
-        "certificates": {"url": f"https://{plan.central_address}:9443"},
+        "certificates": {"url": _webhooks_url(plan)},
+        "clientAuthentication": {"commonNames": ["kube-apiserver"]},
         "health": _health(plan.central_address, 2719),
     }
 

@@ -2,25 +2,33 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import ssl
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
+from urllib.parse import urlsplit
 
 from aiohttp import web
-from pydantic import model_validator
+from prometheus_client import Gauge
+from pydantic import Field, model_validator
 
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
+from activities.kube.errors import ApiError
 from api import resources
+from api.constants import GARDEN_NAMESPACE, SEEDS_GROUP
 from api.model import ApiModel
 from api.resources import Resource
 from api.server import seed_authorizer
 from api.server.app import application
 from api.server.review import User
+from workers import webhook_clients
 from workers.access import may
+from workers.admission_authority import CLIENT, SharedAuthority
 from workers.admission_certificates import AdmissionCertificates, OwnCertificates
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
-from workers.serving import ServingCertificate, ShownCertificate
+from workers.serving import ClientsFile, ServingCertificate, ShownCertificate
 
 log = logging.getLogger(__name__)
 
@@ -36,22 +44,48 @@ _CACHED = (
 )
 _SYNC_SECONDS = 5.0
 _MASTERS = "system:masters"
+_ANY_GARDENLET = User(name="gardener-admission:any-gardenlet", groups=(SEEDS_GROUP,))
+"""Not a name of a seed, so that roles alone decide about it, and the seed authorizer has no opinion."""
+_LOOK_AT_GARDENLETS_SECONDS = 60.0
+
+UNRESTRICTED = Gauge("gardener_gardenlets_unrestricted", "1 while gardenlets may read every Secret of the garden.")
 
 
 class WebhookServer(ApiModel):
     address: str
     port: int = 9443
     certificate_file: Path | None = None
-    """Read again when it changes; who writes it keeps the webhooks, too."""
+    """Read again when it changes. The webhooks must trust its authority: the setup job writes them so."""
     private_key_file: Path | None = None
 
 
 class AuthorizerServer(ApiModel):
     address: str
     port: int = 9444
-    certificate_file: Path
-    """Read again when it changes. The garden's API server trusts it by a file, so it is of an authority that stays."""
-    private_key_file: Path
+    url: str | None = None
+    """Where the garden's API server reaches this port, like ``https://admission.example.org:9444``: admission makes and
+    renews a certificate for that host, by the authority in Secret ``gardener-admission-authority``."""
+    certificate_file: Path | None = None
+    """In place of ``url``. Read again when it changes. The API server trusts its authority by a file."""
+    private_key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        files = (self.certificate_file, self.private_key_file)
+        if self.url is not None and files != (None, None):
+            raise ValueError("url and certificateFile exclude each other")
+        if self.url is None and None in files:
+            raise ValueError("either url, or certificateFile and privateKeyFile are needed")
+        return self
+
+
+class ClientAuthentication(ApiModel):
+    """Certificates that clients of both ports must show."""
+
+    ca_file: Path | None = None
+    """PEM of their authorities, read again when it changes. None: that of Secret ``gardener-admission-authority``."""
+    common_names: tuple[str, ...] = Field(default=(CLIENT,), min_length=1)
+    """A client's certificate must have exactly one of these as its common name."""
 
 
 class AdmissionConfig(ApiModel):
@@ -61,6 +95,10 @@ class AdmissionConfig(ApiModel):
     """None: the garden's API server does not ask what gardenlets may do."""
     certificates: OwnCertificates | None = None
     """In place of files: admission makes and renews its certificate, and has the garden's API server trust it."""
+    client_authentication: ClientAuthentication | None = None
+    """None: every client that reaches the ports is answered."""
+    reviews_at_once: int = Field(default=32, ge=1)
+    """For each of the two ports. Further calls wait for a second, and are then told to come again."""
     health: HealthConfig = HealthConfig()
 
     @model_validator(mode="after")
@@ -81,50 +119,110 @@ async def run(config_path: str) -> None:
     health = Health()
     health_runner = await health.serve(config.health)
     garden = CachedGarden(client, caches)
-    runners = []
+    try:
+        certificates = Certificates(config, client)
+        async with serving(config, certificates, application(garden), seed_authorizer.application(garden, client)):
+            await run_until_signal(
+                _become_ready(caches, health, certificates.ready), watch_gardenlets(garden), *certificates.work
+            )
+    finally:
+        await health_runner.cleanup()
+        await caches.close()
+        await client.close()
+
+
+@asynccontextmanager
+async def serving(
+    config: AdmissionConfig, certificates: "Certificates", webhooks: web.Application, authorizer: web.Application
+) -> AsyncIterator[None]:
+    """Answer at both ports the clients, and as many calls at once, as the configuration says."""
+    runners: list[web.AppRunner] = []
 
     async def serve(routes: web.Application, server: WebhookServer | AuthorizerServer, shown: ShownCertificate) -> None:
+        if config.client_authentication is not None:
+            routes.middlewares.append(webhook_clients.only(config.client_authentication.common_names))
+        routes.middlewares.append(webhook_clients.at_once(config.reviews_at_once))
         runners.append(runner := web.AppRunner(routes, access_log=None, keepalive_timeout=300))
         await runner.setup()
         await web.TCPSite(runner, server.address, server.port, ssl_context=shown.context).start()
 
     try:
-        shown, following, trusted = _certificate(config, client)
-        work = [_become_ready(caches, health, trusted), following]
-        await serve(application(garden), config.server, shown)
-        if (server := config.seed_authorizer) is not None:
-            files = ServingCertificate(server.certificate_file, server.private_key_file)
-            await serve(seed_authorizer.application(garden, client), server, files)
-            work.append(files.follow())
-        await run_until_signal(*work)
+        await serve(webhooks, config.server, certificates.webhooks)
+        if config.seed_authorizer is not None and certificates.authorizer is not None:
+            await serve(authorizer, config.seed_authorizer, certificates.authorizer)
+        yield
     finally:
-        for runner in (*runners, health_runner):
+        for runner in runners:
             await runner.cleanup()
-        await caches.close()
-        await client.close()
 
 
-def _certificate(
-    config: AdmissionConfig, client: KubeClient
-) -> tuple[ShownCertificate, Coroutine[Any, Any, None], asyncio.Event]:
-    """What is shown, who keeps it, and when it can be: out of files, or of our own."""
-    if config.certificates is not None:
-        shown = ShownCertificate()
-        keeper = AdmissionCertificates(client, config.certificates, shown)
-        return shown, keeper.run(), keeper.ready
-    assert config.server.certificate_file is not None
-    assert config.server.private_key_file is not None
-    files = ServingCertificate(config.server.certificate_file, config.server.private_key_file)
-    trusted = asyncio.Event()
-    trusted.set()
-    return files, files.follow(), trusted
+class Certificates:
+    """What both ports show, which clients they accept, and the tasks that keep it so."""
+
+    def __init__(self, config: AdmissionConfig, client: KubeClient) -> None:
+        """Raises OSError or ssl.SSLError if a file that the configuration names cannot be used."""
+        self.work: list[Coroutine[Any, Any, None]] = []
+        self.ready: list[asyncio.Event] = []
+        """Set once certificates that admission makes itself are shown and trusted."""
+        clients, authorizer = config.client_authentication, config.seed_authorizer
+        self._clients_show = ssl.CERT_REQUIRED if clients is not None else ssl.CERT_NONE
+        self.webhooks = self._of_files(config.server)
+        if config.certificates is not None:
+            keeper = AdmissionCertificates(client, config.certificates, self.webhooks)
+            self._keep(keeper.run(), keeper.ready)
+        self.authorizer = self._of_files(authorizer) if authorizer is not None else None
+        accepting = [each for each in (self.webhooks, self.authorizer) if each is not None]
+        shared = SharedAuthority(
+            client,
+            host=(authorizer and authorizer.url and urlsplit(authorizer.url).hostname) or "",
+            shown=self.authorizer if authorizer is not None and authorizer.url else None,
+            accepting=accepting if clients is not None and clients.ca_file is None else [],
+        )
+        if shared.needed:
+            self._keep(shared.run(), shared.ready)
+        if clients is not None and clients.ca_file is not None:
+            self.work.append(ClientsFile(clients.ca_file, *accepting).follow())
+
+    def _of_files(self, server: WebhookServer | AuthorizerServer) -> ShownCertificate:
+        """The certificate in files; where the configuration names none, one that shows nothing yet."""
+        if server.certificate_file is None or server.private_key_file is None:
+            return ShownCertificate(clients_show=self._clients_show)
+        files = ServingCertificate(server.certificate_file, server.private_key_file, clients_show=self._clients_show)
+        self.work.append(files.follow())
+        return files
+
+    def _keep(self, work: Coroutine[Any, Any, None], ready: asyncio.Event) -> None:
+        self.work.append(work)
+        self.ready.append(ready)
 
 
-async def _become_ready(caches: Caches, health: Health, trusted: asyncio.Event) -> None:
-    await asyncio.gather(trusted.wait(), *(caches.of(resource).synced() for resource in _CACHED))
+async def _become_ready(caches: Caches, health: Health, certificates: Sequence[asyncio.Event]) -> None:
+    await asyncio.gather(
+        *(each.wait() for each in certificates), *(caches.of(resource).synced() for resource in _CACHED)
+    )
     health.ready = True
     log.info("answering admission reviews")
     await asyncio.Event().wait()
+
+
+class Authorizer(Protocol):
+    """Says what users may do in the garden, as its API server says."""
+
+    async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str, /) -> bool: ...
+
+
+async def watch_gardenlets(garden: Authorizer) -> None:
+    """Measure whether gardenlets may read any Secret of the garden; the alert GardenletsUnrestricted goes by it."""
+    while True:
+        try:
+            unrestricted = await garden.allowed(_ANY_GARDENLET, "get", resources.SECRET, GARDEN_NAMESPACE, "any")
+        except ApiError as error:
+            log.warning("cannot ask what gardenlets may do: %s", error)
+        else:
+            UNRESTRICTED.set(unrestricted)
+            if unrestricted:
+                log.warning("gardenlets may read every Secret of the garden: see docs/operations/install.md")
+        await asyncio.sleep(_LOOK_AT_GARDENLETS_SECONDS)
 
 
 class CachedGarden:

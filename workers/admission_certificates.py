@@ -25,7 +25,7 @@ from activities.kube.controller import Controller, Requeue, TryAgain
 from activities.kube.errors import AlreadyExists, Conflict
 from activities.secrets.crypto import CLOCK_SKEW, KeyAlgorithm, KeyPair, Usage, self_signed_ca, signed, validity_of
 from api import resources
-from api.constants import OPERATION, OPERATION_RENEW
+from api.constants import ADMISSION_WEBHOOK_AUTHORITY, OPERATION, OPERATION_RENEW
 from api.model import ApiModel
 from api.names import is_ip_address
 from api.server import webhook_configurations
@@ -34,7 +34,7 @@ from workers.serving import ShownCertificate
 
 log = logging.getLogger(__name__)
 
-SECRET = "gardener-admission"
+SECRET = ADMISSION_WEBHOOK_AUTHORITY
 VALIDITY = timedelta(days=30)
 _RENEW_PART = 0.8
 SETTLE = timedelta(minutes=1)

@@ -24,7 +24,7 @@ from api.server.review import User
 from workers.access import may
 from workers.codec import CodecError, EncryptionCodec, read_key_file
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
-from workers.serving import ServingCertificate
+from workers.serving import ClientsFile, ServingCertificate
 
 log = logging.getLogger(__name__)
 
@@ -167,10 +167,11 @@ async def run(config_path: str) -> None:
     """Run until SIGTERM."""
     config = load_config(CodecServerConfig, config_path)
     garden = kube_client(config.garden_client_connection)
-    certificate = ServingCertificate(config.certificate_file, config.private_key_file)
+    shows = ssl.CERT_OPTIONAL if config.client_ca_file is not None else ssl.CERT_NONE
+    certificate = ServingCertificate(config.certificate_file, config.private_key_file, clients_show=shows)
+    following = [certificate.follow()]
     if config.client_ca_file is not None:
-        certificate.context.load_verify_locations(config.client_ca_file)
-        certificate.context.verify_mode = ssl.CERT_OPTIONAL
+        following.append(ClientsFile(config.client_ca_file, certificate).follow())
     app = application(
         EncryptionCodec(read_key_file(config.codec_key_file)), GardenAccess(garden), config.allowed_origins
     )
@@ -182,7 +183,7 @@ async def run(config_path: str) -> None:
     health_runner = await health.serve(config.health) if config.health else None
     log.info("codec endpoint on https://%s:%d", config.address, config.port)
     try:
-        await run_until_signal(certificate.follow())
+        await run_until_signal(*following)
     finally:
         await runner.cleanup()
         if health_runner is not None:

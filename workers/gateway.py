@@ -10,6 +10,8 @@ import json
 import logging
 import os
 import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +31,7 @@ from activities.kube.cache import Cache, Caches
 from activities.kube.client import KubeClient, Object
 from activities.kube.errors import ApiError
 from api.model import ApiModel
+from api.names import owner_of
 from api.resources import CONFIG_MAP, SERVICE
 from workers.runtime import Health, HealthConfig, load_config, run_until_signal
 
@@ -47,6 +50,8 @@ class GatewayConfig(ApiModel):
     """Where Envoy looks for its files."""
     kubeconfig: Path | None = None
     """Of the seed; unset: in-cluster."""
+    internal_domain: str = ""
+    """Of the seed, spec.dns.internal.domain: names below it tell which control plane they belong to."""
     health: HealthConfig = HealthConfig()
 
 
@@ -57,7 +62,7 @@ async def run(config_path: str) -> None:
     server = await health.serve(config.health)
     caches = Caches(client)
     try:
-        await run_until_signal(Gateway(caches, config.directory, health).run())
+        await run_until_signal(Gateway(caches, config.directory, health, config.internal_domain).run())
     finally:
         await caches.close()
         await client.close()
@@ -67,11 +72,12 @@ async def run(config_path: str) -> None:
 class Gateway:
     """Keeps the files in step with the cluster."""
 
-    def __init__(self, caches: Caches, directory: Path, health: Health) -> None:
+    def __init__(self, caches: Caches, directory: Path, health: Health, internal_domain: str = "") -> None:
         self._client = caches.client
-        self._exposures = caches.of(CONFIG_MAP, labels=_selector())
-        self._services = caches.of(SERVICE, labels=_selector())
+        self._exposures = caches.of(CONFIG_MAP, labels=gateway.SELECTOR)
+        self._services = caches.of(SERVICE, labels=gateway.SELECTOR)
         self._directory = directory
+        self._internal_domain = internal_domain
         self._health = health
         self._changed = asyncio.Event()
         self._written: dict[str, bytes] = {}
@@ -108,7 +114,7 @@ class Gateway:
 
     def write(self) -> None:
         """Replace the files whose content changed."""
-        files = gateway.xds_files(*routes(self._exposures.list(), self._services))
+        files = gateway.xds_files(*routes(self._exposures.list(), self._services, self._internal_domain))
         for name, content in files.items():
             data = json.dumps(content, separators=(",", ":")).encode()
             if self._written.get(name) != data:
@@ -117,18 +123,73 @@ class Gateway:
                 _log.info("wrote %s, version %s", name, content["version_info"])
 
 
-def routes(exposures: list[Object], services: Cache) -> tuple[list[Route], list[ServiceRoute]]:
-    """Resolve the exposures, sorted by namespace, and then the forwardings of control planes that are not here.
+@dataclass(frozen=True)
+class Hosts:
+    """What hosts exposures get, by ``namespace/name`` of their ConfigMap."""
 
-    One that cannot be read is left out, and of two with the same host, or of the same Service, the first keeps it:
-    Envoy would otherwise refuse the files, and with them the next shoot.
+    served: Mapping[str, tuple[str, ...]]
+    refused: Mapping[str, tuple[str, ...]]
+
+
+def hosts(exposures: Iterable[Object], internal_domain: str) -> Hosts:
+    """Give each host to one exposure.
+
+    The internal name of a control plane goes to an exposure of the control plane's namespace, and to no other one. Of
+    several exposures with another host the oldest one gets it. No exposure gets a host with a wildcard, which would
+    cover names of other control planes.
     """
-    found: list[Route] = []
-    served: dict[str, ServiceRoute | None] = {}
     taken: dict[str, str] = {}
+    served: dict[str, tuple[str, ...]] = {}
+    refused: dict[str, tuple[str, ...]] = {}
+    for item in _oldest_first(exposures):
+        name, namespace = _named(item), item["metadata"]["namespace"]
+        got, wanted = [], _wanted_hosts(item)
+        for host in wanted:
+            only = owner_of(host, internal_domain)
+            if "*" not in host and only in ("", namespace) and taken.setdefault(host, name) == name:
+                got.append(host)
+        served[name] = tuple(got)
+        refused[name] = tuple(host for host in wanted if host not in got)
+    return Hosts(served, refused)
+
+
+def _oldest_first(exposures: Iterable[Object]) -> list[Object]:
+    """By creationTimestamp, and of one second by namespace and name."""
+
+    def age(item: Object) -> tuple[str, str, str]:
+        metadata = item["metadata"]
+        return metadata.get("creationTimestamp") or "", metadata["namespace"], metadata["name"]
+
+    return sorted(exposures, key=age)
+
+
+def _wanted_hosts(item: Object) -> list[str]:
+    """Hosts of an exposure as the DNS compares them, each once; none of a ConfigMap that is no exposure."""
+    for key, model in ((gateway.SERVICE_EXPOSURE_KEY, ServiceExposure), (gateway.EXPOSURE_KEY, ApiServerExposure)):
+        if text := (item.get("data") or {}).get(key):
+            with contextlib.suppress(ValidationError):
+                # A wildcard must stay one here, so that it is refused.
+                return list(dict.fromkeys(each.lower().rstrip(".") for each in model.model_validate_json(text).hosts))
+            return []
+    return []
+
+
+def routes(
+    exposures: list[Object], services: Cache, internal_domain: str = ""
+) -> tuple[list[Route], list[ServiceRoute]]:
+    """Resolve the exposures, and then the forwardings of control planes that are not here.
+
+    An exposure that cannot be read is left out. A host is served to one exposure, see ``hosts``, and of two exposures
+    of the same Service the older one is served: Envoy would otherwise refuse the files, and with them the next shoot.
+    """
+    found: dict[str, Route] = {}
+    served: dict[str, ServiceRoute | None] = {}
     forwardings: list[Route] = []
-    for item in sorted(exposures, key=lambda each: (each["metadata"]["namespace"], each["metadata"]["name"])):
-        namespace = item["metadata"]["namespace"]
+    given = hosts(exposures, internal_domain)
+    for item in _oldest_first(exposures):
+        name, namespace = _named(item), item["metadata"]["namespace"]
+        for host in given.refused[name]:
+            _log.error("not serving %s to ConfigMap %s: the name belongs to another control plane", host, name)
         if elsewhere := _forwarding(item):
             there = (elsewhere.address, gateway.SNI_PORT)
             forwardings.append(Route(item["metadata"]["name"], elsewhere.hosts, there, None, elsewhere=True))
@@ -138,35 +199,27 @@ def routes(exposures: list[Object], services: Cache) -> tuple[list[Route], list[
                 continue
             cluster = gateway.service_cluster(namespace, more.upstream)
             if cluster in (*served, gateway.proxy_header(namespace), gateway.vpn_header(namespace)):
-                _log.error("leaving out ConfigMap %s: %s has a name already", _named(item), cluster)
+                _log.error("leaving out ConfigMap %s: %s has a name already", name, cluster)
                 continue
-            hosts, address = _free(more.hosts, item, taken), _address(more.upstream, namespace, services)
-            served[cluster] = ServiceRoute(cluster, hosts, address) if address else None
+            address = _address(more.upstream, namespace, services)
+            served[cluster] = ServiceRoute(cluster, given.served[name], address) if address else None
             continue
         if (what := _read(item, gateway.EXPOSURE_KEY, ApiServerExposure)) is None:
             continue
-        if any(route.namespace == namespace for route in found):
-            _log.error("leaving out ConfigMap %s: a second one", _named(item))
+        if namespace in found:
+            _log.error("leaving out ConfigMap %s: a second one", name)
             continue
-        found.append(
-            Route(
-                namespace,
-                _free(what.hosts, item, taken),
-                _address(what.api_server, namespace, services),
-                _address(what.vpn, namespace, services) if what.vpn else None,
-            )
+        found[namespace] = Route(
+            namespace,
+            given.served[name],
+            _address(what.api_server, namespace, services),
+            _address(what.vpn, namespace, services) if what.vpn else None,
         )
-    here = [*found, *(each for each in forwardings if not taken.keys() & set(each.hosts))]
-    return here, [each for each in served.values() if each]
-
-
-def _free(hosts: tuple[str, ...], item: Object, taken: dict[str, str]) -> tuple[str, ...]:
-    """Those that no other has; from now on they are taken."""
-    name = _named(item)
-    free = tuple(host for host in dict.fromkeys(hosts) if taken.setdefault(host, name) == name)
-    for host in set(hosts) - set(free):
-        _log.error("not serving %s to %s: it belongs to %s", host, name, taken[host])
-    return free
+    taken = {host for each in given.served.values() for host in each}
+    # Sorted: another age must not change the files.
+    here = [found[namespace] for namespace in sorted(found)]
+    here += sorted((each for each in forwardings if taken.isdisjoint(each.hosts)), key=lambda each: each.namespace)
+    return here, [each for _, each in sorted(served.items()) if each]
 
 
 def _named(item: Object) -> str:
@@ -205,7 +258,3 @@ def _replace(path: Path, data: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def _selector() -> str:
-    return ",".join(f"{key}={value}" for key, value in gateway.LABELS.items())

@@ -1,4 +1,4 @@
-"""A server's certificate that somebody renews while the server runs."""
+"""Certificates of a server, and of its clients, that change while the server runs."""
 
 import asyncio
 import logging
@@ -16,29 +16,72 @@ LOOK_AGAIN = 10.0
 
 
 class ShownCertificate:
-    """Shown to whoever connects; another one needs no other server. Connections that are open keep what they saw."""
+    """The certificate that a server shows, and the authority of its clients' certificates.
 
-    def __init__(self) -> None:
-        """Without one until the first is shown."""
+    A change of either needs no new server: each handshake uses the newest ones. Open connections keep the certificates
+    that they began with.
+    """
+
+    def __init__(self, *, clients_show: ssl.VerifyMode = ssl.CERT_NONE) -> None:
+        """Until the first certificate is shown, handshakes fail.
+
+        ``clients_show``: whether clients must, may or need not show a certificate of the authorities that are accepted.
+        """
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context.verify_mode = clients_show
+        # A resumed session would skip the check against the newest authority.
+        self.context.options |= ssl.OP_NO_TICKET
+        self.context.num_tickets = 0
+        self.context.sni_callback = self._use_newest
+        self._newest: ssl.SSLContext | None = None
         self.shown: KeyPair | None = None
+        self.clients = b""
+        """PEM of the authorities of clients."""
 
     def show(self, pair: KeyPair) -> bool:
-        """From now on; false if it is shown already. Raises ssl.SSLError, and keeps the old one, if it does not fit."""
-        if pair == self.shown:
+        """Show this pair from now on; false if it is shown already.
+
+        Raises ssl.SSLError, and keeps the old pair, if certificate and key do not fit.
+        """
+        return self._change(pair, self.clients)
+
+    def accept(self, clients: bytes) -> bool:
+        """Accept clients of these authorities (PEM) from now on, and no others; false if it is so already.
+
+        Raises ssl.SSLError, and keeps the old authorities, if the PEM holds none.
+        """
+        if not clients.strip():
+            raise ssl.SSLError("it holds no certificate")
+        return self._change(self.shown, clients)
+
+    def _change(self, pair: KeyPair | None, clients: bytes) -> bool:
+        if (pair, clients) == (self.shown, self.clients):
             return False
-        check_pair(pair)  # a pair that does not fit would leave the context without one
-        load_certificate(self.context, pair.certificate, pair.key)
-        self.shown = pair
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        # Without it the connection would not tell the client's certificate.
+        context.verify_mode = self.context.verify_mode
+        if pair is not None:
+            load_certificate(context, pair.certificate, pair.key)
+        if clients:
+            context.load_verify_locations(cadata=clients.decode("ascii", "replace"))
+        self.shown, self.clients = pair, clients
+        self._newest = context if pair is not None else None
         return True
+
+    def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> int | None:
+        """Called in each handshake, also of clients that send no server name."""
+        if self._newest is None:
+            return ssl.AlertDescription.ALERT_DESCRIPTION_INTERNAL_ERROR
+        connection.context = self._newest
+        return None
 
 
 class ServingCertificate(ShownCertificate):
-    """Out of files, and read again when they change."""
+    """The same out of files, which are read again when they change."""
 
-    def __init__(self, certificate: Path, key: Path) -> None:
+    def __init__(self, certificate: Path, key: Path, *, clients_show: ssl.VerifyMode = ssl.CERT_NONE) -> None:
         """Raises OSError or ssl.SSLError if the files cannot be used."""
-        super().__init__()
+        super().__init__(clients_show=clients_show)
         self._files = certificate, key
         self.show(KeyPair(*read_files(self._files)))
 
@@ -53,6 +96,32 @@ class ServingCertificate(ShownCertificate):
                 raise Unusable(str(error.reason)) from None
 
         await follow_files(self._files, (self.shown.certificate, self.shown.key), use, interval)
+
+
+class ClientsFile:
+    """A file with the authorities of the clients of one or more servers."""
+
+    def __init__(self, file: Path, *servers: ShownCertificate) -> None:
+        """Raises OSError or ssl.SSLError if the file cannot be used."""
+        self._file = file
+        self._servers = servers
+        self._accepted = file.read_bytes()
+        self._accept(self._accepted)
+
+    async def follow(self, interval: float = LOOK_AGAIN) -> None:
+        """Read the file again and again, until cancelled. Keep the old authorities while the file cannot be used."""
+
+        async def use(clients: bytes) -> None:
+            try:
+                self._accept(clients)
+            except ssl.SSLError as error:
+                raise Unusable(str(error)) from None
+
+        await follow_files((self._file,), (self._accepted,), use, interval)
+
+    def _accept(self, clients: bytes) -> None:
+        for server in self._servers:
+            server.accept(clients)
 
 
 class Unusable(Exception):
@@ -71,9 +140,9 @@ def read_files(files: Sequence[Path]) -> tuple[bytes, ...]:
 async def follow_files(
     files: Sequence[Path], used: tuple[bytes, ...], use: Callable[..., Awaitable[None]], interval: float = LOOK_AGAIN
 ) -> None:
-    """Give the contents of a certificate's files to ``use`` when they differ from ``used``, until cancelled.
+    """Give the contents of files with certificates to ``use`` when they differ from ``used``, until cancelled.
 
-    The first file is the certificate. Unusable contents are told once, and tried again at each look: ``use`` raises
+    Messages name the first file. Unusable contents are told once, and tried again at each look: ``use`` raises
     Unusable.
     """
     told = ""
@@ -87,7 +156,7 @@ async def follow_files(
         except (OSError, Unusable) as error:
             why = f"can't be used: {error}" if isinstance(error, Unusable) else f"can't be read again: {error.strerror}"
             if why != told:
-                log.warning("certificate %s and its key stay as they are; the files %s", files[0], why)
+                log.warning("certificates of %s stay as they are; the files %s", files[0], why)
                 told = why
             continue
         used, told = found, ""

@@ -61,8 +61,11 @@ class SetupConfig(ApiModel):
     garden_client_connection: ClientConnection | None = None
     """None: the garden is left alone."""
     webhooks: Webhooks | None = None
-    seed_authorizer: bool = False
-    """Whether the garden's API server asks admission what gardenlets may do: then they have no role."""
+    allow_unrestricted_gardenlets: bool = False
+    """Gives gardenlets a role by which each reads and writes objects of all seeds, and every Secret of the garden.
+
+    Without it they have no role, and the garden's API server must ask admission what they may do.
+    """
     temporal: TemporalSetup | None = None
     """None: Temporal is left alone."""
 
@@ -77,12 +80,15 @@ async def run(config_path: str) -> None:
     if config.garden_client_connection is not None:
         garden = kube_client(config.garden_client_connection)
         try:
-            await set_up_garden(garden, config.webhooks, seed_authorizer=config.seed_authorizer)
+            unrestricted = config.allow_unrestricted_gardenlets
+            await set_up_garden(garden, config.webhooks, unrestricted_gardenlets=unrestricted)
         finally:
             await garden.close()
 
 
-async def set_up_garden(garden: KubeClient, webhooks: Webhooks | None, *, seed_authorizer: bool = False) -> None:
+async def set_up_garden(
+    garden: KubeClient, webhooks: Webhooks | None, *, unrestricted_gardenlets: bool = False
+) -> None:
     """Apply kinds, wait until they are served, then all that is about them."""
     definitions = crds("garden")
     for definition in definitions:
@@ -97,14 +103,16 @@ async def set_up_garden(garden: KubeClient, webhooks: Webhooks | None, *, seed_a
     namespace = {"name": "garden", "labels": {"gardener.cloud/role": "garden"}}
     objects = [
         *deletion_protection("garden"),
-        *access(seed_authorizer=seed_authorizer),
+        *access(unrestricted_gardenlets=unrestricted_gardenlets),
         {"apiVersion": "v1", "kind": "Namespace", "metadata": namespace},
     ]
     if webhooks is not None:
         objects += webhook_configurations(webhooks.url, b64encode(webhooks.ca_file.read_bytes()).decode())
     for item in objects:
         await garden.apply(item, manager=_MANAGER)
-    for item in seeds_access() if seed_authorizer else ():
+    if unrestricted_gardenlets:
+        log.warning("gardenlets may read every Secret of the garden: see docs/operations/install.md")
+    for item in () if unrestricted_gardenlets else seeds_access():
         await garden.delete(resources.resource_of(item), item["metadata"]["name"])
     log.info("the garden serves %d kinds; %d objects applied", len(definitions), len(objects))
 

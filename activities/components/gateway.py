@@ -35,6 +35,7 @@ PROXY_HEADER = "X-Gardener-Destination"
 LABEL = "networking.gardener.cloud/gateway"
 """On ConfigMaps with an exposure, and on the Services that these name."""
 LABELS = {LABEL: NAME}
+SELECTOR = f"{LABEL}={NAME}"
 EXPOSURE_KEY = "exposure.json"
 SERVICE_EXPOSURE_KEY = "service.json"
 FORWARDING_KEY = "forwarding.json"
@@ -257,12 +258,15 @@ def _file(name: str) -> Manifest:
 # What runs in the seed
 
 
-def objects(*, replicas: int = 1) -> list[Manifest]:
-    """The whole gateway of a seed, in the order to apply."""
+def objects(*, internal_domain: str, replicas: int = 1) -> list[Manifest]:
+    """The whole gateway of a seed, in the order to apply; ``internal_domain`` as in its Seed."""
     account = base.service_account(NAME, NAMESPACE)
     role = f"gardener.cloud:{NAME}"
     config = base.versioned_config_map(
-        NAME, NAMESPACE, {"envoy.json": base.to_json(bootstrap_config()), "gateway.yaml": _controller()}, labels=SELECT
+        NAME,
+        NAMESPACE,
+        {"envoy.json": base.to_json(bootstrap_config()), "gateway.yaml": _controller(internal_domain)},
+        labels=SELECT,
     )
     return [
         {
@@ -301,8 +305,13 @@ def bootstrap_config() -> Manifest:
     )
 
 
-def _controller() -> str:
-    return base.to_json({"directory": XDS_DIRECTORY, "health": {"address": "0.0.0.0", "port": _CONTROLLER_PORT}})
+def _controller(internal_domain: str) -> str:
+    config = {
+        "directory": XDS_DIRECTORY,
+        "internalDomain": internal_domain,
+        "health": {"address": "0.0.0.0", "port": _CONTROLLER_PORT},
+    }
+    return base.to_json(config)
 
 
 def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:

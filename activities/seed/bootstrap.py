@@ -148,7 +148,8 @@ class SeedActivities:
                 },
                 manager=MANAGER,
             )
-        for item in gateway.objects():
+        seed = await self._clusters.garden.get(resources.SEED, task.name)
+        for item in gateway.objects(internal_domain=seed["spec"]["dns"]["internal"]["domain"]):
             await self._clusters.seed.apply(item, manager=MANAGER)
         return TaskResult(note=await gateway_address(self._clusters.seed_caches))
 

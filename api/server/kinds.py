@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -52,6 +52,7 @@ from api.validation.garden import (
     check_project,
     check_seed,
     check_seed_change,
+    check_seed_domains,
     check_seed_operation,
     check_seed_unused,
 )
@@ -233,12 +234,14 @@ async def _world(shoot: Shoot, project: Project | None, garden: Garden) -> World
         missing=tuple(missing),
         now=datetime.now(UTC),
         default_domains=frozenset(domain.domain for seed in seeds for domain in seed.spec.dns.defaults or []),
-        other_domains={
-            f"{each['metadata']['namespace']}/{each['metadata']['name']}": domain
-            for each in shoots
-            if (domain := (each["spec"].get("dns") or {}).get("domain"))
-        },
+        other_domains=_domains(shoots),
+        seeds=tuple(seeds),
     )
+
+
+def _domains(shoots: Iterable[Object]) -> dict[str, str]:
+    """Domains of Shoots, by ``namespace/name``."""
+    return {_name(each): domain for each in shoots if (domain := (each["spec"].get("dns") or {}).get("domain"))}
 
 
 async def _binding(shoot: Shoot, garden: Garden) -> Object | None:
@@ -336,6 +339,7 @@ async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if not review.spec_changed or review.deleting:
         return []
     refuse_invalid(review, check_seed(seed))
+    refuse_forbidden(review, check_seed_domains(seed, old, _domains(await garden.list(resources.SHOOT))))
     if old is not None:
         refuse_forbidden(review, check_seed_change(seed, old, await _shoots_on(review.name, garden)))
     refuse_forbidden(review, await _missing_seed_references(seed, garden))

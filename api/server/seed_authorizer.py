@@ -21,6 +21,8 @@ from prometheus_client import Histogram
 
 from api import alerting, issuer, resources
 from api.constants import (
+    ADMISSION_AUTHORITY,
+    ADMISSION_WEBHOOK_AUTHORITY,
     GARDEN_NAMESPACE,
     SEED_LEASE_NAMESPACE,
     SEED_USER_PREFIX,
@@ -56,6 +58,8 @@ PUBLISHED = {
 _APPLY = ("get", "create", "patch")
 _WRITE = (*_APPLY, "update", "delete")
 _LISTED_SECRETS = {alerting.SELECTOR, issuer.SELECTOR}
+_KEYS_OF_ADMISSION = {(GARDEN_NAMESPACE, name) for name in (ADMISSION_AUTHORITY, ADMISSION_WEBHOOK_AUTHORITY)}
+"""Secrets that no gardenlet gets, whatever refers to them."""
 _CLUSTER_IDENTITY = ("kube-system", "cluster-identity")
 
 
@@ -134,6 +138,8 @@ class Right:
 
 async def allows(request: Request, garden: Lookup) -> bool:
     """Whether a gardenlet may do this, as far as these objects tell."""
+    if request.resource == resources.SECRET and (request.namespace, request.name) in _KEYS_OF_ADMISSION:
+        return False
     for right in RIGHTS.get(request.resource, ()):
         if await right.covers(request, garden):
             return True

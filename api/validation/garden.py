@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from api import constants
@@ -12,6 +12,7 @@ from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.labels import overlapping
+from api.names import overlap
 from api.validation.field import Faults, Path
 from api.validation.shoot import check_cidr
 from api.versions import Version, is_version, stage
@@ -171,6 +172,25 @@ def check_seed_change(seed: Seed, old: Seed, shoots: Sequence[str]) -> Faults:
         gone = set(old.spec.provider.zones or []) - set(seed.spec.provider.zones or [])
         if gone:
             faults.forbidden(SPEC / "provider" / "zones", f"{', '.join(sorted(gone))} {detail}")
+    return faults
+
+
+def seed_domains(seed: Seed) -> list[tuple[Path, str]]:
+    """Domains below which a Seed gives names to control planes, and the fields that say so."""
+    found = [(SPEC / "dns" / "internal" / "domain", seed.spec.dns.internal.domain)]
+    if seed.spec.ingress is not None:
+        found.append((SPEC / "ingress" / "domain", seed.spec.ingress.domain))
+    return found
+
+
+def check_seed_domains(seed: Seed, old: Seed | None, shoot_domains: Mapping[str, str]) -> Faults:
+    """Faults of domains that are new or changed; ``shoot_domains`` by ``namespace/name`` of their Shoot."""
+    faults = Faults()
+    known = {domain for _, domain in seed_domains(old)} if old is not None else set()
+    for path, domain in seed_domains(seed):
+        for owner, other in shoot_domains.items():
+            if domain not in known and overlap(domain, other):
+                faults.forbidden(path, f"{domain} is the same as, above or below {other} of Shoot {owner}")
     return faults
 
 

@@ -14,9 +14,11 @@ from api.core.v1beta1.project import Project
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot, Worker
 from api.defaulting.shoot import workerless
+from api.names import overlap, same_or_below
 from api.resources import Resource
 from api.scheduling import ZONES_FOR_ZONE_FAILURES, Candidate, has_zones, unmet
 from api.validation.field import Faults, Path
+from api.validation.garden import seed_domains
 from api.validation.pools import WORKERS, kubelet_version
 from api.versions import Version, find, image_fits, is_version, stage
 
@@ -49,6 +51,8 @@ class World:
     default_domains: frozenset[str] = frozenset()
     other_domains: Mapping[str, str] = field(default_factory=dict)
     """Domains of other Shoots, by ``namespace/name``."""
+    seeds: tuple[Seed, ...] = ()
+    """All Seeds of the garden."""
 
 
 def references(shoot: Shoot) -> list[Reference]:
@@ -378,11 +382,15 @@ def _check_domain(shoot: Shoot, old: Shoot | None, world: World, faults: Faults)
     if domain is None or (old is not None and old.spec.dns is not None and old.spec.dns.domain == domain):
         return
     for default in world.default_domains:
-        if domain == default or domain.endswith(f".{default}"):
+        if same_or_below(domain, default):
             project = world.project.metadata.name if world.project else ""
             expected = f"{shoot.metadata.name}.{project}.{default}"
             if domain != expected:
                 faults.invalid(path, domain, f"a domain below the default domain {default} must be {expected}")
     for owner, other in world.other_domains.items():
-        if domain == other or domain.endswith(f".{other}") or other.endswith(f".{domain}"):
+        if overlap(domain, other):
             faults.forbidden(path, f"{domain} is the same as, above or below {other} of Shoot {owner}")
+    # Control planes are reached by names below these domains: a Shoot could take the name of another one.
+    for other in sorted({each for seed in world.seeds for _, each in seed_domains(seed)}):
+        if overlap(domain, other):
+            faults.forbidden(path, f"{domain} is the same as, above or below {other}, which Seeds use for themselves")

@@ -48,7 +48,7 @@ def install(landscape: Landscape) -> None:
     plan = plans.load(landscape.name)
     assert plan is not None
     _secrets(landscape, plan)
-    _ask_what_gardenlets_may(plan)
+    _have_api_server_ask_admission(plan)
     values = _values(plan)
     with helm.Config(kubeconfig_path=plan.kubeconfig(CLUSTER), namespace=NAMESPACE) as config:
         for name in RELEASES:
@@ -79,9 +79,10 @@ def _values(plan: Plan) -> dict[str, dict[str, Any]]:
             "admission": {
                 "replicas": REPLICAS,
                 "kubeconfigSecret": "garden-admission",
-                "url": f"https://{_admission_address(plan)}:{ADMISSION_PORT}",
+                "url": _webhooks_url(plan),
                 "service": {"type": "NodePort", "nodePort": ADMISSION_PORT},
-                "seedAuthorizer": {"tlsSecret": "seed-authorizer-tls", "nodePort": AUTHORIZER_PORT},
+                "seedAuthorizer": {"url": _authorizer_url(plan), "nodePort": AUTHORIZER_PORT},
+                "clientAuthentication": {"enabled": True},
             },
             "codecServer": {
                 "enabled": True,
@@ -110,17 +111,19 @@ def _values(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
-def _ask_what_gardenlets_may(plan: Plan) -> None:
-    """Start the garden's API server as docs/operations/install.md says; it waits for nobody whom it will ask."""
-    file = workers.seed_authorization(plan, f"{_admission_address(plan)}:{AUTHORIZER_PORT}")
+def _have_api_server_ask_admission(plan: Plan) -> None:
+    """Start the garden's API server as docs/operations/install.md says; it does not wait for admission."""
+    flags = workers.asking_admission(plan, _webhooks_url(plan), _authorizer_url(plan))
     processes = lifecycle.processes_of(plan)
     running = processes.find("garden/kube-apiserver")
     assert running is not None
-    by_roles, by_admission = "--authorization-mode=Node,RBAC", f"--authorization-config={file}"
-    argv = tuple(by_admission if each == by_roles else each for each in running.spec.argv)
-    assert by_admission in argv
-    processes.start(replace(running.spec, argv=argv))
+    argv = [each for each in running.spec.argv if not each.startswith(("--authorization-mode=", *_options(flags)))]
+    processes.start(replace(running.spec, argv=(*argv, *(f"--{name}={value}" for name, value in flags.items()))))
     asyncio.run(_garden_ready(plan))
+
+
+def _options(flags: Mapping[str, str]) -> list[str]:
+    return [f"--{name}=" for name in flags]
 
 
 async def _garden_ready(plan: Plan) -> None:
@@ -133,12 +136,19 @@ def _admission_address(plan: Plan) -> str:
     return plan.garden_link(CLUSTER).right_address
 
 
+def _webhooks_url(plan: Plan) -> str:
+    return f"https://{_admission_address(plan)}:{ADMISSION_PORT}"
+
+
+def _authorizer_url(plan: Plan) -> str:
+    return f"https://{_admission_address(plan)}:{AUTHORIZER_PORT}"
+
+
 def _secrets(landscape: Landscape, plan: Plan) -> None:
     """What an operator makes before: kubeconfigs, and the key of the codec."""
     processes = plan.directory / "garden/processes"
     authority = Credentials.of(plan.garden).ca
     codec = authority.issue("codec-server-pods", "codec-server", names=["gardener-codec-server"])
-    certificate = authority.issue("seed-authorizer", "gardener-admission", names=[_admission_address(plan)])
     secrets = {
         "garden-admin": {"kubeconfig": plan.kubeconfig("garden")},
         **{
@@ -151,7 +161,6 @@ def _secrets(landscape: Landscape, plan: Plan) -> None:
             "tls.key": codec.key,
             "ca.crt": authority.files.certificate,
         },
-        "seed-authorizer-tls": {"tls.crt": certificate.certificate, "tls.key": certificate.key},
         **_temporal_secrets(plan),
     }
     objects = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]

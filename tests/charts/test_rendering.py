@@ -29,7 +29,6 @@ def values_of(chart: str) -> Object:
             return {"seedName": seed.name, "loadBalancerIp": seed.address}
         case "gardener":
             return {
-                "admission": {"seedAuthorizer": {"tlsSecret": "seed-authorizer-tls"}},
                 "discoveryServer": {"enabled": True, "tlsSecret": "discovery-server-tls"},
                 "codecServer": {"enabled": True, "tlsSecret": "codec-server-tls", "clientCA": True},
             }
@@ -226,18 +225,37 @@ def test_admission_keeps_its_certificates_itself_or_takes_those_of_a_secret(secr
 
 
 @pytest.mark.parametrize("secret", ["", "seed-authorizer-tls"])
-def test_gardenlets_have_a_role_or_are_asked_about(secret: str):
-    objects = rendered("gardener", {"admission": {"seedAuthorizer": {"tlsSecret": secret}}})
+def test_the_seed_authorizer_has_a_certificate_of_its_own_or_of_a_secret(secret: str):
+    authorizer = {"tlsSecret": secret, "url": "https://admission.example.org:9444"}
+    objects = rendered("gardener", {"admission": {"seedAuthorizer": authorizer}})
 
-    admission, setup = (
-        yaml.safe_load(kinds(objects, "ConfigMap")[name]["data"]["config.yaml"])
-        for name in ("gardener-admission", "gardener-setup")
-    )
+    config = yaml.safe_load(kinds(objects, "ConfigMap")["gardener-admission"]["data"]["config.yaml"])
     ports = {each["name"]: each["port"] for each in kinds(objects, "Service")["gardener-admission"]["spec"]["ports"]}
     mounts = load_mounts(kinds(objects, "Deployment")["gardener-admission"])
-    assert ("seedAuthorizer" in admission) == setup.get("seedAuthorizer", False) == bool(secret)
-    assert ports == {"https": 9443} | ({"authorizer": 9444} if secret else {})
-    assert ("seed-authorizer" in mounts) == bool(secret)
+    assert ports == {"https": 9443, "authorizer": 9444}
+    assert config["seedAuthorizer"].get("url") == (None if secret else "https://admission.example.org:9444")
+    assert ("certificateFile" in config["seedAuthorizer"]) == ("seed-authorizer" in mounts) == bool(secret)
+
+
+@pytest.mark.parametrize("secret", ["", "clients"])
+def test_admission_asks_for_certificates_where_a_value_says_so(secret: str):
+    clients = {"enabled": True, "caSecret": secret, "commonNames": ["api-server"]}
+    objects = rendered("gardener", {"admission": {"clientAuthentication": clients}})
+
+    config = yaml.safe_load(kinds(objects, "ConfigMap")["gardener-admission"]["data"]["config.yaml"])
+    assert config["clientAuthentication"] == {"commonNames": ["api-server"]} | (
+        {"caFile": "/var/run/clients/ca.crt"} if secret else {}
+    )
+    assert ("clients" in load_mounts(kinds(objects, "Deployment")["gardener-admission"])) == bool(secret)
+
+
+def test_only_the_peers_of_a_value_reach_admission():
+    peers = [{"ipBlock": {"cidr": "192.0.2.1/32"}}]
+    for given in ([], peers):
+        objects = rendered("gardener", {"networkPolicy": {"apiServerFrom": given}})
+        ingress = kinds(objects, "NetworkPolicy")["gardener-admission"]["spec"]["ingress"]
+        of_port = {rule["ports"][0]["port"]: rule.get("from", []) for rule in ingress}
+        assert of_port[9443] == of_port[9444] == given
 
 
 def load_mounts(deployment: Object) -> dict[str, str]:

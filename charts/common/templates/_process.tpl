@@ -8,8 +8,7 @@ Takes a dictionary:
   values   of this process: replicas, resources, nodeSelector, tolerations, affinity, podAnnotations, podLabels, config
   config   the configuration file; what "values.config" says wins
   secrets  a list of {name, secret, path, items}: Secrets to mount
-  ports    a list of {name, port, from}: ports beside that of health and metrics that others may connect to; "from" limits
-           them to these peers of a NetworkPolicy
+  ports    a list of {name, port, from}: ports beside that of health and metrics, and peers that may connect; no peers: all
   tag      of the image, if another than the chart's
   labels   more labels of Deployment and pods
 */}}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.names import dns_record_type, ingress_host, node_agent_secret_name
+from api.names import dns_record_type, ingress_host, node_agent_secret_name, overlap, owner_of
 
 POOL: dict[str, Any] = {
     "name": "a",
@@ -78,3 +78,36 @@ def test_what_a_seed_serves_of_a_shoot_is_one_label_below_its_ingress_domain() -
 )
 def test_an_address_says_which_record_leads_to_it(address: str, type_: str) -> None:
     assert dns_record_type(address) == type_
+
+
+@pytest.mark.parametrize(
+    ("host", "owner"),
+    [
+        ("api.demo.local.internal.example.org", "shoot--local--demo"),
+        ("API.demo.local.Internal.example.org.", "shoot--local--demo"),
+        ("api.demo.local.example.org", ""),
+        ("api.local.internal.example.org", ""),
+        ("api.x.demo.local.internal.example.org", ""),
+        ("www.demo.local.internal.example.org", ""),
+        ("api.demo.local.notinternal.example.org", ""),
+        ("api.demo.local", ""),
+    ],
+)
+def test_an_internal_name_tells_its_control_plane(host: str, owner: str) -> None:
+    assert owner_of(host, "internal.example.org") == owner
+    assert owner_of(host, "") == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlaps"),
+    [
+        ("a.test", "a.test", True),
+        ("x.a.test", "a.test", True),
+        ("a.test", "x.a.test", True),
+        ("A.test.", "*.a.TEST", True),
+        ("xa.test", "a.test", False),
+        ("a.test", "b.test", False),
+    ],
+)
+def test_domains_overlap_by_whole_labels(one: str, other: str, overlaps: bool) -> None:
+    assert overlap(one, other) is overlaps

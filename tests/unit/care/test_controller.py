@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from activities.components import gateway
+from activities.components.gateway import ApiServerExposure, Upstream
 from activities.kube.clusters import Clusters
 from api import resources
 from tests.unit.care.test_checks import DEPLOYMENTS, ETCDS
@@ -128,6 +130,21 @@ async def test_a_lost_seed_is_named_until_it_has_cleaned_up(world: World) -> Non
         world.garden.remove(f"{core}/backupentries", name, "garden-local")
         await until(lambda: "SourceSeedCleanedUp" not in world.conditions())
     assert len(world.conditions()) == 4
+
+
+async def test_a_name_that_leads_to_another_control_plane_is_shown_until_it_leads_here(world: World) -> None:
+    world.garden.put(SHOOTS, SHOOT)
+    older = {"creationTimestamp": "2026-11-01T00:00:00Z"}
+    for namespace, metadata in (("shoot--aaa--x", older), (NAMESPACE, {"creationTimestamp": "2026-11-02T00:00:00Z"})):
+        what = ApiServerExposure(hosts=("api.example.org",), api_server=Upstream(service="kube-apiserver", port=443))
+        exposure = gateway.exposure(gateway.EXPOSURE, namespace, what)
+        exposure["metadata"] |= metadata
+        world.seed.put("/api/v1/configmaps", exposure)
+
+    async with world.running(CareController(world.clusters, ShootCareConfig(sync_period=timedelta(seconds=0.1)))):
+        await until(lambda: world.conditions("constraints").get("HostNamesUnique") == ("False", "NamesTaken"))
+        world.seed.remove("/api/v1/configmaps", gateway.EXPOSURE, "shoot--aaa--x")
+        await until(lambda: "HostNamesUnique" not in world.conditions("constraints"))
 
 
 async def test_a_sleeping_shoot_is_left_in_peace(world: World) -> None:

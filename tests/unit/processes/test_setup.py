@@ -39,18 +39,18 @@ async def test_webhooks_of_the_garden_point_to_where_admission_is(tmp_path):
         assert webhook["clientConfig"]["url"] == "https://admission:9443/mutate"
 
 
-async def test_gardenlets_lose_their_role_where_the_garden_asks_what_they_may_do():
+async def test_gardenlets_have_a_role_only_while_an_operator_wants_them_unrestricted():
     """Whatever a role grants is granted, whoever is asked beside it."""
     async with ApiServer().running() as api:
         for definition in crds("garden"):
             api.put(CRDS, definition | {"status": ESTABLISHED})
         client = api.client()
         roles, bindings = (f"/apis/rbac.authorization.k8s.io/v1/clusterrole{end}" for end in ("s", "bindings"))
-        await set_up_garden(client, None)
+        await set_up_garden(client, None, unrestricted_gardenlets=True)
         assert api.find(roles, "gardener.cloud:system:seeds", None)
 
-        await set_up_garden(client, None, seed_authorizer=True)
-        await set_up_garden(client, None, seed_authorizer=True)
+        await set_up_garden(client, None)
+        await set_up_garden(client, None)
         await client.close()
         assert not api.find(roles, "gardener.cloud:system:seeds", None)
         assert not api.find(bindings, "gardener.cloud:system:seeds", None)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from activities.components import cluster_autoscaler, vpa
+from activities.components import cluster_autoscaler, gateway, vpa
 from activities.components.operating_system_config import CHECKSUM_APPLIED, CHECKSUM_OF_SECRET
 from activities.kube.cache import Key, key_of
 from activities.kube.client import KubeClient, Object, WatchEvent
@@ -29,7 +29,7 @@ from api.conditions import (
     wanted,
 )
 from api.names import backup_entry_names, node_agent_secret_name
-from workers.gardenlet.care import certificates, checks, constraints, garbage, webhooks
+from workers.gardenlet.care import certificates, checks, constraints, garbage, names, webhooks
 from workers.gardenlet.config import ShootCareConfig
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class CareController:
         self._shoots = clusters.garden_caches.of(resources.SHOOT)
         self._seeds = clusters.garden_caches.of(resources.SEED)
         self._entries = clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY)
+        self._exposures = clusters.seed_caches.of(resources.CONFIG_MAP, labels=gateway.SELECTOR)
         self._operations: dict[Key, object] = {}
         self._checked: dict[Key, float] = {}
         self._heartbeats: tuple[float, dict[tuple[str, str], timedelta]] = (float("-inf"), {})
@@ -74,7 +75,7 @@ class CareController:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(self._seeds.synced(), self._entries.synced())
+        await asyncio.gather(self._seeds.synced(), self._entries.synced(), self._exposures.synced())
         await self._controller.run()
 
     def _new_operation(self, event: WatchEvent) -> bool:
@@ -270,6 +271,10 @@ class CareController:
         names = [each["metadata"]["name"] for each in self._seeds.list() if each["metadata"]["uid"] == bucket]
         return [checks.source_seed(names[0] if names else f"with the bucket {bucket}")]
 
+    def _internal_domain(self) -> str:
+        seed = self._seeds.get(self._clusters.seed_name) or {}
+        return str(((seed.get("spec") or {}).get("dns") or {}).get("internal", {}).get("domain", ""))
+
     async def _silences(self) -> dict[tuple[str, str], timedelta]:
         """By kind and type of extension object: how long ago its extension's heartbeat was."""
         read, known = self._heartbeats
@@ -302,6 +307,7 @@ class CareController:
             constraints.ignored_managed_resources(caches.of(resources.MANAGED_RESOURCE).list(technical_id)),
             constraints.preserved_machines(caches.of(resources.MACHINE).list(technical_id)),
             *(await certificates.look(client, shoot["status"]) if client is not None else ()),
+            names.unique(technical_id, self._exposures.list(), self._internal_domain()),
         ]
         try:
             if client is None:

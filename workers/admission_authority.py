@@ -1,0 +1,174 @@
+"""The authority that the garden's API server and admission share, in a Secret of the garden.
+
+The API server trusts the seed authorizer by a file, so this authority stays for ten years, unlike that of the webhooks
+(``admission_certificates``). It signs the seed authorizer's certificate, which each replica of admission makes for
+itself and renews, and the client certificate by which admission knows the API server. With the Secret one can be either
+side. No gardenlet gets it, see ``api.server.seed_authorizer``.
+"""
+
+import asyncio
+import base64
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+
+from activities.kube.cache import Cache, Key
+from activities.kube.client import KubeClient, Object
+from activities.kube.controller import Controller, Requeue, TryAgain
+from activities.kube.errors import AlreadyExists
+from activities.secrets.crypto import (
+    TEN_YEARS,
+    KeyAlgorithm,
+    KeyPair,
+    Usage,
+    load_private,
+    self_signed_ca,
+    signed,
+    validity_of,
+)
+from api import resources
+from api.constants import ADMISSION_AUTHORITY, GARDEN_NAMESPACE
+from api.names import is_ip_address
+from workers.serving import ShownCertificate
+
+log = logging.getLogger(__name__)
+
+CLIENT = "kube-apiserver"
+"""Common name of the API server's client certificate."""
+_SERVING_VALIDITY = timedelta(days=30)
+_CLIENT_VALIDITY = timedelta(days=365)
+_RENEW_PART = 0.8
+_LONGEST_SLEEP = timedelta(hours=1)
+
+
+class UnusableAuthority(Exception):
+    """The Secret is there, and holds no certificate and key that fit."""
+
+
+async def find_or_create(client: KubeClient, now: datetime) -> KeyPair:
+    """The authority of this garden; made when first asked for.
+
+    Raises:
+        UnusableAuthority: the Secret has to be repaired or deleted by an operator. It is not replaced here, because the
+            API server would not trust another authority.
+    """
+    while (secret := await client.find(resources.SECRET, ADMISSION_AUTHORITY, GARDEN_NAMESPACE)) is None:
+        made = self_signed_ca(
+            f"{ADMISSION_AUTHORITY}-{int(now.timestamp())}", algorithm=KeyAlgorithm.P256, now=now, validity=TEN_YEARS
+        )
+        try:
+            await client.create(_secret(made))
+        except AlreadyExists:
+            continue
+        log.info("admission and the garden's API server have an authority: Secret %s", ADMISSION_AUTHORITY)
+        return made
+    return _authority(secret)
+
+
+def client_certificate(authority: KeyPair, now: datetime) -> KeyPair:
+    """A certificate by which the garden's API server calls admission, for a year."""
+    return signed(
+        CLIENT, ca=authority, usage=Usage.CLIENT, algorithm=KeyAlgorithm.P256, now=now, validity=_CLIENT_VALIDITY
+    )
+
+
+class SharedAuthority:
+    """Has admission show certificates of the authority, and accept clients with certificates of it."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        host: str = "",
+        shown: ShownCertificate | None = None,
+        accepting: Sequence[ShownCertificate] = (),
+    ) -> None:
+        """``shown`` gets certificates for ``host``; ``accepting`` get the authority of their clients."""
+        self._client = client
+        self._host = host
+        self._shown = shown
+        self._accepting = accepting
+        self._serving: KeyPair | None = None
+        self._signed_by: KeyPair | None = None
+        self.ready = asyncio.Event()
+        """Set once certificates are shown and clients are accepted."""
+
+    @property
+    def needed(self) -> bool:
+        return self._shown is not None or bool(self._accepting)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        key = Key(GARDEN_NAMESPACE, ADMISSION_AUTHORITY)
+        controller = Controller("admission-authority", self._reconcile, workers=1, longest_delay=10.0)
+        async with Cache(
+            self._client, resources.SECRET, GARDEN_NAMESPACE, fields=f"metadata.name={ADMISSION_AUTHORITY}"
+        ) as secrets:
+            controller.watch(secrets, keys=lambda _: [key])
+            controller.enqueue(key)
+            await controller.run()
+
+    async def _reconcile(self, _: Key) -> Requeue:
+        now = datetime.now(UTC)
+        try:
+            authority = await find_or_create(self._client, now)
+        except UnusableAuthority as error:
+            # With the certificates that admission has, the API server is served as before.
+            raise TryAgain(str(error), after=10.0) from None
+        for each in self._accepting:
+            each.accept(authority.certificate)
+        if self._shown is not None and (authority != self._signed_by or now >= self._renewal()):
+            self._serving, self._signed_by = _serving(authority, self._host, now), authority
+            self._shown.show(self._serving)
+            log.info("the seed authorizer shows a certificate until %s", validity_of(self._serving.certificate)[1])
+        self.ready.set()
+        return Requeue(min(max(self._renewal() - now, timedelta(seconds=1)), _LONGEST_SLEEP).total_seconds())
+
+    def _renewal(self) -> datetime:
+        """When the certificate that is shown is to be renewed."""
+        if self._serving is None:
+            return datetime.max.replace(tzinfo=UTC)
+        begin, end = validity_of(self._serving.certificate)
+        return begin + (end - begin) * _RENEW_PART
+
+
+def _serving(authority: KeyPair, host: str, now: datetime) -> KeyPair:
+    addresses, names = ([host], []) if is_ip_address(host) else ([], [host])
+    return signed(
+        "gardener-seed-authorizer",
+        ca=authority,
+        usage=Usage.SERVER,
+        algorithm=KeyAlgorithm.P256,
+        now=now,
+        validity=_SERVING_VALIDITY,
+        dns_names=names,
+        ip_addresses=addresses,
+    )
+
+
+def _secret(authority: KeyPair) -> Object:
+    data = {"ca.crt": authority.certificate, "ca.key": authority.key}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": ADMISSION_AUTHORITY, "namespace": GARDEN_NAMESPACE},
+        "type": "Opaque",
+        "data": {name: base64.b64encode(content).decode() for name, content in data.items()},
+    }
+
+
+def _authority(secret: Object) -> KeyPair:
+    data = {name: base64.b64decode(content) for name, content in (secret.get("data") or {}).items()}
+    try:
+        found = KeyPair(data["ca.crt"], data["ca.key"])
+        certificate = x509.load_pem_x509_certificate(found.certificate)
+        if certificate.public_key() != load_private(found.key).public_key():
+            raise ValueError("they do not fit")
+    except (KeyError, ValueError):
+        raise UnusableAuthority(
+            f"Secret {GARDEN_NAMESPACE}/{ADMISSION_AUTHORITY} has no ca.crt and ca.key that fit: restore it, or "
+            "delete it for a new authority and give that one to the API server"
+        ) from None
+    return found
