@@ -1,7 +1,10 @@
 """A Shoot as it is now: the one that a reference means, and none of the same name that came after it."""
 
+from temporalio.exceptions import ApplicationError
+
 from activities.kube.client import KubeClient, Object
-from api import resources
+from api import constants, resources
+from api.names import technical_id
 from api.operations import ShootRef
 
 
@@ -18,3 +21,27 @@ def the_same(live: Object | None, shoot: ShootRef) -> Object | None:
 def staying(live: Object | None) -> Object | None:
     """It, unless it is gone or going."""
     return live if live is not None and "deletionTimestamp" not in live["metadata"] else None
+
+
+async def control_plane_of(garden: KubeClient, shoot: ShootRef) -> str:
+    """Technical ID of a Shoot, computed from the names of its Project and of itself.
+
+    ``status.technicalID`` is for people and gardenlets. A decision that is based on it would act in any namespace that
+    the writer of the status has chosen.
+
+    Raises:
+        ApplicationError: ``NoProject`` if no Project has the Shoot's namespace.
+    """
+    return technical_id(await _project(garden, shoot.namespace), shoot.name)
+
+
+async def _project(garden: KubeClient, namespace: str) -> str:
+    live = await garden.get(resources.NAMESPACE, namespace)
+    if name := (live["metadata"].get("labels") or {}).get(constants.PROJECT_NAME):
+        named = await garden.find(resources.PROJECT, name)
+        if named is not None and named["spec"].get("namespace") == namespace:
+            return str(name)
+    for project in await garden.list(resources.PROJECT):
+        if project["spec"].get("namespace") == namespace:
+            return str(project["metadata"]["name"])
+    raise ApplicationError(f"namespace {namespace} belongs to no Project: create one", type="NoProject")

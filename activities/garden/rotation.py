@@ -7,7 +7,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.garden import events
-from activities.garden.live import find_shoot, staying, the_same
+from activities.garden.live import control_plane_of, find_shoot, staying, the_same
 from activities.heartbeat import heartbeating
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
@@ -53,9 +53,12 @@ class GardenRotationActivities:
             return view if phase != request.seen or moved else None
 
         try:
-            return await heartbeating(cache.wait_for(shoot.name, shoot.namespace, changed, _LOOK_AGAIN))
+            view = await heartbeating(cache.wait_for(shoot.name, shoot.namespace, changed, _LOOK_AGAIN))
         except TimeoutError:
-            return self._view(cache.get(shoot.name, shoot.namespace), request)
+            view = self._view(cache.get(shoot.name, shoot.namespace), request)
+        if not view.technical_id:
+            return view  # there is no control plane yet
+        return view.model_copy(update={"technical_id": await control_plane_of(self._garden, shoot)})
 
     def _view(self, live: dict[str, Any] | None, request: RotationInput) -> RotationView:
         here = staying(the_same(live, request.shoot))

@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.garden.credentials import cloud_credentials
 from activities.garden.events import MANAGER, MESSAGE_LIMIT, record
-from activities.garden.live import find_shoot
+from activities.garden.live import control_plane_of, find_shoot
 from activities.garden.status import last_error, patch_status
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
@@ -37,7 +37,7 @@ from api.flows import (
 )
 from api.images import OWN_VERSION
 from api.issuer import is_managed
-from api.names import backup_entry_names, technical_id
+from api.names import backup_entry_names
 from api.operations import OperationType, ShootRef, ShootTask
 from api.registrations import versions_by_phase, wanted_extensions
 from api.repair import SOMEBODY, Action, Repair
@@ -124,7 +124,8 @@ class ShootActivities:
         last = status.get("lastOperation") or {}
         if last.get("type") != OperationType.MIGRATE or last.get("state") in ("Succeeded", "Aborted"):
             return ""
-        for each in backup_entry_names(status["technicalID"], live["metadata"]["uid"]):
+        namespace = await control_plane_of(self._garden, ShootRef.of(live))
+        for each in backup_entry_names(namespace, live["metadata"]["uid"]):
             entry = await self._garden.find(resources.CORE_BACKUP_ENTRY, each, live["metadata"]["namespace"])
             seed = str(entry["spec"].get("seedName") or "") if entry else ""
             if seed and seed != status.get("seedName"):
@@ -244,9 +245,7 @@ class ShootActivities:
         destination = ""
         if request.operation is OperationType.MIGRATE:
             destination = await self._prepared_at(live) or spec["seedName"]
-        technical = status.get("technicalID") or technical_id(
-            await self._project(request.shoot.namespace), request.shoot.name
-        )
+        technical = await self._technical_id(live, request)
         errors = [each for each in status.get("lastErrors") or () if each.get("taskID") != INITIALIZE]
         verb = _VERBS.get(request.operation, "Reconciliation")
         rotations = rotation.status_of(live)
@@ -297,6 +296,20 @@ class ShootActivities:
             started=now,
             retry_cycle_start=cycle_start,
         )
+
+    async def _technical_id(self, live: dict[str, Any], request: StartOperation) -> str:
+        """The computed one. Raises ForeignTechnicalID if the status holds another one."""
+        computed = await control_plane_of(self._garden, request.shoot)
+        recorded = (live.get("status") or {}).get("technicalID") or computed
+        if recorded == computed:
+            return computed
+        text = (
+            f"status.technicalID is {recorded}, but the names of Project and Shoot make {computed}: another client "
+            "than the controller-manager wrote it. No operation starts until an operator has found that client in the "
+            "garden's audit log, and has corrected the status"
+        )
+        await self._tell(request.shoot, recorded, "Warning", "ForeignTechnicalID", text)
+        raise ApplicationError(f"Shoot {request.shoot}: {text}", type="ForeignTechnicalID")
 
     @activity.defn
     async def finish_operation(self, request: FinishOperation) -> None:
@@ -477,15 +490,6 @@ class ShootActivities:
                 f"Shoot {shoot} with uid {shoot.uid} does not exist any more", type="ShootGone", non_retryable=True
             )
         return live
-
-    async def _project(self, namespace: str) -> str:
-        live = await self._garden.get(resources.NAMESPACE, namespace)
-        if name := (live["metadata"].get("labels") or {}).get(constants.PROJECT_NAME):
-            return str(name)
-        for project in await self._garden.list(resources.PROJECT):
-            if project["spec"].get("namespace") == namespace:
-                return str(project["metadata"]["name"])
-        raise ApplicationError(f"namespace {namespace} belongs to no Project: create one", type="NoProject")
 
     async def _facts(self, live: dict[str, Any], seed: str) -> ShootFacts:
         spec, annotations = live["spec"], live["metadata"].get("annotations") or {}

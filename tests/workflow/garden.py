@@ -97,13 +97,19 @@ def shoot(**metadata: Any) -> dict[str, Any]:
 
 
 def surroundings() -> list[dict[str, Any]]:
-    """What a Shoot needs in the garden: its Project's namespace, a ready Seed, credentials."""
+    """What a Shoot needs in the garden: its Project with a namespace, a ready Seed, credentials."""
     ready = [{"type": each, "status": "True"} for each in ("GardenletReady", "SeedSystemComponentsHealthy")]
     return [
         {
             "apiVersion": "v1",
             "kind": "Namespace",
             "metadata": {"name": "garden-local", "labels": {"project.gardener.cloud/name": "local"}},
+        },
+        {
+            "apiVersion": "core.gardener.cloud/v1beta1",
+            "kind": "Project",
+            "metadata": {"name": "local"},
+            "spec": {"namespace": "garden-local"},
         },
         {
             "apiVersion": "core.gardener.cloud/v1beta1",

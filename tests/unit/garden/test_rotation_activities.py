@@ -96,6 +96,9 @@ async def test_a_rotation_is_awaited_until_its_next_phase_its_move_and_its_end()
 
     async with ApiServer().running() as server, server.client() as client:
         server.put(SHOOTS, live("Preparing"))
+        namespace, project = surroundings()[:2]
+        server.put("/api/v1/namespaces", namespace)
+        server.put("/apis/core.gardener.cloud/v1beta1/projects", project)
         caches = Caches(client)
         activities = GardenRotationActivities(client, caches)
 
@@ -110,6 +113,7 @@ async def test_a_rotation_is_awaited_until_its_next_phase_its_move_and_its_end()
         view = await asyncio.wait_for(waiting, 10)
         assert view.rotation is not None
         assert (view.rotation.phase, view.owners_turn, view.seed) == (Phase.PREPARED, True, "s")
+        assert view.technical_id == "shoot--local--demo", "computed, and not read from the status"
 
         moving = asyncio.create_task(await_rotation(Phase.PREPARED))
         server.put(SHOOTS, live("Prepared", seed="another"))

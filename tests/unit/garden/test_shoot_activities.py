@@ -224,9 +224,9 @@ async def test_release_leaves_the_finalizers_of_others_and_may_run_twice() -> No
 
 async def test_a_namespace_without_project_says_what_to_do() -> None:
     world = World()
-    namespace = await world.garden.get(resources.NAMESPACE, "garden-local")
-    namespace["metadata"]["labels"] = {}
-    world.garden.put(namespace)
+    project = await world.garden.get(resources.PROJECT, "local")
+    project["spec"]["namespace"] = "garden-another"
+    world.garden.put(project)
     with pytest.raises(ApplicationError, match="belongs to no Project: create one"):
         await world.start()
 
