@@ -229,6 +229,8 @@ class Survey(ApiModel):
     """Namespace and Deployment of the API server exist, whatever else does."""
     backups: bool = False
     """SNAP: the namespace exists, and the backups are this seed's still. Source: spec/flows.md 5."""
+    foreign: bool = False
+    """The namespace exists, and belongs to another Shoot."""
 
 
 class StartOperation(ApiModel):

@@ -10,6 +10,7 @@ from activities.errors import permanent
 from activities.garden.credentials import cloud_credentials
 from activities.heartbeat import heartbeating
 from activities.kube import namespaces
+from activities.kube.cache import Cache
 from activities.kube.clusters import Clusters
 from activities.kube.errors import NotFound
 from activities.seed.extension_objects import MANAGER
@@ -214,6 +215,16 @@ def shoot_uid(namespace: Mapping[str, Any]) -> str | None:
     """Of the Shoot whose control plane a namespace holds; None if it holds none."""
     uid: str | None = (namespace["metadata"].get("annotations") or {}).get(constants.SHOOT_UID)
     return uid
+
+
+def is_foreign(namespaces: Cache, shoot: Mapping[str, Any]) -> bool:
+    """Whether ``status.technicalID`` of a Shoot names a namespace of this seed that belongs to another Shoot.
+
+    Gardenlets look for control planes by that field, which is not proof enough to write there.
+    """
+    name = (shoot.get("status") or {}).get("technicalID")
+    found = namespaces.get(name) if name else None
+    return found is not None and shoot_uid(found) != shoot["metadata"]["uid"]
 
 
 async def write_shoot_status(clusters: Clusters, task: ShootTask, status: dict[str, Any]) -> None:

@@ -22,7 +22,10 @@ class SurveyActivities:
         seed, namespace = self._clusters.seed, task.technical_id
         frame = await seed.find(resources.NAMESPACE, namespace)
         if frame is None or "deletionTimestamp" in frame["metadata"] or shoot_uid(frame) != task.shoot.uid:
-            return Survey(namespace=False, cluster=False, control_plane=False, controller_manager=False)
+            foreign = frame is not None and shoot_uid(frame) != task.shoot.uid
+            return Survey(
+                namespace=False, cluster=False, control_plane=False, controller_manager=False, foreign=foreign
+            )
         api_server = await seed.find(resources.DEPLOYMENT, "kube-apiserver", namespace)
         manager = await seed.find(resources.DEPLOYMENT, "kube-controller-manager", namespace)
         infrastructure = await seed.find(resources.INFRASTRUCTURE, task.shoot.name, namespace)

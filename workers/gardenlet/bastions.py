@@ -17,6 +17,7 @@ from activities.kube.controller import Controller, TryAgain
 from activities.kube.errors import Conflict, Forbidden, NotFound
 from activities.seed import extension_objects as extension
 from activities.seed.extension_objects import ExtensionObject
+from activities.seed.namespace import is_foreign
 from api import constants, resources, ssh
 from api.conditions import Finding, Operation, merge
 from api.labels import is_true
@@ -38,10 +39,11 @@ class BastionController:
         ours = f"spec.seedName={clusters.seed_name}"
         self._bastions = clusters.garden_caches.of(resources.OPERATIONS_BASTION, fields=ours)
         self._hosts = clusters.seed_caches.of(resources.BASTION)
+        self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
 
     async def run(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(self._bastions.synced(), self._hosts.synced())
+        await asyncio.gather(self._bastions.synced(), self._hosts.synced(), self._namespaces.synced())
         controller = Controller("bastions", self._reconcile, workers=2)
         controller.watch(self._bastions)
         controller.watch(self._hosts, keys=self._ordered_by)
@@ -65,6 +67,8 @@ class BastionController:
         status = shoot.get("status") or {}
         if status.get("seedName") != self._clusters.seed_name:
             raise TryAgain("its Shoot has no control plane here yet", after=_IN_THE_WAY_SECONDS)
+        if is_foreign(self._namespaces, shoot):
+            raise TryAgain("the namespace that its Shoot names belongs to another Shoot", after=_IN_THE_WAY_SECONDS)
         await self._put_up(bastion, status["technicalID"])
 
     async def _put_up(self, bastion: Object, namespace: str) -> None:

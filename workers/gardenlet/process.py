@@ -22,6 +22,7 @@ from workers.gardenlet.care import CareController, Watchdog
 from workers.gardenlet.config import GardenletConfig
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
 from workers.gardenlet.kept_backups import KeptBackupsController
+from workers.gardenlet.namespace_guard import NamespaceGuard
 from workers.gardenlet.remains import RemainsController
 from workers.gardenlet.seed import SeedController
 from workers.gardenlet.shoot_states import ShootStateController
@@ -63,7 +64,7 @@ async def run(config_path: str) -> None:
             retention=config.backup_entry.retention,
             identity=config.identity,
         ),
-        interceptors=[Heartbeats(), ActivityInterceptor(tracing)],
+        interceptors=[Heartbeats(), ActivityInterceptor(tracing), NamespaceGuard(clusters)],
         max_heartbeat_throttle_interval=THROTTLE,
         max_concurrent_activities=config.max_concurrent_activities,
         graceful_shutdown_timeout=timedelta(seconds=10),

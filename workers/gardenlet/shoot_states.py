@@ -13,6 +13,7 @@ from activities.kube.cache import Key, key_of
 from activities.kube.client import WatchEvent
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue
+from activities.seed.namespace import is_foreign
 from activities.seed.shoot_state import ShootStateActivities
 from api import resources
 from api.operations import OperationType, ShootRef, ShootTask
@@ -32,11 +33,13 @@ class ShootStateController:
         self._shoots = clusters.garden_caches.of(resources.SHOOT)
         self._controller = Controller("shoot states", self._persist, workers=2, longest_delay=300.0)
         self._controller.watch(self._shoots, when=_has_succeeded)
+        self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
         machines = clusters.seed_caches.of(resources.MACHINE)
         machines.subscribe(self._machine_changed)
 
     async def run(self) -> None:
         """Until cancelled."""
+        await self._namespaces.synced()
         await self._controller.run()
 
     def _machine_changed(self, event: WatchEvent) -> None:
@@ -51,6 +54,8 @@ class ShootStateController:
         shoot = self._shoots.get(key.name, key.namespace)
         if shoot is None or not stays(shoot, self._clusters.seed_name):
             return None
+        if is_foreign(self._namespaces, shoot):
+            return Requeue(self._period.total_seconds())
         await self._activities.persist_shootstate(
             ShootTask(
                 shoot=ShootRef.of(shoot),

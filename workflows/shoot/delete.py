@@ -19,6 +19,9 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add, wait = flow.add, options.wait
     workerless = facts.workerless and "workerless"
     no_namespace = not survey.namespace and "no namespace"
+    # Objects of these names are another Shoot's.
+    foreign = survey.foreign and "the namespace belongs to another Shoot"
+    no_machines = foreign or workerless
     no_cluster = no_namespace or (not survey.cluster and "no API server")
     no_control_plane = workerless or no_cluster or (not survey.control_plane and "no ControlPlane")
     no_manager = no_cluster or (not survey.controller_manager and "no kube-controller-manager before")
@@ -70,33 +73,35 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
         unless=no_cluster or workerless or (not facts.hibernated and "awake"))  # fmt: skip
 
     # Machines and the rest of what extensions made for them.
-    add("delete_network", after=["clean_kubernetes_resources"], unless=workerless)
-    add("wait_network_deleted", after=["delete_network"], completes="delete_network", unless=workerless,
+    add("delete_network", after=["clean_kubernetes_resources"], unless=no_machines)
+    add("wait_network_deleted", after=["delete_network"], completes="delete_network", unless=no_machines,
         **wait(minutes=3))  # fmt: skip
     add("deploy_machine_controller_manager", after=["clean_kubernetes_resources"], unless=no_cluster or workerless)
-    add("delete_worker", after=["deploy_machine_controller_manager"], unless=workerless)
-    add("wait_worker_deleted", after=["delete_worker"], completes="delete_worker", unless=workerless,
+    add("delete_worker", after=["deploy_machine_controller_manager"], unless=no_machines)
+    add("wait_worker_deleted", after=["delete_worker"], completes="delete_worker", unless=no_machines,
         **wait(minutes=10))  # fmt: skip
-    add("delete_machine_controller_manager", after=["wait_worker_deleted"], unless=workerless)
-    add("delete_os_configs", after=["wait_worker_deleted"], unless=workerless)
-    add("wait_os_configs_deleted", after=["delete_os_configs"], completes="delete_os_configs", unless=workerless,
+    add("delete_machine_controller_manager", after=["wait_worker_deleted"], unless=no_machines)
+    add("delete_os_configs", after=["wait_worker_deleted"], unless=no_machines)
+    add("wait_os_configs_deleted", after=["delete_os_configs"], completes="delete_os_configs", unless=no_machines,
         **wait(minutes=3))  # fmt: skip
     add("delete_managed_resources", after=["clean_kubernetes_resources", "wait_worker_deleted"], unless=no_namespace)
     add("wait_managed_resources_deleted", after=["delete_managed_resources"], unless=no_namespace,
         **wait(minutes=10))  # fmt: skip
-    add("delete_container_runtimes", after=["clean_kubernetes_resources"], unless=workerless)
+    add("delete_container_runtimes", after=["clean_kubernetes_resources"], unless=no_machines)
     add("wait_container_runtimes_deleted", after=["delete_container_runtimes"], completes="delete_container_runtimes",
-        unless=workerless, **wait(minutes=3))  # fmt: skip
+        unless=no_machines, **wait(minutes=3))  # fmt: skip
     # Those that go before the API server, and those that nobody knows any more.
-    add("delete_extensions_before_apiserver", after=["wait_managed_resources_deleted", "wait_os_configs_deleted"])
+    add("delete_extensions_before_apiserver", after=["wait_managed_resources_deleted", "wait_os_configs_deleted"],
+        unless=foreign)  # fmt: skip
     add("wait_extensions_before_apiserver_deleted", after=["delete_extensions_before_apiserver"],
-        completes="delete_extensions_before_apiserver", **wait(minutes=facts.extension_minutes))  # fmt: skip
-    add("delete_control_plane_extension", unless=workerless,
+        completes="delete_extensions_before_apiserver", unless=foreign,
+        **wait(minutes=facts.extension_minutes))  # fmt: skip
+    add("delete_control_plane_extension", unless=no_machines,
         after=["wait_managed_resources_deleted", "wait_os_configs_deleted", "delete_machine_controller_manager",
                "wait_network_deleted", "wait_container_runtimes_deleted",
                "wait_extensions_before_apiserver_deleted"])  # fmt: skip
     add("wait_control_plane_extension_deleted", after=["delete_control_plane_extension"],
-        completes="delete_control_plane_extension", unless=workerless, **wait(minutes=3))  # fmt: skip
+        completes="delete_control_plane_extension", unless=no_machines, **wait(minutes=3))  # fmt: skip
 
     # Extensions have their ManagedResources, too; without API server they could never be emptied.
     add("wait_shoot_managed_resources_deleted",
@@ -107,17 +112,18 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     # The control plane, from the API server down; its names only once nobody can use them.
     add("delete_apiserver", after=["wait_shoot_managed_resources_deleted"], unless=no_namespace)
     add("wait_apiserver_deleted", after=["delete_apiserver"], unless=no_namespace, **wait(minutes=5))
-    add("delete_extensions_after_apiserver", after=["wait_apiserver_deleted"])
+    add("delete_extensions_after_apiserver", after=["wait_apiserver_deleted"], unless=foreign)
     add("wait_extensions_after_apiserver_deleted", after=["delete_extensions_after_apiserver"],
-        completes="delete_extensions_after_apiserver", **wait(minutes=facts.extension_minutes))  # fmt: skip
+        completes="delete_extensions_after_apiserver", unless=foreign,
+        **wait(minutes=facts.extension_minutes))  # fmt: skip
     add("delete_apiserver_sni", after=["wait_apiserver_deleted"], unless=no_namespace)
     add("delete_api_service", after=["delete_apiserver_sni"], unless=no_namespace)
     add("delete_resource_manager", after=["wait_apiserver_deleted"], unless=no_namespace)
     add("delete_public_sa_keys", after=["wait_apiserver_deleted"])
     add("delete_external_dns", after=["wait_apiserver_deleted"], unless=no_namespace, **wait(minutes=2))
-    add("delete_infrastructure", after=["wait_control_plane_extension_deleted"], unless=workerless)
+    add("delete_infrastructure", after=["wait_control_plane_extension_deleted"], unless=no_machines)
     add("wait_infrastructure_deleted", after=["delete_infrastructure"], completes="delete_infrastructure",
-        unless=workerless, **wait(minutes=10))  # fmt: skip
+        unless=no_machines, **wait(minutes=10))  # fmt: skip
     last = ["delete_api_service", "delete_resource_manager", "delete_external_dns", "wait_infrastructure_deleted",
             "wait_extensions_after_apiserver_deleted"]  # fmt: skip
     add("delete_references", after=last, unless=no_namespace)
@@ -133,7 +139,7 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("delete_namespace", after=["delete_internal_dns", "delete_references", "wait_etcds_deleted"])
     add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
     add("delete_shootstate", after=["delete_namespace"])
-    add("delete_cluster", after=EVERYTHING)
+    add("delete_cluster", after=EVERYTHING, unless=foreign)
     return flow
 
 

@@ -179,7 +179,7 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
     add("wait_etcds_deleted", after=["delete_etcds"], unless=no_namespace, **wait(minutes=5))
     add("delete_namespace", after=["wait_etcds_deleted"])
     add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
-    add("delete_cluster", after=EVERYTHING)
+    add("delete_cluster", after=EVERYTHING, unless=survey.foreign and "the namespace belongs to another Shoot")
     return flow
 
 

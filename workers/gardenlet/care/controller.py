@@ -16,6 +16,7 @@ from activities.kube.controller import Controller, Requeue
 from activities.kube.errors import ApiError, Forbidden, NotFound
 from activities.seed.extensions import says_taken_over
 from activities.seed.facts import may_grow
+from activities.seed.namespace import is_foreign
 from api import constants, resources
 from api.conditions import (
     CHECK_ERROR,
@@ -62,6 +63,7 @@ class CareController:
         self._seeds = clusters.garden_caches.of(resources.SEED)
         self._entries = clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY)
         self._exposures = clusters.seed_caches.of(resources.CONFIG_MAP, labels=gateway.SELECTOR)
+        self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
         self._operations: dict[Key, object] = {}
         self._checked: dict[Key, float] = {}
         self._heartbeats: tuple[float, dict[tuple[str, str], timedelta]] = (float("-inf"), {})
@@ -75,7 +77,8 @@ class CareController:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(self._seeds.synced(), self._entries.synced(), self._exposures.synced())
+        caches = (self._seeds, self._entries, self._exposures, self._namespaces)
+        await asyncio.gather(*(each.synced() for each in caches))
         await self._controller.run()
 
     def _new_operation(self, event: WatchEvent) -> bool:
@@ -107,6 +110,8 @@ class CareController:
         technical_id = shoot["status"].get("technicalID")
         if not technical_id or _gone(shoot):
             return None
+        if is_foreign(self._namespaces, shoot):
+            return Requeue(self._config.sync_period.total_seconds())
         pause = self._checked.get(key, float("-inf")) + _NOT_SOONER_SECONDS - time.monotonic()
         if pause > 0:
             return Requeue(pause)

@@ -17,6 +17,7 @@ from typing import Any
 from activities.kube.client import Object
 from activities.kube.clusters import Clusters
 from activities.kube.errors import ApiError
+from activities.seed.namespace import is_foreign
 from api import constants, resources
 from workers.gardenlet.care.checks import lease_expired
 from workers.gardenlet.config import WatchdogConfig
@@ -98,6 +99,7 @@ class Watchdog:
         self._config = config
         self._shoots = clusters.garden_caches.of(resources.SHOOT)
         self._deployments = clusters.seed_caches.of(resources.DEPLOYMENT)
+        self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
         self._streak: dict[str, tuple[Verdict, int]] = {}
 
     async def run(self) -> None:
@@ -105,6 +107,7 @@ class Watchdog:
         if not self._config.enabled:
             await asyncio.Event().wait()
         slots = asyncio.Semaphore(_PARALLEL)
+        await self._namespaces.synced()
         while True:
             watched = [each for each in self._shoots.list() if self._is_watched(each)]
             names = {each["status"]["technicalID"] for each in watched}
@@ -118,6 +121,7 @@ class Watchdog:
         return (
             status.get("seedName") == self._clusters.seed_name
             and bool(status.get("technicalID"))
+            and not is_foreign(self._namespaces, shoot)
             and "deletionTimestamp" not in shoot["metadata"]
             and bool(shoot["spec"]["provider"].get("workers"))
             and not (shoot["spec"].get("hibernation") or {}).get("enabled")
