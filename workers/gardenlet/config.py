@@ -57,7 +57,10 @@ class GardenConnection(ClientConnection):
 
 
 class SeedConfig(ApiModel):
-    """The Seed that the gardenlet registers: metadata and spec of ``core.gardener.cloud/v1beta1``."""
+    """The Seed that the gardenlet registers: metadata and spec of ``core.gardener.cloud/v1beta1``.
+
+    They are used once, when there is no Seed of this name. Later an operator changes the Seed itself.
+    """
 
     metadata: dict[str, Any]
     spec: dict[str, Any]

@@ -16,12 +16,12 @@ from api.conditions import Operation, merge
 from api.constants import OPERATION, OPERATION_RECONCILE, SEED_LEASE_NAMESPACE
 from api.times import micro_timestamp
 from workers.gardenlet.config import SeedConfig
+from workers.gardenlet.registration import MANAGER, register
 
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 10
 """A lease that is not renewed for 40 s makes GardenletReady Unknown. Source: spec/api-core.md 12."""
-MANAGER = "gardenlet"
 
 
 class SeedController:
@@ -39,21 +39,10 @@ class SeedController:
 
     async def run(self) -> None:
         """Until cancelled."""
-        seed = await self._register()
+        seed = await register(self._clusters.garden, self._config)
         controller = Controller("seed", self._ask, workers=1)
         controller.watch(self._seeds, when=lambda event: key_of(event.object).name == self._clusters.seed_name)
         await asyncio.gather(controller.run(), self._keep_lease(seed))
-
-    async def _register(self) -> dict[str, Any]:
-        return await self._clusters.garden.apply(
-            {
-                "apiVersion": resources.SEED.api_version,
-                "kind": "Seed",
-                "metadata": self._config.metadata,
-                "spec": self._config.spec,
-            },
-            manager=MANAGER,
-        )
 
     async def _ask(self, key: Key) -> None:
         """Ask for a reconciliation, once: this gardenlet may be of another version than the last one.
