@@ -9,7 +9,7 @@ from typing import Any
 
 from api import issuer
 from api.access import CODEC_SERVERS, DISCOVERY_SERVERS, OPERATORS, access, bootstrap_secret, bound_role, rule
-from api.constants import ADMISSION_AUTHORITY
+from api.constants import ADMISSION_AUTHORITY, SEED_NAME_PREFIX
 from api.crds import crds
 from api.policies import deletion_protection
 from landscape import dns, pki
@@ -162,12 +162,14 @@ def credentials(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> list[Object]:
     default = annotations | {"dns.gardener.cloud/domain": plan.default_domain}
     backup = {"endpoint": plan.object_store_endpoint, "token": object_store_token(plan)}
     role = "gardener.cloud/role"
+    # Gardenlets may read these, and name them in their Seeds.
+    readers = {f"{SEED_NAME_PREFIX}{seed.name}": "true" for seed in plan.seeds}
     issuer_host = {issuer.HOSTNAME: f"{plan.discovery_host}:{DISCOVERY_PORT}"}
     return [
         _secret(PROJECT_NAMESPACE, PROVIDER, {"kubeconfig": json.dumps(cloud_kubeconfig)}),
-        _secret(GARDEN_NAMESPACE, BACKUP_SECRET, backup),
-        _secret(GARDEN_NAMESPACE, INTERNAL_DOMAIN_SECRET, domain, {role: "internal-domain"}, internal),
-        _secret(GARDEN_NAMESPACE, DEFAULT_DOMAIN_SECRET, domain, {role: "default-domain"}, default),
+        _secret(GARDEN_NAMESPACE, BACKUP_SECRET, backup, readers),
+        _secret(GARDEN_NAMESPACE, INTERNAL_DOMAIN_SECRET, domain, readers | {role: "internal-domain"}, internal),
+        _secret(GARDEN_NAMESPACE, DEFAULT_DOMAIN_SECRET, domain, readers | {role: "default-domain"}, default),
         _secret(GARDEN_NAMESPACE, "shoot-issuer", issuer_host, {role: issuer.ISSUER_ROLE}),
     ]
 

@@ -1,8 +1,15 @@
-"""Whose cloud account a Shoot's operations act for."""
+"""Credentials in the garden that operations in a seed act with."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from activities.errors import transient
 from activities.kube.client import KubeClient, Object
+from activities.kube.errors import Forbidden
 from api import resources
+from api.constants import SEED_NAME_PREFIX
 from api.credentials import binding_of
+from api.errors import ErrorCode
 
 
 async def cloud_credentials(garden: KubeClient, shoot: Object) -> Object | None:
@@ -17,3 +24,20 @@ async def cloud_credentials(garden: KubeClient, shoot: Object) -> Object | None:
     kind, name = bound
     credentials = kind.credentials(await garden.get(kind.resource, name, shoot["metadata"]["namespace"]))
     return await garden.get(resources.SECRET, credentials.name, credentials.namespace)
+
+
+async def seed_credentials(garden: KubeClient, seed: str, reference: Mapping[str, Any]) -> Object:
+    """The Secret that the spec of a Seed refers to.
+
+    Raises:
+        ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the garden does not let the seed read it.
+    """
+    name, namespace = reference["name"], reference["namespace"]
+    try:
+        return await garden.get(resources.SECRET, name, namespace)
+    except Forbidden:
+        raise transient(
+            ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+            f"the garden does not let seed {seed} read Secret {namespace}/{name}: an operator has to label the Secret "
+            f"{SEED_NAME_PREFIX}{seed}=true",
+        ) from None

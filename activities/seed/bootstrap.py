@@ -10,6 +10,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.components import gateway
+from activities.garden.credentials import seed_credentials
 from activities.garden.seed_status import write_seed_status
 from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters
@@ -241,7 +242,7 @@ class SeedActivities:
 
     async def _copy_secret(self, reference: dict[str, Any], name: str) -> None:
         """From the garden into the seed, where extensions look."""
-        source = await self._clusters.garden.get(resources.SECRET, reference["name"], reference["namespace"])
+        source = await seed_credentials(self._clusters.garden, self._clusters.seed_name, reference)
         await self._clusters.seed.apply(
             {
                 "apiVersion": "v1",

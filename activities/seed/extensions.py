@@ -16,6 +16,7 @@ from typing import Any
 from temporalio import activity
 
 from activities.errors import permanent
+from activities.garden.credentials import seed_credentials
 from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import AlreadyExists, NotFound
 from activities.secrets.manager import SecretsManager
@@ -388,9 +389,11 @@ class ExtensionActivities:
         address = await gateway_address(self._clusters.seed_caches)
         (name,) = await kind.wanted(self._clusters, task)
         secret = f"dnsrecord-{name}"
-        source = await self._clusters.garden.get(
-            resources.SECRET, credentials["name"], credentials.get("namespace") or task.shoot.namespace
-        )
+        garden = self._clusters.garden
+        if credentials.get("namespace"):  # they are the Seed's; a Shoot names Secrets of its own namespace
+            source = await seed_credentials(garden, task.seed, credentials)
+        else:
+            source = await garden.get(resources.SECRET, credentials["name"], task.shoot.namespace)
         await self._clusters.seed.apply(
             {
                 "apiVersion": "v1",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.constants import CORE, OPERATIONS, ROLE, ROLE_PROJECT, SECURITY
+from api.constants import CORE, OPERATIONS, ROLE, ROLE_PROJECT, SECURITY, SEEDS_GROUP
+from api.server.seed_writes import rules
 
 Kinds = dict[tuple[str, str], tuple[str, ...]]
 """Plurals by group and version."""
 
 MUTATE_PATH = "/mutate"
 VALIDATE_PATH = "/validate"
+RESTRICT_PATH = "/restrict-seeds"
 
 # Which kinds need more than their schemas; handlers for them are in ``api.server.kinds``.
 MUTATED: Kinds = {
@@ -73,6 +75,15 @@ def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
         | {
             "name": "project-namespaces.admission.gardener.cloud",
             "objectSelector": {"matchLabels": {ROLE: ROLE_PROJECT}},
+        }
+    )
+    restriction = configuration("ValidatingWebhookConfiguration", RESTRICT_PATH, {}, [])["webhooks"][0]
+    validating["webhooks"].append(
+        restriction
+        | {
+            "rules": rules(),
+            # Writes of other users do not go through this webhook, and do not get slower.
+            "matchConditions": [{"name": "gardenlets", "expression": f"'{SEEDS_GROUP}' in request.userInfo.groups"}],
         }
     )
     return [mutating, validating]

@@ -12,9 +12,10 @@ from aiohttp import web
 from prometheus_client import Histogram
 from pydantic import ValidationError
 
-from api.server import MUTATE_PATH, VALIDATE_PATH
+from api.server import MUTATE_PATH, RESTRICT_PATH, VALIDATE_PATH
 from api.server.kinds import MUTATORS, VALIDATORS
 from api.server.review import Garden, Object, Refusal, Review
+from api.server.seed_writes import check_write, is_gardenlet
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ def application(garden: Garden) -> web.Application:
     async def mutate(review: Review) -> dict[str, Any]:
         if review.object is None:
             return {}
+        if review.operation == "UPDATE" and is_gardenlet(review.user):
+            return {}  # defaults of a new version would be changes that a gardenlet may not make
         try:
             wanted = await MUTATORS[review.group, review.plural](review, garden)
         except ValidationError:
@@ -45,9 +48,15 @@ def application(garden: Garden) -> web.Application:
         warnings = await VALIDATORS[review.group, review.plural](review, garden)
         return {"warnings": warnings} if warnings else {}
 
+    async def restrict(review: Review) -> dict[str, Any]:
+        if is_gardenlet(review.user):
+            await check_write(review, garden)
+        return {}
+
     app = web.Application(client_max_size=8 * 1024 * 1024)
     app.router.add_post(MUTATE_PATH, _handler(mutate, MUTATE_PATH))
     app.router.add_post(VALIDATE_PATH, _handler(validate, VALIDATE_PATH))
+    app.router.add_post(RESTRICT_PATH, _handler(restrict, RESTRICT_PATH))
     return app
 
 

@@ -42,10 +42,12 @@ from api.lifetime import lifetime
 from api.meta import KubeObject
 from api.names import backup_entry_names
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
+from api.server.projects import control_plane, project_of
 from api.server.review import Garden, Object, Refusal, Review, refuse_forbidden, refuse_invalid
+from api.server.seed_writes import seed_credentials
 from api.validation.bastion import check_bastion, check_bastion_change, check_bastion_provider, check_bastion_shoot
 from api.validation.binding import check_move, check_while_moving, is_moving
-from api.validation.field import Faults, Path
+from api.validation.field import Faults
 from api.validation.garden import (
     check_cloud_profile,
     check_cloud_profile_change,
@@ -174,7 +176,7 @@ async def _check_seed_choice(review: Review, shoot: Shoot, old: Shoot | None, ga
 
 async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden) -> None:
     """A seed that was lost, and has not cleaned up, must find where it looks that the cluster is elsewhere."""
-    at_source, _ = _backup_entry_names(old)
+    at_source, _ = await _backup_entry_names(old, garden)
     entry = await garden.find(resources.CORE_BACKUP_ENTRY, at_source, review.namespace)
     if entry is None:
         return
@@ -186,9 +188,9 @@ async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden)
     )
 
 
-def _backup_entry_names(shoot: Shoot) -> tuple[str, str]:
-    status = shoot.status
-    return backup_entry_names((status and status.technical_id) or "", (status and status.uid) or "")
+async def _backup_entry_names(shoot: Shoot, garden: Garden) -> tuple[str, str]:
+    wire = shoot.to_wire()
+    return backup_entry_names(await control_plane(wire, garden) or "", wire["metadata"].get("uid") or "")
 
 
 async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
@@ -209,7 +211,7 @@ async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garde
 async def _check_move_undisturbed(review: Review, shoot: Shoot, old: Shoot, garden: Garden) -> None:
     """While its control plane moves a Shoot stays as it is; turning round is possible up to a point."""
     # The destination's way to the source's bucket is what its preparation begins with.
-    at_source, own = _backup_entry_names(old)
+    at_source, own = await _backup_entry_names(old, garden)
     entry = await garden.find(resources.CORE_BACKUP_ENTRY, at_source, review.namespace) or await garden.find(
         resources.CORE_BACKUP_ENTRY, own, review.namespace
     )
@@ -282,16 +284,8 @@ async def _seed(name: str | None, garden: Garden) -> Seed | None:
 
 
 async def _project_of(namespace: str, garden: Garden) -> Project | None:
-    for each in await garden.list(resources.PROJECT):
-        if each.get("spec", {}).get("namespace") == namespace:
-            return Project.of(each)
-    # The list may lag behind a Project that was made a moment ago; its namespace says its name.
-    found = await garden.find(resources.NAMESPACE, namespace)
-    name = ((found or {}).get("metadata", {}).get("labels") or {}).get(PROJECT_NAME)
-    project = await garden.find(resources.PROJECT, name) if name else None
-    if project is None or project.get("spec", {}).get("namespace") != namespace:
-        return None
-    return Project.of(project)
+    found = await project_of(namespace, garden)
+    return Project.of(found) if found else None
 
 
 # CloudProfile, Seed, Project
@@ -347,16 +341,8 @@ async def validate_seed(review: Review, garden: Garden) -> list[str]:
 
 
 async def _missing_seed_references(seed: Seed, garden: Garden) -> Faults:
-    spec, dns = Path("spec"), seed.spec.dns
-    named = [(spec / "dns" / "internal" / "credentialsRef", dns.internal.credentials_ref)]
-    for index, domain in enumerate(dns.defaults or []):
-        named.append((spec / "dns" / "defaults" @ index / "credentialsRef", domain.credentials_ref))
-    if dns.provider:
-        named.append((spec / "dns" / "provider" / "credentialsRef", dns.provider.credentials_ref))
-    if seed.spec.backup:
-        named.append((spec / "backup" / "credentialsRef", seed.spec.backup.credentials_ref))
     faults = Faults()
-    for path, reference in named:
+    for path, reference in seed_credentials(seed):
         if reference.kind in (None, "Secret") and not await garden.find(
             resources.SECRET, reference.name or "", reference.namespace
         ):

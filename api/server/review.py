@@ -54,6 +54,7 @@ class Review:
     user: User
     object: Object | None
     old: Object | None
+    subresource: str = ""
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Review:
@@ -68,6 +69,7 @@ class Review:
             user=User.of(request.get("userInfo") or {}),
             object=request.get("object"),
             old=request.get("oldObject"),
+            subresource=request.get("subResource") or "",
         )
 
     def models(self, model: type[K]) -> tuple[K, K | None]:

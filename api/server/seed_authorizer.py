@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import Histogram
@@ -31,8 +31,10 @@ from api.constants import (
 )
 from api.core.v1beta1.shoot import Shoot
 from api.credentials import binding_of
-from api.names import backup_entry_names
+from api.names import backup_entry_names, issued_kubeconfigs
 from api.resources import Resource
+from api.server.projects import Lookup, control_plane
+from api.server.seed_writes import is_labelled, seed_label
 from api.validation.references import references
 
 log = logging.getLogger(__name__)
@@ -51,9 +53,11 @@ SECONDS = Histogram(
 PUBLISHED = {
     resources.SECRET: ("monitoring", "ssh-keypair", "ssh-keypair.old"),
     resources.INTERNAL_SECRET: ("ca-client",),
-    resources.CONFIG_MAP: ("ca-cluster", "ca-kubelet", "issued-kubeconfigs"),
+    resources.CONFIG_MAP: ("ca-cluster", "ca-kubelet"),
 }
 """What of a Shoot is in its project's namespace under ``<shoot>.<suffix>``."""
+RECORDED = issued_kubeconfigs("").removeprefix(".")
+"""Suffix of the ConfigMap that users write when they issue kubeconfigs, and gardenlets read."""
 
 _APPLY = ("get", "create", "patch")
 _WRITE = (*_APPLY, "update", "delete")
@@ -61,14 +65,6 @@ _LISTED_SECRETS = {alerting.SELECTOR, issuer.SELECTOR}
 _KEYS_OF_ADMISSION = {(GARDEN_NAMESPACE, name) for name in (ADMISSION_AUTHORITY, ADMISSION_WEBHOOK_AUTHORITY)}
 """Secrets that no gardenlet gets, whatever refers to them."""
 _CLUSTER_IDENTITY = ("kube-system", "cluster-identity")
-
-
-class Lookup(Protocol):
-    """Reads the garden."""
-
-    async def find(self, resource: Resource, name: str, namespace: str | None = None, /) -> Object | None: ...
-
-    async def list(self, resource: Resource, namespace: str | None = None, /) -> list[Object]: ...
 
 
 @dataclass(frozen=True)
@@ -185,8 +181,9 @@ def application(cached: Lookup, live: Lookup) -> web.Application:
         if request is not None:
             status["allowed"] = await allows(request, cached) or await allows(request, live)
             if not status["allowed"]:
-                status["reason"] = f"nothing of seed {request.seed} needs that: {request}"
-                log.info("seed %s may not %s", request.seed, request)
+                missing = await _missing_label(request, live)
+                status["reason"] = missing or f"nothing of seed {request.seed} needs that: {request}"
+                log.info("seed %s may not %s%s", request.seed, request, f": {missing}" if missing else "")
             taken = time.perf_counter() - started
             SECONDS.labels(str(request.resource), str(status["allowed"])).observe(taken)
         return web.json_response({"apiVersion": review["apiVersion"], "kind": "SubjectAccessReview", "status": status})
@@ -228,8 +225,9 @@ async def _own_bastion(request: Request, garden: Lookup) -> bool:
 
 async def _own_backup_entry(request: Request, garden: Lookup) -> bool:
     """Also one whose Shoot is gone: it may be kept for longer."""
-    if _names_one_of(await _shoots(request, garden, request.namespace), request):
-        return True
+    for shoot in await _shoots(request, garden, request.namespace):
+        if request.name in await _entry_names(shoot, garden):
+            return True
     found = await _asked_about(request, garden)
     return found is not None and found["spec"].get("seedName") == request.seed
 
@@ -242,6 +240,11 @@ async def _shoot_here(request: Request, garden: Lookup) -> bool:
 async def _published(request: Request, garden: Lookup) -> bool:
     shoot, _, suffix = request.name.partition(".")
     return suffix in PUBLISHED[request.resource] and await _is_home(shoot, request, garden)
+
+
+async def _recorded(request: Request, garden: Lookup) -> bool:
+    shoot, _, suffix = request.name.partition(".")
+    return suffix == RECORDED and await _is_home(shoot, request, garden)
 
 
 async def _published_keys(request: Request, garden: Lookup) -> bool:
@@ -278,6 +281,10 @@ async def _credentials(request: Request, garden: Lookup) -> bool:
 
 
 async def _secret_of_seed(request: Request, garden: Lookup) -> bool:
+    return await _named_by_seed(request, garden) and await _is_labelled(request, request.seed, garden)
+
+
+async def _named_by_seed(request: Request, garden: Lookup) -> bool:
     spec = (await garden.find(resources.SEED, request.seed) or {}).get("spec") or {}
     dns = spec.get("dns") or {}
     parts = [spec.get("backup"), dns.get("provider"), dns.get("internal"), *(dns.get("defaults") or ())]
@@ -287,16 +294,16 @@ async def _secret_of_seed(request: Request, garden: Lookup) -> bool:
 async def _secret_of_bucket(request: Request, garden: Lookup) -> bool:
     """Whether it leads to the bucket that a Shoot which comes here brings its backups from."""
     buckets = {
-        bucket["metadata"]["name"]
+        bucket["metadata"]["name"]: bucket["spec"].get("seedName") or ""
         for bucket in await garden.list(resources.CORE_BACKUP_BUCKET)
         if _is(request, bucket["spec"].get("credentialsRef") or {})
         or _is(request, (bucket.get("status") or {}).get("generatedSecretRef") or {})
     }
     for shoot in await _shoots(request, garden) if buckets else ():
-        metadata, technical_id = shoot["metadata"], (shoot.get("status") or {}).get("technicalID")
-        for name in backup_entry_names(technical_id, metadata["uid"]) if technical_id else ():
-            entry = await garden.find(resources.CORE_BACKUP_ENTRY, name, metadata["namespace"])
-            if entry is not None and entry["spec"]["bucketName"] in buckets:
+        for name in await _entry_names(shoot, garden):
+            entry = await garden.find(resources.CORE_BACKUP_ENTRY, name, shoot["metadata"]["namespace"])
+            owner = buckets.get(entry["spec"]["bucketName"]) if entry is not None else None
+            if owner and await _is_labelled(request, owner, garden):
                 return True
     return False
 
@@ -306,6 +313,28 @@ async def _secret_of_bucket(request: Request, garden: Lookup) -> bool:
 
 async def _asked_about(request: Request, garden: Lookup) -> Object | None:
     return await garden.find(request.resource, request.name, request.namespace or None) if request.name else None
+
+
+async def _is_labelled(request: Request, seed: str, garden: Lookup) -> bool:
+    """Whether an operator has labelled the Secret for a seed: a seed's own objects may name any Secret."""
+    return is_labelled(await garden.find(resources.SECRET, request.name, request.namespace), seed)
+
+
+async def _missing_label(request: Request, garden: Lookup) -> str:
+    """Why a Secret that the Seed names is refused; empty if something else is the reason."""
+    asked = (request.resource, request.verb) == (resources.SECRET, "get") and request.name
+    if not asked or not await _named_by_seed(request, garden):
+        return ""
+    return (
+        f"Secret {request.namespace}/{request.name} lacks label {seed_label(request.seed)}=true, by which an operator "
+        "lets the seed read it"
+    )
+
+
+async def _entry_names(shoot: Object, garden: Lookup) -> tuple[str, ...]:
+    """Names of a Shoot's BackupEntries."""
+    namespace = await control_plane(shoot, garden)
+    return backup_entry_names(namespace, shoot["metadata"]["uid"]) if namespace else ()
 
 
 async def _shoots(request: Request, garden: Lookup, namespace: str | None = None) -> list[Object]:
@@ -361,6 +390,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
     ),
     resources.CONFIG_MAP: (
         Right(_WRITE, _published),
+        Right(("get",), _recorded),
         Right(("get",), _cluster_identity),
         Right(("get",), _needed_by_shoot),
     ),

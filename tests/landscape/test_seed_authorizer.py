@@ -20,14 +20,14 @@ ELSEWHERE = "seed-3"
 _LATE = 2
 
 
-def ask(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def ask(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     argv = [str(BIN / "kubectl"), f"--kubeconfig={kubeconfig}", "-n", NAMESPACE, *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=60, check=False)
 
 
-def as_elsewhere(landscape: Landscape, *arguments: str) -> subprocess.CompletedProcess[str]:
+def as_elsewhere(landscape: Landscape, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     identity = [f"--as=gardener.cloud:system:seed:{ELSEWHERE}", f"--as-group={GROUP}"]
-    return ask(landscape.directory / "kubeconfigs/garden.yaml", *arguments, *identity)
+    return ask(landscape.directory / "kubeconfigs/garden.yaml", *arguments, *identity, stdin=stdin)
 
 
 def test_gardenlets_have_done_all_that_they_do_without_a_refusal(landscape: Landscape, shoot: Shoot) -> None:
@@ -37,7 +37,9 @@ def test_gardenlets_have_done_all_that_they_do_without_a_refusal(landscape: Land
     """
     log = Path(landscape.status["processes"]["garden/admission"]["log"]).read_text()
 
-    refused = Counter(each for each in re.findall(r"seed (\S+) may not ([^\"]*)", log) if each[0] != ELSEWHERE)
+    by_authorizer = re.findall(r"seed (\S+) may not ([^\"]*)", log)
+    by_admission = re.findall(r"refused \w+ by gardener.cloud:system:seed:(\S+): (.*)", log)
+    refused = Counter(each for each in (*by_authorizer, *by_admission) if each[0] != ELSEWHERE)
 
     print(f"{refused.total()} refusals")
     assert [each for each, times in refused.items() if times > _LATE] == []

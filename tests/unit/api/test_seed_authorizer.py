@@ -7,12 +7,12 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from activities.seed import observability, secrets
-from api import names, resources
+from api import resources
 from api.constants import SEEDS_GROUP
 from api.resources import Resource
 from api.server import seed_authorizer
 from api.server.seed_authorizer import PUBLISHED, RIGHTS, application, configuration
-from tests.unit.api.shoots import SEED, SHOOT, changed
+from tests.unit.api.shoots import PROJECT, SEED, SHOOT, changed
 
 USER = "gardener.cloud:system:seed:"
 _SECRET = {"kind": "Secret", "namespace": "garden"}
@@ -52,6 +52,12 @@ def bastion(name: str, seed: str) -> dict[str, Any]:
     return _object("Bastion", name, "garden-local") | {"spec": {"seedName": seed}}
 
 
+def credentials(name: str, *seeds: str) -> dict[str, Any]:
+    """A Secret that an operator has labelled for some seeds."""
+    labels = {f"name.seed.gardener.cloud/{each}": "true" for each in seeds}
+    return {"kind": "Secret", "metadata": {"name": name, "namespace": "garden", "labels": labels}}
+
+
 def _object(kind: str, name: str, namespace: str = "") -> dict[str, Any]:
     return {"kind": kind, "metadata": {"name": name} | ({"namespace": namespace} if namespace else {})}
 
@@ -60,13 +66,18 @@ RESOURCES = [
     {"name": "a", "resourceRef": {"apiVersion": "v1", "kind": "Secret", "name": "named"}},
     {"name": "b", "resourceRef": {"apiVersion": "v1", "kind": "ConfigMap", "name": "named"}},
 ]
+SEEDS = ("seed-1", "seed-2", "seed-3")
 GARDEN = [
+    PROJECT,
+    credentials("dns", *SEEDS),
+    credentials("ingress", *SEEDS),
+    *(credentials(f"backup-{name}", name) for name in SEEDS),
     shoot("demo", "seed-1", "seed-1", resources=RESOURCES),
     shoot("other", "seed-2", "seed-2"),
     shoot("mover", "seed-2", "seed-1"),
-    *(seed(name) for name in ("seed-1", "seed-2", "seed-3")),
+    *(seed(name) for name in SEEDS),
     *(binding(name) for name in ("demo", "other", "mover")),
-    *(bucket(name) for name in ("seed-1", "seed-2", "seed-3")),
+    *(bucket(name) for name in SEEDS),
     *(entry(name, home) for name, home in (("demo", "seed-1"), ("other", "seed-2"), ("mover", "seed-2"))),
     entry("gone", "seed-1"),
     bastion("mine", "seed-1"),
@@ -162,6 +173,7 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         "delete secrets garden-local/demo.monitoring",
         "create secrets gardener-system-shoot-issuer/local--uid-demo",
         "create configmaps garden-local/demo.ca-cluster",
+        "get configmaps garden-local/demo.issued-kubeconfigs",
         "get configmaps garden-local/named",
         "get configmaps kube-system/cluster-identity",
         "create events garden-local/",
@@ -213,6 +225,8 @@ async def test_what_belongs_to_a_seed_is_open_to_its_gardenlet(authorizer, quest
         "watch secrets garden/",
         "get secrets gardener-system-shoot-issuer/local--uid-other",
         "patch configmaps garden-local/named",
+        "patch configmaps garden-local/demo.issued-kubeconfigs",
+        f"create backupentries.{CORE} garden-local/mine--uid-demo",
         "get configmaps kube-system/other",
         "create namespaces /garden-local",
         "list events garden-local/",
@@ -277,7 +291,7 @@ def test_a_gardenlet_may_write_all_that_activities_publish():
     found = {
         resources.SECRET: {secrets.SSH_KEYPAIR, f"{secrets.SSH_KEYPAIR}.old", observability._SUFFIX},
         resources.INTERNAL_SECRET: {secrets.CLIENT_CA},
-        resources.CONFIG_MAP: {"ca-cluster", secrets.KUBELET_CA, names.issued_kubeconfigs("").lstrip(".")},
+        resources.CONFIG_MAP: {"ca-cluster", secrets.KUBELET_CA},
     }
     assert {resource: set(suffixes) for resource, suffixes in PUBLISHED.items()} == found
 

@@ -180,8 +180,8 @@ async def test_a_control_plane_stays_until_the_seed_that_lost_it_is_clean(client
     """The seed that comes back is to find where it looks that the cluster is elsewhere."""
     old = complete("spec.seedName", "seed-1", bound=True).to_wire()
     last = {"type": "Restore", "state": "Succeeded"}
-    old["status"] = {"seedName": "seed-1", "technicalID": "shoot--a--b", "uid": "0f3c", "lastOperation": last}
-    left = {"name": "source-shoot--a--b--0f3c", "namespace": old["metadata"]["namespace"]}
+    old["status"] = {"seedName": "seed-1", "technicalID": "shoot--local--demo", "uid": "u-1", "lastOperation": last}
+    left = {"name": "source-shoot--local--demo--u-1", "namespace": old["metadata"]["namespace"]}
     garden.objects.append(
         {
             "apiVersion": "core.gardener.cloud/v1beta1",

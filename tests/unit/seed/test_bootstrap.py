@@ -72,7 +72,7 @@ async def gardenlet() -> AsyncIterator[Running]:
         seed.client() as client,
     ):
         caches = Caches(client)
-        clusters: Any = SimpleNamespace(garden=garden_client, seed=client, seed_caches=caches)
+        clusters: Any = SimpleNamespace(garden=garden_client, seed=client, seed_caches=caches, seed_name="seed-1")
         garden.put(SECRETS, {"metadata": {"name": "domain", "namespace": "garden"}, "data": {"zone": "dGVzdA=="}})
         running = Running(SeedActivities(clusters), garden, seed)
         running.configure(ingress={"domain": "ingress.seed-1.test", "controller": {"kind": "nginx"}})

@@ -1,0 +1,339 @@
+"""A gardenlet uses its certificate to write fields that it does not own.
+
+seed-1 has the Shoot "demo", seed-2 has "other", and "mover" goes from seed-2 to seed-1. The attacker holds the
+certificate of seed-1. A write goes through all webhooks that are registered for it.
+"""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from temporalio.exceptions import ApplicationError
+
+from activities.seed import observability, secrets
+from api import resources
+from api.constants import SEEDS_GROUP
+from api.operations import OperationType, ShootRef
+from api.server import seed_authorizer, webhook_configurations
+from api.server.app import application
+from tests.unit.api.test_seed_authorizer import GARDEN, Garden, bastion, bucket
+from tests.unit.api.test_server import FakeGarden
+from tests.unit.garden.test_shoot_activities import World
+
+PREFIX = "gardener.cloud:system:seed:"
+OWNER = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Shoot", "name": "demo", "uid": "uid-demo"}
+VICTIM = {"apiVersion": "v1", "kind": "Secret", "namespace": "garden-victim", "name": "cloud"}
+DEMO, MOVER = "shoot--local--demo--uid-demo", "shoot--local--mover--uid-mover"
+API_VERSIONS = {
+    "Secret": "v1",
+    "ConfigMap": "v1",
+    "Lease": "coordination.k8s.io/v1",
+    "Bastion": "operations.gardener.cloud/v1alpha1",
+}
+BASTION = bastion("full", "seed-1")
+BASTION["spec"] |= {
+    "shootRef": {"name": "demo"},
+    "providerType": "local",
+    "sshPublicKey": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAoAWXqYpPZcfYVwjzBmPBzUhZpEuq2Ogyt8DAkXkVSU me",
+    "ingress": [{"ipBlock": {"cidr": "198.18.0.0/24"}}],
+}
+
+Object = dict[str, Any]
+
+
+def stored(kind: str, name: str, namespace: str = "", **fields: Any) -> Object:
+    """An object of the garden, as the API server has it."""
+    known = [*GARDEN, BASTION]
+    found = next((each for each in known if (each["kind"], each["metadata"]["name"]) == (kind, name)), {})
+    metadata = {"name": name, "uid": f"uid of {name}", **({"namespace": namespace} if namespace else {})}
+    version = API_VERSIONS.get(kind, "core.gardener.cloud/v1beta1")
+    return deepcopy(
+        {**found, "apiVersion": version, "kind": kind, "metadata": found.get("metadata", metadata), **fields}
+    )
+
+
+def patched(old: Object, patch: Object) -> Object:
+    """The object after a merge patch."""
+    new = deepcopy(old)
+    _merge(new, patch)
+    return new
+
+
+def _merge(target: Object, patch: Object) -> None:
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, dict):
+            _merge(target.setdefault(key, {}), value)
+        else:
+            target[key] = value
+
+
+async def write(new: Object, old: Object | None = None, subresource: str = "", user: str = f"{PREFIX}seed-1") -> str:
+    """What the webhooks that are registered for a write say against it; empty if all of them allow it."""
+    garden, resource = FakeGarden(), resources.resource_of(new)
+    garden.objects = deepcopy(
+        [*GARDEN, {"kind": "Secret", "metadata": {"name": "cloud", "namespace": "garden-victim"}}]
+    )
+    request = {
+        "uid": "r-1",
+        "operation": "UPDATE" if old else "CREATE",
+        "resource": {"group": resource.group, "version": resource.version, "resource": resource.plural},
+        "subResource": subresource,
+        "kind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
+        "namespace": new["metadata"].get("namespace", ""),
+        "name": new["metadata"]["name"],
+        "userInfo": {"username": user, "groups": [SEEDS_GROUP, "system:authenticated"]},
+        "object": new,
+        "oldObject": old,
+    }
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    plural = "/".join(filter(None, (resource.plural, subresource)))
+    _, validating = webhook_configurations("", "")
+    said = []
+    async with TestClient(TestServer(application(garden))) as client:
+        for webhook in validating["webhooks"]:
+            if any(
+                resource.group in rule["apiGroups"]
+                and plural in rule["resources"]
+                and request["operation"] in rule["operations"]
+                for rule in webhook["rules"]
+            ):
+                answer = await client.post(webhook["clientConfig"]["url"], json=body)
+                response = (await answer.json())["response"]
+                if not response["allowed"]:
+                    said.append(response["status"]["message"])
+    return "; ".join(said)
+
+
+def new_seed(name: str) -> Object:
+    """A Seed before it has a status."""
+    return {key: value for key, value in stored("Seed", name).items() if key != "status"}
+
+
+async def patch(old: Object, change: Object, subresource: str = "") -> str:
+    return await write(patched(old, change), old, subresource)
+
+
+# Secrets of others
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=2)
+async def test_a_gardenlet_names_the_secret_of_a_project_in_its_seed_and_is_refused() -> None:
+    """The authorizer lets a gardenlet read the Secrets that its Seed names."""
+    said = await patch(stored("Seed", "seed-1"), {"spec": {"dns": {"provider": {"credentialsRef": VICTIM}}}})
+
+    assert "may not set spec.dns.provider.credentialsRef" in said
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=2)
+async def test_a_gardenlet_registers_its_seed_with_the_secret_of_a_project_and_is_refused() -> None:
+    """The spec of the first registration is the gardenlet's, but an operator says which Secrets it may name."""
+    new = new_seed("seed-1")
+    new["spec"]["dns"]["internal"]["credentialsRef"] = VICTIM
+
+    said = await write(new)
+
+    assert "spec.dns.internal.credentialsRef: Secret garden-victim/cloud lacks label" in said
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=2)
+async def test_a_gardenlet_reads_a_secret_that_its_seed_names_without_an_operators_label_and_is_refused() -> None:
+    """The Seed may be from before admission looked, or an operator may have been misled."""
+    named = stored("Seed", "seed-1")
+    named["spec"]["dns"]["provider"]["credentialsRef"] = VICTIM
+    victim = {"kind": "Secret", "metadata": {"name": "cloud", "namespace": "garden-victim"}}
+    garden = Garden([named, victim, *(each for each in GARDEN if each["metadata"]["name"] != "seed-1")])
+    request = seed_authorizer.Request(f"{PREFIX}seed-1", "get", resources.SECRET, "", "garden-victim", "cloud")
+
+    assert not await seed_authorizer.allows(request, garden)
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=2)
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"type": "kubernetes.io/service-account-token"}, "type: must be Opaque"),
+        ({"metadata": {"annotations": {"kubernetes.io/service-account.name": "admin"}}}, "metadata.annotations"),
+        ({"metadata": {"labels": {"gardener.cloud/role": "alerting"}}}, "metadata.labels[gardener.cloud/role]"),
+        ({"metadata": {"finalizers": ["mine/mine"]}}, "metadata.finalizers"),
+        ({"metadata": {"ownerReferences": [OWNER | {"name": "other", "uid": "uid-other"}]}}, "ownerReferences"),
+        ({"metadata": {"ownerReferences": [OWNER | {"blockOwnerDeletion": True}]}}, "ownerReferences"),
+    ],
+)
+async def test_a_gardenlet_publishes_a_secret_that_is_more_than_a_copy_and_is_refused(
+    change: Object, field: str
+) -> None:
+    """A token controller would fill it in, others would select it, or it would keep its project from being deleted."""
+    plain = stored("Secret", "demo.monitoring", "garden-local", data={}, type="Opaque")
+
+    assert field in await write(patched(plain, change))
+
+
+# Backups of others
+
+
+@pytest.mark.attack(actor="T3", asset="A4", finding=2)
+async def test_a_gardenlet_points_the_backups_of_its_shoot_to_another_seeds_bucket_and_is_refused() -> None:
+    """The authorizer lets a gardenlet read the credentials of the bucket that a BackupEntry of its Shoots names."""
+    said = await patch(stored("BackupEntry", DEMO), {"spec": {"bucketName": "uid-seed-2"}})
+
+    assert "spec.bucketName: must be the bucket of seed seed-1" in said
+
+
+@pytest.mark.attack(actor="T3", asset="A4", finding=2)
+@pytest.mark.parametrize("name", [f"source-{DEMO}", f"source-{MOVER}"])
+async def test_a_gardenlet_names_a_source_of_backups_that_the_garden_does_not_know_and_is_refused(name: str) -> None:
+    """The source of a move is the bucket that the BackupEntry of the Shoot names."""
+    new = stored("BackupEntry", name, "garden-local", spec={"bucketName": "uid-seed-3", "seedName": "seed-1"})
+
+    assert "spec.bucketName: must be the bucket that the BackupEntry of the Shoot names" in await write(new)
+
+
+@pytest.mark.attack(actor="T3", asset="A4", finding=2)
+async def test_a_gardenlet_makes_a_backup_entry_of_another_name_and_is_refused() -> None:
+    """A Shoot has two names for BackupEntries, and no other."""
+    new = stored(
+        "BackupEntry", "mine--uid-demo", "garden-local", spec={"bucketName": "uid-seed-1", "seedName": "seed-1"}
+    )
+
+    assert "belongs to no Shoot" in await write(new)
+
+
+@pytest.mark.attack(actor="T3", asset="A4", finding=2)
+async def test_a_gardenlet_points_its_bucket_to_another_secret_and_is_refused() -> None:
+    """The authorizer lets gardenlets read the Secret that a BackupBucket names."""
+    said = await patch(stored("BackupBucket", "uid-seed-1"), {"spec": {"credentialsRef": VICTIM}})
+
+    assert "spec.credentialsRef: must name what spec.backup.credentialsRef of Seed seed-1 names" in said
+
+
+# Decisions of the garden
+
+
+@pytest.mark.attack(actor="T3", asset="A2", finding=6)
+@pytest.mark.parametrize(
+    "status", [{"seedName": "seed-2"}, {"technicalID": "shoot--local--other"}, {"uid": "u"}, {"lastOperation": {}}]
+)
+async def test_a_gardenlet_writes_where_its_shoot_is_and_is_refused(status: Object) -> None:
+    """Operations run in the seed that the status names."""
+    said = await patch(stored("Shoot", "demo"), {"status": status}, "status")
+
+    assert f"may not set status.{next(iter(status))}" in said
+
+
+@pytest.mark.attack(actor="T3", asset="A2", finding=6)
+async def test_an_operation_on_a_shoot_whose_status_names_another_control_plane_does_not_start() -> None:
+    """The technical ID is computed. A status that says something else was written by an attacker."""
+    world = World()
+    await world.change(status={"seedName": "seed-2", "technicalID": "shoot--local--victim"})
+
+    with pytest.raises(ApplicationError, match="names of Project and Shoot make shoot--local--demo"):
+        await world.start(OperationType.RECONCILE)
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=2)
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "field"),
+    [
+        ("Seed", "seed-1", {"spec": {"taints": [{"key": "mine"}]}}, "spec.taints"),
+        ("Seed", "seed-1", {"spec": {"provider": {"type": "aws"}}}, "spec.provider.type"),
+        ("Seed", "seed-1", {"metadata": {"labels": {"mine": "yes"}}}, "metadata.labels.mine"),
+        ("Seed", "seed-1", {"metadata": {"finalizers": ["mine/mine"]}}, "metadata.finalizers"),
+        ("Shoot", "demo", {"spec": {"kubernetes": {"version": "1.37.0"}}}, "may not set spec.kubernetes.version"),
+        ("Shoot", "demo", {"metadata": {"annotations": {"gardener.cloud/operation": "retry"}}}, "may not set metadata"),
+        ("Shoot", "demo", {"metadata": {"finalizers": []}}, "metadata.finalizers"),
+        ("BackupBucket", "uid-seed-1", {"spec": {"seedName": "seed-2"}}, "spec.seedName"),
+        ("BackupEntry", DEMO, {"spec": {"shootRef": {"name": "a", "namespace": "b"}}}, "spec.shootRef"),
+        ("BackupEntry", DEMO, {"spec": {"seedName": "seed-3"}}, "spec.seedName"),
+        ("BackupEntry", "shoot--local--gone--uid-gone", {"spec": {"bucketName": "uid-seed-2"}}, "belongs to no Shoot"),
+        ("Bastion", "full", {"spec": {"seedName": "seed-2"}}, "spec.seedName"),
+    ],
+)
+async def test_a_gardenlet_changes_what_others_own_and_is_refused(
+    kind: str, name: str, change: Object, field: str
+) -> None:
+    """Specifications belong to owners and operators, finalizers and most labels to the garden."""
+    assert field in await patch(stored(kind, name), change)
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=2)
+async def test_a_member_of_the_group_without_a_seeds_name_writes_nothing() -> None:
+    """Rules compare with the seed in the user's name."""
+    old = stored("Shoot", "demo")
+
+    assert "its name is not gardener.cloud:system:seed:" in await write(old, old, "status", user="mallory")
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=2)
+async def test_a_gardenlet_registers_the_seed_of_another_one_and_is_refused() -> None:
+    """Also where the garden's API server does not ask the seed authorizer."""
+    assert "registers no other Seed" in await write(new_seed("seed-2"))
+
+
+# What gardenlets do all the time
+
+
+@pytest.mark.parametrize(
+    ("old", "change", "subresource"),
+    [
+        (stored("Seed", "seed-1"), {"status": {"allocatable": {"shoots": "10"}, "conditions": []}}, "status"),
+        (stored("Seed", "seed-1"), {"metadata": {"annotations": {"gardener.cloud/operation": "reconcile"}}}, ""),
+        (stored("Seed", "seed-1"), {"metadata": {"annotations": {"seed.gardener.cloud/remains": "[]"}}}, ""),
+        (stored("Shoot", "demo"), {"metadata": {"labels": {"shoot.gardener.cloud/status": "healthy"}}}, ""),
+        (stored("Shoot", "demo"), {"status": {"conditions": [], "networking": {}, "clusterIdentity": "i"}}, "status"),
+        (stored("BackupEntry", DEMO), {"metadata": {"finalizers": ["gardener"]}}, ""),
+        (stored("BackupEntry", MOVER), {"spec": {"bucketName": "uid-seed-1", "seedName": "seed-1"}}, ""),
+        (
+            stored("BackupEntry", "shoot--local--gone--uid-gone"),
+            {
+                "metadata": {
+                    "finalizers": None,
+                    "annotations": {"backup.gardener.cloud/expired": "2026-11-25T10:00:00Z"},
+                }
+            },
+            "",
+        ),
+        (stored("Bastion", "full"), {"status": {"ingress": {"ip": "198.18.0.9"}}}, "status"),
+        (stored("Bastion", "full"), {"metadata": {"finalizers": ["gardener"]}}, ""),
+    ],
+    ids=str,
+)
+async def test_a_gardenlet_changes_what_it_owns(old: Object, change: Object, subresource: str) -> None:
+    assert await patch(old, change, subresource) == ""
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        new_seed("seed-1"),
+        stored("BackupBucket", "uid-seed-1", spec=bucket("seed-1")["spec"] | {"provider": {"type": "local"}}),
+        stored(
+            "BackupEntry",
+            f"source-{MOVER}",
+            "garden-local",
+            spec={"bucketName": "uid-seed-2", "seedName": "seed-1"},
+        ),
+        *(
+            {"apiVersion": "v1", "data": {}}
+            | secrets.garden_object(ShootRef(namespace="garden-local", name="demo", uid="uid-demo"), "v1", kind, suffix)
+            for kind, suffix in (
+                ("Secret", observability._SUFFIX),
+                ("Secret", "ssh-keypair"),
+                ("ConfigMap", "ca-kubelet"),
+            )
+        ),
+        stored("ShootState", "demo", "garden-local", spec={"gardener": []}),
+    ],
+    ids=lambda new: f"{new['kind']}-{new['metadata']['name']}",
+)
+async def test_a_gardenlet_creates_what_it_owns(new: Object) -> None:
+    assert await write(new) == ""
+
+
+async def test_the_source_of_a_move_hands_its_backups_over() -> None:
+    old = stored("BackupEntry", MOVER)
+    new = patched(old, {"spec": {"seedName": "seed-1"}})
+
+    assert await write(new, old, user=f"{PREFIX}seed-2") == ""
