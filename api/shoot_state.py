@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from api import compression
+
 SECRET = "secret"
 MACHINE_STATE = "machine-state"
 MACHINE_STATE_NAME = "machine-state"
@@ -13,6 +15,43 @@ LIMIT = int(1.5 * 2**20)
 """Bytes of the whole object: what etcd takes in one request."""
 
 Object = Mapping[str, Any]
+
+REFERENCE_PREFIX = "ref-"
+"""Prefix of copies of what ``Shoot.spec.resources`` refers to. Each seed copies it from the garden."""
+
+_SECRET_LABELS = frozenset(
+    {
+        "name",
+        "managed-by",
+        "manager-identity",
+        "checksum-of-config",
+        "checksum-of-signing-ca",
+        "bundle-for",
+        "persist",
+        "last-rotation-initiation-time",
+        "issued-at-time",
+        "valid-until-time",
+        "renew-after-validity-percentage",
+    }
+)
+"""Labels of the secrets manager. Source: spec/credentials.md 2."""
+_SECRET_TYPES = frozenset(
+    {
+        "Opaque",
+        "kubernetes.io/basic-auth",
+        "kubernetes.io/dockercfg",
+        "kubernetes.io/dockerconfigjson",
+        "kubernetes.io/ssh-auth",
+        "kubernetes.io/tls",
+    }
+)
+"""Types of Secrets that hold what their author put in; no controller of Kubernetes fills or reads them."""
+_CONTENT = {"Secret": ("type", "immutable", "data"), "ConfigMap": ("immutable", "data", "binaryData")}
+"""Fields that are kept, by kind."""
+
+
+class NotRestorable(Exception):
+    """A seed must not write this object on behalf of a ShootState; the text names the object and the reason."""
 
 
 class TooBig(Exception):
@@ -63,10 +102,73 @@ def _packed(deployments: Object) -> dict[str, Any]:
 
 
 def unpacked_machine_state(data: Object) -> dict[str, Any]:
-    """``machineDeployments`` by name, of an item's data or of ``Worker.status.state``."""
-    state: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(data["state"])))
+    """``machineDeployments`` by name, of an item's data or of ``Worker.status.state``.
+
+    Raises ``api.compression.TooLarge`` and ``Damaged``.
+    """
+    content = compression.unzip(base64.b64decode(data["state"]), compression.LIMIT)
+    state: dict[str, Any] = json.loads(content)
     deployments: dict[str, Any] = state["machineDeployments"]
     return deployments
+
+
+def restored_secret(item: Object, namespace: str) -> dict[str, Any]:
+    """Secret made from an item of ``spec.gardener``, with its content and the secrets manager's labels alone.
+
+    Raises NotRestorable if the secrets manager does not persist such a Secret.
+    """
+    name, labels = str(item["name"]), item.get("labels") or {}
+    kept = {key: value for key, value in labels.items() if key in _SECRET_LABELS}
+    if kept.get("managed-by") != "secrets-manager" or kept.get("persist") != "true":
+        raise NotRestorable(f"Secret {name} has not the labels managed-by=secrets-manager and persist=true")
+    stable = kept.get("name", "")
+    if not stable or not (name == stable or name.startswith(f"{stable}-")):
+        raise NotRestorable(f"Secret {name} does not begin with the name in its label name ({stable!r})")
+    if (kind := item["data"].get("type", "Opaque")) != "Opaque":
+        raise NotRestorable(f"Secret {name} has type {kind}, must be Opaque")
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": kept},
+        **{key: item["data"][key] for key in _CONTENT["Secret"] if key in item["data"]},
+    }
+
+
+def check_reference(reference: Object, kind: str, name: str) -> None:
+    """Raises NotRestorable if an extension object refers to what no seed restores.
+
+    An extension may keep v1 Secrets and ConfigMaps in the control plane's namespace. Their names are its own: the
+    kind in lower case and the name of the extension object, with or without a suffix (``worker-demo-keys``).
+    """
+    wanted, own = f"{reference['kind']} {reference['name']}", f"{kind.lower()}-{name}"
+    if reference["apiVersion"] != "v1" or reference["kind"] not in _CONTENT:
+        raise NotRestorable(
+            f"{kind} {name} refers to {wanted} ({reference['apiVersion']}), which is no Secret or ConfigMap"
+        )
+    if reference["name"] != own and not str(reference["name"]).startswith(f"{own}-"):
+        raise NotRestorable(f"{kind} {name} refers to {wanted}, which must be named {own} or {own}-<suffix>")
+
+
+def is_copied(reference: Object) -> bool:
+    """Whether each seed copies the object from the garden itself, so that a ShootState need not hold it."""
+    return reference["apiVersion"] == "v1" and str(reference["name"]).startswith(REFERENCE_PREFIX)
+
+
+def kept_content(found: Object, reference: Object) -> dict[str, Any]:
+    """What a ShootState keeps of a Secret or ConfigMap, and a restore writes: no metadata but the name.
+
+    Controllers act on labels, annotations and owners, so these must not come from another seed.
+
+    Raises NotRestorable for another object than the reference names, and for Secrets that a controller fills.
+    """
+    kind, name = str(reference["kind"]), str(reference["name"])
+    same = (found.get("apiVersion", "v1"), found.get("kind", kind), found["metadata"]["name"]) == ("v1", kind, name)
+    if not same:
+        raise NotRestorable(f"{kind} {name} is another object: {found.get('kind')} {found['metadata']['name']}")
+    if kind == "Secret" and (type_ := found.get("type", "Opaque")) not in _SECRET_TYPES:
+        raise NotRestorable(f"Secret {name} has type {type_}")
+    content = {key: found[key] for key in _CONTENT[kind] if key in found}
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **content}
 
 
 def extension_states(objects: Iterable[Object]) -> list[dict[str, Any]]:
@@ -121,11 +223,11 @@ def _merged_machines(old: Object, new: Object) -> dict[str, Any]:
 
 def refuse_too_big(shoot_state: Object) -> None:
     """Raises TooBig, with the biggest parts by name."""
-    size = _size(shoot_state)
+    size = size_of(shoot_state)
     if size <= LIMIT:
         return
     parts = [
-        (_size(each), f"{each.get('kind') or each.get('type')} {each.get('name')}")
+        (size_of(each), f"{each.get('kind') or each.get('type')} {each.get('name')}")
         for part in ("gardener", "extensions", "resources")
         for each in shoot_state["spec"].get(part) or ()
     ]
@@ -133,7 +235,8 @@ def refuse_too_big(shoot_state: Object) -> None:
     raise TooBig(f"it has {size / 2**20:.2f} MiB, {LIMIT / 2**20:.1f} MiB are possible; the biggest parts: {biggest}")
 
 
-def _size(item: Object) -> int:
+def size_of(item: Any) -> int:
+    """Bytes of a value as JSON."""
     return len(json.dumps(item, separators=(",", ":")))
 
 

@@ -12,8 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from api import compression
+
 _GZIP = 16 + zlib.MAX_WBITS
 _LEVEL = 3
+_LINE_LIMIT = 8 << 20
+"""Bytes of one change. An API server writes objects of up to 1.5 MiB, 2 MiB in base64."""
 
 
 class DamagedDelta(Exception):
@@ -94,15 +98,14 @@ def _change(line: bytes) -> Change:
 
 
 def _lines(content: Iterable[bytes]) -> Iterator[bytes]:
-    decompress = zlib.decompressobj(_GZIP)
     rest = b""
     try:
-        for chunk in content:
-            *whole, rest = (rest + decompress.decompress(chunk)).split(b"\n")
+        for piece in compression.unzip_stream(content):
+            *whole, rest = (rest + piece).split(b"\n")
+            if len(rest) > _LINE_LIMIT:
+                raise DamagedDelta(f"a line has more than {_LINE_LIMIT >> 20} MiB")
             yield from (line + b"\n" for line in whole)
-        *whole, rest = (rest + decompress.flush()).split(b"\n")
-    except zlib.error:
-        raise DamagedDelta("it is not gzip, or damaged") from None
-    yield from (line + b"\n" for line in whole)
-    if rest or not decompress.eof:
+    except compression.Damaged as error:
+        raise DamagedDelta(f"it {error}") from None
+    if rest:
         raise DamagedDelta("it was cut short")

@@ -41,7 +41,7 @@ from activities.provider_local.machines import (
     restored,
     wanted_deployments,
 )
-from api import images
+from api import compression, images
 from api.errors import ErrorCode
 from api.local import InfrastructureStatus
 from api.model import ApiModel
@@ -105,7 +105,14 @@ class ProviderLocalActivities:
         state = worker.status.get("state")
         if not state or await secret_data(self._seed, worker) is None:
             return
-        saved = unpacked_machine_state(state)
+        try:
+            saved = unpacked_machine_state(state)
+        except (compression.TooLarge, compression.Damaged) as error:
+            raise permanent(
+                ErrorCode.CONFIGURATION_PROBLEM,
+                f"the machines in status.state of {worker} cannot be restored: their content {error}; "
+                "restore the ShootState from a backup of the garden",
+            ) from None
         for each in _wanted(worker):
             if each.name in saved:
                 await self._restore(worker, each, saved[each.name])

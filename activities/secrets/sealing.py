@@ -15,6 +15,8 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from api import compression
+
 _SEALED = "sealed"
 _NONCE_BYTES = 12
 
@@ -42,7 +44,7 @@ class Sealing:
     def open(self, value: Any, subject: str) -> Any:
         """What was sealed; a value that never was is given back.
 
-        Raises CannotOpen.
+        Raises CannotOpen, and ``api.compression.TooLarge``.
         """
         if not isinstance(value, Mapping) or set(value) != {_SEALED}:
             return value
@@ -55,4 +57,4 @@ class Sealing:
             content = cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], f"{key_id}/{subject}".encode())
         except (InvalidTag, binascii.Error, ValueError):
             raise CannotOpen(f"it was not sealed for {subject} by key {key_id!r}, or was changed") from None
-        return json.loads(gzip.decompress(content))
+        return json.loads(compression.unzip(content, compression.SEALED_LIMIT))

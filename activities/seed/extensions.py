@@ -29,7 +29,7 @@ from activities.seed.gateway import gateway_address
 from activities.seed.namespace import write_shoot_status
 from activities.seed.retention import Retention, is_marked
 from activities.seed.secrets import ssh_public_keys
-from activities.seed.shoot_state import ShootStateView, read_shoot_state
+from activities.seed.shoot_state import ShootStateView, not_restorable, read_shoot_state
 from api import resources, ssh
 from api.constants import (
     BACKUP_ENTRY_TAKEN_OVER,
@@ -49,6 +49,7 @@ from api.names import (
 )
 from api.operations import OperationType, ShootTask, TaskResult, Wait
 from api.registrations import Phase
+from api.shoot_state import NotRestorable
 
 CLOUD_SECRET = "cloudprovider"
 _KEPT = "kept for the old seed, which is lost: it must find there that it is not the one any more"
@@ -593,7 +594,11 @@ class Extensions:
         return await self.wait_deleted(kind, task)
 
     async def _restore(self, task: ShootTask, state: ShootStateView, wanted: ExtensionObject) -> None:
-        """With what its ShootState keeps of it; objects that its state refers to come first."""
+        """Write the object with what its ShootState keeps of it; the objects that the state refers to come first.
+
+        Raises:
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the state refers to what no seed restores.
+        """
         kept = state.extension(wanted.resource.kind, wanted.name)
         if wanted.resource == resources.WORKER and state.machine_state is not None:
             if kept and kept.get("state"):
@@ -603,11 +608,15 @@ class Extensions:
                     "drop one of them",
                 )
             kept = {**(kept or {}), "state": state.machine_state}
-        for reference in (kept or {}).get("resources") or ():
-            if (item := state.resource(reference["resourceRef"])) is not None:
-                metadata = {**item["metadata"], "namespace": task.technical_id}
-                with contextlib.suppress(AlreadyExists):
-                    await self._clusters.seed.create({**item, "metadata": metadata})
+        try:
+            referenced = [] if kept is None else state.referenced(kept, wanted.resource.kind, wanted.name)
+        except NotRestorable as error:
+            raise not_restorable(task, error) from None
+        for item in referenced:
+            with contextlib.suppress(AlreadyExists):
+                await self._clusters.seed.create(
+                    {**item, "metadata": {**item["metadata"], "namespace": task.technical_id}}
+                )
         await extension.restore_extension(self._clusters.seed, wanted, task.trigger, kept)
 
     async def _ready(self, kind: Kind, task: ShootTask, name: str, wait: Wait) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from api import constants, resources
 from api.errors import ErrorCode
 from api.operations import ShootTask, TaskResult
 from api.resources import Resource
+from api.shoot_state import REFERENCE_PREFIX
 
-PREFIX = "ref-"
 _PURPOSE = "referenced-resource"
 _KINDS = {"Secret": resources.SECRET, "ConfigMap": resources.CONFIG_MAP}
 
@@ -61,7 +61,7 @@ class ReferenceActivities:
             "apiVersion": "v1",
             "kind": kind,
             "metadata": {
-                "name": f"{PREFIX}{name}",
+                "name": f"{REFERENCE_PREFIX}{name}",
                 "namespace": task.technical_id,
                 "labels": {constants.PURPOSE: _PURPOSE},
             },

@@ -23,14 +23,15 @@ from activities.secrets.configs import (
     StaticToken,
     VPNTlsAuth,
 )
-from activities.secrets.manager import MANAGED_BY, SecretsManager, UnknownSecret, Which
-from activities.seed.shoot_state import read_shoot_state
+from activities.secrets.manager import MANAGED_BY, SECRETS_MANAGER, SecretsManager, UnknownSecret, Which
+from activities.seed.shoot_state import not_restorable, read_shoot_state
 from activities.shoot.rotation import ENCRYPTION_KEY, KEY_POPULATED
 from api import constants, ssh
 from api.encryption import DEFAULT_PROVIDER, Encryption
 from api.model import ApiModel
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
 from api.resources import CLUSTER, CONFIG_MAP, DEPLOYMENT, INTERNAL_SECRET, SECRET, SHOOT
+from api.shoot_state import NotRestorable, restored_secret
 
 MANAGER = "gardenlet"
 
@@ -152,7 +153,7 @@ class SecretActivities:
         """
         state = await read_shoot_state(self._clusters, task)
         if state is None and not await self._clusters.seed.list(
-            SECRET, task.technical_id, labels=f"{MANAGED_BY}={MANAGER}"
+            SECRET, task.technical_id, labels=f"{MANAGED_BY}={SECRETS_MANAGER}"
         ):
             raise ApplicationError(
                 f"there is no ShootState {task.shoot}, which would have the keys of its control plane: bring its seed "
@@ -160,25 +161,16 @@ class SecretActivities:
                 type="ShootStateMissing",
                 non_retryable=True,
             )
-        items = state.secrets if state else ()
+        try:
+            wanted = [restored_secret(each, task.technical_id) for each in (state.secrets if state else ())]
+        except NotRestorable as error:
+            raise not_restorable(task, error) from None
 
         async def put_back(item: Mapping[str, Any]) -> None:
-            secret = {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {
-                    "name": item["name"],
-                    "namespace": task.technical_id,
-                    "labels": dict(item.get("labels") or {}),
-                },
-                **{key: item["data"][key] for key in ("data", "immutable", "type") if key in item["data"]},
-            }
-            try:
-                await self._clusters.seed.create(secret)
-            except AlreadyExists:
-                return
+            with suppress(AlreadyExists):
+                await self._clusters.seed.create(item)
 
-        await asyncio.gather(*map(put_back, items))
+        await asyncio.gather(*map(put_back, wanted))
 
 
 async def generate_encryption_configuration(seed: KubeClient, cluster: ClusterView, manager: SecretsManager) -> None:

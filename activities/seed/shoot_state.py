@@ -17,10 +17,10 @@ from activities.errors import permanent
 from activities.kube.clusters import Clusters
 from activities.kube.errors import NotFound
 from activities.secrets.sealing import CannotOpen
-from api import constants, resources, shoot_state
+from api import compression, constants, resources, shoot_state
 from api.errors import ErrorCode
 from api.operations import OperationType, ShootTask, TaskResult
-from api.resources import Resource
+from api.shoot_state import NotRestorable
 from api.times import micro_timestamp
 
 MANAGER = "gardenlet"
@@ -54,25 +54,61 @@ class ShootStateView:
         """State of one extension object; None if it has none."""
         return next((each for each in self.extensions if (each["kind"], each.get("name")) == (kind, name)), None)
 
-    def resource(self, reference: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What an extension's ``resources[].resourceRef`` names."""
-        wanted = (reference["kind"], reference["name"])
-        return next((each["data"] for each in self.resources if (each["kind"], each["name"]) == wanted), None)
+    def referenced(self, state: Mapping[str, Any], kind: str, name: str) -> list[dict[str, Any]]:
+        """Objects that the state of an extension object refers to in its ``resources``.
+
+        Raises ``NotRestorable`` for all but the Secrets and ConfigMaps of that extension object.
+        """
+        found = []
+        for reference in (each["resourceRef"] for each in state.get("resources") or ()):
+            if shoot_state.is_copied(reference):
+                continue
+            shoot_state.check_reference(reference, kind, name)
+            wanted = (reference["kind"], reference["name"])
+            for each in self.resources:
+                if (each["kind"], each["name"]) == wanted:
+                    found.append(shoot_state.kept_content(each["data"], reference))
+        return found
+
+
+def _bad_content(task: ShootTask, error: Exception) -> ApplicationError:
+    return permanent(
+        ErrorCode.CONFIGURATION_PROBLEM,
+        f"ShootState {task.shoot} cannot be read: its content {error}; find out what wrote it, and restore it from a "
+        "backup of the garden",
+    )
+
+
+def not_restorable(task: ShootTask, error: NotRestorable) -> ApplicationError:
+    """Failure of a restore whose ShootState holds what a seed must not write."""
+    return permanent(
+        ErrorCode.CONFIGURATION_PROBLEM,
+        f"ShootState {task.shoot} is not restored: {error}; find out what wrote it, and remove it from the ShootState",
+    )
 
 
 async def read_shoot_state(clusters: Clusters, task: ShootTask) -> ShootStateView | None:
     """What the garden keeps of a Shoot; None if that is nothing.
 
     Raises:
-        ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if our key file does not open it.
+        ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if our key file does not open it, or it is too large.
     """
     live = await clusters.garden.find(resources.SHOOT_STATE, task.shoot.name, task.shoot.namespace)
     if live is None or any(each["uid"] != task.shoot.uid for each in live["metadata"].get("ownerReferences") or ()):
         return None
     subject = str(task.shoot)
 
+    size = 0
+
     def opened(item: Mapping[str, Any], field: str) -> dict[str, Any]:
-        return {**item, field: clusters.sealing.open(item[field], subject)} if field in item else dict(item)
+        nonlocal size
+        if field not in item:
+            return dict(item)
+        value = clusters.sealing.open(item[field], subject)
+        size += shoot_state.size_of(value)
+        if size > compression.LIMIT:
+            raise compression.TooLarge(compression.LIMIT)
+        return {**item, field: value}
 
     spec = live.get("spec") or {}
     try:
@@ -84,6 +120,8 @@ async def read_shoot_state(clusters: Clusters, task: ShootTask) -> ShootStateVie
             ErrorCode.CONFIGURATION_PROBLEM,
             f"ShootState {task.shoot} cannot be read: {error}; give seed {task.seed} the key file of the others",
         ) from None
+    except (compression.TooLarge, compression.Damaged) as error:
+        raise _bad_content(task, error) from None
     machines = [each["data"] for each in gardener if each["type"] == shoot_state.MACHINE_STATE]
     return ShootStateView(
         secrets=tuple(each for each in gardener if each["type"] == shoot_state.SECRET),
@@ -114,7 +152,14 @@ class ShootStateActivities:
         home = (shoot.get("status") or {}).get("seedName")
         if task.operation is OperationType.RECONCILE and home not in (None, task.seed):
             return TaskResult(note=f"{home} is its seed now")  # which we could not know while we were cut off
-        spec = await self._collect(task)
+        try:
+            spec = await self._collect(task)
+        except NotRestorable as error:
+            raise permanent(
+                ErrorCode.CONFIGURATION_PROBLEM,
+                f"state of Shoot {task.shoot} is not persisted: {error}; another seed would not restore it, so the "
+                "extension must keep it in another way",
+            ) from None
         counts = ", ".join(f"{len(spec[part])} {part}" for part in ("gardener", "extensions", "resources"))
         annotations = {constants.TIMESTAMP: micro_timestamp()}
         live = await self._clusters.garden.find(resources.SHOOT_STATE, task.shoot.name, task.shoot.namespace)
@@ -124,7 +169,10 @@ class ShootStateActivities:
         else:
             annotations[MIGRATING_FROM] = task.seed
             if live and (live["metadata"].get("annotations") or {}).get(MIGRATING_FROM) == task.seed:
-                spec = shoot_state.merged(_converted(live["spec"], self._clusters.sealing.open, task), spec)
+                try:
+                    spec = shoot_state.merged(_converted(live["spec"], self._clusters.sealing.open, task), spec)
+                except (compression.TooLarge, compression.Damaged) as error:
+                    raise _bad_content(task, error) from None
         wanted = {
             "apiVersion": resources.SHOOT_STATE.api_version,
             "kind": resources.SHOOT_STATE.kind,
@@ -174,7 +222,7 @@ class ShootStateActivities:
             return False
         try:
             return _converted(live.get("spec") or {}, self._clusters.sealing.open, task) == spec
-        except CannotOpen:
+        except (CannotOpen, compression.TooLarge, compression.Damaged):
             return False
 
     async def _collect(self, task: ShootTask) -> dict[str, Any]:
@@ -194,28 +242,26 @@ class ShootStateActivities:
         ]
         extensions = shoot_state.extension_states(found)
         machine_state = shoot_state.machine_state(deployments, sets, machines)
-        references = {
-            (each["resourceRef"]["apiVersion"], each["resourceRef"]["kind"], each["resourceRef"]["name"])
-            for extension in extensions
-            for each in extension.get("resources") or ()
-        }
+        references: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for extension in extensions:
+            for each in extension.get("resources") or ():
+                reference = each["resourceRef"]
+                if not shoot_state.is_copied(reference):
+                    shoot_state.check_reference(reference, extension["kind"], extension["name"])
+                    references[reference["kind"], reference["name"]] = reference
         return {
             "gardener": [*shoot_state.persisted_secrets(secrets), *([machine_state] if machine_state else [])],
             "extensions": extensions,
-            "resources": [item for each in sorted(references) if (item := await self._resource(task, *each))],
+            "resources": [item for _, each in sorted(references.items()) if (item := await self._resource(task, each))],
         }
 
-    async def _resource(self, task: ShootTask, api_version: str, kind: str, name: str) -> dict[str, Any] | None:
-        resource: Resource = await self._clusters.seed.resource_for(api_version, kind)
+    async def _resource(self, task: ShootTask, reference: Mapping[str, Any]) -> dict[str, Any] | None:
+        kind, name = reference["kind"], reference["name"]
+        resource = resources.SECRET if kind == "Secret" else resources.CONFIG_MAP
         found = await self._clusters.seed.find(resource, name, task.technical_id)
         if found is None:
             return None
-        metadata = {
-            key: found["metadata"][key] for key in ("name", "labels", "annotations") if key in found["metadata"]
-        }
-        content = {key: value for key, value in found.items() if key not in ("metadata", "status")}
-        data = {**content, "apiVersion": api_version, "kind": kind, "metadata": metadata}
-        return {"apiVersion": api_version, "kind": kind, "name": name, "data": data}
+        return {"apiVersion": "v1", "kind": kind, "name": name, "data": shoot_state.kept_content(found, reference)}
 
 
 def _converted(spec: Mapping[str, Any], convert: Any, task: ShootTask) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import shutil
 import socket
 import subprocess
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 from activities.etcd import delta, snapshots
 from activities.etcd.delta import Change, DamagedDelta
 from activities.etcd.snapshots import Plan, Snapshot
+from api import compression
 from workers.etcd import SEALED
 from workers.etcd.json_log import log
 from workers.etcd.store_reader import StoreReader
@@ -43,7 +43,8 @@ _READER = "etcd-client"
 _ROOT = {"name": "root", "password": "root"}
 _TOKEN_SECONDS = 1 << 26
 """Longer than anybody follows."""
-_GZIP = 16 + zlib.MAX_WBITS
+_LARGEST_BACKEND = 8 << 30
+"""Bytes; what etcd recommends at most, for an etcd without a quota of its own."""
 _LEAP = 1_000_000_000
 """Revisions to be ahead of all that a lost seed may have told its clients: more than it can have made since."""
 
@@ -211,7 +212,8 @@ def _restore_full(config: dict[str, Any], name: str, reader: StoreReader, full: 
     file = part.with_suffix(_SNAPSHOT)
     try:
         with file.open("wb") as target:
-            target.writelines(_unzipped(reader.read(full.name), full))
+            quota = config["etcd"].get("quota-backend-bytes") or _LARGEST_BACKEND
+            target.writelines(_unzipped(reader.read(full.name), full, limit=2 * quota))
         if fault := _restore_file(config, name, file, part):
             raise _Blocked(f"{full.name} is damaged: {fault}")
     finally:
@@ -436,19 +438,16 @@ def _wait_until_serving(connection: _Connection, process: "subprocess.Popen[byte
             time.sleep(0.05)
 
 
-def _unzipped(content: Iterable[bytes], snapshot: Snapshot) -> Iterator[bytes]:
+def _unzipped(content: Iterable[bytes], snapshot: Snapshot, limit: int) -> Iterator[bytes]:
     if not snapshot.compressed:
         yield from content
         return
-    decompress = zlib.decompressobj(_GZIP)
     try:
-        for chunk in content:
-            yield decompress.decompress(chunk)
-        yield decompress.flush()
-    except zlib.error:
-        raise _Blocked(f"{snapshot.name} is damaged: it is not gzip") from None
-    if not decompress.eof:
-        raise _Blocked(f"{snapshot.name} is damaged: it was cut short")
+        yield from compression.unzip_stream(content, limit)
+    except compression.Damaged as error:
+        raise _Blocked(f"{snapshot.name} is damaged: it {error}") from None
+    except compression.TooLarge as error:
+        raise _Blocked(f"{snapshot.name} {error}, twice what this etcd may hold") from None
 
 
 def _free_ports(count: int) -> list[int]:

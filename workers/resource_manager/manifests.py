@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from activities.kube.client import Object
+from api import compression
 from workers.resource_manager import names
 
 
@@ -52,7 +53,14 @@ def _brotli(data: bytes, where: str) -> bytes:
     except ImportError:
         raise DecodingError(f"{where} is compressed, and Python package brotli is not installed") from None
     try:
-        return bytes(brotli.decompress(data))
+        decompressor = brotli.Decompressor()
+        # The buffer may end a little beyond its limit.
+        content = bytes(decompressor.process(data, output_buffer_limit=compression.LIMIT + 1))
+        if len(content) > compression.LIMIT:
+            raise DecodingError(f"{where} {compression.TooLarge(compression.LIMIT)}")
+        if not decompressor.is_finished():
+            raise DecodingError(f"{where} was cut short")
+        return content
     except brotli.error:
         raise DecodingError(f"{where} is not Brotli data") from None
 

@@ -69,3 +69,4 @@ class ExtensionStatus(KubeModel):
     state: RawValue | None = None
     """Opaque; goes into the ShootState, to rebuild the controller's knowledge on another seed."""
     resources: list[ResourceReference] | None = None
+    """Secrets and ConfigMaps for the ShootState, named ``<kind in lower case>-<name of this object>[-suffix]``."""
