@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Self, TypeVar
 
 from activities.heartbeat import waiting_for
-from activities.kube.client import KubeClient, Object, Objects, WatchEvent
+from activities.kube.client import Keep, KubeClient, Object, Objects, WatchEvent
 from activities.kube.errors import ApiError, Gone
 from api.resources import Resource
 
@@ -44,12 +44,23 @@ class Cache:
 
     Objects handed out are shared: read them, copy before changing. The copy may lag behind the
     cluster; who just wrote compares generation or resourceVersion. ``async with`` starts and closes it.
+
+    ``keep``: what to keep of each object, with its namespace, name and resourceVersion at least. A cache of a Shoot
+    needs it where the Shoot's owner decides how many objects there are, and how large.
     """
 
     def __init__(
-        self, client: KubeClient, resource: Resource, namespace: str | None = None, labels: str = "", fields: str = ""
+        self,
+        client: KubeClient,
+        resource: Resource,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        *,
+        keep: Keep | None = None,
     ) -> None:
         self.resource = resource
+        self._keep = keep
         self._client = client
         self._namespace = namespace
         self._labels = labels
@@ -216,7 +227,7 @@ class Cache:
 
     async def _relist(self) -> str:
         objects, version = await self._client.list_with_version(
-            self.resource, self._namespace, labels=self._labels, fields=self._fields
+            self.resource, self._namespace, labels=self._labels, fields=self._fields, keep=self._keep
         )
         found = {key_of(obj): obj for obj in objects}
         for key in [key for key in self._objects if key not in found]:
@@ -242,10 +253,13 @@ class Cache:
                 ):
                     failures = 0
                     version = event.object["metadata"]["resourceVersion"]
-                    if event.type == "DELETED":
-                        self._remove(key_of(event.object), event.object)
-                    elif event.type != "BOOKMARK":
-                        self._put(event.object)
+                    if event.type == "BOOKMARK":
+                        continue
+                    kept = event.object if self._keep is None else self._keep(event.object)
+                    if event.type == "DELETED" or kept is None:
+                        self._remove(key_of(event.object), kept or event.object)
+                    else:
+                        self._put(kept)
             except ApiError as error:
                 if error.status not in (0, 429, 500, 502, 503, 504):
                     raise
@@ -289,8 +303,9 @@ class Cache:
 class Caches:
     """The caches of one cluster, each started when first asked for and shared by all who ask."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, *, keep: Keep | None = None) -> None:
         self.client = client
+        self._keep = keep
         self._caches: dict[tuple[Resource, str | None, str, str], Cache] = {}
 
     def of(self, resource: Resource, namespace: str | None = None, labels: str = "", fields: str = "") -> Cache:
@@ -304,7 +319,7 @@ class Caches:
         key = (resource, namespace if resource.namespaced else None, labels, fields)
         cache = self._caches.get(key)
         if cache is None:
-            cache = self._caches[key] = Cache(self.client, resource, key[1], labels, fields)
+            cache = self._caches[key] = Cache(self.client, resource, key[1], labels, fields, keep=self._keep)
             cache.start()
         cache.touch()
         return cache

@@ -19,7 +19,16 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 
-from activities.kube.errors import ApiError, Conflict, Gone, NotFound, Unauthorized, Unreachable, error_from_status
+from activities.kube.errors import (
+    AnswerTooLarge,
+    ApiError,
+    Conflict,
+    Gone,
+    NotFound,
+    Unauthorized,
+    Unreachable,
+    error_from_status,
+)
 from activities.kube.kubeconfig import Endpoint, endpoint_of, in_cluster_endpoint, parse_kubeconfig
 from activities.kube.unchanged import unchanged
 from api.resources import Resource, UnknownKind, resource_of
@@ -31,6 +40,11 @@ APPLY = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 JSON = "application/json"
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""Accept header for a list without spec, status and data of its objects."""
+
+Keep = Callable[[Object], Object | None]
+"""What to keep of each object of a list; None drops the object."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +73,37 @@ _READ_BUFFER = 1 << 21
 """Bytes; one event of a watch is one line, and objects have up to 1.5 MB."""
 _PATIENCE = 3
 """How often a request is sent again because the server asks for it (429)."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes that a client reads from an API server whose content tenants choose."""
+
+    answer: int = 4 << 20
+    """One answer, one page of a list, or one event. An object has at most 1.5 MiB in etcd."""
+    whole: int = 32 << 20
+    """All pages of a list that the caller keeps whole."""
+    reduced: int = 128 << 20
+    """All pages of a list of which the caller keeps a part: each page is reduced before the next one is read."""
+    page: int = 100
+    """Objects in a page to begin with. A page that is too large is asked for again in smaller ones."""
+
+
+@dataclass
+class _Budget:
+    """Bytes that are left for all pages of one list."""
+
+    total: int
+    spent: int = 0
+
+    def spend(self, size: int, doing: str) -> None:
+        self.spent += size
+        if self.spent > self.total:
+            raise _too_large(f"the list has more than {self.total >> 20} MiB", doing)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.spent > self.total
 
 
 @dataclass
@@ -101,10 +146,15 @@ class KubeClient:
 
     Failures are ``activities.kube.errors.ApiError``. Files named in a kubeconfig, and the
     kubeconfig itself if it was given as a path, are read again when they rotate.
+
+    With limits, an answer that has more bytes raises AnswerTooLarge.
     """
 
-    def __init__(self, endpoint: Endpoint, *, kubeconfig_path: Path | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, kubeconfig_path: Path | None = None, limits: Limits | None = None
+    ) -> None:
         self._endpoint = endpoint
+        self._limits = limits
         self._path = kubeconfig_path
         self._token = ""
         self._files_read_at = float("-inf")
@@ -174,51 +224,92 @@ class KubeClient:
         except NotFound:
             return None
 
-    async def list(self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "") -> Objects:
-        """All objects, or those of one namespace, in the server's order."""
-        objects, _ = await self.list_with_version(res, namespace, labels=labels, fields=fields)
+    async def list(
+        self,
+        res: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
+        keep: Keep | None = None,
+    ) -> Objects:
+        """All objects, or those of one namespace, in the server's order.
+
+        ``metadata_only``: the server leaves out spec, status and data. ``keep`` is applied to each page before the
+        next one is read, so that the whole list is never in memory.
+        """
+        objects, _ = await self.list_with_version(
+            res, namespace, labels=labels, fields=fields, metadata_only=metadata_only, keep=keep
+        )
         return objects
 
     async def list_with_version(
-        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
+        self,
+        res: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
+        keep: Keep | None = None,
     ) -> tuple[Objects, str]:
         """The objects and the resource version to start a watch at."""
+        query, accept = _selectors(labels, fields), METADATA if metadata_only else JSON
+        limits = self._limits
         try:
-            return await self._list(res, namespace, labels, fields, limit=_PAGE)
+            return await self._list(res, namespace, query, accept, keep, limit=limits.page if limits else _PAGE)
         except Gone:  # the continue token expired between two pages
-            return await self._list(res, namespace, labels, fields, limit=0)
+            return await self._list(res, namespace, query, accept, keep, limit=limits.page if limits else 0)
 
     async def _list(
-        self, res: Resource, namespace: str | None, labels: str, fields: str, limit: int
+        self, res: Resource, namespace: str | None, query: dict[str, str], accept: str, keep: Keep | None, limit: int
     ) -> tuple[Objects, str]:
         objects: Objects = []
         token = ""
+        budget = None
+        if self._limits:
+            budget = _Budget(self._limits.reduced if keep else self._limits.whole)
         while True:
-            page = await self._page(res, namespace, labels, fields, limit, token)
-            objects += _items(page, res)
+            page, limit = await self._page(res, namespace, query, accept, limit, token, budget)
+            items = _items(page, res)
+            objects += items if keep is None else [kept for each in items if (kept := keep(each)) is not None]
             token = page["metadata"].get("continue") or ""
             if not token:
                 return objects, str(page["metadata"].get("resourceVersion", ""))
 
     async def list_page(
-        self, res: Resource, *, labels: str = "", limit: int = _PAGE, token: str = ""
+        self, res: Resource, *, labels: str = "", limit: int = _PAGE, token: str = "", metadata_only: bool = False
     ) -> tuple[Objects, str]:
         """One page of the objects of all namespaces, and the token of the next one; empty if it is the last.
 
         All pages are of the time of the first one. Raises Gone if the token has expired, after some minutes.
         """
-        page = await self._page(res, None, labels, "", limit, token)
+        accept = METADATA if metadata_only else JSON
+        page, _ = await self._page(res, None, _selectors(labels, ""), accept, limit, token)
         return _items(page, res), page["metadata"].get("continue") or ""
 
     async def _page(
-        self, res: Resource, namespace: str | None, labels: str, fields: str, limit: int, token: str
-    ) -> Object:
-        query = _selectors(labels, fields)
-        if limit:
-            query["limit"] = str(limit)
-        if token:
-            query["continue"] = token
-        return _object(await self._call("GET", res, namespace, query=query))
+        self,
+        res: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        accept: str,
+        limit: int,
+        token: str,
+        budget: _Budget | None = None,
+    ) -> tuple[Object, int]:
+        """A page, and how many objects it was asked for: fewer than ``limit`` where these are too large."""
+        while True:
+            asked = {**query, **({"limit": str(limit)} if limit else {}), **({"continue": token} if token else {})}
+            try:
+                return _object(
+                    await self._call("GET", res, namespace, query=asked, accept=accept, budget=budget)
+                ), limit
+            except AnswerTooLarge:
+                if limit <= 1 or (budget is not None and budget.exhausted):
+                    raise
+                limit = max(1, limit // 5)
 
     async def watch(
         self,
@@ -250,7 +341,7 @@ class KubeClient:
         if on_open is not None:
             on_open()
         try:
-            async for line in _lines(response, doing):
+            async for line in _lines(response, doing, self._limits.answer if self._limits else None):
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     status = event["object"]
@@ -471,6 +562,8 @@ class KubeClient:
         query: Mapping[str, str] | None = None,
         content_type: str | None = None,
         named: Mapping[str, Any] | None = None,
+        accept: str = JSON,
+        budget: _Budget | None = None,
     ) -> Any:
         shown = name or (str(named["metadata"].get("name", "")) if named else "")
         verb = _VERBS.get(content_type or "", "") or ("listing" if method == "GET" and not name else _VERBS[method])
@@ -483,6 +576,8 @@ class KubeClient:
             content_type=content_type,
             doing=doing,
             quote_answer=_quotable(res) and subresource != "token",
+            accept=accept,
+            budget=budget,
         )
 
     async def _answer(
@@ -496,6 +591,7 @@ class KubeClient:
         doing: str,
         quote_answer: bool,
         accept: str = JSON,
+        budget: _Budget | None = None,
     ) -> Any:
         async with self._slots:
             for attempt in range(_PATIENCE + 1):
@@ -511,9 +607,7 @@ class KubeClient:
                         quote_answer=quote_answer,
                         accept=accept,
                     )
-                    with _unreachable(doing):
-                        text = await response.read()
-                    return _parsed(response, text)
+                    return _parsed(response, await self._content(response, doing, budget))
                 except ApiError as error:
                     wait = error.retry_after
                     if error.status != 429 or wait is None or attempt == _PATIENCE:
@@ -559,7 +653,7 @@ class KubeClient:
         self._reread_files()
         if self._transport is None:
             try:
-                self._transport = _Transport(self._endpoint)
+                self._transport = _Transport(self._endpoint, limited=self._limits is not None)
             except ssl.SSLError as error:
                 fault = error.reason or "not in PEM format"
                 raise Unreachable(0, f"certificates of the kubeconfig can't be used: {fault}", doing) from None
@@ -584,10 +678,31 @@ class KubeClient:
                         raise
             request.status = response.status
         if response.status < 300:
+            if self._limits and response.headers.get("Content-Encoding", "identity") != "identity":
+                response.close()
+                raise _too_large("the answer is compressed, which was not asked for", doing)
             return response
-        with _unreachable(doing):
-            text = await response.read()
-        raise _refusal(response, text, doing, quote_answer)
+        raise _refusal(response, await self._content(response, doing), doing, quote_answer)
+
+    async def _content(self, response: aiohttp.ClientResponse, doing: str, budget: _Budget | None = None) -> bytes:
+        """All of an answer. Raises AnswerTooLarge."""
+        if self._limits is None:
+            with _unreachable(doing):
+                return await response.read()
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            with _unreachable(doing):
+                async for piece in response.content.iter_any():
+                    size += len(piece)
+                    if size > self._limits.answer:
+                        raise _too_large(f"the answer has more than {self._limits.answer >> 20} MiB", doing)
+                    pieces.append(piece)
+        finally:
+            response.close() if size > self._limits.answer else response.release()
+            if budget is not None:
+                budget.spend(size, doing)
+        return b"".join(pieces)
 
     def _reread_files(self, *, now: bool = False) -> bool:
         """Take over rotated files; true if something changed."""
@@ -619,10 +734,14 @@ class ConnectionLost(Unreachable):
 
 
 class _Transport:
-    """Connections to one API server; they are opened by the event loop that first sends."""
+    """Connections to one API server; they are opened by the event loop that first sends.
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    ``limited``: nothing is unpacked, since a small answer may unpack to much.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, limited: bool = False) -> None:
         self._endpoint = endpoint
+        self._limited = limited
         self._session: aiohttp.ClientSession | None = None
         self._answers: weakref.WeakSet[aiohttp.ClientResponse] = weakref.WeakSet()
         self._tls = ssl.create_default_context(cadata=endpoint.ca or None)
@@ -640,7 +759,13 @@ class _Transport:
                 limit=0, ssl=self._tls, keepalive_timeout=60, socket_factory=_watchful_socket
             )
             # API servers are reached directly or by the kubeconfig's proxy, not by HTTPS_PROXY.
-            self._session = aiohttp.ClientSession(connector=connector, trust_env=False, read_bufsize=_READ_BUFFER)
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                trust_env=False,
+                read_bufsize=_READ_BUFFER,
+                auto_decompress=not self._limited,
+                headers={"Accept-Encoding": "identity"} if self._limited else None,
+            )
         answer = await self._session.request(
             method,
             url,
@@ -649,6 +774,8 @@ class _Transport:
             timeout=timeout,
             proxy=self._endpoint.proxy or None,
             server_hostname=self._endpoint.tls_server_name or None,
+            # Kubernetes' API has no redirects. A node or an aggregated API behind it could send us anywhere.
+            allow_redirects=False,
         )
         self._answers.add(answer)
         return answer
@@ -717,8 +844,8 @@ def _quotable(res: Resource) -> bool:
 
 
 def _items(page: Object, res: Resource) -> Objects:
-    """Items of a list don't say what they are."""
-    return [{"apiVersion": res.api_version, "kind": res.kind, **item} for item in page.get("items") or ()]
+    """Items of a list don't say what they are, and those with metadata alone say PartialObjectMetadata."""
+    return [{**item, "apiVersion": res.api_version, "kind": res.kind} for item in page.get("items") or ()]
 
 
 def _selectors(labels: str, fields: str) -> dict[str, str]:
@@ -728,6 +855,10 @@ def _selectors(labels: str, fields: str) -> dict[str, str]:
     if fields:
         query["fieldSelector"] = fields
     return query
+
+
+def _too_large(what: str, doing: str) -> AnswerTooLarge:
+    return AnswerTooLarge(0, what, doing)
 
 
 def _object(answer: Any) -> Object:
@@ -769,8 +900,8 @@ def _unreachable(doing: str) -> Any:
         raise ConnectionLost(0, f"connection to API server was lost: {type(error).__name__}", doing) from None
 
 
-async def _lines(response: aiohttp.ClientResponse, doing: str) -> AsyncIterator[bytes]:
-    """Lines of any length: an object may be larger than the transport's buffer."""
+async def _lines(response: aiohttp.ClientResponse, doing: str, limit: int | None) -> AsyncIterator[bytes]:
+    """Lines of any length up to the limit: an object may be larger than the transport's buffer."""
     rest = b""
     chunks = response.content.iter_any()
     while True:
@@ -780,6 +911,8 @@ async def _lines(response: aiohttp.ClientResponse, doing: str) -> AsyncIterator[
             except StopAsyncIteration:
                 return
         *whole, rest = (rest + chunk).split(b"\n")
+        if limit is not None and len(rest) > limit:
+            raise _too_large(f"an event has more than {limit >> 20} MiB", doing)
         for line in whole:
             if line:
                 yield line

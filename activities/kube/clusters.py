@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from activities.kube.cache import Cache, Caches
-from activities.kube.client import KubeClient, Object, WatchEvent
+from activities.kube.client import KubeClient, Limits, Object, WatchEvent
 from activities.kube.errors import NotFound
 from activities.kube.kubeconfig import Endpoint, endpoint_of, parse_kubeconfig
 from activities.secrets.sealing import Sealing
@@ -102,6 +102,8 @@ class Clusters:
     async def shoot(self, technical_id: str) -> KubeClient:
         """A client for a shoot, by its cluster IP in the seed; follows its Secret when that rotates.
 
+        Its owner fills it, so the client reads limited answers: see ``activities.kube.client.Limits``.
+
         Don't keep it longer than an activity. Raises NotFound while the shoot has no access for us.
         """
         access = self._shoots.get(technical_id)
@@ -169,7 +171,7 @@ class _ShootAccess:
                 secret = await self._seed.get(SECRET, SHOOT_KUBECONFIG, self.technical_id)
             version = secret["metadata"]["resourceVersion"]
             if self._client is None:
-                self._client = KubeClient(await self._endpoint(secret))
+                self._client = KubeClient(await self._endpoint(secret), limits=Limits())
             elif version != self._made_of:
                 self._client.reconfigure(await self._endpoint(secret))
             self._made_of = version

@@ -37,6 +37,10 @@ class Unreachable(ApiError):
     """No answer: connection refused or lost, or out of time."""
 
 
+class AnswerTooLarge(ApiError):
+    """The API server's answer, or all pages of a list together, have more bytes than this client reads."""
+
+
 class BadRequest(ApiError):
     """400: the request itself makes no sense."""
 

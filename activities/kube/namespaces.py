@@ -12,14 +12,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from activities.kube.cache import Cache
-from activities.kube.client import KubeClient, Object
+from activities.kube.client import METADATA, KubeClient, Object
 from activities.kube.errors import ApiError, NotFound
 from api.resources import NAMESPACE, POD, Resource
 
 _log = logging.getLogger(__name__)
 
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _FINALIZER = "kubernetes"
 _OF_STATEFUL_SET = "statefulset.kubernetes.io/pod-name"
 _PATIENCE = 15 * 60.0
@@ -98,7 +97,7 @@ async def _occupied(client: KubeClient, kinds: Sequence[Resource], namespace: st
 
 async def _some(client: KubeClient, kind: Resource, namespace: str) -> bool:
     try:
-        page = await client.request("GET", kind.path(namespace), query={"limit": "1"}, accept=_METADATA)
+        page = await client.request("GET", kind.path(namespace), query={"limit": "1"}, accept=METADATA)
     except NotFound:
         return False  # the kind itself is gone
     return bool(page["items"])
@@ -128,7 +127,7 @@ async def _delete_collection(
         options["gracePeriodSeconds"] = grace_seconds
     query = {"labelSelector": labels} if labels else None
     try:
-        answer = await client.request("DELETE", kind.path(namespace), query=query, body=options, accept=_METADATA)
+        answer = await client.request("DELETE", kind.path(namespace), query=query, body=options, accept=METADATA)
         return bool(answer.get("items", True))  # some answer with the list, others with a status
     except NotFound:
         return False  # the kind itself is gone

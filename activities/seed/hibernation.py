@@ -6,6 +6,7 @@ once that has none: a reconciliation of a sleeping Shoot wakes nothing. Order: s
 """
 
 import asyncio
+import contextlib
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from temporalio import activity
 from activities.components import apiserver, cluster_autoscaler, gateway, machine_controller_manager
 from activities.components import etcd as etcd_component
 from activities.heartbeat import heartbeating
-from activities.kube.cache import Cache, Caches
+from activities.kube.cache import Cache
 from activities.kube.client import KubeClient, Object
 from activities.kube.clusters import Clusters, ClusterView
 from activities.kube.errors import NotFound
@@ -104,18 +105,26 @@ class HibernationActivities:
         the new one, and webhooks would be called where nobody answers.
         """
         shoot = await self._clusters.shoot(namespace)
-        caches = Caches(shoot)
+        holds = _holds(pod_cidrs)
         stages = (
-            (caches.of(resources.NODE), "nodes", _any),
-            (caches.of(resources.POD, fields="status.phase=Running"), "running pods", _any),
-            (caches.of(resources.ENDPOINT_SLICE, labels=_MANAGED_SLICES), "pod addresses", _holds(pod_cidrs)),
+            (Cache(shoot, resources.NODE, keep=_named), "nodes"),
+            (Cache(shoot, resources.POD, fields="status.phase=Running", keep=_named), "running pods"),
+            (
+                Cache(
+                    shoot,
+                    resources.ENDPOINT_SLICE,
+                    labels=_MANAGED_SLICES,
+                    keep=lambda each: _named(each) if holds(each) else None,
+                ),
+                "pod addresses",
+            ),
         )
-        try:
-            for cache, what, counts in stages:
-                await heartbeating(_none_left(cache, what, counts, _EMPTY_SECONDS), details=partial(_waiting_for, what))
-        finally:
-            await caches.close()
-        for attachment in await shoot.list(resources.VOLUME_ATTACHMENT):
+        async with contextlib.AsyncExitStack() as stack:
+            for cache, _ in stages:
+                await stack.enter_async_context(cache)
+            for cache, what in stages:
+                await heartbeating(_none_left(cache, what, _any, _EMPTY_SECONDS), details=partial(_waiting_for, what))
+        for attachment in await shoot.list(resources.VOLUME_ATTACHMENT, metadata_only=True):
             await _release(shoot, attachment)
 
     # Stages
@@ -189,6 +198,12 @@ async def _release(shoot: KubeClient, attachment: Object) -> None:
             await shoot.patch(resources.VOLUME_ATTACHMENT, metadata["name"], None, patch)
         except NotFound:
             return
+
+
+def _named(obj: Object) -> Object:
+    """Name and version of an object: whether it is there is all that is asked."""
+    metadata = obj["metadata"]
+    return {"metadata": {key: metadata[key] for key in ("name", "namespace", "resourceVersion") if key in metadata}}
 
 
 def _any(_: Object) -> bool:

@@ -103,7 +103,7 @@ class OperatingSystemConfigActivities:
         view = await self._clusters.cluster(task.technical_id)
         keys = {pool["name"]: node_agent_secret_name(view.shoot, pool) for pool in view.pools}
         shoot = await self._clusters.shoot(task.technical_id)
-        nodes = Cache(shoot, resources.NODE)
+        nodes = Cache(shoot, resources.NODE, keep=_configured)
         secrets = Cache(shoot, resources.SECRET, "kube-system", labels="gardener.cloud/role=operating-system-config")
         behind: list[str] = []
         changed = asyncio.Event()
@@ -148,6 +148,16 @@ class OperatingSystemConfigActivities:
             secret = await self._clusters.seed.find(resources.SECRET, name, task.technical_id)
             found[name] = (secret or {}).get("data") or {}
         return found
+
+
+def _configured(node: dict[str, Any]) -> dict[str, Any]:
+    """What ``_nodes_behind`` reads of a node."""
+    metadata = node["metadata"]
+    pool = (metadata.get("labels") or {}).get(constants.WORKER_POOL)
+    kept = {key: metadata[key] for key in ("name", "resourceVersion", "deletionTimestamp") if key in metadata}
+    labels = {} if pool is None else {constants.WORKER_POOL: pool}
+    annotations = {config.CHECKSUM_APPLIED: _annotation(node, config.CHECKSUM_APPLIED)}
+    return {"metadata": {**kept, "labels": labels, "annotations": annotations}}
 
 
 def _nodes_behind(nodes: Iterable[Mapping[str, Any]], checksums: Mapping[str, str]) -> list[str]:

@@ -58,6 +58,19 @@ _AUTOMANAGED = "kube-aggregator.kubernetes.io/automanaged"
 _MIRROR_POD = "kubernetes.io/config.mirror"
 
 
+_OUTLINE = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+_READ_LABELS = (constants.SHOOT_NO_CLEANUP, _MANAGED_BY, _AUTOMANAGED)
+_NAMED_FINALIZERS = 5
+
+
 @dataclass(frozen=True)
 class Sweep:
     """Which objects of some kinds are to go, and for how long their finalizers are respected."""
@@ -181,7 +194,7 @@ class _Sweeper:
         if resources.POD in kinds:
             kinds.append(resources.NODE)
         changed = asyncio.Event()
-        caches = Caches(self._shoot)
+        caches = Caches(self._shoot, keep=_outline)
         try:
             by_kind = {kind: caches.of(kind) for kind in kinds}
             await asyncio.gather(*(cache.synced(_SYNC_PATIENCE) for cache in by_kind.values()))
@@ -304,6 +317,25 @@ def _is_kept(kind: Resource, obj: Object, kept_owners: set[str]) -> bool:
     if kind == resources.POD:
         return _MIRROR_POD in (metadata.get("annotations") or {})
     return False
+
+
+def _outline(obj: Object) -> Object:
+    """What a sweep reads of an object. The Shoot's owner decides how large objects are; outlines are small."""
+    metadata = obj["metadata"]
+    owners = [each for each in metadata.get("ownerReferences") or () if each.get("controller")]
+    kept = {
+        **{key: metadata[key] for key in _OUTLINE if key in metadata},
+        "labels": {key: value for key, value in (metadata.get("labels") or {}).items() if key in _READ_LABELS},
+        "annotations": {_MIRROR_POD: ""} if _MIRROR_POD in (metadata.get("annotations") or {}) else {},
+        "ownerReferences": [{"controller": True, "uid": each["uid"]} for each in owners],
+        "finalizers": (metadata.get("finalizers") or [])[:_NAMED_FINALIZERS],
+    }
+    node = (obj.get("spec") or {}).get("nodeName")
+    return {
+        **{key: obj[key] for key in ("apiVersion", "kind") if key in obj},
+        "metadata": kept,
+        **({"spec": {"nodeName": node}} if node else {}),
+    }
 
 
 def _is_lost(pod: Object, nodes: Cache) -> bool:

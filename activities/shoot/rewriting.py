@@ -75,7 +75,9 @@ class Rewriting:
         while True:
             begun = clock()
             try:
-                found, token = await shoot.list_page(kind, labels=selector, limit=PAGE, token=self._position.token)
+                found, token = await shoot.list_page(
+                    kind, labels=selector, limit=PAGE, token=self._position.token, metadata_only=True
+                )
             except Gone:
                 if not self._position.token:
                     raise

@@ -168,7 +168,7 @@ class RotationActivities:
         if not view.workerless:
             issuers["serving"] = secrets.get("ca-kubelet", Which.CURRENT).name
         nodes, published, accesses, extensions, given_out = await asyncio.gather(
-            shoot.list(resources.NODE),
+            shoot.list(resources.NODE, metadata_only=True),
             shoot.list(resources.CONFIG_MAP, fields=f"metadata.name={ROOT_CA}"),
             seed.list(resources.SECRET, namespace, labels=_TOKEN_SECRETS),
             _extensions(seed, namespace),

@@ -101,7 +101,7 @@ class ShootSystemActivities:
             api_server=ApiNames.of(view).internal,
             ca_bundle=secrets.get("ca").data["bundle.crt"],
             pod_cidrs=Networks.of(view).pods,
-            pools=sorted({*_pools(view), *_pools_of(await shoot.list(resources.NODE))}),
+            pools=sorted({*_pools(view), *_pools_of(await shoot.list(resources.NODE, metadata_only=True))}),
             settings=settings,
         )
         await self._hand_over(task, _KUBE_PROXY, kube_proxy.objects(wanted))
@@ -327,7 +327,7 @@ class _TunnelProbe:
         """Name of the first node that answered; never ends if none does."""
         while True:
             try:
-                for node in await self._shoot.list(resources.NODE):
+                for node in await self._shoot.list(resources.NODE, metadata_only=True):
                     if answered := await self._ask(node["metadata"]["name"]):
                         return answered
             except ApiError as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from activities.kube.errors import AnswerTooLarge
 from api import constants
 from api.conditions import Finding
 from workers.resource_manager import health
@@ -22,6 +23,10 @@ _NODE_FAULTS = ("DiskPressure", "MemoryPressure", "PIDPressure", "NetworkUnavail
 _EXPIRED_NODES = 0.2
 """Part of the nodes whose lease may have expired before the nodes as a whole count as sick."""
 _DEFAULT_LEASE_SECONDS = 40
+_NODE_AGENT_LEASE = "gardener-node-agent-"
+"""Prefix of a node agent's lease; its node's name follows."""
+_QUOTED = 300
+"""Characters that a finding quotes of what a node reports."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,12 @@ class Nodes:
 
 def _named(objects: Iterable[Object]) -> dict[str, Object]:
     return {each["metadata"]["name"]: each for each in objects}
+
+
+def too_large(type_: str, error: AnswerTooLarge) -> Finding:
+    """The cluster's API server sends more than care reads, so nothing can be said of this condition."""
+    text = f"{error}; find out what fills it, and delete that: then the next check goes through"
+    return Finding(type_, "False", "AnswerTooLarge", text)
 
 
 def source_seed(name: str) -> Finding:
@@ -161,7 +172,7 @@ def nodes(seen: Nodes, now: datetime) -> Finding:
     def bad(reason: str, message: str) -> Finding:
         return Finding(type_, "False", reason, message)
 
-    agents = {each["metadata"]["name"].removeprefix("gardener-node-agent-"): each for each in seen.agent_leases}
+    agents = {each["metadata"]["name"].removeprefix(_NODE_AGENT_LEASE): each for each in seen.agent_leases}
     for node in seen.nodes:
         if fault := _node_fault(node, seen, agents, now):
             reason, message = fault
@@ -219,6 +230,43 @@ def _counted(seen: Nodes) -> Finding | None:
             type_, "False", "NodesScalingDown", f"{has - wanted} nodes more than the {wanted} wanted are there"
         )
     return None
+
+
+def outline_of_node(node: Object, checksum_annotation: str) -> dict[str, Any]:
+    """What the checks read of a node. The Shoot's owner decides how large nodes are; outlines are small."""
+    metadata, status = node["metadata"], node.get("status") or {}
+    read = ("Ready", *_NODE_FAULTS, "SystemdUnitsReady")
+    conditions = [
+        {"type": each["type"], "status": each["status"], "message": str(each.get("message", ""))[:_QUOTED]}
+        for each in status.get("conditions") or ()
+        if each["type"] in read
+    ]
+    return {
+        "metadata": {
+            **{key: metadata[key] for key in ("name", "deletionTimestamp") if key in metadata},
+            "labels": {constants.WORKER_POOL: _label(node, constants.WORKER_POOL)},
+            "annotations": {checksum_annotation: _annotation(node, checksum_annotation)},
+        },
+        "spec": {"unschedulable": (node.get("spec") or {}).get("unschedulable", False)},
+        "status": {
+            "conditions": conditions,
+            "nodeInfo": {"kubeletVersion": (status.get("nodeInfo") or {}).get("kubeletVersion", "")},
+        },
+    }
+
+
+def outline_of_lease(lease: Object) -> dict[str, Any]:
+    """What the checks read of a lease."""
+    spec = lease.get("spec") or {}
+    return {
+        "metadata": {"name": lease["metadata"]["name"]},
+        "spec": {key: spec[key] for key in ("renewTime", "leaseDurationSeconds") if key in spec},
+    }
+
+
+def outline_of_agent_lease(lease: Object) -> dict[str, Any] | None:
+    """What the checks read of a node agent's lease; None for other leases of its namespace."""
+    return outline_of_lease(lease) if lease["metadata"]["name"].startswith(_NODE_AGENT_LEASE) else None
 
 
 def lease_expired(lease: Object, now: datetime) -> bool:

@@ -35,15 +35,23 @@ def certificate_authorities(secrets: Iterable[Object], now: datetime) -> Finding
     return Finding(type_, "False", "ExpiringCACertificates", f"these end soon: {listed}; rotate the CA certificates")
 
 
+def outline_of_crd(definition: Object) -> dict[str, Any] | None:
+    """What is read of a definition whose objects of an old version need a webhook; None for others."""
+    stored = (definition.get("status") or {}).get("storedVersions") or ()
+    strategy = (definition["spec"].get("conversion") or {}).get("strategy")
+    if strategy != "Webhook" or len(stored) < 2:
+        return None
+    return {
+        "metadata": {"name": definition["metadata"]["name"]},
+        "spec": {"conversion": {"strategy": strategy}},
+        "status": {"storedVersions": list(stored[:2])},
+    }
+
+
 def crds(definitions: Iterable[Object]) -> Finding:
     """CRDsWithProblematicConversionWebhooks: objects of an old version cannot be read without the webhook."""
     type_ = "CRDsWithProblematicConversionWebhooks"
-    found = sorted(
-        each["metadata"]["name"]
-        for each in definitions
-        if (each["spec"].get("conversion") or {}).get("strategy") == "Webhook"
-        and len((each.get("status") or {}).get("storedVersions") or ()) > 1
-    )
+    found = sorted(each["metadata"]["name"] for each in definitions if outline_of_crd(each))
     if not found:
         return Finding(type_, "True", "NoProblematicCRDs", "No CRD stores several versions behind a webhook.")
     text = f"these have several stored versions and a conversion webhook: {', '.join(found)}; migrate their objects"

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from activities.components import cluster_autoscaler, gateway, vpa
@@ -13,7 +14,7 @@ from activities.kube.cache import Key, key_of
 from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import ApiError, Forbidden, NotFound
+from activities.kube.errors import AnswerTooLarge, ApiError, Forbidden, NotFound
 from activities.seed.extensions import says_taken_over
 from activities.seed.facts import may_grow
 from activities.seed.namespace import is_foreign
@@ -221,11 +222,13 @@ class CareController:
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
                 nodes, leases, agents, secrets = await asyncio.gather(
-                    client.list(resources.NODE),
-                    client.list(resources.LEASE, "kube-node-lease"),
-                    client.list(resources.LEASE, "kube-system"),
-                    client.list(resources.SECRET, "kube-system", labels=osc),
+                    client.list(resources.NODE, keep=_outline_of_node),
+                    client.list(resources.LEASE, "kube-node-lease", keep=checks.outline_of_lease),
+                    client.list(resources.LEASE, "kube-system", keep=checks.outline_of_agent_lease),
+                    client.list(resources.SECRET, "kube-system", labels=osc, metadata_only=True),
                 )
+        except AnswerTooLarge as error:
+            return checks.too_large(type_, error)
         except (ApiError, TimeoutError):
             return unknown
         machines = self._clusters.seed_caches.of(resources.MACHINE_DEPLOYMENT).list(seen.namespace)
@@ -235,7 +238,7 @@ class CareController:
                 version=shoot["spec"]["kubernetes"]["version"],
                 nodes=nodes,
                 leases=leases,
-                agent_leases=[each for each in agents if each["metadata"]["name"].startswith("gardener-node-agent-")],
+                agent_leases=agents,
                 checksums=_checksums(shoot, secrets),
                 machine_deployments=machines,
                 checksum_annotation=CHECKSUM_APPLIED,
@@ -252,12 +255,13 @@ class CareController:
             return Finding(type_, "Unknown", CHECK_ERROR, "the cluster cannot be asked")
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
-                pods = await client.list(resources.POD, "kube-system", labels="app=vpn-shoot")
-                running = [each for each in pods if (each.get("status") or {}).get("phase") == "Running"]
-                if not running:
+                nodes = await client.list(resources.POD, "kube-system", labels="app=vpn-shoot", keep=_node_of_running)
+                if not nodes:
                     return Finding(type_, "False", "NoTunnelDeployed", "no pod of vpn-shoot is running")
-                node = running[0]["spec"]["nodeName"]
+                node = nodes[0]["spec"]["nodeName"]
                 await client.request("GET", f"/api/v1/nodes/{node}:10250/proxy/healthz")
+        except AnswerTooLarge as error:
+            return checks.too_large(type_, error)
         except TimeoutError:
             text = f"no answer through the tunnel within {_CHECK_SECONDS:.0f} s"
             return Finding(type_, "False", "TunnelConnectionBroken", text)
@@ -319,7 +323,9 @@ class CareController:
                 raise TimeoutError
             async with asyncio.timeout(_CHECK_SECONDS):
                 configurations = await _webhook_configurations(client)
-                definitions = await client.list(resources.CUSTOM_RESOURCE_DEFINITION)
+                definitions = await client.list(resources.CUSTOM_RESOURCE_DEFINITION, keep=constraints.outline_of_crd)
+        except AnswerTooLarge as error:
+            return [*found, *(checks.too_large(each, error) for each in constraints.KEPT)]
         except (ApiError, TimeoutError):
             text = "the cluster cannot be asked"
             return [*found, *(Finding(each, "Unknown", CHECK_ERROR, text) for each in constraints.KEPT)]
@@ -343,7 +349,9 @@ class CareController:
 
     @staticmethod
     async def _collect_garbage(client: KubeClient, namespace: str | None) -> None:
-        for pod, force in garbage.removals(await client.list(resources.POD, namespace), datetime.now(UTC)):
+        now = datetime.now(UTC)
+        pods = await client.list(resources.POD, namespace, keep=partial(garbage.outline, now=now))
+        for pod, force in garbage.removals(pods, now):
             metadata = pod["metadata"]
             log.info("removing pod %s/%s: nobody else does", metadata["namespace"], metadata["name"])
             await client.delete(
@@ -371,9 +379,20 @@ async def _remedy(client: KubeClient) -> None:
 
 async def _webhook_configurations(client: KubeClient) -> list[Object]:
     mutating, validating = await asyncio.gather(
-        client.list(resources.MUTATING_WEBHOOK_CONFIGURATION), client.list(resources.VALIDATING_WEBHOOK_CONFIGURATION)
+        client.list(resources.MUTATING_WEBHOOK_CONFIGURATION),
+        client.list(resources.VALIDATING_WEBHOOK_CONFIGURATION),
     )
-    return [*mutating, *validating]
+    return [webhooks.outline(each) for each in (*mutating, *validating)]
+
+
+_outline_of_node = partial(checks.outline_of_node, checksum_annotation=CHECKSUM_APPLIED)
+
+
+def _node_of_running(pod: Object) -> Object | None:
+    """The node of a pod that runs; None for other pods."""
+    if (pod.get("status") or {}).get("phase") != "Running":
+        return None
+    return {"spec": {"nodeName": pod["spec"]["nodeName"]}}
 
 
 async def _nothing() -> None:

@@ -29,6 +29,24 @@ def removals(pods: Iterable[Object], now: datetime) -> list[Removal]:
     return found
 
 
+def outline(pod: Object, now: datetime) -> dict[str, Any] | None:
+    """What the removal of a pod reads of it; None for pods that stay."""
+    if not removals([pod], now):
+        return None
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    owners = [{"kind": each["kind"]} for each in metadata.get("ownerReferences") or () if each["kind"] == "ReplicaSet"]
+    kept = {key: metadata[key] for key in ("name", "namespace", "uid", "deletionTimestamp") if key in metadata}
+    disruptions = [
+        {"type": each["type"], "status": each["status"]}
+        for each in status.get("conditions") or ()
+        if each["type"] == "DisruptionTarget"
+    ]
+    return {
+        "metadata": {**kept, "ownerReferences": owners[:1]},
+        "status": {"reason": status.get("reason") or "", "phase": status.get("phase"), "conditions": disruptions[:1]},
+    }
+
+
 def _left_over(pod: Object) -> bool:
     status = pod.get("status") or {}
     reason, phase = status.get("reason") or "", status.get("phase")

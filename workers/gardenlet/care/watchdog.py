@@ -19,7 +19,7 @@ from activities.kube.clusters import Clusters
 from activities.kube.errors import ApiError
 from activities.seed.namespace import is_foreign
 from api import constants, resources
-from workers.gardenlet.care.checks import lease_expired
+from workers.gardenlet.care.checks import lease_expired, outline_of_lease
 from workers.gardenlet.config import WatchdogConfig
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,10 @@ def judge(nodes: Sequence[Object], leases: Sequence[Object], limit: float, now: 
         return Verdict.UNKNOWN
     expired = sum(lease_expired(each, now) for each in held)
     return Verdict.SILENT if expired >= limit * len(held) else Verdict.REPORTING
+
+
+def _named(node: Object) -> Object:
+    return {"metadata": {"name": node["metadata"]["name"]}}
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,8 @@ class Watchdog:
             async with asyncio.timeout(_PROBE_SECONDS):
                 client = await self._clusters.shoot(namespace)
                 nodes, leases = await asyncio.gather(
-                    client.list(resources.NODE), client.list(resources.LEASE, "kube-node-lease")
+                    client.list(resources.NODE, metadata_only=True, keep=_named),
+                    client.list(resources.LEASE, "kube-node-lease", keep=outline_of_lease),
                 )
         except (ApiError, TimeoutError):
             # The API server itself is down: then its controllers can do no harm either.

@@ -155,6 +155,16 @@ def _expression(expression: Object, labels: Mapping[str, str]) -> bool:
             return key not in labels
 
 
+def outline(configuration: Object) -> dict[str, Any]:
+    """A configuration without what is long in it and not read: authorities of servers, and who wrote which field."""
+    metadata = {key: value for key, value in configuration["metadata"].items() if key != "managedFields"}
+    webhooks = [
+        {key: value for key, value in each.items() if key != "clientConfig"}
+        for each in configuration.get("webhooks") or ()
+    ]
+    return {**configuration, "metadata": metadata, "webhooks": webhooks}
+
+
 def theirs(configurations: Iterable[Object]) -> list[Object]:
     """Configurations that are not our own: ours know what they do."""
     return [
