@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from api.constants import SHOOT_ISSUER_NAMESPACE
+from api.labels import pod_security
 from api.times import timestamp
 
 Manifest = dict[str, Any]
@@ -60,7 +61,11 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
         ),
         *(seeds_access() if unrestricted_gardenlets else []),
         *bound_role("gardener.cloud:system:seed-bootstrapper", _seed_client(), BOOTSTRAPPERS),
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOOT_ISSUER_NAMESPACE}},
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": SHOOT_ISSUER_NAMESPACE, "labels": pod_security("restricted")},
+        },
         *bound_role(DISCOVERY_SERVERS, [rule([""], ["secrets"], read)], DISCOVERY_SERVERS, SHOOT_ISSUER_NAMESPACE),
     ]
 

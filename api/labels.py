@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 from itertools import combinations
+from typing import Literal
 
 from api.meta import Condition, LabelSelector
 
@@ -28,6 +29,12 @@ def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
         if not holds[each.operator]:
             return False
     return True
+
+
+def pod_security(level: Literal["privileged", "baseline", "restricted"]) -> dict[str, str]:
+    """Labels of a namespace: pods above this level are refused, and those above ``restricted`` audited."""
+    prefix = "pod-security.kubernetes.io"
+    return {f"{prefix}/enforce": level, f"{prefix}/audit": "restricted", f"{prefix}/warn": "restricted"}
 
 
 def condition_status(conditions: Iterable[Condition] | None, kind: str) -> str | None:

@@ -1,6 +1,7 @@
-"""What may be deleted only with a second word, as admission policies: no server has to be up for them.
+"""Admission policies of the API server itself: no server of ours has to be up for them.
 
-Source: spec/api-extensions.md 1.
+One kind refuses deletions that are not confirmed (source: spec/api-extensions.md 1), the other pods of control planes
+that would reach their host.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from api.crds import kinds
 _UNCONFIRMED = {"clusters", "etcdcopybackupstasks"}
 """Copies and orders: nothing is lost with them."""
 _API = "admissionregistration.k8s.io/v1"
+_CAPABILITIES = ("NET_ADMIN", "MKNOD", "NET_BIND_SERVICE")
+"""The first two make the VPN's tunnel device, in the network namespace of its pod."""
 
 
 def deletion_protection(side: Literal["garden", "seed"]) -> list[dict[str, Any]]:
@@ -45,6 +48,58 @@ def _policy(suffix: str, protected: dict[str, list[str]], selector: dict[str, An
             }
         ],
     }
+    return _with_binding(name, spec)
+
+
+def control_plane_pods() -> list[dict[str, Any]]:
+    """Policy of a seed, and its binding: no pod in a control plane's namespace reaches its host.
+
+    Pod security admission has no level between: the VPN's server needs NET_ADMIN, and with that a namespace's level
+    is ``privileged``.
+    """
+    kinds_of_containers = ("containers", "initContainers", "ephemeralContainers")
+    containers = [(f"has(object.spec.{kind})", f"object.spec.{kind}") for kind in kinds_of_containers]
+
+    def every(condition: str) -> str:
+        return " && ".join(f"(!{there} || {path}.all(c, {condition}))" for there, path in containers)
+
+    context = "!has(c.securityContext)"
+    added = f"{context} || !has(c.securityContext.capabilities) || !has(c.securityContext.capabilities.add)"
+    rules = {
+        "it must not use the host's network, processes or IPC": " && ".join(
+            f"(!has(object.spec.{field}) || !object.spec.{field})" for field in ("hostNetwork", "hostPID", "hostIPC")
+        ),
+        "it must not mount a path of the host": (
+            "!has(object.spec.volumes) || object.spec.volumes.all(v, !has(v.hostPath))"
+        ),
+        "its containers must not be privileged": every(
+            f"{context} || !has(c.securityContext.privileged) || !c.securityContext.privileged"
+        ),
+        f"its containers may add the capabilities {', '.join(_CAPABILITIES)} alone": every(
+            f"{added} || c.securityContext.capabilities.add.all(each, each in {list(_CAPABILITIES)})"
+        ),
+        "its containers must not take a port of the host": every(
+            "!has(c.ports) || c.ports.all(p, !has(p.hostPort) || p.hostPort == 0)"
+        ),
+    }
+    resources = ["pods", "pods/ephemeralcontainers"]
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "namespaceSelector": {"matchLabels": {"gardener.cloud/role": "shoot"}},
+            "resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": resources}
+            ],
+        },
+        "validations": [
+            {"expression": expression, "message": f"pod of a control plane: {message}", "reason": "Forbidden"}
+            for message, expression in rules.items()
+        ],
+    }
+    return _with_binding("control-plane-pods.gardener.cloud", spec)
+
+
+def _with_binding(name: str, spec: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {"apiVersion": _API, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
         {

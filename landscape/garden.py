@@ -11,6 +11,7 @@ from api import issuer
 from api.access import CODEC_SERVERS, DISCOVERY_SERVERS, OPERATORS, access, bootstrap_secret, bound_role, rule
 from api.constants import ADMISSION_AUTHORITY, SEED_NAME_PREFIX
 from api.crds import crds
+from api.labels import pod_security
 from api.policies import deletion_protection
 from landscape import dns, pki
 from landscape.cluster import Credentials
@@ -81,7 +82,7 @@ async def seed_ready(plan: Plan, name: str) -> bool:
 
 def namespaces() -> list[Object]:
     labels = {
-        GARDEN_NAMESPACE: {"gardener.cloud/role": "garden"},
+        GARDEN_NAMESPACE: {"gardener.cloud/role": "garden", **pod_security("baseline")},
         PROJECT_NAMESPACE: {"gardener.cloud/role": "project", "project.gardener.cloud/name": PROJECT},
     }
     return [

@@ -18,6 +18,8 @@ from landscape.shell import run
 GATEWAY_PORTS = (443, 8132, 8443)
 """What machines may reach of a seed: SNI, the VPN's HTTP CONNECT, and the API server proxy."""
 
+_DNS = ("udp", "tcp")
+
 SEED_LINKS = ("host", "garden", "cloud")
 """Interfaces of a seed: to users, to what is central, to machines."""
 
@@ -112,7 +114,7 @@ async def _garden(plan: Plan) -> None:
 
 
 async def _cloud(plan: Plan) -> None:
-    """The cloud forwards its machines to what is central and to the gateways of the seeds, and hides them.
+    """The cloud forwards its machines to the central DNS and to the gateways of the seeds, and hides them.
 
     The gateways reach each other by it, too, as they would by the internet.
     """
@@ -132,7 +134,15 @@ async def _cloud(plan: Plan) -> None:
         for address in (seed.address, plan.cloud_link(seed.name).right_address):
             rules.append(f"-A GARDENER-GATEWAYS -d {address}/32 -j REJECT")
             sources.append(f"{address}/32")
-    rules += [*(f"-A FORWARD -s {source} -j GARDENER-GATEWAYS" for source in sources), "COMMIT"]
+    rules += [f"-A FORWARD -s {source} -j GARDENER-GATEWAYS" for source in sources]
+    # Machines need names from what is central; Temporal, the codec endpoint, the object store and the garden are there.
+    rules.append(":GARDENER-MACHINES - [0:0]")
+    rules += [f"-A GARDENER-MACHINES -d {plan.central_address}/32 -p {each} --dport 53 -j ACCEPT" for each in _DNS]
+    rules += [
+        f"-A GARDENER-MACHINES ! -d {plan.machine_network} -j REJECT",
+        f"-A FORWARD -s {plan.machine_network} -j GARDENER-MACHINES",
+        "COMMIT",
+    ]
     await _rules(namespace, "\n".join(rules), plan.machine_network)
 
 

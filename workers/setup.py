@@ -25,6 +25,7 @@ from activities.kube.client import KubeClient
 from api import resources
 from api.access import access, seeds_access
 from api.crds import crds
+from api.labels import pod_security
 from api.model import ApiModel
 from api.policies import deletion_protection
 from api.server import webhook_configurations
@@ -100,7 +101,7 @@ async def set_up_garden(
             await cache.wait_for(definition["metadata"]["name"], None, _established, _ESTABLISHED_SECONDS)
     finally:
         await caches.close()
-    namespace = {"name": "garden", "labels": {"gardener.cloud/role": "garden"}}
+    namespace = {"name": "garden", "labels": {"gardener.cloud/role": "garden", **pod_security("baseline")}}
     objects = [
         *deletion_protection("garden"),
         *access(unrestricted_gardenlets=unrestricted_gardenlets),

@@ -16,6 +16,7 @@ from typing import Any
 from activities.components import base, envoy
 from activities.components.base import Manifest
 from api import images
+from api.labels import pod_security
 from api.model import ApiModel
 from api.names import is_ip_address
 
@@ -272,7 +273,9 @@ def objects(*, internal_domain: str, replicas: int = 1) -> list[Manifest]:
         {
             "apiVersion": "v1",
             "kind": "Namespace",
-            "metadata": base.metadata(NAMESPACE, labels={"gardener.cloud/role": "istio-ingress"}),
+            "metadata": base.metadata(
+                NAMESPACE, labels={"gardener.cloud/role": "istio-ingress", **pod_security("restricted")}
+            ),
         },
         account,
         base.cluster_role(role, [base.rule("core", "configmaps services", "get list watch")]),

@@ -17,6 +17,7 @@ from activities.provider_local.extension import (
     secret_data,
 )
 from api.errors import ErrorCode
+from api.labels import pod_security
 from api.local import (
     API_VERSION,
     CloudProfileConfig,
@@ -65,7 +66,11 @@ class InfrastructureActuator(Actuator):
                     "kind": "Namespace",
                     "metadata": {
                         "name": namespace,
-                        "labels": {SHOOT_UID_LABEL: extension.shoot["metadata"]["uid"]},
+                        "labels": {
+                            SHOOT_UID_LABEL: extension.shoot["metadata"]["uid"],
+                            # Machines are pods that run an operating system.
+                            **pod_security("privileged"),
+                        },
                     },
                 },
                 manager=MANAGER,

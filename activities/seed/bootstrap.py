@@ -4,7 +4,7 @@ Everything is applied by name, so a second run changes nothing.
 """
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -30,9 +30,10 @@ from api.constants import (
 )
 from api.crds import crds
 from api.images import OWN_VERSION
+from api.labels import pod_security
 from api.names import dns_record_type
 from api.operations import SeedTask, TaskResult
-from api.policies import deletion_protection
+from api.policies import control_plane_pods, deletion_protection
 from api.times import timestamp
 
 GARDEN_NAMESPACE = "garden"
@@ -42,6 +43,11 @@ INGRESS_DNS = "seed-ingress"
 INGRESS_DNS_SECRET = f"dnsrecord-{INGRESS_DNS}"
 
 GARDENLET_READY = Finding(SEED_GARDENLET_READY, "True", "GardenletReady", "Gardenlet is posting ready status.")
+_POD_SECURITY: dict[str, Literal["baseline", "restricted"]] = {
+    # Operators run their own log collectors and the like beside our processes.
+    GARDEN_NAMESPACE: "baseline",
+    gateway.NAMESPACE: "restricted",
+}
 
 _FIXED_DNS_FIELDS = ("type", "class", "name", "recordType")
 """Of a DNSRecord that is there; with others it is another one."""
@@ -124,7 +130,7 @@ class SeedActivities:
     async def deploy_seed_crds(self, task: SeedTask) -> TaskResult:
         """Apply the kinds that extensions, etcds, machines and resource managers work with, and wait for them.
 
-        And the policies that keep their objects from being deleted by mistake.
+        And the policies that refuse unconfirmed deletions, and pods of control planes that would reach their host.
         """
         seed = self._clusters.seed
         definitions = crds("seed")
@@ -133,20 +139,17 @@ class SeedActivities:
         cache = self._clusters.seed_caches.of(resources.CUSTOM_RESOURCE_DEFINITION)
         for definition in definitions:
             await heartbeating(cache.wait_for(definition["metadata"]["name"], None, _established, 60))
-        for policy in deletion_protection("seed"):
+        for policy in (*deletion_protection("seed"), *control_plane_pods()):
             await seed.apply(policy, manager=MANAGER)
         return TaskResult(note=f"{len(definitions)} kinds")
 
     @activity.defn
     async def deploy_seed_gateway(self, task: SeedTask) -> TaskResult:
         """Apply the gateway and wait for the address that Shoots' names will point to."""
-        for namespace in (GARDEN_NAMESPACE, gateway.NAMESPACE):
+        for namespace, level in _POD_SECURITY.items():
+            labels = {"gardener.cloud/role": namespace, **pod_security(level)}
             await self._clusters.seed.apply(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Namespace",
-                    "metadata": {"name": namespace, "labels": {"gardener.cloud/role": namespace}},
-                },
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
                 manager=MANAGER,
             )
         seed = await self._clusters.garden.get(resources.SEED, task.name)

@@ -17,6 +17,7 @@ from activities.seed.extension_objects import MANAGER
 from activities.seed.facts import settled
 from api import constants, resources
 from api.errors import ErrorCode
+from api.labels import pod_security
 from api.names import project_and_shoot
 from api.operations import ShootTask, TaskResult
 
@@ -61,6 +62,9 @@ class NamespaceActivities:
                         "shoot.gardener.cloud/namespace": task.shoot.namespace,
                         "project.gardener.cloud/name": project,
                         **_network_label(shoot),
+                        # The VPN's server makes a tunnel device, which no other level allows. The policy
+                        # ``control-plane-pods.gardener.cloud`` allows that, and nothing else of that kind.
+                        **pod_security("privileged" if shoot["spec"]["provider"].get("workers") else "restricted"),
                     },
                     "annotations": {constants.SHOOT_UID: task.shoot.uid},
                 },

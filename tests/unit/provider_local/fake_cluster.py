@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from activities.kube.cache import Caches
-from activities.kube.client import KubeClient, Object, Objects, WatchEvent
+from activities.kube.client import Keep, KubeClient, Object, Objects, WatchEvent
 from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from activities.provider_local.cloud import Clouds, read_kubeconfig
 from api.resources import Resource, resource_of
@@ -48,8 +48,15 @@ class FakeCluster(KubeClient):
         return (await self.list_with_version(res, namespace, labels=labels, fields=fields))[0]
 
     async def list_with_version(
-        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
+        self,
+        res: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        keep: Keep | None = None,
     ) -> tuple[Objects, str]:
+        assert keep is None, "a seed's objects are kept whole"
         found = [
             copy.deepcopy(each)
             for (kind, place, _), each in self.objects.items()

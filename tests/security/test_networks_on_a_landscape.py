@@ -1,0 +1,80 @@
+"""A node or a pod goes where its network or its namespace must not let it, on a landscape."""
+
+import json
+
+import pytest
+
+from landscape.plan import Plan, load
+from tests.landscape.shoots import Shoot, refused
+
+pytestmark = pytest.mark.landscape
+
+_CONNECT = """
+import socket, sys
+for port in sys.argv[2:]:
+    try:
+        socket.create_connection((sys.argv[1], int(port)), 3).close()
+    except OSError:
+        continue
+    print(port)
+"""
+"""Prints the ports that take a connection."""
+
+
+def _plan(shoot: Shoot) -> Plan:
+    plan = load(shoot.landscape.name)
+    assert plan is not None
+    return plan
+
+
+def _open_ports(shoot: Shoot, address: str, *ports: int) -> list[int]:
+    """Ports of an address that take a connection from a machine of the Shoot."""
+    machine = min(name for pool in shoot.nodes().values() for name in pool)
+    command = ["python3", "-c", _CONNECT, address, *map(str, ports)]
+    said = shoot.landscape.kubectl("cloud", "-n", f"infra-{shoot.technical_id}", "exec", machine, "--", *command)
+    return [int(line) for line in said.split()]
+
+
+@pytest.mark.attack(actor="T2", asset="A5", finding=19)
+def test_a_machine_reaches_the_dns_and_nothing_else_of_what_is_central(shoot: Shoot) -> None:
+    """Temporal with its HTTP port and its UI, the codec server, the object store and the garden are at one address."""
+    central = _open_ports(shoot, _plan(shoot).central_address, 53, 6443, 7233, 7243, 8233, 8234, 9000, 9443, 9444)
+
+    assert central == [53]
+
+
+@pytest.mark.attack(actor="T2", asset="A2", finding=19)
+def test_a_machine_reaches_gateways_and_nothing_else_of_a_seed(shoot: Shoot) -> None:
+    """The API servers of a seed and of the garden's other addresses are behind the same links."""
+    plan = _plan(shoot)
+
+    for seed in plan.seeds:
+        assert _open_ports(shoot, seed.address, 443, 6443, 10250) == [443]
+    assert _open_ports(shoot, plan.garden_link("cloud").left_address, 53, 6443, 7233, 9000) == []
+
+
+@pytest.mark.attack(actor="T4", asset="A2", finding=8)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hostNetwork": True},
+        {"hostPID": True},
+        {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]},
+        {"containers": [{"name": "root", "image": "x", "securityContext": {"privileged": True}}]},
+        {"containers": [{"name": "x", "image": "x", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]},
+        {"initContainers": [{"name": "root", "image": "x", "securityContext": {"privileged": True}}]},
+        {"containers": [{"name": "x", "image": "x", "ports": [{"containerPort": 80, "hostPort": 80}]}]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_pod_that_reaches_its_host_is_refused_in_a_control_plane(shoot: Shoot, change: dict[str, object]) -> None:
+    """An extension may create pods in the control planes that it serves. A seed's node holds all of them."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "intruder", "namespace": shoot.technical_id},
+        "spec": {"containers": [{"name": "x", "image": "x"}], **change},
+    }
+    argv = shoot.landscape.argv(shoot.seed, "create", "--dry-run=server", "-f", "-")
+
+    assert "pod of a control plane" in refused(*argv, stdin=json.dumps(pod))
