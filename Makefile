@@ -97,7 +97,7 @@ packages: ## The Debian packages that are missing.
 	@landscape/packages.sh
 
 lock: venv ## Choose the newest versions that pyproject.toml allows.
-	$(BIN)/pip install --quiet uv
+	$(BIN)/pip install --quiet --require-hashes --requirement landscape/tools/uv.lock
 	$(BIN)/uv pip compile --quiet --upgrade --all-extras --generate-hashes --no-header --python-version 3.11 \
 		pyproject.toml --output-file requirements.lock
 

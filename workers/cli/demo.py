@@ -60,6 +60,7 @@ async def _order(garden_kubeconfig: Path, manifest: dict[str, Any]) -> dict[str,
 
 def _show(facts: dict[str, Any], shoot: dict[str, str], config: dict[str, object], kubeconfig_path: Path) -> None:
     kubeconfig_path.touch(mode=0o600)
+    kubeconfig_path.chmod(0o600)  # a file that exists keeps its mode
     kubeconfig_path.write_text(yaml.safe_dump(config, sort_keys=False))
     kubectl = [str(Path(sys.argv[0]).parent / "kubectl"), f"--kubeconfig={kubeconfig_path}"]
     for what in (["get", "nodes", "-o", "wide"], ["get", "pods", "--all-namespaces"]):
