@@ -14,7 +14,9 @@ _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def _pod() -> dict[str, Any]:
-    (found,) = (each for each in gateway.objects() if each["kind"] == "Deployment")
+    (found,) = (
+        each for each in gateway.objects(internal_domain="internal.example.org") if each["kind"] == "Deployment"
+    )
     return dict(found["spec"]["template"]["spec"])
 
 
@@ -35,7 +37,9 @@ def test_the_envoy_that_faces_the_internet_has_no_token_of_the_seed() -> None:
 
 @pytest.mark.attack(actor="T6", asset="A2", finding=8)
 def test_the_gateways_namespace_admits_restricted_pods_alone() -> None:
-    (namespace,) = (each for each in gateway.objects() if each["kind"] == "Namespace")
+    (namespace,) = (
+        each for each in gateway.objects(internal_domain="internal.example.org") if each["kind"] == "Namespace"
+    )
 
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     assert pod_security("restricted").items() <= namespace["metadata"]["labels"].items()

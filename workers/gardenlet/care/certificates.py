@@ -27,10 +27,11 @@ async def look(client: KubeClient, status: Object) -> list[Finding]:
     """The constraint, of the cluster itself; none if the cluster cannot be asked: the Shoot's status then stays."""
     try:
         async with asyncio.timeout(_SECONDS):
-            requests = await client.list(CERTIFICATE_SIGNING_REQUEST, fields=f"spec.signerName={CLIENT_SIGNER}")
+            ours = f"spec.signerName={CLIENT_SIGNER}"
+            outlines = await client.list(CERTIFICATE_SIGNING_REQUEST, fields=ours, keep=outline)
     except (ApiError, TimeoutError):
         return []
-    return [constraint([kept for each in requests if (kept := outline(each))], status)]
+    return [constraint(outlines, status)]
 
 
 def outline(csr: Object) -> dict[str, Any] | None:
