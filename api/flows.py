@@ -263,6 +263,9 @@ class FlowInput(ApiModel):
     source_entry: bool = True
     """Of ForgetShoot: the garden has a BackupEntry ``source-…`` of the seed that is cleaned up; the destination deletes
     it last."""
+    sources: tuple[str, ...] = ()
+    """Seeds whose gardenlets may have written the ShootState of a control plane that moves, as the lifecycle remembers
+    them. Empty in flows that began when all seeds had one key: those reseal nothing."""
 
 
 class FinishOperation(ApiModel):

@@ -77,6 +77,16 @@ class ForwardTask(ApiModel):
     """Of the gateway of the seed that the control plane goes to: an IP address, or a host name."""
 
 
+class ResealShootState(ApiModel):
+    """Input of ``reseal_shoot_state``."""
+
+    shoot: ShootRef
+    seed: str
+    """The seed whose gardenlet is to read the ShootState."""
+    sources: tuple[str, ...]
+    """Seeds whose gardenlets may have written it: the garden gave the Shoot's control plane to them."""
+
+
 class TaskResult(ApiModel):
     """Small result of an activity, kept in the flow's outcome."""
 

@@ -3,7 +3,7 @@
 import base64
 import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from api import compression
@@ -219,6 +219,25 @@ def _merged_machines(old: Object, new: Object) -> dict[str, Any]:
             names = {_name(each) for each in seen[part]}
             seen[part] += [each for each in deployment[part] if _name(each) not in names]
     return _packed(after)
+
+
+def converted(spec: Object, convert: Callable[[Any, str], Any]) -> dict[str, Any]:
+    """The spec of a ShootState with all contents converted; names stay as they are.
+
+    ``convert`` gets the content and which item of the ShootState it is.
+    """
+    fields = {"gardener": "data", "extensions": "state", "resources": "data"}
+    return {
+        part: [
+            {**each, field: convert(each[field], _item(part, each))} if field in each else dict(each)
+            for each in spec.get(part) or ()
+        ]
+        for part, field in fields.items()
+    }
+
+
+def _item(part: str, each: Object) -> str:
+    return "/".join([part, *(str(each.get(key, "")) for key in ("apiVersion", "kind", "type", "purpose", "name"))])
 
 
 def refuse_too_big(shoot_state: Object) -> None:

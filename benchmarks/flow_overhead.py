@@ -26,9 +26,10 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 with workflow.unsafe.imports_passed_through():
+    from activities.secrets.keyring import write_key_file
     from api.flows import FlowProgress
     from api.operations import OperationType, ShootRef, ShootTask, TaskResult
-    from workers.codec import data_converter, write_key_file
+    from workers.codec import data_converter
     from workers.heartbeats import Heartbeats
     from workers.temporal import TemporalServer, connect_with
     from workflows import options

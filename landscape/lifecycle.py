@@ -185,7 +185,7 @@ class _Up:
             await until(lambda: workers.ready(process.ready_url), name, 120, lambda: self._processes.hopeless(name))
 
     async def _object_store(self) -> None:
-        workers.write_codec_key(self._plan)
+        workers.write_codec_keys(self._plan)
         await self._start_one_of_ours(workers.object_store(self._plan))
 
     async def _machine_images(self) -> None:

@@ -132,7 +132,17 @@ class Plan:
 
     @property
     def codec_key(self) -> Path:
+        """Root keys: of the garden's processes."""
+        return self.directory / "codec-root.key"
+
+    @property
+    def shared_key(self) -> Path:
+        """The key of all processes, in a landscape that was made when they had one; elsewhere there is no such file."""
         return self.directory / "codec.key"
+
+    def derived_key(self, name: str) -> Path:
+        """Keys of one process of a seed, ``<seed>-<process>``, or of ``operators``."""
+        return self.directory / "codec-keys" / f"{name}.key"
 
     @property
     def temporal_authority(self) -> Path:
@@ -337,6 +347,7 @@ class Plan:
                     "certificate": str(self.temporal_authority / "admin.crt"),
                     "key": str(self.temporal_authority / "admin.key"),
                 },
+                "operatorKeyFile": str(self.derived_key("operators")),
                 "external": self.external_temporal,
             },
             "dns": {"server": self.central_address, "zone": self.dns_zone},

@@ -20,7 +20,7 @@ from landscape.files import write_if_changed
 from landscape.pki import KeyPair, TemporalAuthority, write_kubeconfig
 from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, VPN_NETWORK, ClusterPlan, Plan
 from landscape.processes import ProcessSpec
-from workers.codec import write_key_file
+from workers.codec import derived_keys, write_key_file
 
 Config = dict[str, Any]
 
@@ -54,9 +54,15 @@ def of_seed(plan: Plan, seed: ClusterPlan) -> list[Ours]:
     ]
 
 
-def write_codec_key(plan: Plan) -> None:
-    """The key that encrypts histories; an existing one stays."""
+def write_codec_keys(plan: Plan) -> None:
+    """Root keys, if there are none, and what is derived of them for each process of a seed and for people."""
     write_key_file(plan.codec_key)
+    contents = {"operators": derived_keys(plan.codec_key, operators=True)}
+    for seed in plan.seeds:
+        contents[f"{seed.name}-gardenlet"] = derived_keys(plan.codec_key, gardenlet=seed.name)
+        contents[f"{seed.name}-provider-local"] = derived_keys(plan.codec_key, provider_local=seed.name)
+    for name, content in contents.items():
+        write_if_changed(plan.derived_key(name), content, mode=0o600)
 
 
 def object_store(plan: Plan) -> Ours:
@@ -95,16 +101,22 @@ async def ready(url: str) -> bool:
         return False
 
 
-def _temporal(plan: Plan, certificate: KeyPair) -> Config:
+def _temporal(plan: Plan, certificate: KeyPair, key: Path) -> Config:
     return {
         "address": plan.temporal_address,
-        "codecKeyFile": str(plan.codec_key),
+        "codecKeyFile": str(key),
+        **_shared_key(plan),
         "tls": {
             "caFile": str(TemporalAuthority(plan.temporal_authority).of_servers),
             "certificateFile": str(certificate.certificate),
             "privateKeyFile": str(certificate.key),
         },
     }
+
+
+def _shared_key(plan: Plan) -> Config:
+    """A landscape that was made with one key for all processes has histories and ShootStates that need it."""
+    return {"sharedKeyFile": str(plan.shared_key)} if plan.shared_key.exists() else {}
 
 
 def _garden_connection(plan: Plan, process: str) -> Config:
@@ -117,7 +129,7 @@ def _controller_manager(plan: Plan) -> Config:
     certificate = TemporalAuthority(plan.temporal_authority).for_process("controller-manager")
     return {
         "gardenClientConnection": connection,
-        "temporal": _temporal(plan, certificate),
+        "temporal": _temporal(plan, certificate, plan.codec_key),
         "auditLog": str(plan.logs / "operations.jsonl"),
         # Tests wait for it.
         "gardenletLifecycle": {"lostSourcePatience": 60},
@@ -196,6 +208,7 @@ def _codec_server(plan: Plan) -> Config:
     return {
         "codecKeyFile": str(plan.codec_key),
         "gardenClientConnection": _garden_connection(plan, "codec-server"),
+        **_shared_key(plan),
         "address": plan.central_address,
         "port": 8234,
         "certificateFile": str(certificate.certificate),
@@ -216,7 +229,7 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
             "kubeconfigValidity": {"validity": "12h"},
         },
         "seedClientConnection": {"kubeconfig": str(plan.kubeconfig(seed.name))},
-        "temporal": _temporal(plan, certificate),
+        "temporal": _temporal(plan, certificate, plan.derived_key(f"{seed.name}-gardenlet")),
         "seedConfig": seed_config(plan, seed),
         "vpn": {"network": VPN_NETWORK},
         # Tests kill seeds, and look for what was written before.
@@ -234,7 +247,7 @@ def _provider_local(plan: Plan, seed: ClusterPlan) -> Config:
     return {
         "seedName": seed.name,
         "seedKubeconfig": str(plan.kubeconfig(seed.name)),
-        "temporal": _temporal(plan, certificate),
+        "temporal": _temporal(plan, certificate, plan.derived_key(f"{seed.name}-provider-local")),
         "loadBalancerIp": seed.address,
         "health": _health(seed.address, 2738),
     }

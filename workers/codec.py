@@ -1,78 +1,253 @@
 """What histories are encrypted with: every payload, failure message and stack trace, by AES-256-GCM.
 
-A key file holds one key a line, ``<key id> <base64 of 32 bytes>``. The first encrypts; all decrypt, so a
-key is rotated by putting a new line on top and dropped once no history needs it. The key id travels in
-a payload's metadata, and is authenticated with it.
+Each payload is encrypted for one destination, by a key of that destination (``activities.secrets.keyring``). Payloads
+of an activity (arguments, result, heartbeat details, failure) have its task queue as destination. Payloads of a
+workflow have the task queue of the process that runs it. Temporal's SDK tells the codec where a payload belongs, by
+its serialization context. The key id, the destination and the activity's type travel in a payload's metadata and are
+authenticated with it. A payload that is plain, or of another destination than its place says, is refused: a worker of
+one seed cannot forge a payload for the queue of another seed, and Temporal cannot forge one at all.
 """
 
-import base64
-import binascii
+import copy
+import json
+import logging
 import os
-import secrets
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from prometheus_client import Counter
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import (
+    ActivitySerializationContext,
     DataConverter,
     DefaultFailureConverterWithEncodedAttributes,
     PayloadCodec,
     PayloadConverter,
+    SerializationContext,
+    WithSerializationContext,
+    WorkflowSerializationContext,
 )
 
+from activities.secrets.keyring import (
+    OPERATORS,
+    CodecError,
+    Keyring,
+    queue_purpose,
+    read_keyring,
+    shoot_state_purpose,
+)
+from activities.secrets.keyring import (
+    write_key_file as write_key_file,
+)
+from activities.secrets.sealing import Sealing
+from api.operations import GARDEN_QUEUE, seed_queue
+from workflows.provider_local.options import queue as provider_local_queue
+
+log = logging.getLogger(__name__)
+
 ENCODING = b"binary/encrypted"
-_KEY_BYTES = 32
+_KEY_ID, _DESTINATION, _ACTIVITY = "encryption-key-id", "encryption-destination", "encryption-activity"
 _NONCE_BYTES = 12
+_DESTINATIONS = 4096
+"""Of so many destinations the derived keys are kept in memory."""
+_QUOTED = 80
+"""Characters of a foreign name in a log line."""
 _MESSAGE_LIMIT = 1000
 _STACK_LIMIT = 600
 """The end of a trace is where it happened."""
 
+REFUSED = Counter(
+    "gardener_codec_refused_total",
+    "Payloads that were refused, by reason and by the task queue of the process that refused them.",
+    ["reason", "queue"],
+)
+SHARED_KEY_ACCEPTED = Counter(
+    "gardener_codec_shared_key_accepted_total",
+    "Payloads that were accepted although they are encrypted by the key that all processes had before.",
+)
 
-class CodecError(Exception):
-    """A key file that cannot be used, or a payload that none of its keys opens."""
+
+@dataclass(frozen=True)
+class _Place:
+    """Where payloads belong: what they are encrypted for, and whose payloads are taken there."""
+
+    encode: str
+    decode: tuple[str, ...]
+    activity: str = ""
+
+    def __str__(self) -> str:
+        return f"activity {self.activity[:_QUOTED]!r} on queue {self.encode}" if self.activity else "a workflow"
 
 
-class EncryptionCodec(PayloadCodec):
-    """Encrypts payloads; keys by id, the first one encrypts."""
+class _Ciphers:
+    """Ciphers of each destination by key id."""
 
-    def __init__(self, keys: dict[str, bytes]) -> None:
-        if not keys:
-            raise CodecError("no key is given")
-        for key_id, key in keys.items():
-            if len(key) != _KEY_BYTES:
-                raise CodecError(f"key {key_id} has {len(key)} bytes, must have {_KEY_BYTES}")
-        self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
-        self._current = next(iter(keys))
+    def __init__(self, keys: Keyring, shared: Mapping[str, bytes]) -> None:
+        self.of: Callable[[str], dict[str, AESGCM]] = lru_cache(_DESTINATIONS)(
+            lambda destination: {key_id: AESGCM(key) for key_id, key in keys.keys(queue_purpose(destination)).items()}
+        )
+        self.shared = {key_id: AESGCM(key) for key_id, key in shared.items()}
+        self._told = False
+
+    def encrypt(self, payload: Payload, destination: str, activity: str) -> Payload:
+        ciphers = self.of(destination) if destination else {}
+        if not ciphers:
+            raise CodecError(f"the key file has no key for {_named(destination)}")
+        key_id, cipher = next(iter(ciphers.items()))
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = cipher.encrypt(nonce, payload.SerializeToString(), _bound(key_id, destination, activity))
+        metadata = {"encoding": ENCODING, _KEY_ID: key_id.encode(), _DESTINATION: destination.encode()}
+        if activity:
+            metadata[_ACTIVITY] = activity.encode()
+        return Payload(metadata=metadata, data=nonce + sealed)
+
+    def decrypt(self, payload: Payload) -> Payload:
+        """Open a payload for the destination that its metadata names. Raises ``_Refused``."""
+        key_id, destination, activity = (_text(payload, each) for each in (_KEY_ID, _DESTINATION, _ACTIVITY))
+        if payload.metadata.get("encoding", b"") != ENCODING:
+            raise _Refused("plain", "it is not encrypted")
+        if _DESTINATION in payload.metadata:
+            cipher, bound = self.of(destination).get(key_id), _bound(key_id, destination, activity)
+        else:
+            cipher, bound = self.shared.get(key_id), key_id.encode()
+        if cipher is None:
+            raise _Refused("key", f"no key {key_id[:_QUOTED]!r} for {_named(destination)}: the key file lacks it")
+        nonce, sealed = payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:]
+        try:
+            opened = Payload.FromString(cipher.decrypt(nonce, sealed, bound))
+        except (InvalidTag, ValueError):
+            raise _Refused("changed", f"it was not encrypted by key {key_id[:_QUOTED]!r}, or was changed") from None
+        if _DESTINATION not in payload.metadata:
+            self._tell_of_shared_key()
+        return opened
+
+    def _tell_of_shared_key(self) -> None:
+        SHARED_KEY_ACCEPTED.inc()
+        if not self._told:
+            self._told = True
+            log.warning(
+                "a payload under the shared key was accepted, as sharedKeyFile asks: see docs/operations/keys.md for "
+                "when to remove it"
+            )
+
+
+class _Refused(Exception):
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class EncryptionCodec(PayloadCodec, WithSerializationContext):
+    """Encrypts and decrypts payloads for the places that one process has to do with.
+
+    Args:
+        keys: of the process; payloads for destinations that it has no key of are neither written nor read.
+        queue: the task queue of the process. Payloads of its workflows are encrypted for it.
+        shared: keys that all processes had before destinations got their own. Payloads under them are only read.
+    """
+
+    def __init__(self, keys: Keyring, queue: str = GARDEN_QUEUE, shared: Mapping[str, bytes] | None = None) -> None:
+        # People send signals, updates and queries to workflows of the garden side.
+        senders = (queue, OPERATORS) if queue == GARDEN_QUEUE else (queue,)
+        self._workflows = _Place(encode=queue, decode=senders)
+        self._place = self._workflows
+        self._ciphers = _Ciphers(keys, shared or {})
+
+    @property
+    def key_id(self) -> str:
+        """Id of the key that encrypts payloads of workflows."""
+        return next(iter(self._ciphers.of(self._workflows.encode)), "")
+
+    def with_context(self, context: SerializationContext) -> Self:
+        """The codec for one place; a codec without a context is the one of the process's workflows."""
+        of_workflow = isinstance(context, WorkflowSerializationContext)
+        bound = copy.copy(self)
+        bound._place = self._workflows if of_workflow else _place_of_activity(context)
+        return bound
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [self._encrypt(payload) for payload in payloads]
+        return [self._ciphers.encrypt(payload, self._place.encode, self._place.activity) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         return [self._decrypt(payload) for payload in payloads]
 
-    def _encrypt(self, payload: Payload) -> Payload:
-        nonce = os.urandom(_NONCE_BYTES)
-        key_id = self._current.encode()
-        sealed = self._ciphers[self._current].encrypt(nonce, payload.SerializeToString(), key_id)
-        return Payload(metadata={"encoding": ENCODING, "encryption-key-id": key_id}, data=nonce + sealed)
-
     def _decrypt(self, payload: Payload) -> Payload:
-        if payload.metadata.get("encoding", b"") != ENCODING:
-            return payload
-        key_id = payload.metadata.get("encryption-key-id", b"")
-        cipher = self._ciphers.get(key_id.decode(errors="replace"))
-        if cipher is None:
-            raise CodecError(f"no key {key_id.decode(errors='replace')!r}: the key file lacks it")
-        nonce, sealed = payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:]
         try:
-            return Payload.FromString(cipher.decrypt(nonce, sealed, key_id))
-        except InvalidTag:
-            raise CodecError(f"a payload was not encrypted by key {key_id.decode()!r}, or was changed") from None
+            if _DESTINATION in payload.metadata:
+                destination, activity = _text(payload, _DESTINATION), _text(payload, _ACTIVITY)
+                if destination not in self._place.decode or activity != self._place.activity:
+                    named = f"activity {activity[:_QUOTED]!r} on " if activity else ""
+                    raise _Refused("destination", f"it is encrypted for {named}{_named(destination)}")
+            return self._ciphers.decrypt(payload)
+        except _Refused as refused:
+            REFUSED.labels(refused.reason, self._workflows.encode).inc()
+            log.warning("refused a payload for %s: %s", self._place, refused)
+            raise CodecError(f"a payload for {self._place} was refused: {refused}") from None
+
+
+def _place_of_activity(context: SerializationContext) -> _Place:
+    """The place of an activity's payloads; without its queue and type, and for Nexus, one that takes no payload."""
+    if not isinstance(context, ActivitySerializationContext):
+        return _Place(encode="", decode=())
+    queue, activity = context.activity_task_queue, context.activity_type
+    if not queue or not activity:
+        return _Place(encode="", decode=())
+    return _Place(encode=queue, decode=(queue,), activity=activity)
+
+
+class ReadingCodec(PayloadCodec):
+    """Decrypts each payload for the destination that its metadata names: for people who look at histories."""
+
+    def __init__(self, keys: Keyring, shared: Mapping[str, bytes] | None = None) -> None:
+        self._ciphers = _Ciphers(keys, shared or {})
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        raise CodecError("this codec only reads")
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Raises CodecError; what is not encrypted was never a secret of ours, and is given back."""
+        try:
+            return [
+                self._ciphers.decrypt(each) if each.metadata.get("encoding", b"") == ENCODING else each
+                for each in payloads
+            ]
+        except _Refused as refused:
+            raise CodecError(f"a payload cannot be read: {refused}") from None
+
+
+class OperatorCodec(PayloadCodec):
+    """For commands of people: writes by the key of operators, reads by another codec."""
+
+    def __init__(self, keys: Keyring, reading: PayloadCodec) -> None:
+        self._ciphers = _Ciphers(keys, {})
+        self._reading = reading
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [self._ciphers.encrypt(payload, OPERATORS, "") for payload in payloads]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return await self._reading.decode(payloads)
+
+
+def _bound(key_id: str, destination: str, activity: str) -> bytes:
+    return json.dumps([key_id, destination, activity]).encode()
+
+
+def _text(payload: Payload, field: str) -> str:
+    return payload.metadata.get(field, b"").decode(errors="replace")
+
+
+def _named(destination: str) -> str:
+    if destination == OPERATORS:
+        return "workflows, by an operator"
+    return f"queue {destination[:_QUOTED]!r}" if destination else "no destination"
 
 
 class TrimmedFailures(DefaultFailureConverterWithEncodedAttributes):
@@ -94,50 +269,83 @@ def _first(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def write_key_file(path: Path) -> None:
-    """Make a file with one new key, readable by its owner only; an existing file is left as it is."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{secrets.token_hex(4)} {base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()}\n")
-
-
-def read_key_file(path: Path) -> dict[str, bytes]:
-    """Keys by id, in the file's order.
-
-    Raises:
-        CodecError: the file is missing or not as described above; says where, never what is in it.
-    """
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CodecError(f"reading codec key file {path}: {type(error).__name__}") from None
-    keys: dict[str, bytes] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            key_id, encoded = line.split()
-            keys[key_id] = base64.b64decode(encoded, validate=True)
-        except (ValueError, binascii.Error):
-            raise CodecError(f"codec key file {path}, line {number}: must be `<key id> <base64>`") from None
-    if not keys:
-        raise CodecError(f"codec key file {path} holds no key")
-    return keys
-
-
-def data_converter(key_file: Path | None) -> DataConverter:
-    """How every client and worker of ours talks to Temporal: pydantic models, encrypted.
+def data_converter(
+    key_file: Path | None, queue: str = GARDEN_QUEUE, shared_key_file: Path | None = None
+) -> DataConverter:
+    """How clients and workers talk to Temporal: pydantic models, encrypted.
 
     Failures are encrypted, too: their messages name objects. Without a key file (tests, histories that
     were recorded decoded) nothing is.
+
+    Args:
+        key_file: root keys on the garden side, derived keys elsewhere.
+        queue: the task queue of the process.
+        shared_key_file: key file that all processes had before; its payloads are read while it is named.
+
+    Raises:
+        CodecError: a file cannot be used, or has no key for ``queue``.
     """
     if key_file is None:
         return pydantic_data_converter
-    return replace(
-        pydantic_data_converter,
-        payload_codec=EncryptionCodec(read_key_file(key_file)),
-        failure_converter_class=TrimmedFailures,
-    )
+    codec = EncryptionCodec(read_keyring(key_file), queue, read_shared_keys(shared_key_file))
+    if not codec.key_id:
+        raise CodecError(f"codec key file {key_file} has no key for queue {queue}: make one by `gardener keys derive`")
+    return _encrypting(codec)
+
+
+def reading_converter(
+    key_file: Path, shared_key_file: Path | None = None, endpoint: PayloadCodec | None = None
+) -> DataConverter:
+    """How a person's command talks to Temporal: it reads all payloads, and writes what operators may send.
+
+    Args:
+        key_file: root keys, or an operator's derived key.
+        shared_key_file: as for ``data_converter``.
+        endpoint: reads for a person without root keys.
+    """
+    keys = read_keyring(key_file)
+    if endpoint is None or keys.roots:
+        reading: PayloadCodec = ReadingCodec(keys, read_shared_keys(shared_key_file))
+    else:
+        reading = endpoint
+    return _encrypting(OperatorCodec(keys, reading))
+
+
+def read_shared_keys(path: Path | None) -> dict[str, bytes]:
+    """Keys of the file that all processes had before; none if no file is named. Raises CodecError."""
+    return read_keyring(path).roots if path else {}
+
+
+def derived_keys(root: Path, *, gardenlet: str = "", provider_local: str = "", operators: bool = False) -> str:
+    """The key file of one process: of a seed's gardenlet, of a seed's provider-local, or of people.
+
+    Raises CodecError if ``root`` holds no root keys.
+    """
+    purposes = [
+        *([queue_purpose(seed_queue(gardenlet)), shoot_state_purpose(gardenlet)] if gardenlet else []),
+        *([queue_purpose(provider_local_queue(provider_local))] if provider_local else []),
+        *([queue_purpose(OPERATORS)] if operators else []),
+    ]
+    return read_keyring(root).derive(purposes)
+
+
+def sealings(key_file: Path, shared_key_file: Path | None = None) -> Callable[[str], Sealing]:
+    """What seals and opens ShootStates of a seed, by the seed's name.
+
+    Raises CodecError if a file cannot be used; the result raises it for a seed that the file has no key for.
+    """
+    keyring, shared = read_keyring(key_file), read_shared_keys(shared_key_file)
+
+    def of_seed(seed: str) -> Sealing:
+        keys = keyring.keys(shoot_state_purpose(seed))
+        if not keys:
+            raise CodecError(
+                f"codec key file {key_file} has no key for ShootStates of seed {seed}: see `gardener keys derive`"
+            )
+        return Sealing(seed, keys, shared)
+
+    return of_seed
+
+
+def _encrypting(codec: PayloadCodec) -> DataConverter:
+    return replace(pydantic_data_converter, payload_codec=codec, failure_converter_class=TrimmedFailures)

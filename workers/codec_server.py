@@ -16,13 +16,15 @@ from aiohttp import web
 from google.protobuf import json_format
 from prometheus_client import Counter
 from temporalio.api.common.v1 import Payloads
+from temporalio.converter import PayloadCodec
 
 from activities.kube.client import KubeClient
+from activities.secrets.keyring import CodecError, read_keyring
 from api.model import ApiModel
 from api.resources import SHOOT, TOKEN_REVIEW
 from api.server.review import User
 from workers.access import may
-from workers.codec import CodecError, EncryptionCodec, read_key_file
+from workers.codec import ReadingCodec, read_shared_keys
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 from workers.serving import ClientsFile, ServingCertificate
 
@@ -42,6 +44,9 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 class CodecServerConfig(ApiModel):
     codec_key_file: Path
+    """Root keys."""
+    shared_key_file: Path | None = None
+    """Key file that all processes had before, for histories of that time."""
     garden_client_connection: ClientConnection
     """The garden's API server says whose a token is, and what its user may do."""
     address: str = "127.0.0.1"
@@ -105,7 +110,7 @@ def user_of_certificate(peer: Mapping[str, Any]) -> User | None:
     return User(name=names[0], groups=(*groups, "system:authenticated")) if len(names) == 1 else None
 
 
-def application(codec: EncryptionCodec, access: Access, allowed_origins: tuple[str, ...]) -> web.Application:
+def application(codec: PayloadCodec, access: Access, allowed_origins: tuple[str, ...]) -> web.Application:
     """The endpoint, with CORS for the Temporal UI."""
 
     @web.middleware
@@ -150,7 +155,7 @@ def _refused(status: int, result: str, why: str) -> web.Response:
     return web.Response(status=status, text=why, headers={"WWW-Authenticate": "Bearer"} if status == 401 else None)
 
 
-async def _decoded(request: web.Request, codec: EncryptionCodec) -> web.Response:
+async def _decoded(request: web.Request, codec: PayloadCodec) -> web.Response:
     try:
         payloads = json_format.Parse(await request.text(), Payloads())
     except (json_format.ParseError, UnicodeDecodeError):
@@ -172,9 +177,8 @@ async def run(config_path: str) -> None:
     following = [certificate.follow()]
     if config.client_ca_file is not None:
         following.append(ClientsFile(config.client_ca_file, certificate).follow())
-    app = application(
-        EncryptionCodec(read_key_file(config.codec_key_file)), GardenAccess(garden), config.allowed_origins
-    )
+    codec = ReadingCodec(read_keyring(config.codec_key_file), read_shared_keys(config.shared_key_file))
+    app = application(codec, GardenAccess(garden), config.allowed_origins)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, config.address, config.port, ssl_context=certificate.context).start()

@@ -16,6 +16,7 @@ from workers import registry
 from workers.audit import AuditLog
 from workers.bastions import BastionConfig, run_bastion_controller
 from workers.callers import Callers
+from workers.codec import sealings
 from workers.gardenlet_lifecycle import GardenletLifecycleConfig, run_gardenlet_lifecycle_controller
 from workers.heartbeats import THROTTLE, Heartbeats
 from workers.interceptors import ActivityInterceptor
@@ -84,7 +85,9 @@ async def run(config_path: str) -> None:
         temporal,
         task_queue=GARDEN_QUEUE,
         workflows=[*WORKFLOWS, ReconcileSeed],
-        activities=registry.garden_activities(garden, caches, config.shoots),
+        activities=registry.garden_activities(
+            garden, caches, config.shoots, sealings(config.temporal.codec_key_file, config.temporal.shared_key_file)
+        ),
         interceptors=[
             Callers(required=config.require_caller),
             Heartbeats(),

@@ -11,10 +11,12 @@ from activities.garden.flows import FlowActivities
 from activities.garden.hibernation import SwitchActivities
 from activities.garden.maintenance import MaintenanceActivities
 from activities.garden.rotation import GardenRotationActivities
+from activities.garden.shoot_states import ShootStateSealingActivities
 from activities.garden.shoots import ShootActivities
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
 from activities.kube.clusters import Clusters
+from activities.secrets.sealing import Sealing
 from activities.seed.autoscaler import AutoscalerActivities
 from activities.seed.bootstrap import SeedActivities
 from activities.seed.control_plane import ControlPlaneActivities
@@ -76,12 +78,18 @@ def seed_activities(
     )
 
 
-def garden_activities(garden: KubeClient, caches: Caches, rules: ShootRules) -> list[Callable[..., Any]]:
-    """Activities of queue ``garden``."""
+def garden_activities(
+    garden: KubeClient, caches: Caches, rules: ShootRules, sealing: Callable[[str], Sealing] = Sealing
+) -> list[Callable[..., Any]]:
+    """Activities of queue ``garden``.
+
+    ``sealing``: what seals ShootStates of a seed, by its name. By default (tests) they stay plain.
+    """
     return _activities_of(
         ShootActivities(garden, caches, rules),
         FlowActivities(garden),
         GardenRotationActivities(garden, caches),
+        ShootStateSealingActivities(garden, sealing),
         SwitchActivities(garden),
         MaintenanceActivities(garden),
     )

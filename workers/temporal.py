@@ -21,6 +21,7 @@ from temporalio.worker import Worker
 from activities.secrets.crypto import KeyPair
 from api.images import OWN_VERSION
 from api.model import ApiModel
+from api.operations import GARDEN_QUEUE
 from workers.codec import data_converter
 from workers.serving import LOOK_AGAIN, Unusable, check_pair, follow_files, read_files
 
@@ -66,6 +67,9 @@ class TemporalConnection(TemporalServer):
     """The connection of a worker, and the key of the payload codec."""
 
     codec_key_file: Path
+    """Key file: root keys on the garden side, elsewhere the derived keys of this process (``gardener keys derive``)."""
+    shared_key_file: Path | None = None
+    """Key file that all processes had before; while it is named, what is encrypted by its keys is accepted, too."""
     versioning: VersioningConfig = VersioningConfig()
     """Of those that run workflows."""
 
@@ -117,9 +121,12 @@ class RenewableService(ServiceClient):
         )
 
 
-async def connect(connection: TemporalConnection) -> Client:
-    """A client whose payloads are encrypted. Raises TemporalConnectionError."""
-    return await connect_with(connection, data_converter(connection.codec_key_file))
+async def connect(connection: TemporalConnection, queue: str = GARDEN_QUEUE) -> Client:
+    """A client whose payloads are encrypted; ``queue`` is the task queue of the process.
+
+    Raises TemporalConnectionError, and CodecError if a key file cannot be used.
+    """
+    return await connect_with(connection, data_converter(connection.codec_key_file, queue, connection.shared_key_file))
 
 
 async def connect_with(server: TemporalServer, converter: DataConverter = DataConverter.default) -> Client:

@@ -13,6 +13,7 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowUpdateFailedError,
 )
+from temporalio.converter import ActivitySerializationContext
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -21,6 +22,7 @@ from activities.garden.live import find_shoot
 from activities.garden.status import last_error, patch_status
 from activities.kube.client import KubeClient
 from activities.kube.errors import ApiError, Conflict
+from activities.secrets.keyring import CodecError
 from api.flows import EditFlow, FlowId, FlowOutcome, FlowProgress, ReportProgress, TaskState
 from api.operations import ShootRef, ShootTask, TaskResult, lifecycle_id
 from api.times import timestamp
@@ -180,7 +182,7 @@ async def _status_of(
             text += f" (nobody takes tasks from queue {task.queue} since {since:%H:%M:%S} UTC: is its gardenlet up?)"
         elif item is not None and item.HasField("last_failure"):
             text += f" (attempt {item.attempt}, since {task.started or now:%H:%M:%S} UTC)"
-            message, codes = await _failure(item.last_failure)
+            message, codes = await _failure(item, task.queue)
             at = item.last_attempt_complete_time if item.HasField("last_attempt_complete_time") else None
             errors.append(last_error(message, task.name, codes, at.ToDatetime(UTC) if at else now))
         texts.append(text)
@@ -196,8 +198,22 @@ async def _status_of(
     }
 
 
-async def _failure(failure: Failure) -> tuple[str, tuple[str, ...]]:
-    error = await activity.client().data_converter.decode_failure(failure)
+async def _failure(item: Any, queue: str) -> tuple[str, tuple[str, ...]]:
+    """Message and codes of a pending activity's last failure, which its worker has encrypted for its own queue."""
+    client = activity.client()
+    context = ActivitySerializationContext(
+        namespace=client.namespace,
+        activity_id=item.activity_id,
+        activity_type=item.activity_type.name,
+        activity_task_queue=queue,
+        workflow_id=None,
+        workflow_type=None,
+        is_local=False,
+    )
+    try:
+        error = await client.data_converter.with_context(context).decode_failure(item.last_failure)
+    except CodecError as refused:
+        return str(refused), ()
     if isinstance(error, ApplicationError):
         code = error.type or ""
         return error.message, (code,) if code.startswith("ERR_") else ()

@@ -1,7 +1,8 @@
 """The ShootState of a Shoot in the garden: what another seed needs to take it over.
 
 Written by the seed that the control plane leaves, and now and then while all is well; read in restores only.
-What is in it is sealed: the garden keeps it and cannot read it. Source: spec/flows.md 7.
+What is in it is sealed by a key of its seed. The garden's controller-manager seals it again for the seed that the
+control plane goes to. Source: spec/flows.md 7.
 """
 
 import asyncio
@@ -16,10 +17,10 @@ from temporalio.exceptions import ApplicationError
 from activities.errors import permanent
 from activities.kube.clusters import Clusters
 from activities.kube.errors import NotFound
-from activities.secrets.sealing import CannotOpen
+from activities.secrets.sealing import CannotOpen, Sealing
 from api import compression, constants, resources, shoot_state
 from api.errors import ErrorCode
-from api.operations import OperationType, ShootTask, TaskResult
+from api.operations import OperationType, ShootRef, ShootTask, TaskResult
 from api.shoot_state import NotRestorable
 from api.times import micro_timestamp
 
@@ -96,38 +97,23 @@ async def read_shoot_state(clusters: Clusters, task: ShootTask) -> ShootStateVie
     live = await clusters.garden.find(resources.SHOOT_STATE, task.shoot.name, task.shoot.namespace)
     if live is None or any(each["uid"] != task.shoot.uid for each in live["metadata"].get("ownerReferences") or ()):
         return None
-    subject = str(task.shoot)
-
-    size = 0
-
-    def opened(item: Mapping[str, Any], field: str) -> dict[str, Any]:
-        nonlocal size
-        if field not in item:
-            return dict(item)
-        value = clusters.sealing.open(item[field], subject)
-        size += shoot_state.size_of(value)
-        if size > compression.LIMIT:
-            raise compression.TooLarge(compression.LIMIT)
-        return {**item, field: value}
-
-    spec = live.get("spec") or {}
     try:
-        gardener = [opened(each, "data") for each in spec.get("gardener") or ()]
-        extensions = tuple(opened(each, "state") for each in spec.get("extensions") or ())
-        others = tuple(opened(each, "data") for each in spec.get("resources") or ())
+        spec = _opened(clusters.sealing, live.get("spec") or {}, task.shoot)
     except CannotOpen as error:
         raise permanent(
             ErrorCode.CONFIGURATION_PROBLEM,
-            f"ShootState {task.shoot} cannot be read: {error}; give seed {task.seed} the key file of the others",
+            f"ShootState {task.shoot} cannot be read in seed {task.seed}: {error}; the garden's task "
+            "reseal_shoot_state seals it for this seed: retry from there",
         ) from None
     except (compression.TooLarge, compression.Damaged) as error:
         raise _bad_content(task, error) from None
+    gardener = spec["gardener"]
     machines = [each["data"] for each in gardener if each["type"] == shoot_state.MACHINE_STATE]
     return ShootStateView(
         secrets=tuple(each for each in gardener if each["type"] == shoot_state.SECRET),
         machine_state=machines[0] if machines else None,
-        extensions=extensions,
-        resources=others,
+        extensions=tuple(spec["extensions"]),
+        resources=tuple(spec["resources"]),
     )
 
 
@@ -169,10 +155,7 @@ class ShootStateActivities:
         else:
             annotations[MIGRATING_FROM] = task.seed
             if live and (live["metadata"].get("annotations") or {}).get(MIGRATING_FROM) == task.seed:
-                try:
-                    spec = shoot_state.merged(_converted(live["spec"], self._clusters.sealing.open, task), spec)
-                except (compression.TooLarge, compression.Damaged) as error:
-                    raise _bad_content(task, error) from None
+                spec = shoot_state.merged(self._open(live, task), spec)
         wanted = {
             "apiVersion": resources.SHOOT_STATE.api_version,
             "kind": resources.SHOOT_STATE.kind,
@@ -191,7 +174,9 @@ class ShootStateActivities:
                     }
                 ],
             },
-            "spec": _converted(spec, self._clusters.sealing.seal, task),
+            "spec": shoot_state.converted(
+                spec, lambda value, item: self._clusters.sealing.seal(value, task.shoot, item)
+            ),
         }
         try:
             shoot_state.refuse_too_big(wanted)
@@ -221,9 +206,20 @@ class ShootStateActivities:
         if not ours or MIGRATING_FROM in (metadata.get("annotations") or {}):
             return False
         try:
-            return _converted(live.get("spec") or {}, self._clusters.sealing.open, task) == spec
+            return _opened(self._clusters.sealing, live.get("spec") or {}, task.shoot, current=True) == spec
         except (CannotOpen, compression.TooLarge, compression.Damaged):
             return False
+
+    def _open(self, live: Mapping[str, Any], task: ShootTask) -> dict[str, Any]:
+        try:
+            return _opened(self._clusters.sealing, live.get("spec") or {}, task.shoot)
+        except CannotOpen as error:
+            raise permanent(
+                ErrorCode.CONFIGURATION_PROBLEM,
+                f"ShootState {task.shoot} of this migration cannot be added to: {error}",
+            ) from None
+        except (compression.TooLarge, compression.Damaged) as error:
+            raise _bad_content(task, error) from None
 
     async def _collect(self, task: ShootTask) -> dict[str, Any]:
         seed, namespace = self._clusters.seed, task.technical_id
@@ -264,13 +260,22 @@ class ShootStateActivities:
         return {"apiVersion": "v1", "kind": kind, "name": name, "data": shoot_state.kept_content(found, reference)}
 
 
-def _converted(spec: Mapping[str, Any], convert: Any, task: ShootTask) -> dict[str, Any]:
-    """All contents sealed, or opened; names stay readable."""
-    fields = {"gardener": "data", "extensions": "state", "resources": "data"}
-    return {
-        part: [
-            {**each, field: convert(each[field], str(task.shoot))} if field in each else dict(each)
-            for each in spec.get(part) or ()
-        ]
-        for part, field in fields.items()
-    }
+def _opened(sealing: Sealing, spec: Mapping[str, Any], shoot: ShootRef, *, current: bool = False) -> dict[str, Any]:
+    """All contents opened.
+
+    Raises CannotOpen, with ``current`` also if a content is to be sealed again; TooLarge and Damaged as
+    ``api.compression`` has them, for all contents together.
+    """
+    size = 0
+
+    def opened(value: Any, item: str) -> Any:
+        nonlocal size
+        if current and not sealing.is_current(value):
+            raise CannotOpen("it is sealed by an earlier key")
+        content = sealing.open(value, shoot, item)
+        size += shoot_state.size_of(content)
+        if size > compression.LIMIT:
+            raise compression.TooLarge(compression.LIMIT)
+        return content
+
+    return shoot_state.converted(spec, opened)

@@ -27,7 +27,7 @@ def _input(facts: ShootFacts, operation: OperationType, destination: str = "") -
     shoot = ShootRef(namespace="garden-local", name="demo", uid="0")
     task = ShootTask(shoot=shoot, technical_id="shoot--local--demo", seed="seed", generation=1, operation=operation,
                      destination=destination)  # fmt: skip
-    return FlowInput(task=task, facts=facts)
+    return FlowInput(task=task, facts=facts, sources=("source",))
 
 
 def _reconcile(**facts: bool) -> Flow:

@@ -23,7 +23,7 @@ from landscape import plan as plans
 from landscape.temporal import server as temporal_server
 from tests.landscape.conftest import BIN, Landscape, run
 from workers.cli.flow_view import read_flow
-from workers.codec import data_converter
+from workers.codec import reading_converter
 from workers.temporal import connect_with
 
 EXAMPLE = Path(__file__).parents[2] / "examples/shoot.yaml"
@@ -338,7 +338,7 @@ async def temporal(landscape: Landscape) -> Client:
     """An administrator's client that reads what is encrypted."""
     plan = plans.load(landscape.name)
     assert plan is not None
-    return await connect_with(temporal_server(plan), data_converter(plan.codec_key))
+    return await connect_with(temporal_server(plan), reading_converter(plan.codec_key))
 
 
 def temporal_command(landscape: Landscape, *arguments: str, **environment: str) -> str:

@@ -129,6 +129,20 @@ async def moved(world: World) -> None:
     await world.until(lambda: len(world.finished) == 3, seconds=90)
 
 
+async def resealed(world: World) -> None:
+    """A move whose ShootState is sealed again for the destination, which once fails to read it."""
+    world.fail_always("init_secrets", "ERR_CONFIGURATION_PROBLEM", "it is sealed for another seed")
+    succeeded = LastOperation(type=OperationType.RECONCILE, state="Succeeded", updated=datetime.now(UTC))
+    world.change(generation=2, observed_generation=1, gardener_version=VERSION, uid_recorded=True, status_seed=SOURCE,
+                 spec_seed=DESTINATION, last_operation=succeeded)  # fmt: skip
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 1, seconds=90)
+    world.mend("init_secrets")
+    world.change(operations=("retry",))
+    await world.wake()
+    await world.until(lambda: len(world.finished) == 3, seconds=90)
+
+
 async def forgotten(world: World) -> None:
     """A seed that was lost cleans up."""
     task = ShootTask(shoot=world.shoot, technical_id="shoot--local--demo", seed=SOURCE, generation=2,
@@ -160,6 +174,7 @@ SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
         rotated,
         scheduled,
         moved,
+        resealed,
         forgotten,
         backups_deleted,
     )

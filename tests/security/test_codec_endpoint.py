@@ -10,13 +10,15 @@ from aiohttp import ClientSession, web
 from google.protobuf import json_format
 from temporalio.api.common.v1 import Payload, Payloads
 
+from activities.secrets.keyring import Keyring
 from api.server.review import User
 from landscape.pki import Authority, KeyPair
-from workers.codec import EncryptionCodec
+from workers.codec import EncryptionCodec, ReadingCodec
 from workers.codec_server import GardenAccess, application, user_of_certificate
 
 UI = "http://198.18.0.1:8233"
-CODEC = EncryptionCodec({"a": b"k" * 32})
+KEYS = Keyring({"a": b"k" * 32})
+CODEC = EncryptionCodec(KEYS)
 PLAIN = {"payloads": [{"metadata": {"encoding": "anNvbi9wbGFpbg=="}, "data": "IngiCg=="}]}
 READER, OUTSIDER = "token-of-a-reader", "token-of-an-outsider"
 
@@ -51,7 +53,7 @@ async def serving(authority: Authority) -> AsyncIterator[str]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.files.certificate)
     context.load_cert_chain(server.certificate, server.key)
     context.verify_mode = ssl.CERT_OPTIONAL
-    runner = web.AppRunner(application(CODEC, GardenAccess(Garden()), (UI,)))
+    runner = web.AppRunner(application(ReadingCodec(KEYS), GardenAccess(Garden()), (UI,)))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
@@ -151,7 +153,7 @@ async def test_body_that_is_no_list_of_payloads_is_refused(authority: Authority,
 
 
 async def test_payload_under_an_unknown_key_is_refused(authority: Authority) -> None:
-    other = EncryptionCodec({"b": b"x" * 32})
+    other = EncryptionCodec(Keyring({"b": b"x" * 32}))
     [payload] = await other.encode([Payload(data=b"1")])
     body = json_format.MessageToJson(Payloads(payloads=[payload]))
 

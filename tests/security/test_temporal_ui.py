@@ -26,9 +26,10 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from activities.secrets.keyring import read_keyring, write_key_file
 from api.server.review import User
 from landscape.pki import Authority
-from workers.codec import EncryptionCodec, data_converter, read_key_file, write_key_file
+from workers.codec import ReadingCodec, data_converter
 from workers.codec_server import application
 
 _SECONDS = 60
@@ -140,7 +141,7 @@ async def _codec(directory: Path, origins: tuple[str, ...]) -> AsyncIterator[str
     server = Authority(directory, "ca").issue("codec-server", "codec-server", names=["127.0.0.1"])
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(server.certificate, server.key)
-    codec = EncryptionCodec(read_key_file(directory / "key"))
+    codec = ReadingCodec(read_keyring(directory / "key"))
     async with _served(application(codec, Readers(), origins), tls) as url:
         yield url
 

@@ -18,7 +18,8 @@ def asked(what: OperationType, shoot: ShootRef = SHOOT) -> FlowInput:
     destination = DESTINATION if what is OperationType.MIGRATE else ""
     task = ShootTask(shoot=shoot, technical_id="shoot--local--demo", seed=SEED, generation=1, operation=what,
                      destination=destination)  # fmt: skip
-    return FlowInput(task=task, facts=FACTS)
+    sources = () if what is OperationType.DELETE else (SEED,)
+    return FlowInput(task=task, facts=FACTS, sources=sources)
 
 
 def graph(what: OperationType, shoot: ShootRef = SHOOT) -> Flow:

@@ -282,6 +282,10 @@ async def test_a_moved_control_plane_is_taken_down_in_one_seed_and_then_put_up_i
     assert activities.count("init_secrets") == 2, "once in each seed"
     there = len(activities) - 1 - activities[::-1].index("init_secrets")
     assert there > order[0], "the destination makes no secret before it can know those of the source"
+    both = tuple(sorted((SEED, DESTINATION)))
+    assert world.resealed == [(SEED, both), (DESTINATION, both), (DESTINATION, both)]
+    handed_over = len(activities) - 1 - activities[::-1].index("reseal_shoot_state")
+    assert order[0] < handed_over < there, "the destination reads it once it is sealed for it"
 
 
 async def test_a_move_that_fails_goes_on_where_it_failed(world: World) -> None:
@@ -315,6 +319,7 @@ async def test_a_move_out_of_a_lost_seed_does_not_wait_for_it(world: World) -> N
 
     assert world.finished[0].task.operation is OperationType.RESTORE
     assert world.finished[0].task.seed == DESTINATION
+    assert world.resealed[-1] == (DESTINATION, tuple(sorted((SEED, DESTINATION))))
     assert world.ran("abandon_source") == 1
     assert world.ran("snapshot_etcd") == 0
 

@@ -26,12 +26,13 @@ from temporalio.worker import Worker
 import activities.garden.flows as garden_flows
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
+from activities.secrets.keyring import read_keyring, write_key_file
 from api import resources
 from api.flows import ShootRules
 from api.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, lifecycle_id, seed_queue
 from api.server.review import User
 from tests.workflow.garden import FakeGarden, shoot, surroundings
-from workers.codec import EncryptionCodec, data_converter, read_key_file, write_key_file
+from workers.codec import ReadingCodec, data_converter
 from workers.codec_server import application
 from workers.heartbeats import Heartbeats
 from workers.registry import garden_activities
@@ -295,7 +296,7 @@ async def test_the_cli_reads_a_flow_through_a_codec_endpoint_without_a_key(
         await landscape.wake()
         await landscape.status(state="Failed")
 
-    codec = EncryptionCodec(read_key_file(tmp_path / "key"))
+    codec = ReadingCodec(read_keyring(tmp_path / "key"))
     async with TestServer(application(codec, Readers(), ())) as endpoint:
         where = [
             f"--temporal-address={server.client.service_client.config.target_host}",

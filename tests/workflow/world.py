@@ -33,7 +33,16 @@ from api.flows import (
     StartOperation,
     Survey,
 )
-from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult, lifecycle_id, seed_queue
+from api.operations import (
+    GARDEN_QUEUE,
+    OperationType,
+    ResealShootState,
+    ShootRef,
+    ShootTask,
+    TaskResult,
+    lifecycle_id,
+    seed_queue,
+)
 from api.schedules import ScheduledTime
 from tests.workflow.rotation_garden import RotationGarden
 from workflows.shoot import WORKFLOWS
@@ -109,6 +118,8 @@ class World:
         self.triggers: dict[str, list[str]] = defaultdict(list)
         self.finished: list[FinishOperation] = []
         self.refusals: list[Refusal] = []
+        self.resealed: list[tuple[str, tuple[str, ...]]] = []
+        """For which seed a ShootState was sealed, and whose were accepted."""
         self.behaviours: dict[str, Behaviour] = {}
         self.rotation = RotationGarden()
         self.trouble = asyncio.Event()
@@ -145,6 +156,7 @@ class World:
                     self.await_trouble,
                     *self.rotation.of_garden,
                     self.record_repair,
+                    self.reseal_shoot_state,
                     self._real.edit_flow,
                     self._real.read_outcome,
                     self.switch_hibernation,
@@ -372,6 +384,17 @@ class World:
         if name not in NOT_OF_A_SHOOT_TASK:
             task = activity.payload_converter().from_payload(args[0].payload, ShootTask)
             self.triggers[name].append(task.trigger)
+        return await self._play(name, args)
+
+    @activity.defn
+    async def reseal_shoot_state(self, request: ResealShootState) -> TaskResult:
+        self.resealed.append((request.seed, request.sources))
+        self.runs["reseal_shoot_state"] += 1
+        self.log.append("reseal_shoot_state")
+        self.begun["reseal_shoot_state"].append(time.monotonic())
+        return await self._play("reseal_shoot_state")
+
+    async def _play(self, name: str, args: Sequence[RawValue] = ()) -> TaskResult:
         info = activity.info()
         task_name = info.workflow_type or "", info.activity_id
         if task_name == ("MigrateShoot", "deploy_source_backup_entry_there"):

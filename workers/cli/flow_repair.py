@@ -7,14 +7,17 @@ in the history, and in ``gardener flow show``: with who did it, and why.
 import getpass
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from pydantic import ValidationError
+from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowHistory, WorkflowUpdateFailedError
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.worker import Replayer
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 from temporalio.workflow import NondeterminismError
@@ -177,7 +180,7 @@ async def _replay(where: Connection | None, shoot: str | None, chosen: str | Non
         history = await client.get_workflow_handle(chosen, run_id=run_id).fetch_history()
     replayer = Replayer(
         workflows=[*WORKFLOWS, ReconcileSeed],
-        data_converter=client.data_converter if client else pydantic_data_converter,
+        data_converter=_unsent(client.data_converter) if client else pydantic_data_converter,
         interceptors=[Callers()],
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
@@ -191,6 +194,24 @@ async def _replay(where: Connection | None, shoot: str | None, chosen: str | Non
         text = f"{history.workflow_id}: this version decides otherwise than the one that wrote the history: {error}"
         return told | {"same": False, "text": text}
     return told | {"same": True, "text": f"{history.workflow_id}: {events} events replayed, every decision the same"}
+
+
+class _Unsent(PayloadCodec):
+    """Reads by another codec, and encrypts nothing: a replay sends nothing."""
+
+    def __init__(self, reading: PayloadCodec) -> None:
+        self._reading = reading
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return list(payloads)
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return await self._reading.decode(payloads)
+
+
+def _unsent(converter: DataConverter) -> DataConverter:
+    codec = converter.payload_codec
+    return replace(converter, payload_codec=_Unsent(codec)) if codec else converter
 
 
 def _read_history(file: Path) -> WorkflowHistory:

@@ -12,6 +12,7 @@ _COMMANDS = {
     "demo": ("workers.cli.demo", "demo", "Bring up the landscape and a first cluster, and show them."),
     "flow": ("workers.cli.flow", "flow", "List, show, explain and repair the flows of a Shoot."),
     "garden": ("workers.cli.garden", "garden", "Write what the garden's API server needs to ask admission."),
+    "keys": ("workers.cli.keys", "keys", "Make and derive the keys of payloads and ShootStates."),
     "kubeconfig": ("workers.cli.kubeconfig", "kubeconfig", "Print a kubeconfig of a Shoot."),
     "landscape": ("landscape.cli", "landscape", "Run a real cloud on this machine."),
     "seed": ("workers.cli.seed", "seed", "Move all control planes out of a seed."),

@@ -12,9 +12,10 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DefaultFailureConverterWithEncodedAttributes
 
 from activities.kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
+from activities.secrets.keyring import CodecError, read_keyring
 from workers.cli.codec_endpoint import RemoteCodec
 from workers.cli.connection import find_garden_kubeconfig, landscape_facts
-from workers.codec import CodecError, data_converter
+from workers.codec import reading_converter
 from workers.temporal import TemporalServer, TemporalTLS, connect_with
 
 T = TypeVar("T")
@@ -34,12 +35,14 @@ class Connection:
     tls: TemporalTLS | None = None
 
     async def connect(self) -> Client:
+        has_roots = self.codec_key is not None and bool(read_keyring(self.codec_key).roots)
+        endpoint = self._remote_codec(self.codec_endpoint) if self.codec_endpoint and not has_roots else None
         if self.codec_key is not None:
-            converter = data_converter(self.codec_key)
+            converter = reading_converter(self.codec_key, endpoint=endpoint)
         else:
             converter = replace(
                 pydantic_data_converter,
-                payload_codec=self._remote_codec(self.codec_endpoint) if self.codec_endpoint else None,
+                payload_codec=endpoint,
                 failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
             )
         return await connect_with(
@@ -72,7 +75,11 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
             "--codec-endpoint",
             help="Reads encrypted histories with your kubeconfig of the garden; default: the landscape's.",
         ),
-        click.option("--codec-key", type=_FILE, help="Key file, in place of the endpoint."),
+        click.option(
+            "--codec-key",
+            type=_FILE,
+            help="Your key file: an operator's, or root keys in place of the endpoint; default: the landscape's.",
+        ),
         click.option(
             "--temporal-tls-server-name", help="A name in Temporal's certificate, if the host is none of them."
         ),
@@ -107,6 +114,8 @@ def connection_of(
         codec_endpoint = codec_endpoint or facts.get("codec")
         if codec_ca is None and (file := facts.get("codecCa")):
             codec_ca = Path(file)
+        if codec_key is None and (known := facts.get("operatorKeyFile")):
+            codec_key = Path(known)
         if not any(given) and (files := facts.get("tls")):
             given = Path(files["ca"]), Path(files["certificate"]), Path(files["key"])
     tls = None

@@ -11,10 +11,9 @@ from temporalio.worker import Worker
 
 from activities.kube.clusters import Clusters
 from activities.secrets.manager import SecretsManager
-from activities.secrets.sealing import Sealing
 from api.operations import seed_queue
 from workers import registry
-from workers.codec import read_key_file
+from workers.codec import sealings
 from workers.etcd.controller import EtcdController
 from workers.etcd.copy_backups import CopyBackupsController
 from workers.gardenlet.bastions import BastionController
@@ -51,9 +50,9 @@ async def run(config_path: str) -> None:
         garden=await access.connect() if access else kube_client(connection),
         seed=seed,
         seed_name=seed_name,
-        sealing=Sealing(read_key_file(config.temporal.codec_key_file)),
+        sealing=sealings(config.temporal.codec_key_file, config.temporal.shared_key_file)(seed_name),
     )
-    temporal = await connect(config.temporal)
+    temporal = await connect(config.temporal, seed_queue(seed_name))
     worker = Worker(
         temporal,
         task_queue=seed_queue(seed_name),

@@ -43,7 +43,7 @@ async def run(config_path: str) -> None:
     kubeconfig = config.seed_kubeconfig
     seed = KubeClient.from_kubeconfig(kubeconfig) if kubeconfig else KubeClient.in_cluster()
     caches, clouds = Caches(seed), Clouds()
-    temporal = await connect(config.temporal)
+    temporal = await connect(config.temporal, queue(config.seed_name))
     infrastructures = InfrastructureActuator(seed, clouds)
     steps = ProviderLocalActivities(seed, caches, infrastructures)
     own_queue = queue(config.seed_name)

@@ -35,6 +35,7 @@ from api.hibernation import DEADLINE, Edge
 from api.maintenance_window import MaintenanceWindow
 from api.operations import GARDEN_QUEUE, ShootRef
 from api.schedules import ScheduledShoot, WantedSchedule, maintenance_id, shoot_of, wanted_schedules
+from workers.codec import EncryptionCodec
 from workers.runtime import log_context
 from workflows.shoot.hibernation import SwitchHibernation
 from workflows.shoot.maintenance import MaintainShoot
@@ -52,6 +53,9 @@ class ScheduleWatcher:
     def __init__(self, garden: Caches, temporal: Client) -> None:
         self._shoots = garden.of(resources.SHOOT)
         self._temporal = temporal
+        codec = temporal.data_converter.payload_codec
+        self._key = f" (key {codec.key_id})" if isinstance(codec, EncryptionCodec) else ""
+        """Part of each note, so that a schedule is written again, by the new key, once keys have been rotated."""
         self._there: dict[Key, dict[str, str]] = {}
         """Notes of schedules, by Shoot and id."""
         self._controller = Controller("schedules", self._reconcile, workers=4)
@@ -92,20 +96,22 @@ class ScheduleWatcher:
             await self._remove(id_)
             del there[id_]
         for id_, each in wanted.items():
-            if there.get(id_) != each.note:
-                await self._write(each)
-                there[id_] = each.note
+            note = f"{each.note}{self._key}"
+            if there.get(id_) != note:
+                await self._write(each, note)
+                there[id_] = note
         if not there:
             del self._there[key]
         return await self._maintain_now(shoot) if shoot is not None and _asks_for_maintenance(shoot) else None
 
-    async def _write(self, wanted: WantedSchedule) -> None:
+    async def _write(self, wanted: WantedSchedule, note: str) -> None:
         schedule = schedule_of(wanted)
+        schedule.state.note = note
         try:
             await self._temporal.create_schedule(wanted.id, schedule)
         except ScheduleAlreadyRunningError:
             await self._temporal.get_schedule_handle(wanted.id).update(lambda _: ScheduleUpdate(schedule))
-        log.info("schedule %s: %s", wanted.id, wanted.note)
+        log.info("schedule %s: %s", wanted.id, note)
 
     async def _remove(self, id_: str) -> None:
         try:

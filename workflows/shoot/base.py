@@ -1,6 +1,6 @@
 """What the operations of a Shoot have in common: their flow's defaults, their progress query."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from temporalio import workflow
 
@@ -8,10 +8,10 @@ with workflow.unsafe.imports_passed_through():
     from activities.garden.flows import FlowActivities
     from activities.seed.secrets import CleanupSecrets
     from api.flows import FlowInput, FlowOutcome, FlowProgress, ReportProgress, Survey
-    from api.operations import ShootTask, seed_queue
+    from api.operations import ResealShootState, ShootTask, seed_queue
     from api.repair import Repair
     from workflows import options
-    from workflows.flow import Flow
+    from workflows.flow import Flow, Skip
 
 
 class OperationWorkflow:
@@ -86,6 +86,22 @@ def shoot_flow(request: FlowInput) -> Flow:
         queue=seed_queue(task.seed),
         options=options.seed_call(),
         attempt=request.attempt,
+    )
+
+
+def add_reseal(
+    flow: Flow, request: FlowInput, seed: str, name: str, *, after: Sequence[str] = (), unless: Skip = None
+) -> None:
+    """Add the garden's task that seals the ShootState for a seed."""
+    sources = request.sources
+    flow.add(
+        name,
+        activity="reseal_shoot_state",
+        after=after,
+        unless=unless,
+        argument=lambda: ResealShootState(shoot=request.task.shoot, seed=seed, sources=sources),
+        inputs=[seed, *sources],
+        **options.garden_call(f"Seal the ShootState for {seed}"),
     )
 
 

@@ -93,6 +93,9 @@ class Memory(ApiModel):
     """Who wants nothing to be done now."""
     facts: ShootFacts = ShootFacts()
     """Those of the last attempt: they decide which tasks there are."""
+    sources: tuple[str, ...] = ()
+    """Seeds that the control plane was given to since it was last whole in one. Their gardenlets may have written its
+    ShootState."""
 
 
 @dataclass(frozen=True)

@@ -215,6 +215,7 @@ class ShootLifecycle:
                     ShootActivities.release_shoot, self._shoot, **options.garden_call("Drop the finalizer")
                 )
             case Abandon():
+                self._remember_sources(view.status_seed, view.spec_seed)
                 await workflow.execute_activity_method(
                     ShootActivities.abandon_source, self._shoot, **options.garden_call("Abandon the lost seed")
                 )
@@ -256,8 +257,12 @@ class ShootLifecycle:
                 update={"generation": task.generation, "attempts": 1, "outcome": FlowOutcome()}
             )
         self._remember(facts=started.facts)
+        if step.flow in (FlowKind.MIGRATE, FlowKind.RESTORE):
+            self._remember_sources(task.seed, task.destination)
         outcome, message = await self._run(task, started, step.flow)
         self._remember(outcome=outcome or FlowOutcome(), ended=workflow.now())
+        if outcome is None and step.flow is not FlowKind.MIGRATE:
+            self._remember(sources=())
         self._progress, self._child = LifecycleProgress(), None
         if outcome is None or not outcome.canceled:
             await self._finish(task, started, step.flow, outcome, message)
@@ -282,7 +287,7 @@ class ShootLifecycle:
         )
         child = await workflow.start_child_workflow(
             _FLOWS[kind],
-            FlowInput(task=task, facts=started.facts, attempt=attempt),
+            FlowInput(task=task, facts=started.facts, attempt=attempt, sources=self._memory.sources),
             id=operation_id(self._shoot, kind, task.generation, attempt.number),
             task_queue=GARDEN_QUEUE,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
@@ -380,6 +385,10 @@ class ShootLifecycle:
     def _remember(self, **changes: Any) -> None:
         self._memory = self._memory.model_copy(update=changes)
 
+    def _remember_sources(self, *seeds: str | None) -> None:
+        """Keep in mind which seeds the control plane was given to, until it is whole in one."""
+        self._remember(sources=tuple(sorted({*self._memory.sources, *filter(None, seeds)})))
+
     def _note(self, repair: Repair, attempt: int = 0) -> None:
         """Have an attempt start with it; the next one if none is named."""
         outcome = self._memory.outcome
@@ -475,7 +484,7 @@ class ShootLifecycle:
         """The graph of the running operation, or of the last one, for its tasks' names."""
         operation, kind = self._memory.operation or OperationType.RECONCILE, self._memory.flow or FlowKind.RECONCILE
         task = ShootTask(shoot=self._shoot, technical_id="", seed="", generation=0, operation=operation)
-        return _GRAPHS[kind](FlowInput(task=task, facts=self._memory.facts))
+        return _GRAPHS[kind](FlowInput(task=task, facts=self._memory.facts, sources=self._memory.sources))
 
     async def _outcome_of(self, workflow_id: str) -> FlowOutcome:
         """That of an operation which somebody ended; empty if nobody can tell in time."""

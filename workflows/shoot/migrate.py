@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from api.operations import ForwardTask, OperationType, seed_queue
     from workflows import options
     from workflows.flow import EVERYTHING, Flow
-    from workflows.shoot.base import OperationWorkflow, shoot_flow
+    from workflows.shoot.base import OperationWorkflow, add_reseal, shoot_flow
 
 
 def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
@@ -65,7 +65,16 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
     add(f"migrate_{before}", after=["wait_managed_resources_deleted"], unless=no_namespace)
     add(f"wait_{before}_migrated", after=[f"migrate_{before}"], completes=f"migrate_{before}", unless=no_namespace,
         **wait(minutes=facts.extension_minutes))  # fmt: skip
-    add("persist_shootstate", after=[f"wait_{kind}_migrated" for kind in (*early, before)], unless=no_namespace)
+    # A migration that begins again adds to the ShootState, which may be sealed for the destination by then.
+    if request.sources:
+        add_reseal(flow, request, request.task.seed, "reseal_shoot_state", unless=no_namespace)
+    persisted = [f"wait_{kind}_migrated" for kind in (*early, before)]
+    add("persist_shootstate", after=[*persisted, *(["reseal_shoot_state"] if request.sources else [])],
+        unless=no_namespace)  # fmt: skip
+    readable = "persist_shootstate"
+    if request.sources:
+        readable = "reseal_shoot_state_there"
+        add_reseal(flow, request, request.task.destination, readable, after=["persist_shootstate"], unless=no_namespace)
 
     # The destination: all that needs neither the last of the data nor the name. Nobody waits for one that sleeps: it
     # goes on sleeping there, and its etcd starts from our copy of its backups once it wakes up.
@@ -75,7 +84,7 @@ def migrate_flow(request: FlowInput, survey: Survey) -> Flow:
     def add_there(name: str, minutes: float = 0, **declared: Any) -> None:
         chosen = wait(minutes=minutes) if minutes else options.seed_call()
         chosen["task_queue"] = seed_queue(there.seed)
-        declared["after"] = [*declared["after"], "persist_shootstate"]
+        declared["after"] = [*declared["after"], readable]
         if completes := declared.get("completes"):
             declared["completes"] = f"{completes}_there"
         add(f"{name}_there", activity=name, argument=lambda: there, **declared, **chosen)

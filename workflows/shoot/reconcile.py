@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from api.rotation import Phase as RotationPhase
     from workflows import options
     from workflows.flow import EVERYTHING, Flow
-    from workflows.shoot.base import OperationWorkflow, cleanup_argument, shoot_flow
+    from workflows.shoot.base import OperationWorkflow, add_reseal, cleanup_argument, shoot_flow
 
 
 def reconcile_flow(request: FlowInput) -> Flow:
@@ -44,10 +44,14 @@ def reconcile_flow(request: FlowInput) -> Flow:
     # What the operation works towards, where it works, and with which keys.
     add("sync_cluster")
     add("wait_required_extensions", after=["sync_cluster"], **wait(minutes=2))
-    add("deploy_namespace", after=["wait_required_extensions"])
+    # What another seed has sealed is sealed for this one, before the first task reads it.
+    resealed = ["reseal_shoot_state"] if restoring and request.sources else []
+    if resealed:
+        add_reseal(flow, request, request.task.seed, resealed[0])
+    add("deploy_namespace", after=["wait_required_extensions", *resealed])
     add("ensure_cluster_identity", after=["deploy_namespace"])
     add("deploy_cloud_secret", after=["deploy_namespace"], unless=workerless, inputs=[facts.credentials])
-    add("init_secrets", after=["deploy_namespace"])
+    add("init_secrets", after=["deploy_namespace"], completes=resealed[0] if resealed else "")
     add("deploy_references", after=["deploy_namespace"])
     base = ["init_secrets"] if workerless else ["init_secrets", "deploy_cloud_secret"]
 

@@ -62,7 +62,7 @@ def put_machine(server: ApiServer, name: str) -> None:
 @pytest.fixture
 async def clusters(api: ApiServer) -> AsyncIterator[Any]:
     async with api.client() as client:
-        sealing = Sealing({"one": secrets.token_bytes(32)})
+        sealing = Sealing(TASK.seed, {"one": secrets.token_bytes(32)})
         yield SimpleNamespace(seed=client, garden=client, sealing=sealing)
 
 
@@ -87,15 +87,22 @@ async def test_the_garden_cannot_read_it(clusters: Any, api: ApiServer) -> None:
 
     assert KEY not in stored
     assert "n-1" not in stored
-    clusters.sealing = Sealing({"two": secrets.token_bytes(32)})
+    clusters.sealing = Sealing(TASK.seed, {"two": secrets.token_bytes(32)})
     with pytest.raises(ApplicationError, match="key file"):
         await read_shoot_state(clusters, TASK)
 
 
-def test_it_opens_for_its_own_shoot_only() -> None:
-    sealing = Sealing({"one": secrets.token_bytes(32)})
-    with pytest.raises(CannotOpen):
-        sealing.open(sealing.seal({"a": 1}, "garden-local/demo"), "garden-local/other")
+def test_it_opens_for_its_own_shoot_and_item_only() -> None:
+    sealing = Sealing("seed-1", {"one": secrets.token_bytes(32)})
+    sealed = sealing.seal({"a": 1}, TASK.shoot, "gardener/secret/ca")
+    assert sealing.open(sealed, TASK.shoot, "gardener/secret/ca") == {"a": 1}
+    for shoot, item in (
+        (TASK.shoot.model_copy(update={"name": "other"}), "gardener/secret/ca"),
+        (TASK.shoot.model_copy(update={"uid": "of a Shoot before"}), "gardener/secret/ca"),
+        (TASK.shoot, "gardener/secret/ca-client"),
+    ):
+        with pytest.raises(CannotOpen):
+            sealing.open(sealed, shoot, item)
 
 
 async def test_a_second_run_of_a_migration_drops_nothing_that_the_first_one_saw(clusters: Any, api: ApiServer) -> None:
@@ -137,9 +144,28 @@ async def test_a_look_that_finds_what_is_kept_already_writes_nothing(clusters: A
     await activities.persist_shootstate(regular)
     assert api.find(STATES, "demo", "garden-local") == before
 
-    clusters.sealing = Sealing({"two": secrets.token_bytes(32)})
+    clusters.sealing = Sealing(TASK.seed, {"two": secrets.token_bytes(32)})
     await activities.persist_shootstate(regular)
-    assert api.find(STATES, "demo", "garden-local") != before, "who has another key writes what it can read"
+    assert api.find(STATES, "demo", "garden-local") != before, "a gardenlet with another key writes what it can read"
+
+
+async def test_a_look_seals_again_what_an_earlier_key_has_sealed(clusters: Any, api: ApiServer) -> None:
+    """Otherwise a ShootState that never changes would keep a root key in use for ever."""
+    one, two, shared = (secrets.token_bytes(32) for _ in range(3))
+    activities = ShootStateActivities(clusters)
+    regular = TASK.model_copy(update={"operation": OperationType.RECONCILE})
+    for earlier, later in (
+        (Sealing(), Sealing(TASK.seed, {"one": one}, shared={"old": shared})),
+        (Sealing(TASK.seed, {"one": one}), Sealing(TASK.seed, {"two": two, "one": one})),
+    ):
+        clusters.sealing = earlier
+        await activities.persist_shootstate(regular)
+        clusters.sealing = later
+        await activities.persist_shootstate(regular)
+        clusters.sealing = Sealing(TASK.seed, {"one": one, "two": two})
+        assert await read_shoot_state(clusters, TASK) is not None
+        stored = json.dumps(api.find(STATES, "demo", "garden-local"))
+        assert f'"sealed": "{later._current}:' in stored
 
 
 async def test_a_state_of_an_earlier_shoot_of_this_name_is_none(clusters: Any) -> None:

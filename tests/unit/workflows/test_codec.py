@@ -1,32 +1,65 @@
-"""The payload codec: what it encrypts stays closed to those without the key, and open across a rotation."""
+"""The payload codec: each payload is for one destination, and open across a rotation."""
 
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
-from temporalio.converter import default
+from temporalio.converter import (
+    ActivitySerializationContext,
+    NexusSerializationContext,
+    SerializationContext,
+    WorkflowSerializationContext,
+    default,
+)
 from temporalio.exceptions import ApplicationError
 
-from workers.codec import (
+from activities.secrets.keyring import (
     CodecError,
+    Keyring,
+    add_root_key,
+    promote_root_key,
+    read_keyring,
+    write_key_file,
+)
+from workers.codec import (
     EncryptionCodec,
+    OperatorCodec,
+    ReadingCodec,
     TrimmedFailures,
     data_converter,
-    read_key_file,
-    write_key_file,
+    derived_keys,
+    sealings,
 )
 
 OLD, NEW = b"o" * 32, b"n" * 32
+WORKFLOW = WorkflowSerializationContext(namespace="default", workflow_id="shoot/demo")
 
 
 def payload(text: str = "SENTINEL") -> Payload:
     return Payload(metadata={"encoding": b"json/plain"}, data=f'"{text}"'.encode())
 
 
+def of_activity(queue: str | None, kind: str | None = "sync_cluster") -> ActivitySerializationContext:
+    return ActivitySerializationContext(
+        namespace="default",
+        activity_id="1",
+        activity_type=kind,
+        activity_task_queue=queue,
+        workflow_id="shoot/demo",
+        workflow_type="ReconcileShoot",
+        is_local=False,
+    )
+
+
+def garden(**keys: bytes) -> EncryptionCodec:
+    return EncryptionCodec(Keyring(keys or {"a": NEW}))
+
+
 async def test_a_payload_comes_back_and_is_unreadable_between() -> None:
-    codec = EncryptionCodec({"a": NEW})
+    codec = garden()
     [sealed] = await codec.encode([payload()])
 
     assert b"SENTINEL" not in sealed.SerializeToString()
@@ -34,27 +67,27 @@ async def test_a_payload_comes_back_and_is_unreadable_between() -> None:
 
 
 async def test_two_encryptions_of_the_same_differ() -> None:
-    first, second = await EncryptionCodec({"a": NEW}).encode([payload(), payload()])
+    first, second = await garden().encode([payload(), payload()])
     assert first.data != second.data
 
 
 async def test_after_a_rotation_old_histories_are_read_and_new_ones_use_the_new_key() -> None:
-    [old] = await EncryptionCodec({"old": OLD}).encode([payload()])
-    rotated = EncryptionCodec({"new": NEW, "old": OLD})
+    [old] = await garden(old=OLD).encode([payload()])
+    rotated = garden(new=NEW, old=OLD)
     assert await rotated.decode([old]) == [payload()]
     [new] = await rotated.encode([payload()])
-    assert await EncryptionCodec({"new": NEW}).decode([new]) == [payload()]
+    assert await garden(new=NEW).decode([new]) == [payload()]
 
 
 async def test_a_missing_key_is_named() -> None:
-    [old] = await EncryptionCodec({"old": OLD}).encode([payload()])
+    [old] = await garden(old=OLD).encode([payload()])
     with pytest.raises(CodecError, match="no key 'old'"):
-        await EncryptionCodec({"new": NEW}).decode([old])
+        await garden(new=NEW).decode([old])
 
 
 @pytest.mark.parametrize("place", [0, 20, -1])
 async def test_a_changed_payload_is_refused(place: int) -> None:
-    codec = EncryptionCodec({"a": NEW})
+    codec = garden()
     [sealed] = await codec.encode([payload()])
     data = bytearray(sealed.data)
     data[place] ^= 1
@@ -63,17 +96,167 @@ async def test_a_changed_payload_is_refused(place: int) -> None:
         await codec.decode([sealed])
 
 
-async def test_a_key_id_cannot_be_exchanged() -> None:
-    """It says which key opens a payload; it is authenticated with it."""
-    codec = EncryptionCodec({"a": NEW, "b": NEW})
+@pytest.mark.parametrize("field", ["encryption-key-id", "encryption-destination", "encryption-activity"])
+async def test_no_field_that_says_how_to_open_a_payload_can_be_exchanged(field: str) -> None:
+    """Each is authenticated with the payload."""
+    codec = EncryptionCodec(Keyring({"a": NEW, "b": NEW})).with_context(of_activity("seed-a"))
     [sealed] = await codec.encode([payload()])
-    sealed.metadata["encryption-key-id"] = b"b"
+    changed = {"encryption-key-id": b"b", "encryption-destination": b"seed-b", "encryption-activity": b"another"}
+    sealed.metadata[field] = changed[field]
+    for context in (of_activity("seed-a"), of_activity("seed-b"), of_activity("seed-a", "another")):
+        with pytest.raises(CodecError):
+            await codec.with_context(context).decode([sealed])
+
+
+PLACES: dict[str, SerializationContext] = {
+    "a workflow": WORKFLOW,
+    "an activity of the garden": of_activity("garden"),
+    "an activity of seed a": of_activity("seed-a"),
+    "another activity of seed a": of_activity("seed-a", "deploy_namespace"),
+    "an activity of seed b": of_activity("seed-b"),
+}
+
+
+@pytest.mark.parametrize("there", PLACES)
+@pytest.mark.parametrize("here", PLACES)
+async def test_a_payload_opens_in_its_own_place_alone(here: str, there: str) -> None:
+    """Even for the garden side, which has all keys: a seed's word must not count elsewhere."""
+    codec = garden()
+    [sealed] = await codec.with_context(PLACES[here]).encode([payload()])
+    if here == there:
+        assert await codec.with_context(PLACES[there]).decode([sealed]) == [payload()]
+    else:
+        with pytest.raises(CodecError, match="was refused: it is encrypted for"):
+            await codec.with_context(PLACES[there]).decode([sealed])
+
+
+@pytest.mark.parametrize(
+    "context",
+    [of_activity(None), of_activity("seed-a", None), NexusSerializationContext("endpoint", "service", "operation")],
+)
+async def test_without_a_known_place_nothing_is_written_or_read(context: SerializationContext) -> None:
+    [sealed] = await garden().encode([payload()])
     with pytest.raises(CodecError):
-        await codec.decode([sealed])
+        await garden().with_context(context).decode([sealed])
+    with pytest.raises(CodecError, match="no destination"):
+        await garden().with_context(context).encode([payload()])
 
 
-async def test_what_is_not_encrypted_passes_through() -> None:
-    assert await EncryptionCodec({"a": NEW}).decode([payload()]) == [payload()]
+def write_derived(tmp_path: Path, **purpose: str | bool) -> tuple[Path, Path]:
+    root, derived = tmp_path / "root", tmp_path / "derived"
+    write_key_file(root)
+    derived.write_text(derived_keys(root, **purpose))  # type: ignore[arg-type]
+    return root, derived
+
+
+async def test_a_seed_and_the_garden_understand_each_other_and_no_one_else(tmp_path: Path) -> None:
+    root, derived = write_derived(tmp_path, gardenlet="a")
+    seed = EncryptionCodec(read_keyring(derived), "seed-a").with_context(of_activity("seed-a"))
+    side = EncryptionCodec(read_keyring(root)).with_context(of_activity("seed-a"))
+    assert await seed.decode(await side.encode([payload()])) == [payload()]
+    assert await side.decode(await seed.encode([payload()])) == [payload()]
+
+    for context in (WORKFLOW, of_activity("seed-b"), of_activity("garden"), of_activity("provider-local-a")):
+        if context is not WORKFLOW:
+            with pytest.raises(CodecError, match="no key for queue"):
+                await seed.with_context(context).encode([payload()])
+        for_another = await side.with_context(context).encode([payload()])
+        with pytest.raises(CodecError):
+            await seed.with_context(context).decode(for_another)
+    assert root.read_text().split()[1] not in derived.read_text()
+
+
+async def test_a_person_sends_to_workflows_of_the_garden_alone(tmp_path: Path) -> None:
+    root, derived = write_derived(tmp_path, operators=True)
+    person = OperatorCodec(read_keyring(derived), ReadingCodec(read_keyring(root)))
+    sent = await person.encode([payload()])
+    side = EncryptionCodec(read_keyring(root))
+    assert await side.with_context(WORKFLOW).decode(sent) == [payload()]
+    assert await person.decode(sent) == [payload()]
+    for context in (of_activity("garden"), of_activity("seed-a")):
+        with pytest.raises(CodecError):
+            await side.with_context(context).decode(sent)
+    extension = EncryptionCodec(read_keyring(root), "provider-local-a")
+    with pytest.raises(CodecError):
+        await extension.with_context(WORKFLOW).decode(sent)
+
+
+async def test_what_is_not_encrypted_is_refused() -> None:
+    with pytest.raises(CodecError, match="it is not encrypted"):
+        await garden().decode([payload()])
+
+
+class Before(EncryptionCodec):
+    """Encrypts as all processes did when they had one key."""
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        nonce, metadata = b"0" * 12, {"encoding": b"binary/encrypted", "encryption-key-id": b"old"}
+        return [
+            Payload(metadata=metadata, data=nonce + AESGCM(OLD).encrypt(nonce, each.SerializeToString(), b"old"))
+            for each in payloads
+        ]
+
+
+async def test_payloads_under_the_key_of_all_are_read_while_it_is_named() -> None:
+    [before] = await Before(Keyring({"old": OLD})).encode([payload()])
+    shared = EncryptionCodec(Keyring({"a": NEW}), shared={"old": OLD})
+    for context in PLACES.values():
+        assert await shared.with_context(context).decode([before]) == [payload()]
+        with pytest.raises(CodecError, match="no key 'old' for no destination"):
+            await garden(a=NEW, old=OLD).with_context(context).decode([before])
+    with pytest.raises(CodecError, match="not encrypted"):
+        await shared.decode([payload()])
+
+
+async def test_a_rotation_breaks_nothing_in_between(tmp_path: Path) -> None:
+    """Each step of docs/operations/keys.md: whichever side has taken it, both read what the other writes."""
+    root, derived = write_derived(tmp_path, gardenlet="a")
+
+    def side() -> EncryptionCodec:
+        return EncryptionCodec(read_keyring(root)).with_context(of_activity("seed-a"))
+
+    def seed() -> EncryptionCodec:
+        return EncryptionCodec(read_keyring(derived), "seed-a").with_context(of_activity("seed-a"))
+
+    async def understand(one: EncryptionCodec, other: EncryptionCodec) -> None:
+        assert await one.decode(await other.encode([payload()])) == [payload()]
+        assert await other.decode(await one.encode([payload()])) == [payload()]
+
+    first = next(iter(read_keyring(root).roots))
+    old_side, old_seed = side(), seed()
+    history = await old_side.encode([payload()])
+    add_root_key(root)
+    second = list(read_keyring(root).roots)[1]
+    derived.write_text(derived_keys(root, gardenlet="a"))
+    await understand(side(), old_seed)
+    await understand(old_side, seed())
+
+    knowing_side, knowing_seed = side(), seed()
+    for _ in range(2):  # a repeated command changes nothing
+        promote_root_key(root, second)
+    derived.write_text(derived_keys(root, gardenlet="a"))
+    await understand(side(), knowing_seed)
+    await understand(knowing_side, seed())
+    assert (await side().encode([payload()]))[0].metadata["encryption-key-id"] == second.encode()
+    assert await side().decode(history) == [payload()]
+
+    root.write_text("".join(line for line in root.read_text().splitlines(keepends=True) if not line.startswith(first)))
+    derived.write_text(derived_keys(root, gardenlet="a"))
+    await understand(side(), seed())
+    with pytest.raises(CodecError, match=f"no key '{first}'"):
+        await side().decode(history)
+
+
+def test_a_process_without_a_key_of_its_own_does_not_start(tmp_path: Path) -> None:
+    _, derived = write_derived(tmp_path, gardenlet="a")
+    with pytest.raises(CodecError, match="has no key for queue seed-b: make one by `gardener keys derive`"):
+        data_converter(derived, "seed-b")
+    with pytest.raises(CodecError, match="no key for ShootStates of seed b"):
+        sealings(derived)("b")
+    with pytest.raises(CodecError, match="keys are derived of root keys only"):
+        derived_keys(derived, operators=True)
 
 
 def test_a_key_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
@@ -83,16 +266,19 @@ def test_a_key_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
     write_key_file(path)
     assert path.read_text() == first
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [len(key) for key in read_key_file(path).values()] == [32]
+    assert [len(key) for key in read_keyring(path).roots.values()] == [32]
 
 
-@pytest.mark.parametrize("content", ["", "only-one-word", "id not*base64", "id a b"])
+@pytest.mark.parametrize(
+    "content", ["", "only-one-word", "id not*base64", "id a b c", "id c2hvcnQ=", f"a {'A' * 43}= x\nb {'A' * 43}=\n"]
+)
 def test_a_broken_key_file_is_refused_without_quoting_it(tmp_path: Path, content: str) -> None:
     path = tmp_path / "key"
     path.write_text(content)
     with pytest.raises(CodecError) as refused:
-        read_key_file(path)
+        read_keyring(path)
     assert not content or content not in str(refused.value)
+    assert "A" * 43 not in str(refused.value)
 
 
 def test_a_short_key_is_refused(tmp_path: Path) -> None:

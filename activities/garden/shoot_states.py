@@ -1,0 +1,84 @@
+"""The ShootState of a control plane that moves, sealed again for the seed that it moves to.
+
+Each seed seals ShootStates by a key of its own, and has no other seed's key. The controller-manager derives the keys of
+all seeds from the garden's root key.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.errors import permanent
+from activities.kube.client import KubeClient
+from activities.kube.errors import Conflict
+from activities.secrets.sealing import CannotOpen, Sealing, sealed_by
+from api import compression, resources, shoot_state
+from api.errors import ErrorCode
+from api.operations import ResealShootState, TaskResult
+
+_CONFLICTS = 5
+"""How often the write is repeated because a gardenlet writes, too."""
+
+
+class ShootStateSealingActivities:
+    """One instance per controller-manager."""
+
+    def __init__(self, garden: KubeClient, sealing: Callable[[str], Sealing]) -> None:
+        """``sealing``: what seals and opens for a seed, by its name."""
+        self._garden = garden
+        self._sealing = sealing
+
+    @activity.defn
+    async def reseal_shoot_state(self, request: ResealShootState) -> TaskResult:
+        """Seal each content for the seed that is to read it; a second run finds that done.
+
+        The seed that a sealed content names has to be one of ``request.sources``. The gardenlet that wrote the content
+        chose that name, so it counts only together with what the garden itself remembers.
+
+        Raises:
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if a content is plain, was changed, or was sealed by
+                another seed.
+        """
+        shoot = request.shoot
+        for _ in range(_CONFLICTS):
+            live = await self._garden.find(resources.SHOOT_STATE, shoot.name, shoot.namespace)
+            if live is None or any(each["uid"] != shoot.uid for each in live["metadata"].get("ownerReferences") or ()):
+                return TaskResult(note="there is no ShootState")
+            spec = live.get("spec") or {}
+            try:
+                resealed = self._resealed(spec, request)
+            except (CannotOpen, compression.TooLarge, compression.Damaged) as error:
+                raise permanent(
+                    ErrorCode.CONFIGURATION_PROBLEM,
+                    f"ShootState {shoot} cannot be sealed for seed {request.seed}: {error}. The control plane was in "
+                    f"{', '.join(request.sources)}: put back a ShootState that one of these seeds wrote, from a backup "
+                    "of the garden, and retry",
+                ) from None
+            if all(resealed[part] == (spec.get(part) or []) for part in resealed):
+                return TaskResult(note=f"it is sealed for {request.seed}")
+            version = {"resourceVersion": live["metadata"]["resourceVersion"]}
+            try:
+                await self._garden.patch(
+                    resources.SHOOT_STATE, shoot.name, shoot.namespace, {"metadata": version, "spec": resealed}
+                )
+            except Conflict:
+                continue
+            return TaskResult(note=f"sealed again for {request.seed}")
+        raise ApplicationError(f"ShootState {shoot} is changed all the time", type="Conflict")
+
+    def _resealed(self, spec: Mapping[str, Any], request: ResealShootState) -> dict[str, Any]:
+        target = self._sealing(request.seed)
+
+        def resealed(value: Any, item: str) -> Any:
+            if target.is_current(value):
+                return value
+            seed, opener = sealed_by(value), target
+            if seed and seed != request.seed:
+                if seed not in request.sources:
+                    raise CannotOpen(f"it was sealed by seed {seed[:64]!r}")
+                opener = self._sealing(seed)
+            return target.seal(opener.open(value, request.shoot, item), request.shoot, item)
+
+        return shoot_state.converted(spec, resealed)
