@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 
 ENCODING = b"binary/encrypted"
 _KEY_ID, _DESTINATION, _ACTIVITY = "encryption-key-id", "encryption-destination", "encryption-activity"
+_OF_SERVER = Payload(metadata={"encoding": b"json/plain"}, data=b'"ACTIVITY_ID_NOT_STARTED"')
+"""Payload that Temporal's server writes itself, as details of an activity that was canceled between two attempts."""
 _NONCE_BYTES = 12
 _DESTINATIONS = 4096
 """Of so many destinations the derived keys are kept in memory."""
@@ -179,6 +181,8 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         return [self._decrypt(payload) for payload in payloads]
 
     def _decrypt(self, payload: Payload) -> Payload:
+        if self._place.activity and payload == _OF_SERVER:
+            return payload
         try:
             if _DESTINATION in payload.metadata:
                 destination, activity = _text(payload, _DESTINATION), _text(payload, _ACTIVITY)

@@ -186,6 +186,14 @@ async def test_what_is_not_encrypted_is_refused() -> None:
         await garden().decode([payload()])
 
 
+async def test_what_the_server_says_of_a_canceled_activity_is_read() -> None:
+    """It stands in the history; refused, it would stop a flow whose task was canceled between two attempts."""
+    said = payload("ACTIVITY_ID_NOT_STARTED")
+    assert await garden().with_context(of_activity("seed-a")).decode([said]) == [said]
+    with pytest.raises(CodecError):
+        await garden().with_context(WORKFLOW).decode([said])
+
+
 class Before(EncryptionCodec):
     """Encrypts as all processes did when they had one key."""
 
