@@ -110,6 +110,13 @@ class _Ciphers:
             metadata[_ACTIVITY] = activity.encode()
         return Payload(metadata=metadata, data=nonce + sealed)
 
+    def encrypt_by_shared_key(self, payload: Payload) -> Payload:
+        """Encrypt as processes of an earlier version do and read."""
+        key_id, cipher = next(iter(self.shared.items()))
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = cipher.encrypt(nonce, payload.SerializeToString(), key_id.encode())
+        return Payload(metadata={"encoding": ENCODING, _KEY_ID: key_id.encode()}, data=nonce + sealed)
+
     def decrypt(self, payload: Payload) -> Payload:
         """Open a payload for the destination that its metadata names. Raises ``_Refused``."""
         key_id, destination, activity = (_text(payload, each) for each in (_KEY_ID, _DESTINATION, _ACTIVITY))
@@ -161,6 +168,9 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         self._workflows = _Place(encode=queue, decode=senders)
         self._place = self._workflows
         self._ciphers = _Ciphers(keys, shared or {})
+        self._answers_by_shared_key = False
+        """Of the codec of one attempt of an activity: its arguments came from a process of an earlier version, which
+        cannot read another answer."""
 
     @property
     def key_id(self) -> str:
@@ -171,10 +181,13 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         """The codec for one place; a codec without a context is the one of the process's workflows."""
         of_workflow = isinstance(context, WorkflowSerializationContext)
         bound = copy.copy(self)
+        bound._answers_by_shared_key = False
         bound._place = self._workflows if of_workflow else _place_of_activity(context)
         return bound
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        if self._answers_by_shared_key:
+            return [self._ciphers.encrypt_by_shared_key(payload) for payload in payloads]
         return [self._ciphers.encrypt(payload, self._place.encode, self._place.activity) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
@@ -189,7 +202,10 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
                 if destination not in self._place.decode or activity != self._place.activity:
                     named = f"activity {activity[:_QUOTED]!r} on " if activity else ""
                     raise _Refused("destination", f"it is encrypted for {named}{_named(destination)}")
-            return self._ciphers.decrypt(payload)
+            opened = self._ciphers.decrypt(payload)
+            if self._place.activity and _DESTINATION not in payload.metadata:
+                self._answers_by_shared_key = True
+            return opened
         except _Refused as refused:
             REFUSED.labels(refused.reason, self._workflows.encode).inc()
             log.warning("refused a payload for %s: %s", self._place, refused)

@@ -145,7 +145,7 @@ def _authorizer_url(plan: Plan) -> str:
 
 
 def _secrets(landscape: Landscape, plan: Plan) -> None:
-    """What an operator makes before: kubeconfigs, and the key of the codec."""
+    """What an operator makes before: kubeconfigs, certificates, and keys of the codec."""
     processes = plan.directory / "garden/processes"
     authority = Credentials.of(plan.garden).ca
     codec = authority.issue("codec-server-pods", "codec-server", names=["gardener-codec-server"])
@@ -156,6 +156,8 @@ def _secrets(landscape: Landscape, plan: Plan) -> None:
             for name in ("controller-manager", "scheduler", "admission", "codec-server", CLUSTER)
         },
         "gardener-codec-key": {"key": plan.codec_key},
+        "gardenlet-codec-key": {"key": plan.derived_key(f"{CLUSTER}-gardenlet")},
+        "provider-local-codec-key": {"key": plan.derived_key(f"{CLUSTER}-provider-local")},
         "codec-server-tls": {
             "tls.crt": codec.certificate,
             "tls.key": codec.key,

@@ -266,6 +266,12 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
   secret: {{ .Values.temporal.codecKeySecret }}
   path: /var/run/codec
   items: [{key: key, path: key}]
+{{- with .Values.temporal.sharedKeySecret }}
+- name: shared-key
+  secret: {{ . }}
+  path: /var/run/shared-key
+  items: [{key: key, path: key}]
+{{- end }}
 {{- end -}}
 
 {{/* "gardenClientConnection" of a configuration. */}}
@@ -281,6 +287,9 @@ kubeconfig: /var/run/garden/kubeconfig
 address: {{ .Values.temporal.address }}
 namespace: {{ .Values.temporal.namespace }}
 codecKeyFile: /var/run/codec/key
+{{- if .Values.temporal.sharedKeySecret }}
+sharedKeyFile: /var/run/shared-key/key
+{{- end }}
 {{- include "common.temporalTLS" . }}
 {{- end -}}
 

@@ -218,6 +218,23 @@ async def test_payloads_under_the_key_of_all_are_read_while_it_is_named() -> Non
         await shared.decode([payload()])
 
 
+async def test_an_order_under_the_key_of_all_is_answered_under_it() -> None:
+    """A flow that began on an earlier version of the controller-manager ends there, and reads nothing else."""
+    [before] = await Before(Keyring({"old": OLD})).encode([payload()])
+    seed = EncryptionCodec(Keyring({"a": NEW}), "seed-a", shared={"old": OLD})
+    attempt = seed.with_context(of_activity("seed-a"))
+    await attempt.decode([before])
+    [answer] = await attempt.encode([payload()])
+    assert "encryption-destination" not in answer.metadata
+    assert await EncryptionCodec(Keyring({"a": OLD}), shared={"old": OLD}).decode([answer]) == [payload()]
+
+    [next_order] = await garden().with_context(of_activity("seed-a")).encode([payload()])
+    attempt = seed.with_context(of_activity("seed-a"))
+    await attempt.decode([next_order])
+    [answer] = await attempt.encode([payload()])
+    assert answer.metadata["encryption-destination"] == b"seed-a"
+
+
 async def test_a_rotation_breaks_nothing_in_between(tmp_path: Path) -> None:
     """Each step of docs/operations/keys.md: whichever side has taken it, both read what the other writes."""
     root, derived = write_derived(tmp_path, gardenlet="a")
