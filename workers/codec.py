@@ -58,7 +58,7 @@ _OF_SERVER = Payload(metadata={"encoding": b"json/plain"}, data=b'"ACTIVITY_ID_N
 """Payload that Temporal's server writes itself, as details of an activity that was canceled between two attempts."""
 _NONCE_BYTES = 12
 _DESTINATIONS = 4096
-"""Of so many destinations the derived keys are kept in memory."""
+"""Of so many destinations the derived keys are kept in memory, and what else is computed of their names."""
 _QUOTED = 80
 """Characters of a foreign name in a log line."""
 _MESSAGE_LIMIT = 1000
@@ -194,7 +194,7 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         return [self._decrypt(payload) for payload in payloads]
 
     def _decrypt(self, payload: Payload) -> Payload:
-        if self._place.activity and payload == _OF_SERVER:
+        if payload.data == _OF_SERVER.data and self._place.activity and payload == _OF_SERVER:
             return payload
         try:
             if _DESTINATION in payload.metadata:
@@ -216,7 +216,11 @@ def _place_of_activity(context: SerializationContext) -> _Place:
     """The place of an activity's payloads; without its queue and type, and for Nexus, one that takes no payload."""
     if not isinstance(context, ActivitySerializationContext):
         return _Place(encode="", decode=())
-    queue, activity = context.activity_task_queue, context.activity_type
+    return _place(context.activity_task_queue or "", context.activity_type or "")
+
+
+@lru_cache(_DESTINATIONS)
+def _place(queue: str, activity: str) -> _Place:
     if not queue or not activity:
         return _Place(encode="", decode=())
     return _Place(encode=queue, decode=(queue,), activity=activity)
@@ -256,6 +260,7 @@ class OperatorCodec(PayloadCodec):
         return await self._reading.decode(payloads)
 
 
+@lru_cache(_DESTINATIONS)
 def _bound(key_id: str, destination: str, activity: str) -> bytes:
     return json.dumps([key_id, destination, activity]).encode()
 

@@ -91,19 +91,13 @@ async def clusters(seed: ApiServer, garden: ApiServer) -> AsyncIterator[Any]:
             shoot = {"metadata": {"name": "demo", "namespace": "garden-local"}, "spec": {}}
             return ClusterView({"metadata": {"name": NAMESPACE}, "spec": {"shoot": shoot}})
 
-        sealing = Sealing({"one": secrets.token_bytes(32)})
+        sealing = Sealing(TASK.seed, {"one": secrets.token_bytes(32)})
         yield SimpleNamespace(garden=garden_client, seed=client, sealing=sealing, cluster=cluster)
 
 
 def write(clusters: Any, garden: ApiServer, **spec: list[dict[str, Any]]) -> None:
     """The ShootState as a seed writes it that has the key."""
-    fields = {"gardener": "data", "extensions": "state", "resources": "data"}
-    sealed = {
-        part: [
-            {**each, fields[part]: clusters.sealing.seal(each[fields[part]], str(TASK.shoot))} for each in spec[part]
-        ]
-        for part in spec
-    }
+    sealed = shoot_state.converted(spec, lambda value, item: clusters.sealing.seal(value, TASK.shoot, item))
     garden.put(STATES, {"kind": "ShootState", "metadata": {"name": "demo"}, "spec": sealed}, "garden-local")
 
 
