@@ -304,12 +304,12 @@ def little_memory() -> Iterator[None]:
         tracemalloc.stop()
 
 
-def sealed_bomb(clusters: Any) -> dict[str, str]:
-    """Some sealed value that unpacks to 256 MiB."""
+def write_bomb(clusters: Any, garden: ApiServer) -> None:
+    """A ShootState with a sealed value that unpacks to 256 MiB."""
     with pytest.MonkeyPatch.context() as patch:
         bomb = packed()
         patch.setattr(gzip, "compress", lambda *_, **__: bomb)
-        return dict(clusters.sealing.seal({}, str(TASK.shoot)))
+        write(clusters, garden, extensions=[{"kind": "Infrastructure", "name": "demo", "state": {}}])
 
 
 @pytest.mark.attack(actor="T3", asset="A2", finding=5)
@@ -317,8 +317,7 @@ async def test_a_sealed_value_that_unpacks_to_much_is_refused_by_name(
     clusters: Any, garden: ApiServer, seed: ApiServer
 ) -> None:
     """The gardenlet that restores serves all tenants of its seed."""
-    extensions = [{"kind": "Infrastructure", "name": "demo", "state": sealed_bomb(clusters)}]
-    garden.put(STATES, {"metadata": {"name": "demo"}, "spec": {"extensions": extensions}}, "garden-local")
+    write_bomb(clusters, garden)
 
     with little_memory():
         message = await refused(clusters)
@@ -333,9 +332,12 @@ async def test_many_sealed_values_that_unpack_to_much_together_are_refused(
     clusters: Any, garden: ApiServer, seed: ApiServer
 ) -> None:
     """Each is small enough."""
-    value = clusters.sealing.seal("a" * (6 << 20), str(TASK.shoot))
-    extensions = [{"kind": "Infrastructure", "name": f"demo-{number}", "state": value} for number in range(64)]
-    garden.put(STATES, {"metadata": {"name": "demo"}, "spec": {"extensions": extensions}}, "garden-local")
+    value = "a" * (6 << 20)
+    write(
+        clusters,
+        garden,
+        extensions=[{"kind": "Infrastructure", "name": f"demo-{number}", "state": value} for number in range(64)],
+    )
 
     with little_memory():
         assert "unpacks to more than" in await refused(clusters)
