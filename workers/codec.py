@@ -312,7 +312,15 @@ def data_converter(
     """
     if key_file is None:
         return pydantic_data_converter
-    codec = EncryptionCodec(read_keyring(key_file), queue, read_shared_keys(shared_key_file))
+    keys = read_keyring(key_file)
+    codec = EncryptionCodec(keys, queue, read_shared_keys(shared_key_file))
+    if keys.roots and queue != GARDEN_QUEUE:
+        log.warning(
+            "codec key file %s holds root keys, which are for the garden side alone: give queue %s its own file by "
+            "`gardener keys derive`",
+            key_file,
+            queue,
+        )
     if not codec.key_id:
         raise CodecError(f"codec key file {key_file} has no key for queue {queue}: make one by `gardener keys derive`")
     return _encrypting(codec)
