@@ -6,6 +6,7 @@ Source: spec/api-core.md 12, "CSR approval". Ours: a bootstrap token is for one 
 import logging
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +15,9 @@ from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.controller import Controller
 from api.access import BOOTSTRAPPERS, bootstrap_group
 from api.constants import BOOTSTRAP_TOKEN_ID, SEED_USER_PREFIX, SEEDS_GROUP
-from api.resources import CERTIFICATE_SIGNING_REQUEST, SEED, SUBJECT_ACCESS_REVIEW
+from api.resources import CERTIFICATE_SIGNING_REQUEST, SEED
+from api.server.review import User
+from workers.access import may
 from workers.events import emit
 from workers.signing_requests import (
     CLIENT_AUTH,
@@ -31,6 +34,7 @@ from workers.signing_requests import (
 _log = logging.getLogger(__name__)
 
 _NAME = "seed-certificates"
+_SEED_CLIENT = replace(CERTIFICATE_SIGNING_REQUEST, plural="certificatesigningrequests/seedclient")
 _TOKEN_USER = "system:bootstrap:"
 _SEED_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
@@ -183,23 +187,4 @@ class _Approver:
         return ""
 
     async def _may_ask(self, csr: Object) -> bool:
-        spec = csr["spec"]
-        review = {
-            "apiVersion": SUBJECT_ACCESS_REVIEW.api_version,
-            "kind": SUBJECT_ACCESS_REVIEW.kind,
-            "metadata": {},
-            "spec": {
-                "user": spec.get("username", ""),
-                "groups": spec.get("groups") or [],
-                "uid": spec.get("uid", ""),
-                "extra": spec.get("extra") or {},
-                "resourceAttributes": {
-                    "group": CERTIFICATE_SIGNING_REQUEST.group,
-                    "resource": CERTIFICATE_SIGNING_REQUEST.plural,
-                    "subresource": "seedclient",
-                    "verb": "create",
-                },
-            },
-        }
-        answer = await self._client.create(review)
-        return bool((answer.get("status") or {}).get("allowed"))
+        return await may(self._client, User.of(csr["spec"]), "create", _SEED_CLIENT)

@@ -5,9 +5,7 @@ import base64
 import json
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 from activities.kube.clusters import SHOOT_KUBECONFIG, Clusters
 from activities.kube.errors import ApiError
 from api import resources
+from tests.security.memory import less_memory_than
 from tests.unit.care.test_checks import DEPLOYMENTS, ETCDS
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
@@ -83,16 +82,6 @@ async def clusters(garden: ApiServer, flood: str) -> AsyncIterator[Clusters]:
         await clusters.close()
 
 
-@contextmanager
-def little_memory() -> Iterator[None]:
-    tracemalloc.start()
-    try:
-        yield
-        assert tracemalloc.get_traced_memory()[1] < ROOM_BYTES
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.attack(actor="T1", asset="A2", finding=15)
 async def test_care_for_a_shoot_with_huge_lists_takes_little_memory_and_says_what_to_do(
     garden: ApiServer, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
@@ -101,7 +90,7 @@ async def test_care_for_a_shoot_with_huge_lists_takes_little_memory_and_says_wha
     # The subject is memory: on a busy machine such lists take longer than care waits.
     monkeypatch.setattr(controller, "_CHECK_SECONDS", 100.0)
     care = CareController(clusters, ShootCareConfig(sync_period=timedelta(hours=1)))
-    with little_memory():
+    with less_memory_than(ROOM_BYTES):
         running = asyncio.create_task(care.run())
         try:
             await until(lambda: "conditions" in (garden.find(SHOOTS, "demo", "garden-local") or {})["status"], 110)
@@ -121,7 +110,7 @@ async def test_care_for_a_shoot_with_huge_lists_takes_little_memory_and_says_wha
 @pytest.mark.attack(actor="T1", asset="A2", finding=15)
 async def test_the_watchdog_takes_little_memory_for_a_shoot_with_huge_lists(clusters: Clusters) -> None:
     """The watchdog probes all Shoots of a seed every few seconds."""
-    with little_memory():
+    with less_memory_than(ROOM_BYTES):
         assert await Watchdog(clusters, WatchdogConfig())._ask(NAMESPACE) in (Verdict.UNKNOWN, Verdict.REPORTING)
 
 
@@ -130,7 +119,7 @@ async def test_the_watchdog_takes_little_memory_for_a_shoot_with_huge_lists(clus
 async def test_one_endless_answer_is_cut_off(clusters: Clusters, query: str) -> None:
     """A tenant's aggregated API answers what it likes, compressed or not."""
     client = await clusters.shoot(NAMESPACE)
-    with little_memory(), pytest.raises(ApiError, match=r"more than|compressed"):
+    with less_memory_than(ROOM_BYTES), pytest.raises(ApiError, match=r"more than|compressed"):
         await client.request("GET", f"/endless{query}")
 
 
@@ -138,7 +127,10 @@ async def test_one_endless_answer_is_cut_off(clusters: Clusters, query: str) -> 
 async def test_a_flow_that_lists_what_a_tenant_filled_is_told_so(clusters: Clusters) -> None:
     """Flows keep what they list."""
     client = await clusters.shoot(NAMESPACE)
-    with little_memory(), pytest.raises(ApiError, match=r"listing configmaps: the list has more than 32 MiB"):
+    with (
+        less_memory_than(ROOM_BYTES),
+        pytest.raises(ApiError, match=r"listing configmaps: the list has more than 32 MiB"),
+    ):
         await client.list(resources.CONFIG_MAP)
 
 

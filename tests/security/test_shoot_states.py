@@ -3,9 +3,7 @@
 import base64
 import gzip
 import secrets
-import tracemalloc
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +22,7 @@ from activities.seed.secrets import SecretActivities
 from activities.seed.shoot_state import ShootStateActivities
 from api import compression, shoot_state
 from api.operations import OperationType, ShootRef, ShootTask
+from tests.security.memory import less_memory_than
 from tests.unit.kube.api_server import ApiServer
 from workers.etcd import restore as etcd_restore
 from workers.resource_manager import manifests
@@ -293,17 +292,6 @@ def packed() -> bytes:
     return gzip.compress(b'"' + b" " * BOMB_BYTES + b'"')
 
 
-@contextmanager
-def little_memory() -> Iterator[None]:
-    """What runs within takes less than a bomb needs."""
-    tracemalloc.start()
-    try:
-        yield
-        assert tracemalloc.get_traced_memory()[1] < ROOM_BYTES
-    finally:
-        tracemalloc.stop()
-
-
 def write_bomb(clusters: Any, garden: ApiServer) -> None:
     """A ShootState with a sealed value that unpacks to 256 MiB."""
     with pytest.MonkeyPatch.context() as patch:
@@ -319,7 +307,7 @@ async def test_a_sealed_value_that_unpacks_to_much_is_refused_by_name(
     """The gardenlet that restores serves all tenants of its seed."""
     write_bomb(clusters, garden)
 
-    with little_memory():
+    with less_memory_than(ROOM_BYTES):
         message = await refused(clusters)
 
     assert "ShootState garden-local/demo" in message
@@ -339,7 +327,7 @@ async def test_many_sealed_values_that_unpack_to_much_together_are_refused(
         extensions=[{"kind": "Infrastructure", "name": f"demo-{number}", "state": value} for number in range(64)],
     )
 
-    with little_memory():
+    with less_memory_than(ROOM_BYTES):
         assert "unpacks to more than" in await refused(clusters)
 
 
@@ -347,7 +335,7 @@ async def test_many_sealed_values_that_unpack_to_much_together_are_refused(
 async def test_machines_that_unpack_to_much_are_refused(clusters: Any) -> None:
     """They are packed once more within what is sealed."""
     machines = {"state": base64.b64encode(packed()).decode()}
-    with little_memory(), pytest.raises(compression.TooLarge, match="unpacks to more than"):
+    with less_memory_than(ROOM_BYTES), pytest.raises(compression.TooLarge, match="unpacks to more than"):
         shoot_state.unpacked_machine_state(machines)
 
 
@@ -355,7 +343,7 @@ async def test_machines_that_unpack_to_much_are_refused(clusters: Any) -> None:
 async def test_manifests_that_unpack_to_much_are_a_fault_of_their_secret() -> None:
     """The resource manager of a control plane reads what extensions write."""
     bomb = brotli.compress(b" " * BOMB_BYTES, quality=1)
-    with little_memory():
+    with less_memory_than(ROOM_BYTES):
         objects, faults = manifests.decode(
             {"metadata": {"name": "bomb"}, "data": {"x.yaml.br": base64.b64encode(bomb).decode()}}
         )
@@ -368,7 +356,7 @@ async def test_manifests_that_unpack_to_much_are_a_fault_of_their_secret() -> No
 def test_changes_in_a_backup_that_unpack_to_much_are_damaged() -> None:
     """A control plane's backups come from the bucket of the seed that it left."""
     bomb = gzip.compress(b"a" * BOMB_BYTES)
-    with little_memory(), pytest.raises(delta.DamagedDelta, match="a line has more than"):
+    with less_memory_than(ROOM_BYTES), pytest.raises(delta.DamagedDelta, match="a line has more than"):
         list(delta.read([bomb]))
 
 
@@ -378,6 +366,6 @@ def test_a_full_snapshot_that_unpacks_to_more_than_an_etcd_holds_is_refused() ->
     snapshot = parse("Full-00000000-00000010-1700000000.gz")
     assert snapshot is not None
     pieces = etcd_restore._unzipped([gzip.compress(b"a" * BOMB_BYTES)], snapshot, limit=BOMB_BYTES // 2)
-    with little_memory(), pytest.raises(etcd_restore._Blocked, match="unpacks to more than 128 MiB"):
+    with less_memory_than(ROOM_BYTES), pytest.raises(etcd_restore._Blocked, match="unpacks to more than 128 MiB"):
         for _ in pieces:
             pass
