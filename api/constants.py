@@ -43,9 +43,9 @@ TEMPORAL_EXTENSION_PREFIX = "gardener.cloud:system:extension:"
 TEMPORAL_VIEWERS = "gardener.cloud:temporal:viewers"
 TEMPORAL_REPAIRERS = "gardener.cloud:temporal:repairers"
 TEMPORAL_ADMINS = "gardener.cloud:temporal:admins"
-"""Of people; the common name is the user's name."""
+"""Organization in certificates of people; the common name is the user's name."""
 TEMPORAL_SERVERS = "gardener.cloud:temporal:servers"
-"""Of the certificates that the services of a Temporal cluster show each other."""
+"""Organization in the certificates that the services of a Temporal cluster show each other."""
 
 # Operations.
 OPERATION = "gardener.cloud/operation"

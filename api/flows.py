@@ -261,7 +261,7 @@ class FlowInput(ApiModel):
     facts: ShootFacts
     attempt: Attempt = Attempt()
     source_entry: bool = True
-    """Of ForgetShoot: the garden has a BackupEntry ``source-…`` of the seed that is cleaned up; the destination deletes
+    """For ForgetShoot: the garden has a BackupEntry ``source-…`` of the seed that is cleaned up; the destination deletes
     it last."""
     sources: tuple[str, ...] = ()
     """Seeds whose gardenlets may have written the ShootState of a control plane that moves, as the lifecycle remembers

@@ -191,7 +191,7 @@ class Plan:
 
     @property
     def temporal_metrics(self) -> str:
-        """Of the dev server; an external Temporal has its own."""
+        """Metrics of the dev server; an external Temporal has its own."""
         return f"http://{self.central_address}:7253/metrics"
 
     @property

@@ -40,7 +40,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def landscape() -> Iterator[Landscape]:
-    """A landscape that is up. Whoever breaks something in it mends it."""
+    """A landscape that is up. A test that breaks something in it mends it."""
     if name := os.environ.get("GARDENER_TEST_LANDSCAPE"):
         yield Landscape(name)
         return

@@ -1,4 +1,4 @@
-"""Who asks for an update: the name in the certificate that Temporal was shown, in place of the name in the request.
+"""Author of an update: the name in the certificate that Temporal was shown, in place of the name in the request.
 
 Temporal's authorization (``temporal-server``) writes organization and name of each client into a header. Without that
 server there is no header, and the request's own word stands.

@@ -58,7 +58,7 @@ _OF_SERVER = Payload(metadata={"encoding": b"json/plain"}, data=b'"ACTIVITY_ID_N
 """Payload that Temporal's server writes itself, as details of an activity that was canceled between two attempts."""
 _NONCE_BYTES = 12
 _DESTINATIONS = 4096
-"""Of so many destinations the derived keys are kept in memory, and what else is computed of their names."""
+"""Destinations whose derived keys are kept in memory, with what else is computed of their names."""
 _QUOTED = 80
 """Characters of a foreign name in a log line."""
 _MESSAGE_LIMIT = 1000
@@ -169,7 +169,7 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         self._place = self._workflows
         self._ciphers = _Ciphers(keys, shared or {})
         self._answers_by_shared_key = False
-        """Of the codec of one attempt of an activity: its arguments came from a process of an earlier version, which
+        """For the codec of one attempt of an activity: its arguments came from a process of an earlier version, which
         cannot read another answer."""
 
     @property

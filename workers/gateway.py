@@ -51,7 +51,7 @@ class GatewayConfig(ApiModel):
     kubeconfig: Path | None = None
     """Of the seed; unset: in-cluster."""
     internal_domain: str = ""
-    """Of the seed, spec.dns.internal.domain: names below it tell which control plane they belong to."""
+    """``spec.dns.internal.domain`` of the seed: names below it tell which control plane they belong to."""
     health: HealthConfig = HealthConfig()
 
 

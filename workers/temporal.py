@@ -71,7 +71,7 @@ class TemporalConnection(TemporalServer):
     shared_key_file: Path | None = None
     """Key file that all processes had before; while it is named, what is encrypted by its keys is accepted, too."""
     versioning: VersioningConfig = VersioningConfig()
-    """Of those that run workflows."""
+    """Versioning of processes that run workflows."""
 
 
 class TemporalConnectionError(RuntimeError):

@@ -133,7 +133,7 @@ async def test_a_control_plane_that_claims_all_names_below_a_domain_gets_none() 
 
 
 def test_the_shoot_whose_name_is_refused_says_so_and_the_other_one_does_not() -> None:
-    """The gateway tells nobody but its log; the message names no control plane of another project."""
+    """Only the gateway's log names both; the message names no control plane of another project."""
     thief = exposure("shoot--aaa--x", NAME, "api.x.aaa.example.org", age=timedelta(days=9))
     victim = exposure("shoot--proj--victim", NAME, age=timedelta(days=1))
 

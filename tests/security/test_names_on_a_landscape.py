@@ -120,7 +120,7 @@ def review_of(path: str) -> dict[str, Any]:
 def test_admission_answers_no_caller_without_the_certificate_of_the_api_server(landscape: Landscape, path: str) -> None:
     with pytest.raises((OSError, http.client.HTTPException)) as refusal:
         ask(landscape, path, review_of(path), as_api_server=False)
-    assert not isinstance(refusal.value, (ConnectionRefusedError, TimeoutError)), "somebody listens there"
+    assert not isinstance(refusal.value, (ConnectionRefusedError, TimeoutError)), "a process listens there"
 
 
 @pytest.mark.parametrize("path", [VALIDATE_PATH, seed_authorizer.PATH])

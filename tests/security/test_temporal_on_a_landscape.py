@@ -1,4 +1,4 @@
-"""Who reaches the Temporal of a landscape, and with what; and a gardenlet whose certificate is renewed."""
+"""Clients that the Temporal of a landscape answers, and a gardenlet whose certificate is renewed."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ def test_temporal_answers_no_plain_grpc(plan: Plan, place: str) -> None:
 
 @pytest.mark.attack(actor="T3", asset="A5", finding=4)
 @pytest.mark.parametrize("place", _PLACES)
-def test_temporal_answers_nobody_without_a_client_certificate(plan: Plan, place: str) -> None:
+def test_temporal_answers_no_client_without_a_certificate(plan: Plan, place: str) -> None:
     """A process that knows Temporal's authority, and has no certificate of its own, gets no answer."""
     said = _run(plan, place, _ASK, plan.temporal_address, plan.facts["temporal"]["tls"]["ca"])
     assert said.startswith("refused: "), said
@@ -66,7 +66,7 @@ def test_temporal_answers_nobody_without_a_client_certificate(plan: Plan, place:
 
 @pytest.mark.attack(actor="T5", asset="A5", finding=4)
 @pytest.mark.parametrize("place", _PLACES)
-def test_temporals_http_api_and_its_inner_ports_answer_nobody(plan: Plan, place: str) -> None:
+def test_http_api_and_inner_ports_of_temporal_answer_no_client(plan: Plan, place: str) -> None:
     """The dev server's own ports, which know no certificates, listen on the loopback address alone."""
     ports = _ports_of(plan, "temporal")
     assert {7233, 7243} < ports, "this test would see nothing otherwise"
@@ -111,7 +111,7 @@ def _serial(pair: KeyPair) -> str:
 
 
 def _serials(plan: Plan, name: str) -> list[str]:
-    """Of the certificates with this common name, in the order in which polls began."""
+    """Serial numbers of the certificates with this common name, in the order in which polls began."""
     lines = (plan.directory / "temporal/gateway/polls.log").read_text().splitlines(keepends=True)
     polls = [json.loads(line) for line in lines if line.endswith("\n")]
     return [each["serial"] for each in polls if each["event"] == "DownstreamStart" and f"CN={name}" in each["subject"]]

@@ -241,7 +241,7 @@ async def test_a_flood_of_reviews_does_not_pile_up_in_admission(monkeypatch: pyt
 
 
 async def status(client: aiohttp.ClientSession, url: str, *, wait: bool = True) -> int:
-    """Of one call; a refused one must say when to come again."""
+    """Status of one call; a refusal must say when to come again."""
     async with client.post(url, json={}) as answer:
         assert answer.status != BUSY or answer.headers["Retry-After"] == "1"
         return answer.status
