@@ -261,8 +261,8 @@ class FlowInput(ApiModel):
     facts: ShootFacts
     attempt: Attempt = Attempt()
     source_entry: bool = True
-    """For ForgetShoot: the garden has a BackupEntry ``source-…`` of the seed that is cleaned up; the destination deletes
-    it last."""
+    """For ForgetShoot: the garden has a BackupEntry ``source-…`` of the seed that is cleaned up, and the destination
+    deletes it last."""
     sources: tuple[str, ...] = ()
     """Seeds whose gardenlets may have written the ShootState of a control plane that moves, as the lifecycle remembers
     them. Empty in flows that began when all seeds had one key: those reseal nothing."""
