@@ -4,7 +4,7 @@ from base64 import b64encode
 from datetime import datetime
 from typing import Any
 
-from api.constants import SHOOT_ISSUER_NAMESPACE
+from api.constants import SEED_LEASE_NAMESPACE, SHOOT_ISSUER_NAMESPACE
 from api.labels import pod_security
 from api.times import timestamp
 
@@ -61,11 +61,10 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
         ),
         *(seeds_access() if unrestricted_gardenlets else []),
         *bound_role("gardener.cloud:system:seed-bootstrapper", _seed_client(), BOOTSTRAPPERS),
-        {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": {"name": SHOOT_ISSUER_NAMESPACE, "labels": pod_security("restricted")},
-        },
+        *(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": pod_security("restricted")}}
+            for name in (SHOOT_ISSUER_NAMESPACE, SEED_LEASE_NAMESPACE)
+        ),
         *bound_role(DISCOVERY_SERVERS, [rule([""], ["secrets"], read)], DISCOVERY_SERVERS, SHOOT_ISSUER_NAMESPACE),
     ]
 

@@ -14,7 +14,6 @@ from activities.seed.bootstrap import GARDENLET_READY
 from api import resources
 from api.conditions import Operation, merge
 from api.constants import OPERATION, OPERATION_RECONCILE, SEED_LEASE_NAMESPACE
-from api.labels import pod_security
 from api.times import micro_timestamp
 from workers.gardenlet.config import SeedConfig
 from workers.gardenlet.registration import MANAGER, register
@@ -110,11 +109,6 @@ class SeedController:
             await self._clusters.garden.apply_blindly(lease, manager=MANAGER)
         except NotFound:
             await self._clusters.garden.apply(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Namespace",
-                    "metadata": {"name": SEED_LEASE_NAMESPACE, "labels": pod_security("restricted")},
-                },
-                manager=MANAGER,
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SEED_LEASE_NAMESPACE}}, manager=MANAGER
             )
             await self._clusters.garden.apply_blindly(lease, manager=MANAGER)
