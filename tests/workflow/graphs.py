@@ -18,7 +18,7 @@ def asked(what: OperationType, shoot: ShootRef = SHOOT) -> FlowInput:
     destination = DESTINATION if what is OperationType.MIGRATE else ""
     task = ShootTask(shoot=shoot, technical_id="shoot--local--demo", seed=SEED, generation=1, operation=what,
                      destination=destination)  # fmt: skip
-    sources = () if what is OperationType.DELETE else (SEED,)
+    sources = () if what is OperationType.DELETE else tuple(sorted(filter(None, (SEED, destination))))
     return FlowInput(task=task, facts=FACTS, sources=sources)
 
 
