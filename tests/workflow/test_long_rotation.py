@@ -21,9 +21,11 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import activities.garden.shoots as garden_shoots
 from activities.garden.rotation import GardenRotationActivities
+from activities.garden.shoot_states import ShootStateSealingActivities
 from activities.garden.shoots import ShootActivities
 from activities.kube.cache import Caches
 from activities.kube.client import KubeClient
+from activities.secrets.sealing import Sealing
 from api import resources
 from api.flows import FinishOperation, FlowId, ReportProgress, ShootRules, StartedOperation, StartOperation
 from api.flows import Survey as Found
@@ -88,6 +90,7 @@ class Cluster:
         garden = cast(KubeClient, self.garden)
         self._shoots = ShootActivities(garden, cast(Caches, None), ShootRules(sync_period=_SYNC_PERIOD))
         self._rotations = GardenRotationActivities(garden, cast(Caches, None))
+        self._shoot_states = ShootStateSealingActivities(garden, Sealing)
 
     @asynccontextmanager
     async def workers(self) -> AsyncIterator[None]:
@@ -123,7 +126,7 @@ class Cluster:
         ]
         real: list[Callable[..., Any]] = [
             shoots.look_at_shoot, shoots.refuse_operation,
-            rotations.report_survey, rotations.request_rotation_step,
+            rotations.report_survey, rotations.request_rotation_step, self._shoot_states.reseal_shoot_state,
         ]  # fmt: skip
         async with Worker(
             self.env.client,
