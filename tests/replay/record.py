@@ -35,6 +35,7 @@ from workflows.shoot.hibernation import SwitchHibernation
 from workflows.shoot.maintenance import MaintainShoot
 from workflows.shoot.rotate import RotateCertificateAuthorities
 
+_ROOT = Path(__file__).parents[2]
 HISTORIES = Path(__file__).parent / "histories"
 
 
@@ -231,7 +232,9 @@ async def _save(client: Client, scene: str) -> None:
     for number, each in enumerate(sorted(found, key=lambda item: item.start_time)):
         history = await client.get_workflow_handle(each.id, run_id=each.run_id).fetch_history()
         path = HISTORIES / f"{scene}-{number}-{_kind(each)}.json"
-        path.write_text(json.dumps(json.loads(history.to_json()), separators=(",", ":")) + "\n")
+        # Stack traces name files of the checkout: where it lies on this machine is of no use to others.
+        text = history.to_json().replace(f"{_ROOT}/", "")
+        path.write_text(json.dumps(json.loads(text), separators=(",", ":")) + "\n")
         print(path.name, len(history.events), "events", path.stat().st_size, "bytes")
 
 
