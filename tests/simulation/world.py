@@ -609,7 +609,7 @@ class World:
         self.note(f"{here.get().name} {level}: {text}")
 
     def _restore_full(self, _: Any, __: str, reader: Reader, full: snapshots.Snapshot, part: Path) -> None:
-        content = b"".join(restore._unzipped(reader.read(full.name), full))
+        content = b"".join(restore._unzipped(reader.read(full.name), full, limit=restore._LARGEST_BACKEND))
         data = self.disks[self.new_data(part).stem]
         for key, value in json.loads(content):
             data.put(key, value)
