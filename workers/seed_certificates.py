@@ -4,7 +4,6 @@ Source: spec/api-core.md 12, "CSR approval". Ours: a bootstrap token is for one 
 """
 
 import logging
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,14 +13,14 @@ from activities.kube.cache import Caches, Key
 from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.controller import Controller
 from api.access import BOOTSTRAPPERS, bootstrap_group
-from api.constants import BOOTSTRAP_TOKEN_ID, SEED_USER_PREFIX, SEEDS_GROUP
+from api.constants import BOOTSTRAP_TOKEN_ID, SEED_USER_PREFIX
 from api.resources import CERTIFICATE_SIGNING_REQUEST, SEED
 from api.server.review import User
 from workers.access import may
 from workers.events import emit
 from workers.signing_requests import (
-    CLIENT_AUTH,
     CLIENT_SIGNER,
+    GARDENLETS,
     Malformed,
     Request,
     Verdict,
@@ -36,42 +35,15 @@ _log = logging.getLogger(__name__)
 _NAME = "seed-certificates"
 _SEED_CLIENT = replace(CERTIFICATE_SIGNING_REQUEST, plural="certificatesigningrequests/seedclient")
 _TOKEN_USER = "system:bootstrap:"
-_SEED_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-
-
-def concerns_seeds(user: str, names: Collection[str] | None) -> bool:
-    """Whether a request comes from a gardenlet, or names a gardenlet or the gardenlets' group in its subject.
-
-    ``names``: None if the subject cannot be read; it could then hold any name.
-    """
-    if names is None or user.startswith(SEED_USER_PREFIX):
-        return True
-    return SEEDS_GROUP in names or any(name.startswith(SEED_USER_PREFIX) for name in names)
 
 
 def refusal(user: str, groups: Collection[str], request: Request) -> str:
     """Reason to deny ``user`` a gardenlet's certificate, whatever Seeds there are; empty if there is none."""
-    if why := fault(user, request):
+    if why := GARDENLETS.fault(user, request):
         return why
     wanted = bootstrap_group(request.common_name.removeprefix(SEED_USER_PREFIX))
     if is_bootstrapper(user, groups) and wanted not in groups:
         return f"the bootstrap token is not for this seed: its auth-extra-groups must hold {wanted}"
-    return ""
-
-
-def fault(user: str, request: Request) -> str:
-    """What is wrong with a request for a gardenlet's certificate, whichever token its requester may have."""
-    seed = request.common_name.removeprefix(SEED_USER_PREFIX)
-    if seed == request.common_name or not _SEED_NAME.fullmatch(seed):
-        return f"common name in CSR must be {SEED_USER_PREFIX}<name of the seed>"
-    if request.organization != SEEDS_GROUP:
-        return f"organization in CSR must be {SEEDS_GROUP}"
-    if request.has_alternative_names:
-        return "a gardenlet's client certificate must have no DNS names and no IP addresses"
-    if wrong := request.wrong_usages(CLIENT_AUTH):
-        return wrong
-    if user.startswith(SEED_USER_PREFIX) and user != request.common_name:
-        return "a gardenlet gets certificates for its own seed only"
     return ""
 
 
@@ -101,10 +73,10 @@ def foreign(csr: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
     user = csr["spec"].get("username", "")
     try:
         request = parse_request(csr["spec"])
-        names, why = frozenset({request.common_name, request.organization}), fault(user, request)
+        names, why = frozenset({request.common_name, request.organization}), GARDENLETS.fault(user, request)
     except Malformed as error:
         names, why = error.names or frozenset(), str(error)
-    if not concerns_seeds(user, names):
+    if not GARDENLETS.concerned(user, names):
         return "", frozenset()
     users = [each for each in (user, *names) if each.startswith(SEED_USER_PREFIX)]
     return why, frozenset(each.removeprefix(SEED_USER_PREFIX) for each in users)
@@ -142,10 +114,10 @@ class _Approver:
         try:
             request = parse_request(csr["spec"])
         except Malformed as error:
-            if concerns_seeds(user, error.names):
+            if GARDENLETS.concerned(user, error.names):
                 await decide(self._client, csr, Verdict(False, str(error)))
             return
-        if not concerns_seeds(user, (request.common_name, request.organization)):
+        if not GARDENLETS.concerned(user, (request.common_name, request.organization)):
             return
         why = await self._refusal(csr, user, request)
         await decide(self._client, csr, Verdict(not why, why or "Approving gardenlet client certificate CSR"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.errors import NotFound
-from api.constants import NODE_AGENT_USER_PREFIX, NODE_AGENTS_GROUP
+from api.constants import NODE_AGENT_USER_PREFIX, NODE_AGENTS_GROUP, SEED_USER_PREFIX, SEEDS_GROUP
 from api.resources import CERTIFICATE_SIGNING_REQUEST
 
 if TYPE_CHECKING:
@@ -157,30 +157,44 @@ def _alternative_names(csr: "x509.CertificateSigningRequest") -> tuple[frozenset
     return frozenset(dns), frozenset(addresses)
 
 
-def concerns_node_agents(user: str, names: Collection[str] | None) -> bool:
-    """Whether a request comes from a node agent, or names a node agent or the node agents' group in its subject.
+@dataclass(frozen=True)
+class Clients:
+    """Clients of one kind, as their certificates name them."""
 
-    ``names``: None if the subject cannot be read; it could then hold any name.
-    """
-    if names is None or user.startswith(NODE_AGENT_USER_PREFIX):
-        return True
-    return NODE_AGENTS_GROUP in names or any(name.startswith(NODE_AGENT_USER_PREFIX) for name in names)
+    kind: str
+    owned: str
+    """What a client of this kind is for: its name follows ``prefix`` in the client's common name."""
+    prefix: str
+    group: str
+    name: re.Pattern[str] = re.compile(".+", re.DOTALL)
+
+    def concerned(self, user: str, names: Collection[str] | None) -> bool:
+        """Whether a request comes from a client of this kind, or names one or their group in its subject.
+
+        ``names``: None if the subject cannot be read; it could then hold any name.
+        """
+        if names is None or user.startswith(self.prefix):
+            return True
+        return self.group in names or any(name.startswith(self.prefix) for name in names)
+
+    def fault(self, user: str, request: Request) -> str:
+        """Reason to deny a certificate of this kind, whatever objects there are; empty if there is none."""
+        owned = request.common_name.removeprefix(self.prefix)
+        if owned == request.common_name or not self.name.fullmatch(owned):
+            return f"common name in CSR must be {self.prefix}<name of the {self.owned}>"
+        if request.organization != self.group:
+            return f"organization in CSR must be {self.group}"
+        if request.has_alternative_names:
+            return f"a {self.kind}'s client certificate must have no DNS names and no IP addresses"
+        if wrong := request.wrong_usages(CLIENT_AUTH):
+            return wrong
+        if user.startswith(self.prefix) and user != request.common_name:
+            return f"a {self.kind} gets certificates for its own {self.owned} only"
+        return ""
 
 
-def node_agent_fault(user: str, request: Request) -> str:
-    """Reason to deny a node agent's certificate, whatever Machines and Nodes there are; empty if there is none."""
-    machine = request.common_name.removeprefix(NODE_AGENT_USER_PREFIX)
-    if not machine or machine == request.common_name:
-        return f"common name in CSR must be {NODE_AGENT_USER_PREFIX}<name of the machine>"
-    if request.organization != NODE_AGENTS_GROUP:
-        return f"organization in CSR must be {NODE_AGENTS_GROUP}"
-    if request.has_alternative_names:
-        return "a node agent's client certificate must have no DNS names and no IP addresses"
-    if wrong := request.wrong_usages(CLIENT_AUTH):
-        return wrong
-    if user.startswith(NODE_AGENT_USER_PREFIX) and user != request.common_name:
-        return "a node agent gets certificates for its own machine only"
-    return ""
+NODE_AGENTS = Clients("node agent", "machine", NODE_AGENT_USER_PREFIX, NODE_AGENTS_GROUP)
+GARDENLETS = Clients("gardenlet", "seed", SEED_USER_PREFIX, SEEDS_GROUP, re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"))
 
 
 def is_undecided(event: WatchEvent) -> bool:

@@ -33,8 +33,8 @@ class VersioningConfig(ApiModel):
     """See ``workers.versioning``."""
 
     enabled: bool = False
-    """Off: whoever polls takes every flow, as where one process is replaced by the next. On: nothing is taken until
-    the build was made current, see ``gardener worker promote``."""
+    """Off: each worker takes every flow, as where one process is replaced by the next. On: a worker takes none until
+    its build was made current, see ``gardener worker promote``."""
     build_id: str = OWN_VERSION
 
 

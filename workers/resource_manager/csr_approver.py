@@ -13,15 +13,14 @@ from api.constants import NODE_AGENT_USER_PREFIX
 from api.resources import CERTIFICATE_SIGNING_REQUEST, MACHINE, NODE
 from workers.signing_requests import (
     CLIENT_SIGNER,
+    NODE_AGENTS,
     SERVER_AUTH,
     Malformed,
     Request,
     Verdict,
-    concerns_node_agents,
     decide,
     decided,
     is_undecided,
-    node_agent_fault,
     parse_request,
 )
 
@@ -71,7 +70,7 @@ def decide_node_agent(user: str, request: Request, machine: Object | None, node:
 
     ``node``: the Node of that Machine, if there was one when the certificate was asked for.
     """
-    if fault := node_agent_fault(user, request):
+    if fault := NODE_AGENTS.fault(user, request):
         return Verdict(False, fault)
     if machine is None:
         return Verdict(False, "could not find the Machine", may_pass=True)
@@ -130,11 +129,11 @@ class CSRApprover:
         try:
             request = parse_request(csr["spec"])
         except Malformed as error:
-            ours = signer == _KUBELET_SERVING or concerns_node_agents(user, error.names)
+            ours = signer == _KUBELET_SERVING or NODE_AGENTS.concerned(user, error.names)
             return Verdict(False, str(error)) if ours else None
         if signer == _KUBELET_SERVING:
             return await self._kubelet_serving(user, request)
-        if concerns_node_agents(user, (request.common_name, request.organization)):
+        if NODE_AGENTS.concerned(user, (request.common_name, request.organization)):
             return await self._node_agent(user, request, csr)
         return None
 
@@ -148,7 +147,7 @@ class CSRApprover:
 
     async def _node_agent(self, user: str, request: Request, csr: Object) -> Verdict:
         name = request.common_name.removeprefix(NODE_AGENT_USER_PREFIX)
-        if fault := node_agent_fault(user, request):
+        if fault := NODE_AGENTS.fault(user, request):
             return Verdict(False, fault)
         if self._machine_namespace is None:
             node = await self._target.find(NODE, name)

@@ -13,8 +13,8 @@ from api import resources
 from api.access import access, bootstrap_group
 from tests.unit.api.shoots import SEED as SEED_OBJECT
 from tests.unit.kube.waiting import until
-from workers.seed_certificates import concerns_seeds, refusal, run_seed_certificate_controller
-from workers.signing_requests import Request
+from workers.seed_certificates import refusal, run_seed_certificate_controller
+from workers.signing_requests import GARDENLETS, Request
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 SEEDS_PATH = "/apis/core.gardener.cloud/v1beta1/seeds"
@@ -63,11 +63,11 @@ def test_the_group_of_a_seed_with_dots_is_one_that_kubernetes_allows():
 
 
 def test_requests_of_others_are_told_apart():
-    assert concerns_seeds("someone", (SEED, SEEDS))
-    assert concerns_seeds("someone", ("someone", SEEDS))
-    assert concerns_seeds(SEED, ("someone", "people"))
-    assert concerns_seeds("someone", None)
-    assert not concerns_seeds("someone", ("someone", "people"))
+    assert GARDENLETS.concerned("someone", (SEED, SEEDS))
+    assert GARDENLETS.concerned("someone", ("someone", SEEDS))
+    assert GARDENLETS.concerned(SEED, ("someone", "people"))
+    assert GARDENLETS.concerned("someone", None)
+    assert not GARDENLETS.concerned("someone", ("someone", "people"))
 
 
 def csr(name, cn=SEED, organization=SEEDS, user=TOKEN, groups=OF_TOKEN, signer="kube-apiserver-client"):

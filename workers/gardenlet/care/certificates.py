@@ -14,7 +14,7 @@ from activities.kube.client import KubeClient
 from activities.kube.errors import ApiError
 from api.conditions import Finding
 from api.resources import CERTIFICATE_SIGNING_REQUEST
-from workers.signing_requests import CLIENT_SIGNER, Malformed, concerns_node_agents, node_agent_fault, parse_request
+from workers.signing_requests import CLIENT_SIGNER, NODE_AGENTS, Malformed, parse_request
 
 Object = Mapping[str, Any]
 
@@ -76,10 +76,10 @@ def fault_of(csr: Object) -> str:
         request = parse_request(spec)
     except Malformed as error:
         # The approver never approved what it could not read at all, so an unread subject tells nothing here.
-        return str(error) if concerns_node_agents(user, error.names or ()) else ""
-    if not concerns_node_agents(user, (request.common_name, request.organization)):
+        return str(error) if NODE_AGENTS.concerned(user, error.names or ()) else ""
+    if not NODE_AGENTS.concerned(user, (request.common_name, request.organization)):
         return ""
-    return node_agent_fault(user, request)
+    return NODE_AGENTS.fault(user, request)
 
 
 def _rotated(status: Object) -> datetime | None:
