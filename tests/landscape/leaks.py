@@ -120,8 +120,9 @@ def temporal_itself(landscape: Landscape) -> dict[str, bytes]:
     """Temporal's metrics, what it logs, and what it keeps on disk: histories, memos, search attributes and inputs."""
     with urllib.request.urlopen(landscape.facts["temporal"]["metrics"], timeout=20) as answer:
         told = {"metrics of Temporal": answer.read()}
-    for path in (*landscape.directory.glob("temporal/*"), *landscape.directory.glob("logs/temporal*")):
-        told[str(path.relative_to(landscape.directory))] = path.read_bytes()
+    for path in (*landscape.directory.glob("temporal/**/*"), *landscape.directory.glob("logs/temporal*")):
+        if path.is_file():
+            told[str(path.relative_to(landscape.directory))] = path.read_bytes()
     assert b"service_requests" in told["metrics of Temporal"], "these are no metrics of Temporal"
     for expected in ("temporal/temporal.db", "logs/temporal"):
         assert any(name.startswith(expected) for name in told), f"no {expected}: {sorted(told)} alone"
