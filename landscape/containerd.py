@@ -20,6 +20,7 @@ from pathlib import Path
 from api import images
 from landscape.errors import LandscapeError
 from landscape.files import write_file
+from landscape.network import POD_BRIDGE
 from landscape.plan import CACHE_HOME, RUN_HOME, ClusterPlan
 from landscape.processes import Processes, ProcessSpec
 from landscape.shell import run
@@ -82,7 +83,7 @@ def cni_config(cluster: ClusterPlan) -> str:
     """A bridge with host-local addresses. No ``ipMasq``: the namespace masquerades all pods by one rule."""
     bridge = {
         "type": "bridge",
-        "bridge": "cni0",
+        "bridge": POD_BRIDGE,
         "isGateway": True,
         "hairpinMode": True,
         "ipMasq": False,

@@ -18,6 +18,9 @@ from landscape.shell import run
 GATEWAY_PORTS = (443, 8132, 8443)
 """What machines may reach of a seed: SNI, the VPN's HTTP CONNECT, and the API server proxy."""
 
+POD_BRIDGE = "cni0"
+"""Interface of a cluster's pods on its node. Machines are pods of the cloud."""
+
 _DNS = ("udp", "tcp")
 
 SEED_LINKS = ("host", "garden", "cloud")
@@ -138,8 +141,9 @@ async def _cloud(plan: Plan) -> None:
     # Machines need names from what is central; Temporal, the codec endpoint, the object store and the garden are there.
     rules.append(":GARDENER-MACHINES - [0:0]")
     rules += [f"-A GARDENER-MACHINES -d {plan.central_address}/32 -p {each} --dport 53 -j ACCEPT" for each in _DNS]
+    # Machines of a Shoot forward packets of its pods to each other, so by the bridge, not by the destination.
     rules += [
-        f"-A GARDENER-MACHINES ! -d {plan.machine_network} -j REJECT",
+        f"-A GARDENER-MACHINES ! -o {POD_BRIDGE} -j REJECT",
         f"-A FORWARD -s {plan.machine_network} -j GARDENER-MACHINES",
         "COMMIT",
     ]
