@@ -14,7 +14,7 @@ OTHERS := not landscape and not chaos and $(NOT_IN_TEST)
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak lint format lock clean python browser
+.PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak lint docs site format lock clean python browser
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -74,6 +74,13 @@ lint: venv ## Style, types, and who may import whom.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: venv site ## The documents as a site with search: build/site/index.html.
+
+site:
+	@rm -rf build/pages && mkdir -p build/pages
+	@git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents --no-dereference -t build/pages
+	@$(BIN)/zensical build --strict --clean --config-file zensical.toml
 
 format: venv ## Format the code.
 	$(BIN)/ruff check --fix --quiet .

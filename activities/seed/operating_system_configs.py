@@ -32,7 +32,7 @@ from api.operations import ShootTask, TaskResult
 MANAGED_RESOURCE = "shoot-gardener-node-agent"
 
 _APPLY_SECONDS = 3 * 60
-"""How long nodes may take to apply their configuration once it is their turn. Source: spec/extensions.md 7.8."""
+"""How long nodes may take to apply their configuration once it is their turn. Source: spec/extensions.md 7, step 8."""
 
 
 class OperatingSystemConfigActivities:

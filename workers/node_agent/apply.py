@@ -1,4 +1,4 @@
-"""Apply an operating system config to the machine, in the order of spec/extensions.md 7.6.
+"""Apply an operating system config to the machine, in the order of spec/extensions.md 7, step 6.
 
 The machine is looked at first: what is already as wanted is left alone, so a second run does nothing, and a first
 run after the first boot restarts nothing.

@@ -1,7 +1,7 @@
 """Have the nodes of a shoot take over new configurations one after the other, not all in one moment.
 
 Each Node says in an annotation how long its node agent waits before it changes anything.
-Source: spec/resource-manager.md (Node-agent delay), spec/extensions.md 7.7.
+Source: spec/resource-manager.md (Node-agent delay), spec/extensions.md 7, step 7.
 """
 
 import asyncio
