@@ -1,6 +1,7 @@
 """The landscape itself: brought up beside another one, cut, killed, paused, and taken down without a trace.
 
-These tests break things, so they have a landscape of their own. They run in the order in which they stand.
+These tests break things, so they have a landscape of their own. They compare what the machine has before and after it,
+so no other test changes a landscape meanwhile. They run in the order in which they stand.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from api import images
 from tests.landscape.conftest import Landscape, run
 from tests.landscape.shoots import temporal
 
-pytestmark = pytest.mark.landscape
+pytestmark = pytest.mark.chaos
 
 NAME = "test-own"
 

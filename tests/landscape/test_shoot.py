@@ -1,6 +1,7 @@
 """A whole life of a Shoot with two machines: ordered, watched, used, deleted.
 
-The tests run in the order in which they stand: the last one deletes the Shoot.
+The tests run in the order in which they stand. The last one deletes the Shoot that tests share, so tests/conftest.py
+runs this file after all others that use it.
 """
 
 import json

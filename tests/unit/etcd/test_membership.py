@@ -27,7 +27,7 @@ from workers.etcd.membership import Membership
 from workers.etcd.snapshotter import Snapshotter
 from workers.etcd.wrapper import STOP_SECONDS
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(240)]  # its binaries
+pytestmark = [pytest.mark.binaries, pytest.mark.usefixtures("etcd_is_built"), pytest.mark.timeout(240, func_only=True)]
 
 _PORTS = iter(random.sample(range(15_000, 30_000), 5_000))
 NAMES = [f"etcd-main-{number}" for number in range(3)]
