@@ -9,8 +9,9 @@ PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python
 NAME ?= default
 PYTEST_ARGS ?=
 NOT_IN_TEST := not charts and not compose and not container and not upgrade and not slow and not soak
-ON_LANDSCAPE := (landscape or chaos) and $(NOT_IN_TEST)
-OTHERS := not landscape and not chaos and $(NOT_IN_TEST)
+ON_LANDSCAPE := (landscape or binaries) and $(NOT_IN_TEST)
+OTHERS := not landscape and not binaries and $(NOT_IN_TEST)
+IN_TWO_PROCESSES := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 
 .DEFAULT_GOAL := help
@@ -38,9 +39,9 @@ down: venv ## Take the landscape down; nothing stays but caches.
 endif
 
 test: venv packages browser ## All tests but slow ones; those of the landscape bring up one of their own.
-	@# Two processes for tests without a landscape, one for those with it: two at once would starve its clusters.
-	@$(BIN)/pytest -m '$(OTHERS)' --numprocesses 2 --dist loadfile $(PYTEST_ARGS); others=$$?; \
-	$(BIN)/pytest -m '$(ON_LANDSCAPE)' $(PYTEST_ARGS); on_landscape=$$?; exit $$((others | on_landscape))
+	@# The tests without a landscape come first: beside them its clusters would starve. tests/conftest.py orders and groups.
+	@$(BIN)/pytest -m '$(OTHERS)' $(IN_TWO_PROCESSES) $(PYTEST_ARGS); others=$$?; \
+	$(BIN)/pytest -m '$(ON_LANDSCAPE)' $(IN_TWO_PROCESSES) $(PYTEST_ARGS); on_landscape=$$?; exit $$((others | on_landscape))
 
 test-slow: venv packages ## What takes minutes of one cluster: it moves, is repaired, rolls, loses its nodes, is reconciled for nothing.
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)

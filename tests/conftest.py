@@ -1,9 +1,14 @@
 """Fixtures of all tests: a landscape that is brought up once for all of them, and taken down after the last.
 
+Several processes may share it (``--numprocesses 2 --dist loadgroup --no-loadscope-reorder``): the first one brings it
+up, the last one takes it down. A test that breaks something in it (marker ``chaos``) has it to itself.
+
 ``GARDENER_TEST_LANDSCAPE=NAME`` uses a landscape that is up already, and leaves it up: for those who write tests.
 ``GARDENER_TEST_KEEP=1`` leaves the Shoot of the tests, too; the next run finds it.
 """
 
+import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,19 +21,57 @@ from tests.landscape.conftest import Landscape
 if TYPE_CHECKING:
     from tests.landscape.shoots import Shoot
 
-_SECURITY = Path(__file__).parent / "security"
+_HERE = Path(__file__).parent
+_LANDSCAPE = _HERE / "landscape"
+_SECURITY = _HERE / "security"
+_WORKFLOW = _HERE / "workflow"
+_DELETES_THE_SHARED_SHOOT = _LANDSCAPE / "test_shoot.py"
+_OF_THE_SHARED_SHOOT = "shared-shoot"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Limit landscape tests to 300 s each, and run the attacks on the landscape before its other tests.
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Mark, limit, group and order the tests.
 
-    The limit is of the test function alone, because the first test waits until the landscape is up. Attacks use the
-    shared Shoot, and the last test of tests/landscape/test_shoot.py deletes it.
+    Each test in tests/landscape is one of the landscape. Those are limited to 300 s each; the limit is of the test
+    function alone, because the first test waits until the landscape is up.
     """
     for item in items:
-        if item.get_closest_marker("landscape") is not None and item.get_closest_marker("timeout") is None:
+        if _LANDSCAPE in item.path.parents:
+            item.add_marker(pytest.mark.landscape)
+        if _has(item, "landscape") and not _has(item, "timeout"):
             item.add_marker(pytest.mark.timeout(300, func_only=True))
-    items.sort(key=lambda item: not (item.get_closest_marker("landscape") and _SECURITY in item.path.parents))
+    in_one_process = {item.path for item in items if _has(item, "chaos") or _uses_the_shared_shoot(item)}
+    for item in items:
+        group = _OF_THE_SHARED_SHOOT if item.path in in_one_process else str(item.path.relative_to(_HERE))
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: _place(item, in_one_process))
+
+
+def _has(node: pytest.Item | pytest.Module, marker: str) -> bool:
+    return node.get_closest_marker(marker) is not None
+
+
+def _uses_the_shared_shoot(item: pytest.Function) -> bool:
+    """Whether ``shoot`` is the fixture of this file; some files have one of their own."""
+    return _has(item, "landscape") and "shoot" in item.fixturenames and not hasattr(item.module, "shoot")
+
+
+def _place(item: pytest.Function, in_one_process: set[Path]) -> tuple[int, int]:
+    """Files that take longest begin first; of those with the shared Shoot, the one that deletes it is the last.
+
+    Tests with real binaries are the first of the second process. They need no landscape, so they run while the first
+    process has it to itself for the tests that break something.
+    """
+    if item.path in in_one_process:
+        if _has(item, "chaos"):
+            return 0, 0
+        return 0, 1 if _SECURITY in item.path.parents else 2 if item.path != _DELETES_THE_SHARED_SHOOT else 3
+    if _has(item, "binaries"):
+        return 1, 0
+    if _has(item, "landscape"):
+        return 2, 0
+    return (3, 0) if _WORKFLOW in item.path.parents else (4, 0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -39,15 +82,44 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def landscape() -> Iterator[Landscape]:
+def run_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A directory that all processes of this run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own if worker_id == "master" else own.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def take_down_after_the_last_process(run_directory: Path) -> Iterator[None]:
+    """Take the landscape down once no process of this run is left that may use it."""
+    with (run_directory / "landscape.users").open("a") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        yield
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if (run_directory / "landscape").exists():
+                Landscape((run_directory / "landscape").read_text()).down()
+
+
+@pytest.fixture(scope="session")
+def landscape(run_directory: Path) -> Landscape:
     """A landscape that is up. A test that breaks something in it mends it."""
     if name := os.environ.get("GARDENER_TEST_LANDSCAPE"):
-        yield Landscape(name)
-        return
+        return Landscape(name)
     landscape = Landscape("test")
-    landscape.up()
-    yield landscape
-    landscape.down()
+    landscape.up()  # a second process waits for the first one here
+    (run_directory / "landscape").write_text(landscape.name)
+    return landscape
+
+
+@pytest.fixture(scope="module", autouse=True)
+def turn(request: pytest.FixtureRequest, run_directory: Path) -> Iterator[None]:
+    """A file with tests that break something has the landscape to itself; other files share it."""
+    if _LANDSCAPE not in request.path.parents and not _has(request.node, "landscape"):
+        yield
+        return
+    with (run_directory / "landscape.turn").open("a") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX if _has(request.node, "chaos") else fcntl.LOCK_SH)
+        yield
 
 
 @pytest.fixture(scope="session")

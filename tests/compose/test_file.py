@@ -66,13 +66,15 @@ def test_containers_are_confined_and_come_back(name):
 
 
 def test_nothing_listens_on_all_addresses_unless_told_to():
-    for service in SERVICES.values():
-        for port in service.get("ports", ()):
-            assert port.split(":-")[1].startswith("127.0.0.1}")
+    ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    assert ports
+    for port in ports:
+        assert port.split(":-")[1].startswith("127.0.0.1}")
 
 
 def test_no_password_is_in_the_file():
-    for service in SERVICES.values():
-        for key, value in service.get("environment", {}).items():
-            if "PASSWORD" in key or key == "POSTGRES_PWD":
-                assert value.startswith("${POSTGRES_PASSWORD:?")
+    variables = [each for service in SERVICES.values() for each in service.get("environment", {}).items()]
+    passwords = [value for key, value in variables if "PASSWORD" in key or key == "POSTGRES_PWD"]
+    assert passwords
+    for value in passwords:
+        assert value.startswith("${POSTGRES_PASSWORD:?")

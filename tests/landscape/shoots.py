@@ -379,7 +379,7 @@ def eventually(look: Callable[[], T], what: str, seconds: float) -> T:
     deadline = time.monotonic() + seconds
     while not (answer := look()):
         assert time.monotonic() < deadline, f"not after {seconds:.0f} s: {what}"
-        time.sleep(0.2)  # the clock of a poll
+        time.sleep(0.5)  # the clock of a poll: most looks are a process of their own
     return answer
 
 

@@ -1,7 +1,7 @@
 """Worker pools that may grow: machines come for pods that find no room, and go when nobody needs them.
 
 The tests run in the order in which they stand, each on what the one before has left. How long it took is printed:
-``pytest -rP``.
+``pytest -rP``. What the autoscaler does while its cluster sleeps is in test_hibernation.
 """
 
 import json
@@ -109,19 +109,6 @@ def test_an_autoscaler_that_starts_anew_goes_on_down_to_no_machine(shoot: Shoot)
 
     with _timed("from the start of another one to no node"):
         eventually(lambda: "batch" not in _sizes(shoot), "no machine of the pool", GROWTH)
-
-
-def test_asleep_nobody_scales_and_awake_it_begins_with_the_minimum(shoot: Shoot) -> None:
-    shoot.change({"hibernation": {"enabled": True}})
-    shoot.wait_until_reconciled(RECONCILIATION)
-    assert shoot.control_plane("get", "machines", "-o", "name") == ""
-    assert shoot.control_plane("get", "deployment", "cluster-autoscaler", "-o", "jsonpath={.spec.replicas}") == "0"
-
-    shoot.change({"hibernation": {"enabled": False}})
-    shoot.wait_until_reconciled(RECONCILIATION)
-
-    assert _sizes(shoot) == {"pool": 1, "web": 1}
-    shoot.control_plane("rollout", "status", "deployment/cluster-autoscaler", "--timeout=90s")
 
 
 def test_nothing_of_it_is_left_where_no_pool_may_grow(shoot: Shoot) -> None:

@@ -23,8 +23,14 @@ CONDITIONS = ("APIServerAvailable", "ControlPlaneHealthy", "EveryNodeReady", "Sy
 
 @pytest.fixture(scope="module")
 def sleeper(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
+    """A Shoot with a pool of one machine, and one without machines that its autoscaler may let grow."""
     shoot = Shoot(landscape, "sleeper", tmp_path_factory.mktemp("kubeconfigs"))
-    shoot.apply(shoot.manifest())
+    manifest = shoot.manifest()
+    [pool] = manifest["spec"]["provider"]["workers"]
+    taint = {"key": "for", "value": "batch", "effect": "NoSchedule"}
+    grows = {**pool, "name": "batch", "minimum": 0, "maximum": 1, "taints": [taint]}
+    manifest["spec"]["provider"]["workers"].append(grows)
+    shoot.apply(manifest)
     shoot.wait_for_state("Succeeded", CREATION)
     yield shoot
     shoot.remove()
@@ -68,6 +74,7 @@ def test_its_schedule_puts_it_to_sleep_and_then_nothing_of_it_runs(sleeper: Shoo
     print(f"schedule fired {late.total_seconds():.1f} s after its time; asleep {time.monotonic() - fired:.1f} s later")
     assert _pods(sleeper) == []
     assert sleeper.control_plane("get", "machines", "-o", "name") == ""
+    assert sleeper.control_plane("get", "deployment", "cluster-autoscaler", "-o", "jsonpath={.spec.replicas}") == "0"
     infrastructure = f"infra-{sleeper.technical_id}"
     assert sleeper.landscape.kubectl("cloud", "-n", infrastructure, "get", "pods", "-o", "name") == ""
     assert [sleeper.address_of(name) for name in sleeper.host_names] == ["", ""]
@@ -101,6 +108,8 @@ def test_awake_it_knows_what_it_knew(sleeper: Shoot) -> None:
 
     memory = json.loads(sleeper.kubectl("get", "configmap", "memory", "-o", "json"))
     assert memory["data"] == {"of": "yesterday"}
+    sleeper.control_plane("rollout", "status", "deployment/cluster-autoscaler", "--timeout=90s")
+    assert {pool: len(names) for pool, names in sleeper.nodes().items()} == {"pool": 1}, "each has its minimum"
     nodes = json.loads(sleeper.kubectl("get", "nodes", "-o", "json"))["items"]
     conditions = [{each["type"]: each["status"] for each in node["status"]["conditions"]} for node in nodes]
     assert [each["Ready"] for each in conditions] == ["True"]

@@ -185,6 +185,7 @@ def test_nobody_was_refused(rotated: Rotated) -> None:
 
 
 def test_processes_of_ours_were_killed_on_the_way(rotated: Rotated) -> None:
+    assert rotated.starts
     for name, (before, after) in rotated.starts.items():
         assert after - before == 2, f"{name} was started {after - before} times, and not once in each half"
 

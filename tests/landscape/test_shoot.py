@@ -1,18 +1,20 @@
 """A whole life of a Shoot with two machines: ordered, watched, used, deleted.
 
-The tests run in the order in which they stand: the last one deletes the Shoot.
+The tests run in the order in which they stand. The last one deletes the Shoot that tests share, so tests/conftest.py
+runs this file after all others that use it.
 """
 
 import json
 import re
 import subprocess
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from api.operations import ShootRef, lifecycle_id
-from tests.landscape import monitoring, pods
+from tests.landscape import bastions, monitoring, pods
 from tests.landscape.conftest import BIN, Landscape
 from tests.landscape.pods import PROBE
 from tests.landscape.shoots import DELETION, Shoot, background, eventually, refused, temporal, temporal_command
@@ -296,16 +298,35 @@ def test_without_confirmation_it_is_not_deleted(landscape: Landscape, shoot: Sho
     assert "deletionTimestamp" not in shoot.get()["metadata"]
 
 
+@pytest.fixture(scope="module")
+def with_bastion(shoot: Shoot) -> Iterator[Shoot]:
+    with bastions.offered(shoot):
+        bastions.order(shoot)
+        yield shoot
+
+
+def test_deletion_waits_for_bastions(with_bastion: Shoot) -> None:
+    shoot = with_bastion
+    shoot.delete(wait=False)
+    state = "--for=jsonpath={.status.lastOperation.state}=Error"
+    shoot.garden("wait", state, f"shoot/{shoot.name}", "--timeout=30s")
+    assert f"Bastions exist: {bastions.NAME}; they go first" in shoot.get()["status"]["lastOperation"]["description"]
+    assert "infrastructure" in shoot.control_plane("get", "infrastructures", "-o", "name")
+
+
 @pytest.mark.timeout(DELETION + 60, func_only=True)
-def test_deletion_leaves_nothing_anywhere(shoot: Shoot) -> None:
-    """A user's webhook, which nobody would answer any more, is still in there."""
+def test_deletion_leaves_nothing_anywhere(with_bastion: Shoot) -> None:
+    """A user's webhook, which no pod would answer any more, is still in there."""
+    shoot = with_bastion
     before = shoot.traces()
     for place in ("garden", "seed", "cloud", "dns", "bucket"):
         assert before[place], f"nothing found in {place}: this test would see nothing otherwise"
     uid = shoot.uid
 
-    shoot.delete()
+    bastions.let_go(shoot)
+    shoot.garden("wait", "--for=delete", f"shoot/{shoot.name}", f"--timeout={DELETION}s", timeout=DELETION + 10)
 
+    assert not bastions.names(shoot, bastions.KIND)
     assert shoot.traces() == {place: [] for place in before}
     newest = shoot.flows()[0]
     assert (newest["operation"], newest["state"]) == ("Delete", "Completed")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.landscape.shoots import Shoot
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.landscape]
 
 OURS = "gardener-on-temporal"
 """How our clients call themselves; nobody else's writes are counted."""

@@ -63,7 +63,7 @@ from tests.unit.kube.waiting import until
 from workers.callers import Callers
 from workers.promote import PromoteConfig, promote
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(120, func_only=True)]
+pytestmark = [pytest.mark.binaries, pytest.mark.timeout(120, func_only=True)]
 
 CODE_BYTES = 36
 """What the server adds to a token."""

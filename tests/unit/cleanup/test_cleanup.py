@@ -52,6 +52,12 @@ def owned_by(owner):
     ]
 
 
+async def handles_another(server):
+    """Wait until a Pod is deleted that is there only now: what was there before has been looked at."""
+    put(server, POD, "later")
+    await until(lambda: server.find(POD.path(), "later", "user") is None)
+
+
 def left(server):
     return sorted(f"{path.rsplit('/', 1)[1]}/{name}" for path, _, name in server.objects)
 
@@ -101,7 +107,7 @@ async def test_a_load_balancer_is_waited_for(shoot, activities, task):
     put(shoot, NAMESPACE, "user")
     cleaning = asyncio.create_task(activities.clean_kubernetes_resources(task))
     await until(lambda: shoot.find(SERVICE.path(), "lb", "user")["metadata"].get("deletionTimestamp"))
-    await asyncio.sleep(0.05)
+    await handles_another(shoot)
     assert not cleaning.done()
     # Namespaces go last: whoever cleans up a Service may need what else is in there.
     assert "deletionTimestamp" not in shoot.find(NAMESPACE.path(), "user")["metadata"]
@@ -175,7 +181,7 @@ async def test_pods_on_nodes_that_are_gone_are_not_waited_for(shoot, activities,
     cleaning = asyncio.create_task(activities.clean_kubernetes_resources(task))
 
     await until(lambda: shoot.count("DELETE", "/api/v1/namespaces/user/pods/lost"))
-    await asyncio.sleep(0.05)
+    await handles_another(shoot)
     assert shoot.count("DELETE", "/api/v1/namespaces/user/pods/ending") == 0
     for name in ("lost", "ending"):
         shoot.change(POD.path(), name, "user", {"metadata": {"finalizers": None}})
@@ -245,16 +251,20 @@ async def test_an_empty_cluster_is_clean_at_once_and_twice(shoot, activities, ta
         assert (await activities.clean_kubernetes_resources(task)).note == ""
 
 
-async def test_a_controller_manager_counts_as_active_only_while_it_renews_its_lease(shoot, activities, task):
+async def test_a_controller_manager_counts_as_active_only_while_it_renews_its_lease(
+    shoot, activities, task, monkeypatch
+):
     """A lease left over from before the cluster slept must not be taken for a running manager."""
 
     def renewed(ago):
         return {"renewTime": (datetime.now(UTC) - timedelta(seconds=ago)).isoformat()}
 
+    fresh, answers = cleanup._lease_is_fresh, []
+    monkeypatch.setattr(cleanup, "_lease_is_fresh", lambda lease: answers.append(fresh(lease)) or answers[-1])
     put(shoot, LEASE, "kube-controller-manager", "kube-system", spec=renewed(60))
     waiting = asyncio.create_task(activities.wait_kube_controller_manager_active(task))
-    await until(lambda: shoot.watching)
-    await asyncio.sleep(0.05)
+    await until(lambda: answers)
+    assert not any(answers)
     assert not waiting.done()
 
     shoot.change(LEASE.path(), "kube-controller-manager", "kube-system", {"spec": renewed(0)})

@@ -13,6 +13,7 @@ from activities.kube.managed_resources import secrets_checksum
 from activities.seed import rollout
 from api import resources
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.waiting import until
 
 NAMESPACE = "shoot--dev--a"
 SELECT = {"app": "x"}
@@ -183,6 +184,11 @@ async def test_a_cache_that_is_late_is_no_rollout(seed, monkeypatch):
         await rollout.wait_deployment(caches, "x", NAMESPACE, 0.2)
 
 
+def pod_requests(api):
+    """A wait lists the Pods, and begins to watch once it has looked at them."""
+    return api.count("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")
+
+
 async def test_what_ends_is_waited_for_where_it_would_do_harm(seed):
     """An API server that was ending wrote Secrets with the encryption key that was dropped a minute later."""
     api, client, caches = seed
@@ -197,8 +203,9 @@ async def test_what_ends_is_waited_for_where_it_would_do_harm(seed):
     api.put(PODS, pod("old", deletionTimestamp="2026-11-22T08:00:00Z", finalizers=["x"]))
     with pytest.raises(TimeoutError, match="pods of shoot--dev--a/x have not ended: old"):
         await rollout.wait_replaced(client, caches, "x", NAMESPACE, 0.3)
+    looks = pod_requests(api)
     waiting = asyncio.create_task(rollout.wait_replaced(client, caches, "x", NAMESPACE, 30))
-    await asyncio.sleep(0.1)
+    await until(lambda: pod_requests(api) == looks + 2)
     assert not waiting.done()
     api.remove(PODS, "old", NAMESPACE)
     await asyncio.wait_for(waiting, 5)
@@ -211,7 +218,7 @@ async def test_a_pod_without_a_process_is_as_good_as_gone(seed, phase):
     ending = {"metadata": {"name": "x-1", "namespace": NAMESPACE, "labels": SELECT, "uid": "uid-1"}}
     api.put(PODS, {**ending, "status": {"phase": "Running"}})
     waiting = asyncio.create_task(rollout.wait_pods_gone(caches, NAMESPACE, SELECT, 30))
-    await asyncio.sleep(0.1)
+    await until(lambda: pod_requests(api) == 2)
     assert not waiting.done()
     api.change(PODS, "x-1", NAMESPACE, {"status": {"phase": phase}})
     await asyncio.wait_for(waiting, 5)

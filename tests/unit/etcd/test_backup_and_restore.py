@@ -40,7 +40,7 @@ from workers.etcd.copy_backups import CopyBackupsController
 from workers.etcd.restore import RestoreFailed
 from workers.etcd.snapshotter import Schedule, Snapshotter
 
-pytestmark = pytest.mark.landscape  # its binaries
+pytestmark = [pytest.mark.binaries, pytest.mark.usefixtures("etcd_is_built"), pytest.mark.timeout(300, func_only=True)]
 
 BINARIES = Path(os.environ.get("KUBEBUILDER_ASSETS", f"~/.cache/gardener/landscape/bin/etcd-{ETCD_VERSION}"))
 SCHEDULE = Schedule(

@@ -21,7 +21,7 @@ from activities.etcd.client import EtcdClient, EtcdError, client_tls
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, self_signed_ca, signed
 from tests.unit.etcd.test_backup_and_restore import BINARIES, free_port
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(60)]  # its binaries
+pytestmark = [pytest.mark.binaries, pytest.mark.usefixtures("etcd_is_built"), pytest.mark.timeout(60, func_only=True)]
 
 NAME = "etcd-events-0"
 OPTIONS = {"algorithm": KeyAlgorithm.P256, "now": datetime.now(UTC), "validity": timedelta(days=1)}

@@ -64,7 +64,9 @@ def test_no_plan_ever_skips_a_revision(drawn):
         full(start, number + 1) if is_full else incr(start + 1, start + 1 + length)
         for number, (start, length, is_full) in enumerate(drawn)
     ]
-    for plan in snapshots.plans(found):
+    plans = list(snapshots.plans(found))
+    assert bool(plans) == any(is_full for _, _, is_full in drawn)
+    for plan in plans:
         reached = plan.full.last
         for item in plan.deltas:
             assert item.first <= reached + 1

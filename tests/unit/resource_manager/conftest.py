@@ -99,6 +99,12 @@ class Manager:
                 },
             )
 
+    async def handles_another(self, name, **spec):
+        """Wait until a ManagedResource is applied that is written now: what was written before was handled before."""
+        metadata = {"name": name, "namespace": "kube-system"}
+        self.write({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}, name=name, **spec)
+        await self.sees("Applied", "True", name=name)
+
     def _gone(self, name, data):
         before = self.source.find(SECRETS, f"managedresource-{name}", NAMESPACE)["data"]
         return {key: None for key in before if key not in data}

@@ -165,7 +165,8 @@ async def test_a_request_is_approved_when_node_and_machine_are_there(approver, s
 async def test_a_request_ahead_of_its_node_waits_for_it(approver, source, target):
     """Denied, a kubelet would wait much longer before it asks again, and logs and exec with it."""
     target.put(CSRS, csr())
-    await asyncio.sleep(0.05)
+    target.put(CSRS, csr("later", age=60))
+    await until(lambda: verdict(target, "later"))
     assert verdict(target) == []
     target.put(NODES, NODE)
     source.put(MACHINES, MACHINE)

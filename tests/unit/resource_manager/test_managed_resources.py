@@ -1,6 +1,5 @@
 """What the resource manager does with ManagedResources, seen from both clusters."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -269,8 +268,7 @@ async def test_a_document_that_cannot_be_read_spares_the_others_and_deletes_noth
     assert manager.live(CONFIG_MAPS, "stays") is not None
 
     manager.write(raw={"z.yaml": "still: {broken"})
-    await until(lambda: "1.yaml" not in manager.source.find(SECRETS, "managedresource-one", NAMESPACE)["data"])
-    await asyncio.sleep(0.1)
+    await manager.handles_another("later")
     assert manager.live(CONFIG_MAPS, "stays") is not None
 
 
@@ -331,7 +329,7 @@ async def test_pods_on_nodes_that_are_gone_do_not_hold_up_a_deletion(manager):
             if method == "DELETE" and "/pods/" in path
         }
 
-    await asyncio.sleep(0.05)
+    await manager.handles_another("before")
     assert ended() == set()
     manager.delete()
     await until(lambda: ended() == {"lost"})
@@ -341,7 +339,7 @@ async def test_pods_on_nodes_that_are_gone_do_not_hold_up_a_deletion(manager):
     manager.target.change(DEPLOYMENTS, "x", "kube-system", {"metadata": {"finalizers": None}})
     await until(lambda: manager.get() is None)
     pod("later", "gone", **ending)
-    await asyncio.sleep(0.05)
+    await manager.handles_another("after")
     assert ended() == {"lost", "last"}
 
 
@@ -504,7 +502,7 @@ async def test_a_managed_resource_that_changes_class_moves_from_one_instance_to_
     manager.source.change(MANAGED_RESOURCES, "one", NAMESPACE, {"spec": {"class": "seed"}})
 
     await manager.sees("Applied", "Progressing", "DeletionPending")
-    await asyncio.sleep(0.05)
+    await manager.handles_another("of-the-new-one", **{"class": "seed"})
     assert manager.get()["metadata"]["finalizers"] == [FINALIZER]
     manager.target.change(CONFIG_MAPS, "one", "kube-system", {"metadata": {"finalizers": None}})
 

@@ -10,9 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import CONFIG_MAPS, SECRETS
-from workers.resource_manager import run
+from workers.resource_manager import connections, run
 from workers.resource_manager.config import Duration, ResourceManagerConfig
-from workers.resource_manager.connections import target_client
 from workers.runtime import ConfigError
 
 
@@ -88,16 +87,28 @@ async def test_a_field_it_does_not_know_is_refused(config, tmp_path):
 
 
 async def test_an_empty_kubeconfig_is_waited_out(target, tmp_path, monkeypatch):
-    monkeypatch.setattr("workers.resource_manager.connections._LOOK_AGAIN", 0.01)
+    looks = []
+
+    def look(path):
+        looks.append(path)
+        return missing(path)
+
+    async def another_look():
+        seen = len(looks)
+        await until(lambda: len(looks) > seen + 1)  # the next one may have begun already
+
+    missing = connections._missing
+    monkeypatch.setattr(connections, "_missing", look)
+    monkeypatch.setattr(connections, "_LOOK_AGAIN", 0.01)
     config = ResourceManagerConfig.model_validate(
         {"targetClientConnection": {"kubeconfig": str(tmp_path / "kubeconfig")}}
     )
-    waiting = asyncio.create_task(target_client(config.target_client_connection))
-    await asyncio.sleep(0.03)
+    waiting = asyncio.create_task(connections.target_client(config.target_client_connection))
+    await another_look()
     (tmp_path / "kubeconfig").write_text("")
-    await asyncio.sleep(0.03)
+    await another_look()
     (tmp_path / "kubeconfig").write_text(kubeconfig(target))
-    await asyncio.sleep(0.03)
+    await another_look()
     assert not waiting.done()
     (tmp_path / "kubeconfig").write_text(kubeconfig(target, token="t"))
 

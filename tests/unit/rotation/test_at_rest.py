@@ -28,7 +28,11 @@ from api.images import ETCD_VERSION
 from landscape.binaries import KUBERNETES_VERSION
 from tests.unit.rotation.conftest import NAMESPACE, TASK, World
 
-pytestmark = [pytest.mark.landscape, pytest.mark.timeout(300)]  # its binaries
+pytestmark = [
+    pytest.mark.binaries,
+    pytest.mark.usefixtures("kubernetes_is_built"),
+    pytest.mark.timeout(300, func_only=True),
+]
 
 CACHED = Path("~/.cache/gardener/landscape/bin").expanduser()
 ETCD = CACHED / f"etcd-{ETCD_VERSION}" / "etcd"
