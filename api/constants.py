@@ -47,6 +47,12 @@ TEMPORAL_ADMINS = "gardener.cloud:temporal:admins"
 TEMPORAL_SERVERS = "gardener.cloud:temporal:servers"
 """Organization in the certificates that the services of a Temporal cluster show each other."""
 
+# Rights of extensions in a seed.
+EXTENSION_ROLE = "extensions.gardener.cloud/control-plane-role-of"
+"""Label of a ClusterRole that the gardenlet binds in each control plane; value: name of the ControllerRegistration."""
+EXTENSION_SERVICE_ACCOUNT = "extensions.gardener.cloud/service-account"
+"""Annotation of that ClusterRole: ``<namespace>/<name>`` of the ServiceAccount that gets the role."""
+
 # Operations.
 OPERATION = "gardener.cloud/operation"
 OPERATION_RECONCILE = "reconcile"

@@ -1,7 +1,7 @@
 """Admission policies of the API server itself: no server of ours has to be up for them.
 
-One kind refuses deletions that are not confirmed (source: spec/api-extensions.md 1), the other pods of control planes
-that would reach their host.
+They refuse deletions that are not confirmed (source: spec/api-extensions.md 1), pods of control planes that would reach
+their host, and ManagedResources by which an extension would use the rights of a seed's resource manager.
 """
 
 from __future__ import annotations
@@ -97,6 +97,35 @@ def control_plane_pods() -> list[dict[str, Any]]:
         ],
     }
     return _with_binding("control-plane-pods.gardener.cloud", spec)
+
+
+def managed_resource_classes() -> list[dict[str, Any]]:
+    """Policy of a seed, and its binding: ManagedResources of a class need rights in all namespaces.
+
+    A seed's resource manager applies the ManagedResources of its class in all namespaces, with all rights on the seed.
+    An extension writes ManagedResources in control planes to bring objects into the shoot, and these have no class.
+    """
+    everywhere = "authorizer.group('resources.gardener.cloud').resource('managedresources').check('create').allowed()"
+    rule = {
+        "apiGroups": ["resources.gardener.cloud"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["managedresources"],
+    }
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": "has-a-class", "expression": "has(object.spec.class) && object.spec.class != ''"}],
+        "validations": [
+            {
+                "expression": everywhere,
+                "message": "ManagedResource of a class: only an identity that may create ManagedResources in all"
+                " namespaces may write it",
+                "reason": "Forbidden",
+            }
+        ],
+    }
+    return _with_binding("managed-resource-classes.gardener.cloud", spec)
 
 
 def _with_binding(name: str, spec: dict[str, Any]) -> list[dict[str, Any]]:

@@ -210,6 +210,7 @@ class _Up:
             ours = workers.of_seed(self._plan, cluster_plan)
             if self._workers == "none":
                 return
+            await workers.make_extension_account(self._plan, cluster_plan)
             await self._start_ours(ours)
             with self._progress.step(f"{cluster_plan.name}: Seed ready"):
                 await until(lambda: garden.seed_ready(self._plan, cluster_plan.name), f"Seed {cluster_plan.name}", 180)

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,23 @@ from landscape import garden, pki
 from landscape.cluster import Credentials
 from landscape.code import code_digest
 from landscape.files import write_if_changed
+from landscape.kube import Api
 from landscape.pki import KeyPair, TemporalAuthority, write_kubeconfig
 from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, VPN_NETWORK, ClusterPlan, Plan
 from landscape.processes import ProcessSpec
 from workers.codec import derived_keys, write_key_file
+from workers.provider_local import access as provider_access
 
 Config = dict[str, Any]
+
+PROVIDER_LOCAL_NAMESPACE = "extension-provider-local"
+"""Namespace of the extension in each seed."""
 
 CODEC_SERVER = "garden/codec-server"
 """The process that decrypts histories for the UI and the commands."""
 
+_TOKEN_VALIDITY = timedelta(days=365)
+"""As long as that of the landscape's certificates; each ``up`` makes a new token."""
 _WEBHOOKS_PORT = 9443
 _AUTHORIZER_PORT = 9444
 _ROOMS = ("api", "activities", "workflows", "workers")
@@ -52,6 +60,28 @@ def of_seed(plan: Plan, seed: ClusterPlan) -> list[Ours]:
     return [
         _spec(plan, f"{seed.name}/{worker}", worker, config(plan, seed), seed.netns) for worker, config in _SEED.items()
     ]
+
+
+async def make_extension_account(plan: Plan, seed: ClusterPlan) -> None:
+    """Apply what the chart of provider-local would, and write a kubeconfig with a token of its ServiceAccount."""
+    namespace, name = PROVIDER_LOCAL_NAMESPACE, provider_access.NAME
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": int(_TOKEN_VALIDITY.total_seconds())},
+    }
+    async with Api(plan.kubeconfig(seed.name)) as api:
+        await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        await api.apply(account, *provider_access.access(namespace))
+        answer = await api.create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", request)
+    token = (answer or {})["status"]["token"]
+    content = pki.token_kubeconfig(seed.server, Credentials.of(seed).ca, token, seed.name)
+    pki.write_kubeconfig(_provider_local_kubeconfig(seed), content)
+
+
+def _provider_local_kubeconfig(seed: ClusterPlan) -> Path:
+    return seed.directory / "provider-local.kubeconfig"
 
 
 def write_codec_keys(plan: Plan) -> None:
@@ -246,7 +276,8 @@ def _provider_local(plan: Plan, seed: ClusterPlan) -> Config:
     certificate = TemporalAuthority(plan.temporal_authority).for_extension("provider-local", seed.name)
     return {
         "seedName": seed.name,
-        "seedKubeconfig": str(plan.kubeconfig(seed.name)),
+        "seedKubeconfig": str(_provider_local_kubeconfig(seed)),
+        "heartbeatNamespace": PROVIDER_LOCAL_NAMESPACE,
         "temporal": _temporal(plan, certificate, plan.derived_key(f"{seed.name}-provider-local")),
         "loadBalancerIp": seed.address,
         "health": _health(seed.address, 2738),

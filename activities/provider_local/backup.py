@@ -12,19 +12,19 @@ from urllib.parse import quote
 import aiohttp
 
 from activities.errors import permanent, transient
-from activities.kube.client import KubeClient
 from activities.kube.errors import Forbidden, NotFound
 from activities.provider_local.extension import (
     MANAGER,
     Actuator,
     Extension,
     delete_quietly,
+    namespace_lives,
     required_secret_data,
     secret_data,
 )
 from api import constants
 from api.errors import ErrorCode
-from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, NAMESPACE, SECRET
+from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
 
 ENDPOINT_KEY = "endpoint"
 TOKEN_KEY = "token"
@@ -81,8 +81,7 @@ class BackupEntryActuator(Actuator):
         data = await required_secret_data(self._seed, extension)
         _ObjectStore.read(data, extension)
         namespace, secret = _place(extension)
-        live = await self._seed.find(NAMESPACE, namespace)
-        if live is None or live["metadata"].get("deletionTimestamp"):
+        if not await namespace_lives(self._seed, namespace):
             return {}  # the entry outlives its Shoot by the grace period
         bucket = base64.b64encode(extension.spec["bucketName"].encode()).decode()
         try:
@@ -97,7 +96,7 @@ class BackupEntryActuator(Actuator):
                 manager=MANAGER,
             )
         except (NotFound, Forbidden):
-            if await _exists(self._seed, namespace):
+            if await namespace_lives(self._seed, namespace):
                 raise
         return {}
 
@@ -171,8 +170,3 @@ def _place(extension: Extension) -> tuple[str, str]:
     source = extension.name.startswith(_SOURCE_PREFIX)
     namespace = extension.name.removeprefix(_SOURCE_PREFIX).rpartition("--")[0]
     return namespace, constants.SOURCE_BACKUP_SECRET if source else "etcd-backup"
-
-
-async def _exists(seed: KubeClient, namespace: str) -> bool:
-    live = await seed.find(NAMESPACE, namespace)
-    return live is not None and not live["metadata"].get("deletionTimestamp")

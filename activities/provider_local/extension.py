@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from activities.errors import permanent
 from activities.kube.client import KubeClient
-from activities.kube.errors import NotFound
+from activities.kube.errors import Forbidden, NotFound
 from api.errors import ErrorCode
 from api.local import InvalidProviderConfig, M, read_provider_section
-from api.resources import CLUSTER, SECRET, Resource
+from api.resources import CLUSTER, NAMESPACE, SECRET, Resource
 
 MANAGER = "provider-local"
 """Field manager of everything that provider-local applies."""
@@ -170,8 +170,20 @@ class Actuator:
 
 
 async def delete_quietly(seed: KubeClient, resource: Resource, name: str, namespace: str) -> None:
-    """Delete an object of ours; gone already, or its whole namespace, is as good."""
+    """Delete an object of ours; gone already, or with its namespace, is as good.
+
+    Our rights in a namespace end with it, so that a namespace that is gone answers Forbidden.
+    """
     try:
         await seed.delete(resource, name, namespace)
     except NotFound:
         return
+    except Forbidden:
+        if await namespace_lives(seed, namespace):
+            raise
+
+
+async def namespace_lives(seed: KubeClient, name: str) -> bool:
+    """Whether a namespace is there and is not being deleted."""
+    live = await seed.find(NAMESPACE, name)
+    return live is not None and not live["metadata"].get("deletionTimestamp")

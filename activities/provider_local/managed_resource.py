@@ -63,7 +63,7 @@ async def delete_managed_resource(
             await seed.patch(MANAGED_RESOURCE, name, namespace, {"spec": {"keepObjects": True}})
         await seed.delete(MANAGED_RESOURCE, name, namespace)
         uid = live["metadata"]["uid"]
-        await caches.of(MANAGED_RESOURCE).wait_for(
+        await caches.of(MANAGED_RESOURCE, namespace).wait_for(
             name, namespace, lambda found: found is None or found["metadata"]["uid"] != uid, timeout
         )
     await delete_quietly(seed, SECRET, _secret(name), namespace)

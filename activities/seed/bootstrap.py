@@ -15,12 +15,14 @@ from activities.garden.seed_status import write_seed_status
 from activities.heartbeat import heartbeating
 from activities.kube.clusters import Clusters
 from activities.seed import extension_objects as extension
+from activities.seed.extension_access import BACKUP_SECRET, INGRESS_DNS_SECRET, ExtensionAccess, shared_by_seed
 from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.gateway import gateway_address
 from api import resources
 from api.conditions import Finding, Operation, merge
 from api.constants import (
+    GARDEN_NAMESPACE,
     OPERATION,
     OPERATION_RECONCILE,
     SEED_BACKUP_BUCKETS_READY,
@@ -33,14 +35,11 @@ from api.images import OWN_VERSION
 from api.labels import pod_security
 from api.names import dns_record_type
 from api.operations import SeedTask, TaskResult
-from api.policies import control_plane_pods, deletion_protection
+from api.policies import control_plane_pods, deletion_protection, managed_resource_classes
 from api.times import timestamp
 
-GARDEN_NAMESPACE = "garden"
-BACKUP_SECRET = "backup-bucket"
 INGRESS_DNS = "seed-ingress"
 """DNSRecord of the seed's ingress domain."""
-INGRESS_DNS_SECRET = f"dnsrecord-{INGRESS_DNS}"
 
 GARDENLET_READY = Finding(SEED_GARDENLET_READY, "True", "GardenletReady", "Gardenlet is posting ready status.")
 _POD_SECURITY: dict[str, Literal["baseline", "restricted"]] = {
@@ -130,7 +129,8 @@ class SeedActivities:
     async def deploy_seed_crds(self, task: SeedTask) -> TaskResult:
         """Apply the kinds that extensions, etcds, machines and resource managers work with, and wait for them.
 
-        And the policies that refuse unconfirmed deletions, and pods of control planes that would reach their host.
+        And the policies that refuse unconfirmed deletions, pods of control planes that would reach their host, and
+        ManagedResources by which an extension would get more rights than its own.
         """
         seed = self._clusters.seed
         definitions = crds("seed")
@@ -139,7 +139,7 @@ class SeedActivities:
         cache = self._clusters.seed_caches.of(resources.CUSTOM_RESOURCE_DEFINITION)
         for definition in definitions:
             await heartbeating(cache.wait_for(definition["metadata"]["name"], None, _established, 60))
-        for policy in (*deletion_protection("seed"), *control_plane_pods()):
+        for policy in (*deletion_protection("seed"), *control_plane_pods(), *managed_resource_classes()):
             await seed.apply(policy, manager=MANAGER)
         return TaskResult(note=f"{len(definitions)} kinds")
 
@@ -167,6 +167,7 @@ class SeedActivities:
         if not (ingress := seed["spec"].get("ingress")):
             await self._delete_ingress_dns(task)
             await self._clusters.seed.delete(resources.SECRET, INGRESS_DNS_SECRET, GARDEN_NAMESPACE)
+            await ExtensionAccess(self._clusters).unshare(INGRESS_DNS_SECRET)
             return TaskResult(note="no ingress domain")
         provider = seed["spec"]["dns"]["provider"]
         address = await gateway_address(self._clusters.seed_caches)
@@ -186,6 +187,7 @@ class SeedActivities:
         ):
             await self._delete_ingress_dns(task)
         await self._copy_secret(provider["credentialsRef"], INGRESS_DNS_SECRET)
+        await self._share(seed, INGRESS_DNS_SECRET)
         wanted = ExtensionObject(resources.DNS_RECORD, INGRESS_DNS, GARDEN_NAMESPACE, spec)
         await extension.apply_extension(self._clusters.seed, wanted, task.trigger)
         await extension.wait_extension_ready(
@@ -212,6 +214,7 @@ class SeedActivities:
             return TaskResult(note="no backup")
         reference = backup["credentialsRef"]
         await self._copy_secret(reference, BACKUP_SECRET)
+        await self._share(seed, BACKUP_SECRET)
         region = backup.get("region") or seed["spec"]["provider"]["region"]
         await self._clusters.garden.apply(
             {
@@ -242,6 +245,12 @@ class SeedActivities:
             trigger=task.trigger,
         )
         return TaskResult(note=f"bucket {task.uid}")
+
+    async def _share(self, seed: dict[str, Any], secret_name: str) -> None:
+        """Let the responsible extensions use a Secret before an object names it."""
+        for each in shared_by_seed(seed):
+            if each.name == secret_name:
+                await ExtensionAccess(self._clusters).share(each)
 
     async def _copy_secret(self, reference: dict[str, Any], name: str) -> None:
         """From the garden into the seed, where extensions look."""

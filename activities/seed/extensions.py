@@ -22,6 +22,7 @@ from activities.kube.errors import AlreadyExists, NotFound
 from activities.secrets.manager import SecretsManager
 from activities.seed import extension_kinds as kinds
 from activities.seed import extension_objects as extension
+from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject, apply_extension
 from activities.seed.facts import inputs_digest
@@ -257,6 +258,7 @@ class ExtensionActivities:
         await self._extensions.wait_deleted(kinds.SOURCE_BACKUP_ENTRY, task)
         name = source_backup_entry_name(task)
         await self._clusters.seed.delete(resources.SECRET, name, GARDEN_NAMESPACE)
+        await ExtensionAccess(self._clusters).unshare(name)
         await self._clusters.garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
         return TaskResult()
 

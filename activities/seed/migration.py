@@ -23,6 +23,7 @@ from activities.kube.clusters import Clusters
 from activities.kube.errors import NotFound
 from activities.seed import extension_kinds as kinds
 from activities.seed import rollout
+from activities.seed.extension_access import ExtensionAccess, shared_by_source
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.extensions import Extensions, is_taken_over, says_taken_over
 from activities.seed.sidecar import ask_sidecar
@@ -159,6 +160,7 @@ class MigrationActivities:
             {"apiVersion": "v1", "kind": "Secret", "metadata": credentials, "type": "Opaque", "data": source["data"]},
             manager=MANAGER,
         )
+        await ExtensionAccess(self._clusters).share(shared_by_source(name, bucket))
         await garden.apply(
             {
                 "apiVersion": resources.CORE_BACKUP_ENTRY.api_version,

@@ -13,6 +13,7 @@ from activities.kube import namespaces
 from activities.kube.cache import Cache
 from activities.kube.clusters import Clusters
 from activities.kube.errors import NotFound
+from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_objects import MANAGER
 from activities.seed.facts import settled
 from api import constants, resources
@@ -33,7 +34,7 @@ class NamespaceActivities:
 
     @activity.defn
     async def deploy_namespace(self, task: ShootTask) -> TaskResult:
-        """Apply the control-plane namespace; a second run changes nothing.
+        """Apply the control-plane namespace and the rights of extensions in it; a second run changes nothing.
 
         Raises:
             ApplicationError: ``ForeignNamespace`` (final) if it belongs to another Shoot.
@@ -71,6 +72,7 @@ class NamespaceActivities:
             },
             manager=MANAGER,
         )
+        await ExtensionAccess(self._clusters).bind(task.technical_id)
         return TaskResult(note=task.technical_id)
 
     @activity.defn

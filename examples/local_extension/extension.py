@@ -8,8 +8,10 @@ server the same ConfigMap is brought into the shoot, too. See README.md.
 
 import asyncio
 import base64
+import dataclasses
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import click
@@ -62,7 +64,7 @@ class LocalExtension(Actuator):
         """Take it out of the shoot first: that needs the API server, which still answers now."""
         if self._in_shoot:
             await delete_quietly(self._seed, MANAGED_RESOURCE, self._name, extension.namespace)
-            gone = self._caches.of(MANAGED_RESOURCE).wait_for(
+            gone = self._caches.of(MANAGED_RESOURCE, extension.namespace).wait_for(
                 self._name, extension.namespace, lambda live: live is None or None, DELETION_SECONDS
             )
             try:
@@ -127,10 +129,17 @@ def _config_map(name: str, namespace: str, data: dict[str, str]) -> dict[str, An
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": data}
 
 
-async def run(kubeconfig: str, namespace: str) -> None:
+def _seed(kubeconfig: str, token_file: Path | None) -> KubeClient:
+    """A client of the seed; the token of a ServiceAccount takes the place of the kubeconfig's own credentials."""
+    client = KubeClient.from_kubeconfig(kubeconfig)
+    if token_file is None:
+        return client
+    return KubeClient(dataclasses.replace(client.endpoint, certificate=b"", key=b"", token="", token_file=token_file))
+
+
+async def run(kubeconfig: str, namespace: str, token_file: Path | None = None) -> None:
     """Serve all types until cancelled; whoever starts it again goes on from what the objects say."""
-    async with KubeClient.from_kubeconfig(kubeconfig) as seed:
-        await seed.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, manager=NAME)
+    async with _seed(kubeconfig, token_file) as seed:
         caches = Caches(seed)
         actuators = [
             LocalExtension(seed, caches, f"{NAME}-before", in_shoot=False),
@@ -150,11 +159,13 @@ async def run(kubeconfig: str, namespace: str) -> None:
 
 @click.command()
 @click.option("--kubeconfig", required=True, type=click.Path(exists=True, dir_okay=False), help="Of the seed.")
+@click.option("--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Token of its ServiceAccount, in place of the kubeconfig's credentials.")  # fmt: skip
 @click.option("--namespace", default=f"extension-{NAME}", show_default=True, help="Of its own, in the seed.")
-def main(kubeconfig: str, namespace: str) -> None:
+def main(kubeconfig: str, token_file: Path | None, namespace: str) -> None:
     """Run the example extension beside a seed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    asyncio.run(run(kubeconfig, namespace))
+    asyncio.run(run(kubeconfig, namespace, token_file))
 
 
 if __name__ == "__main__":

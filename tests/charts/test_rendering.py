@@ -12,6 +12,7 @@ from api import images
 from landscape import workers
 from landscape.plan import Plan
 from tests.unit.landscape.test_configuration import MODELS
+from workers.provider_local import access
 from workers.runtime import load_config
 
 CHARTS = Path(__file__).parents[2] / "charts"
@@ -176,6 +177,17 @@ def test_a_chart_without_what_only_the_operator_knows_is_refused():
     for name in ("gardenlet", "provider-local"):
         with helm.Chart.load(CHARTS / name) as chart, pytest.raises(helm.HelmError, match="seed"):
             chart.render({}, name="release", namespace="garden")
+
+
+def test_rights_of_provider_local_are_those_that_the_landscape_gives_it():
+    """One is tested by running Shoots, the other is installed."""
+    rights = [each for each in rendered("provider-local") if each["apiVersion"].startswith("rbac.")]
+
+    assert sorted(rights, key=_place) == sorted(access.access("garden"), key=_place)
+
+
+def _place(each):
+    return each["kind"], each["metadata"]["name"]
 
 
 def test_charts_lint(chart):

@@ -25,21 +25,25 @@ FORCE = "confirmation.gardener.cloud/force-deletion=true"
 
 @pytest.fixture(scope="module")
 def extension(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Its process runs beside the seed, its registration is in the garden."""
+    """Its process runs beside the seed with a token of its ServiceAccount, its registration is in the garden."""
     registration = (EXAMPLE / "controllerregistration.yaml").read_text()
     landscape.kubectl("garden", "apply", "-f", "-", stdin=registration)
-    log = tmp_path_factory.mktemp("logs") / "local-extension.log"
+    landscape.kubectl(SEED, "apply", "-f", str(EXAMPLE / "rbac.yaml"))
+    directory = tmp_path_factory.mktemp("local-extension")
+    log, token = directory / "extension.log", directory / "token"
+    token.write_text(landscape.kubectl(SEED, "-n", "extension-local-ext", "create", "token", "local-ext"))
     kubeconfig = landscape.directory / f"kubeconfigs/{SEED}.yaml"
     with log.open("w") as output:
         process = subprocess.Popen(
             ["nsenter", f"--net=/run/netns/gardener-{landscape.name}-{SEED}", "--",
-             sys.executable, str(EXAMPLE / "extension.py"), "--kubeconfig", str(kubeconfig)],
+             sys.executable, str(EXAMPLE / "extension.py"), "--kubeconfig", str(kubeconfig),
+             "--token-file", str(token)],
             stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
         yield
         process.terminate()
         process.wait(10)
-    landscape.kubectl(SEED, "delete", "namespace", "extension-local-ext", "--timeout=60s")
+    landscape.kubectl(SEED, "delete", "-f", str(EXAMPLE / "rbac.yaml"), "--timeout=60s")
     landscape.kubectl("garden", "delete", "controllerregistration", "local-ext", "--timeout=30s")
 
 

@@ -14,7 +14,6 @@ NO_ATTACK = {
     ("T2", "A1"): "no path: a node has no credentials for the garden",
     ("T2", "A4"): "no path: a node has no credentials for the object store",
     ("T2", "A6"): "no path: a node reaches the gateway as each client does",
-    ("T4", "A1"): "no path: an extension has no credentials for the garden",
     ("T4", "A3"): "by right: an extension serves all Shoots of its seed",
     ("T4", "A4"): "by right: an extension serves the backups of its seed",
     ("T4", "A6"): "by right: an extension serves the DNSRecords of its seed",

@@ -19,6 +19,7 @@ from workers.etcd.copy_backups import CopyBackupsController
 from workers.gardenlet.bastions import BastionController
 from workers.gardenlet.care import CareController, Watchdog
 from workers.gardenlet.config import GardenletConfig
+from workers.gardenlet.extension_access import ExtensionAccessController
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController
 from workers.gardenlet.kept_backups import KeptBackupsController
 from workers.gardenlet.namespace_guard import NamespaceGuard
@@ -81,6 +82,7 @@ async def run(config_path: str) -> None:
                 "gardenlet",
                 SeedController(clusters, config.seed_config, config.identity).run(),
                 GardenAccessController(clusters, access).run(),
+                ExtensionAccessController(clusters).run(),
                 EtcdController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 CopyBackupsController(clusters.seed, clusters.seed_caches, config.etcd.takeover_tolerance).run(),
                 BastionController(clusters).run(),

@@ -20,9 +20,9 @@ class ProviderLocalConfig(ApiModel):
     temporal: TemporalConnection
     """Its long operations run as workflows on the task queue ``provider-local-<seed name>``."""
     load_balancer_ip: str
-    """Address that Services of type LoadBalancer in the seed get: the seed node's."""
+    """Address that the gateway's Service of type LoadBalancer gets: the seed node's."""
     heartbeat_namespace: str = "garden"
-    tracing: TracingConfig | None = None
     """Where the Lease ``gardener-extension-heartbeat`` is renewed."""
+    tracing: TracingConfig | None = None
     health: HealthConfig = Field(default=HealthConfig())
     leader_election: LeaderElectionConfig = Field(default=LeaderElectionConfig())

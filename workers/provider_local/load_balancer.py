@@ -1,4 +1,4 @@
-"""Services of type LoadBalancer: the seed has one node, its address serves them all by kube-proxy."""
+"""The gateway's Service of type LoadBalancer: the seed has one node, whose address serves it by kube-proxy."""
 
 from typing import Any
 
@@ -7,14 +7,15 @@ from activities.kube.client import KubeClient, WatchEvent
 from activities.kube.controller import Controller
 from activities.kube.errors import NotFound
 from api.resources import SERVICE
+from workers.provider_local.access import GATEWAY_SERVICE
 
 
 class LoadBalancerController:
-    """Writes the node's address into the status of each such Service."""
+    """Writes the node's address into the status of the gateway's Service, the only one that provider-local may read."""
 
     def __init__(self, seed: KubeClient, caches: Caches, address: str) -> None:
         self._seed = seed
-        self._services = caches.of(SERVICE)
+        self._services = caches.of(SERVICE, fields=f"metadata.name={GATEWAY_SERVICE}")
         self._wanted: list[dict[str, Any]] = [{"ip": address, "ipMode": "VIP"}]
         self._controller = Controller("load balancer", self._reconcile, workers=2)
 

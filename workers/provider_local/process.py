@@ -7,8 +7,9 @@ from datetime import timedelta
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.kube.cache import Caches
+from activities.kube.cache import Caches, Key
 from activities.kube.client import KubeClient
+from activities.kube.controller import Controller
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
 from activities.provider_local.cloud import Clouds
 from activities.provider_local.control_plane import ControlPlaneActuator
@@ -17,8 +18,10 @@ from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.network import FlannelActuator
 from activities.provider_local.operating_system_config import OperatingSystemConfigActuator
 from activities.provider_local.operations import ProviderLocalActivities
+from api.resources import CLUSTER
 from workers.interceptors import ActivityInterceptor
 from workers.leader import run_as_leader
+from workers.provider_local.access import NAME
 from workers.provider_local.config import ProviderLocalConfig
 from workers.provider_local.controller import ExtensionController
 from workers.provider_local.heartbeat import run_heartbeat
@@ -34,6 +37,20 @@ _log = logging.getLogger(__name__)
 
 _STICKY_SECONDS = 0.5
 """An operation whose worker died resumes after 3.5 s in place of 12.8 s."""
+
+
+async def forget_control_planes(caches: Caches) -> None:
+    """Stop the caches of each control plane that is gone; until cancelled.
+
+    The rights of provider-local in a namespace end with the namespace, so that its caches could only be refused.
+    """
+
+    async def forget(key: Key) -> None:
+        await caches.forget(key.name)
+
+    controller = Controller("caches of control planes that are gone", forget, workers=1)
+    controller.watch(caches.of(CLUSTER), when=lambda event: event.type == "DELETED")
+    await controller.run()
 
 
 async def run(config_path: str) -> None:
@@ -79,10 +96,11 @@ async def run(config_path: str) -> None:
         await run_until_signal(
             worker.run(),
             follow_certificate(worker),
+            forget_control_planes(caches),
             run_as_leader(
                 seed,
                 config.leader_election,
-                "gardener-extension-provider-local",
+                NAME,
                 run_heartbeat(seed, config.heartbeat_namespace),
                 LoadBalancerController(seed, caches, config.load_balancer_ip).run(),
                 *(ExtensionController(seed, caches, actuator).run() for actuator in simple),

@@ -10,6 +10,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 from temporalio.exceptions import ApplicationError
 
+from activities.kube.errors import Forbidden
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
 from activities.provider_local.extension import Extension
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
@@ -99,6 +100,24 @@ async def test_an_entry_outlives_the_namespace_of_its_shoot(seed: FakeCluster) -
     await BackupEntryActuator(seed).reconcile(entry("shoot--dev--gone--99"))
 
     assert not [place for place in seed.objects if place[1] == "shoot--dev--gone"]
+
+
+async def test_an_entry_goes_when_the_namespace_of_its_shoot_has_gone_with_our_rights_in_it(seed: FakeCluster) -> None:
+    """Kept backups are deleted long after their Shoot. The API server then answers Forbidden, and not NotFound."""
+    await BackupBucketActuator(seed).reconcile(bucket())
+    seed.refuse("delete", SECRET, Forbidden(403, "Forbidden", "deleting Secret etcd-backup"))
+
+    await BackupEntryActuator(seed).delete(entry("shoot--dev--gone--99"))
+    await BackupEntryActuator(seed).migrate(entry("shoot--dev--gone--99"))
+
+
+async def test_an_entry_that_may_not_clean_up_a_living_control_plane_says_so(seed: FakeCluster) -> None:
+    """It is not bound there yet, and tries again."""
+    await BackupBucketActuator(seed).reconcile(bucket())
+    seed.refuse("delete", SECRET, Forbidden(403, "Forbidden", "deleting Secret etcd-backup"))
+
+    with pytest.raises(Forbidden):
+        await BackupEntryActuator(seed).delete(entry())
 
 
 async def test_the_source_of_a_migration_has_a_secret_of_its_own(seed: FakeCluster) -> None:

@@ -1,0 +1,57 @@
+"""provider-local keeps to its rights: to the gateway's Service, and to control planes for as long as they are there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from activities.kube.cache import Caches
+from api.resources import CLUSTER, MACHINE, SERVICE
+from tests.unit.kube.waiting import until
+from tests.unit.provider_local.fake_cluster import FakeCluster
+from workers.provider_local.load_balancer import LoadBalancerController
+from workers.provider_local.process import forget_control_planes
+
+NAMESPACE = "shoot--dev--one"
+
+
+@asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_caches_of_a_control_plane_end_with_it() -> None:
+    """Its rights there end, too: each list of theirs would be refused, for good."""
+    seed = FakeCluster()
+    await seed.create({"apiVersion": CLUSTER.api_version, "kind": "Cluster", "metadata": {"name": NAMESPACE}})
+    caches = Caches(seed)
+    machines, others = caches.of(MACHINE, NAMESPACE), caches.of(MACHINE, "shoot--dev--two")
+    async with running(forget_control_planes(caches)):
+        await caches.of(CLUSTER).wait_for(NAMESPACE, None, lambda live: live is not None, 10)
+
+        await seed.delete(CLUSTER, NAMESPACE)
+
+        await until(lambda: caches.of(MACHINE, NAMESPACE) is not machines)
+    assert caches.of(MACHINE, "shoot--dev--two") is others
+    await caches.close()
+
+
+async def test_the_gateways_service_gets_the_address_of_the_node_and_no_other_is_touched() -> None:
+    """RBAC lets it see this one by name, and write its status."""
+    seed = FakeCluster()
+    for name in ("another", "istio-ingressgateway"):
+        metadata = {"name": name, "namespace": "istio-ingress"}
+        await seed.create(
+            {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"type": "LoadBalancer"}}
+        )
+    caches = Caches(seed)
+    async with running(LoadBalancerController(seed, caches, "198.18.2.2").run()):
+        await until(lambda: seed.objects[SERVICE, "istio-ingress", "istio-ingressgateway"].get("status"))
+
+    gateway = seed.objects[SERVICE, "istio-ingress", "istio-ingressgateway"]
+    assert gateway["status"]["loadBalancer"]["ingress"] == [{"ip": "198.18.2.2", "ipMode": "VIP"}]
+    assert "status" not in seed.objects[SERVICE, "istio-ingress", "another"]
+    await caches.close()

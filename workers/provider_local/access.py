@@ -1,0 +1,87 @@
+"""Rights of provider-local in a seed, as ``charts/provider-local`` grants them and the landscape applies them.
+
+In the whole seed it has its own kinds alone. The gardenlet binds its role in each control plane, and shares Secrets of
+namespace garden with it by name (``activities.seed.extension_access``).
+"""
+
+from typing import Any
+
+from api.access import rule
+from api.constants import EXTENSION_ROLE, EXTENSION_SERVICE_ACCOUNT, EXTENSIONS, MACHINE, RESOURCES
+
+Manifest = dict[str, Any]
+
+NAME = "gardener-extension-provider-local"
+"""Of its ServiceAccount, and of the Lease by which one of several replicas leads."""
+GATEWAY_SERVICE = "istio-ingressgateway"
+"""The Service of a seed that gets the address of the seed's node."""
+
+_RBAC = "rbac.authorization.k8s.io"
+_ROLE = "gardener.cloud:extensions:provider-local"
+_CONTROL_PLANE_ROLE = f"{_ROLE}:control-planes"
+_REGISTRATION = "provider-local"
+_READ = ["get", "list", "watch"]
+_WRITE = [*_READ, "create", "patch", "delete"]
+_KINDS = [
+    "backupbuckets",
+    "backupentries",
+    "controlplanes",
+    "dnsrecords",
+    "infrastructures",
+    "networks",
+    "operatingsystemconfigs",
+    "workers",
+]
+_MACHINE_KINDS = ["machineclasses", "machinedeployments", "machinesets", "machines"]
+
+
+def access(namespace: str) -> list[Manifest]:
+    """Roles and bindings of the ServiceAccount in ``namespace``, where its Leases are, too."""
+    account = {"kind": "ServiceAccount", "name": NAME, "namespace": namespace}
+    gateway = {"resourceNames": [GATEWAY_SERVICE]}
+    in_seed = [
+        rule([EXTENSIONS], [*_KINDS, *(f"{kind}/status" for kind in _KINDS)], [*_READ, "patch"]),
+        rule([EXTENSIONS], ["clusters"], _READ),
+        rule([""], ["namespaces"], ["get"]),
+        rule([""], ["services"], _READ) | gateway,
+        rule([""], ["services/status"], ["patch"]) | gateway,
+    ]
+    in_control_planes = [
+        rule([""], ["secrets"], ["get", "list", "create", "patch", "delete"]),
+        rule(["apps"], ["deployments"], ["get"]) | {"resourceNames": ["machine-controller-manager"]},
+        rule([MACHINE], _MACHINE_KINDS, _WRITE),
+        rule([RESOURCES], ["managedresources"], _WRITE),
+    ]
+    leases = [
+        rule(["coordination.k8s.io"], ["leases"], ["create"]),
+        rule(["coordination.k8s.io"], ["leases"], ["get", "update", "patch"])
+        | {"resourceNames": [NAME, "gardener-extension-heartbeat"]},
+    ]
+    bound = _role("ClusterRole", _CONTROL_PLANE_ROLE, in_control_planes)
+    bound["metadata"]["labels"] = {EXTENSION_ROLE: _REGISTRATION}
+    bound["metadata"]["annotations"] = {EXTENSION_SERVICE_ACCOUNT: f"{namespace}/{NAME}"}
+    return [
+        _role("ClusterRole", _ROLE, in_seed),
+        _binding("ClusterRole", _ROLE, account),
+        bound,
+        _role("Role", NAME, leases, namespace),
+        _binding("Role", NAME, account, namespace),
+    ]
+
+
+def _role(kind: str, name: str, rules: list[Manifest], namespace: str = "") -> Manifest:
+    return {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": _metadata(name, namespace), "rules": rules}
+
+
+def _binding(kind: str, name: str, account: Manifest, namespace: str = "") -> Manifest:
+    return {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": _metadata(name, namespace),
+        "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
+        "subjects": [account],
+    }
+
+
+def _metadata(name: str, namespace: str) -> Manifest:
+    return {"name": name, **({"namespace": namespace} if namespace else {})}
