@@ -20,6 +20,7 @@ from activities.seed.extensions import ExtensionActivities
 from activities.seed.migration import MigrationActivities
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.object_store import application
 
@@ -43,7 +44,7 @@ SECRETS = "/api/v1/secrets"
 
 @pytest.fixture
 async def garden() -> AsyncIterator[ApiServer]:
-    async with ApiServer().running() as server:
+    async with GardenServer().running() as server:
         entry = {"metadata": {"name": ENTRY}, "spec": {"bucketName": "uid-of-seed-1", "seedName": "seed-2"}}
         server.put(f"{CORE}/backupentries", entry, "garden-local")
         bucket = {"provider": {"type": "local", "region": "local"},
