@@ -78,7 +78,7 @@ def seeds_access() -> list[Manifest]:
         rule(["operations.gardener.cloud"], ["bastions", "bastions/status"], [*read, "patch"]),
         rule([""], ["secrets", "configmaps"], [*read, "create", "update", "patch", "delete"]),
         rule([""], ["namespaces"], [*read, "create", "patch"]),
-        rule(["", "events.k8s.io"], ["events"], ["create", "patch", "update"]),
+        rule([""], ["events"], ["create"]),
         rule(["coordination.k8s.io"], ["leases"], [*read, "create", "update", "patch"]),
         *_seed_client(),
     ]

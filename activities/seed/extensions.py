@@ -252,15 +252,33 @@ class ExtensionActivities:
 
     @activity.defn
     async def wait_source_backup_entry_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until the old bucket has nothing of the Shoot any more, then forget the way to it."""
+        """Wait until the old bucket has nothing of the Shoot any more, then forget the way to it.
+
+        The garden's entry stays if the next seed of the Shoot has made it meanwhile, to copy from our own bucket.
+        """
         if task.operation is OperationType.RESTORE and await is_taken_over(self._clusters, task):
             return TaskResult(note=_KEPT)
         await self._extensions.wait_deleted(kinds.SOURCE_BACKUP_ENTRY, task)
         name = source_backup_entry_name(task)
         await self._clusters.seed.delete(resources.SECRET, name, GARDEN_NAMESPACE)
         await ExtensionAccess(self._clusters).unshare(name)
+        if next_seed := await self._next_seed(task, name):
+            return TaskResult(note=f"seed {next_seed} prepares to take over, and needs BackupEntry {name}")
         await self._clusters.garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
         return TaskResult()
+
+    async def _next_seed(self, task: ShootTask, source: str) -> str:
+        """Seed that the Shoot goes to, if it has made the BackupEntry ``source``; empty if the Shoot is deleted."""
+        garden, namespace = self._clusters.garden, task.shoot.namespace
+        if task.operation is OperationType.DELETE:
+            return ""
+        shoot = await garden.find(resources.SHOOT, task.shoot.name, namespace)
+        if shoot is None or shoot["metadata"]["uid"] != task.shoot.uid:
+            return ""
+        entry = await garden.find(resources.CORE_BACKUP_ENTRY, source, namespace)
+        made_by = str(entry["spec"].get("seedName") or "") if entry else ""
+        homes = {shoot["spec"].get("seedName"), (shoot.get("status") or {}).get("seedName")}
+        return made_by if made_by != task.seed and made_by in homes else ""
 
     # ControlPlane
 

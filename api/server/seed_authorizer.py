@@ -34,7 +34,7 @@ from api.credentials import binding_of
 from api.names import backup_entry_names, issued_kubeconfigs
 from api.resources import Resource
 from api.server.projects import Lookup, control_plane
-from api.server.seed_writes import is_labelled, seed_label
+from api.server.seed_writes import homes, is_labelled, seed_label
 from api.validation.references import references
 
 log = logging.getLogger(__name__)
@@ -339,16 +339,12 @@ async def _entry_names(shoot: Object, garden: Lookup) -> tuple[str, ...]:
 
 async def _shoots(request: Request, garden: Lookup, namespace: str | None = None) -> list[Object]:
     """Those that are at home here."""
-    return [each for each in await garden.list(resources.SHOOT, namespace) if request.seed in _homes(each)]
+    return [each for each in await garden.list(resources.SHOOT, namespace) if request.seed in homes(each)]
 
 
 async def _is_home(shoot: str, request: Request, garden: Lookup) -> bool:
     found = await garden.find(resources.SHOOT, shoot, request.namespace) if shoot else None
-    return found is not None and request.seed in _homes(found)
-
-
-def _homes(shoot: Mapping[str, Any]) -> set[str | None]:
-    return {shoot["spec"].get("seedName"), (shoot.get("status") or {}).get("seedName")}
+    return found is not None and request.seed in homes(found)
 
 
 def _names_one_of(shoots: Iterable[Object], request: Request) -> bool:
@@ -395,8 +391,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
         Right(("get",), _needed_by_shoot),
     ),
     resources.NAMESPACE: (Right(_APPLY, _lease_namespace),),
-    resources.EVENT: (Right(("create", "patch")),),
-    resources.EVENTS_EVENT: (Right(("create", "patch")),),
+    resources.EVENT: (Right(("create",)),),
     resources.LEASE: (Right((*_APPLY, "update"), _own_lease),),
     resources.CERTIFICATE_SIGNING_REQUEST: (
         Right(("create",), subresources=("", "seedclient")),

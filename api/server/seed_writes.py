@@ -102,6 +102,18 @@ OWNED: dict[tuple[Resource, str], Owned] = {
     # What a new Namespace holds beside its name, the API server has put there.
     (resources.NAMESPACE, ""): Owned(created=(*_labels("kubernetes.io/metadata.name"), "spec", "status")),
     (resources.LEASE, ""): Owned(created=_LEASE, changed=_LEASE),
+    (resources.EVENT, ""): Owned(
+        created=(
+            "involvedObject",
+            "type",
+            "reason",
+            "message",
+            "action",
+            "count",
+            *("eventTime", "firstTimestamp", "lastTimestamp"),
+            *("source", "reportingComponent", "reportingInstance"),
+        )
+    ),
 }
 """By kind and subresource. Writes of gardenlets to other kinds do not come here: the seed authorizer refuses them."""
 
@@ -344,6 +356,44 @@ async def _owned_by_seed(review: Review, seed: str, garden: Garden) -> None:
     await _check_owners(review, garden, resources.SEED, seed)
 
 
+def homes(shoot: Mapping[str, Any]) -> set[str | None]:
+    """Seed that has the control plane of a Shoot, and seed that the control plane goes to."""
+    return {shoot["spec"].get("seedName"), (shoot.get("status") or {}).get("seedName")}
+
+
+def _names_seed(obj: Mapping[str, Any], seed: str) -> bool:
+    return bool(obj["spec"].get("seedName") == seed)
+
+
+_SUBJECTS: dict[Resource, Callable[[Mapping[str, Any], str], bool]] = {
+    resources.SEED: lambda obj, seed: bool(obj["metadata"]["name"] == seed),
+    resources.SHOOT: lambda obj, seed: seed in homes(obj),
+    resources.CORE_BACKUP_BUCKET: _names_seed,
+    resources.CORE_BACKUP_ENTRY: _names_seed,
+    resources.OPERATIONS_BASTION: _names_seed,
+}
+"""Kinds of objects that gardenlets write Events about, and whether such an object belongs to a seed."""
+
+
+async def _event(review: Review, seed: str, garden: Garden) -> None:
+    """Users see Events below their objects, and trust them: so an Event is about an object of the writer's seed."""
+    about = (review.object or {}).get("involvedObject") or {}
+    kind, version = about.get("kind"), about.get("apiVersion")
+    resource = next((each for each in _SUBJECTS if (each.kind, each.api_version) == (kind, version)), None)
+    if resource is None:
+        raise Refusal.forbidden(review, f"involvedObject: gardenlets write no Events about {kind} {version}")
+    name, namespace = about.get("name") or "", (about.get("namespace") or None) if resource.namespaced else None
+    what = f"{kind} {'/'.join(filter(None, (namespace, name)))}"
+    found = await garden.find(resource, name, namespace) if name and bool(namespace) == resource.namespaced else None
+    if found is None or not _SUBJECTS[resource](found, seed):
+        raise Refusal.forbidden(review, f"involvedObject: {what} is not of seed {seed}")
+    if about.get("uid") != found["metadata"]["uid"]:
+        raise Refusal.forbidden(review, f"involvedObject.uid: must be that of {what}")
+    place = namespace or "default"
+    if review.namespace != place:
+        raise Refusal.forbidden(review, f"metadata.namespace: must be {place}, as the Event is about {what}")
+
+
 _RULES: dict[Resource, Rule] = {
     resources.SEED: _seed,
     resources.CORE_BACKUP_BUCKET: _bucket,
@@ -353,4 +403,5 @@ _RULES: dict[Resource, Rule] = {
     resources.INTERNAL_SECRET: _published,
     resources.CONFIG_MAP: _published,
     resources.LEASE: _owned_by_seed,
+    resources.EVENT: _event,
 }

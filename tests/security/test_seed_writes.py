@@ -15,6 +15,7 @@ from activities.seed import observability, secrets
 from api import resources
 from api.constants import SEEDS_GROUP
 from api.operations import OperationType, ShootRef
+from api.resources import Resource
 from api.server import seed_authorizer, webhook_configurations
 from api.server.app import application
 from tests.unit.api.test_seed_authorizer import GARDEN, Garden, bastion, bucket
@@ -272,6 +273,65 @@ async def test_a_gardenlet_registers_the_seed_of_another_one_and_is_refused() ->
     assert "registers no other Seed" in await write(new_seed("seed-2"))
 
 
+# Events
+
+
+def event(kind: str, name: str, namespace: str = "", where: str = "", **about: str) -> Object:
+    """An Event about an object of the garden; ``where``: its namespace, by default that of the object."""
+    live = stored(kind, name, namespace)
+    involved = {
+        "apiVersion": live["apiVersion"],
+        "kind": kind,
+        "name": name,
+        "namespace": namespace,
+        "uid": live["metadata"].get("uid", ""),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.1", "namespace": where or namespace or "default"},
+        "involvedObject": involved | about,
+        "type": "Warning",
+        "reason": "Lie",
+        "message": "run this command",
+        "source": {"component": "gardenlet"},
+    }
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=6)
+@pytest.mark.parametrize(
+    ("new", "why"),
+    [
+        (event("Shoot", "other", "garden-local"), "Shoot garden-local/other is not of seed seed-1"),
+        (event("Seed", "seed-2"), "Seed seed-2 is not of seed seed-1"),
+        (event("Bastion", "theirs", "garden-local"), "Bastion garden-local/theirs is not of seed seed-1"),
+        (event("BackupBucket", "uid-seed-2"), "BackupBucket uid-seed-2 is not of seed seed-1"),
+        (event("Secret", "cloud", "garden-victim"), "gardenlets write no Events about Secret v1"),
+        (event("Shoot", "demo", "garden-local", apiVersion="v1"), "gardenlets write no Events about Shoot v1"),
+        (event("Shoot", "demo", "garden-local", uid="another"), "uid: must be that of Shoot garden-local/demo"),
+        (event("Shoot", "demo", "garden-local", where="garden-victim"), "namespace: must be garden-local"),
+        (event("Seed", "seed-1", where="kube-system"), "namespace: must be default"),
+        (event("Seed", "seed-1") | {"related": {"kind": "Shoot"}}, "may not set related"),
+    ],
+    ids=lambda new: new if isinstance(new, str) else "",
+)
+async def test_a_gardenlet_writes_an_event_about_an_object_of_another_and_is_refused(new: Object, why: str) -> None:
+    """Users see Events below their own objects, and do as they say."""
+    assert why in await write(new)
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=6)
+@pytest.mark.parametrize(
+    ("verb", "resource"),
+    [("patch", resources.EVENT), ("create", resources.EVENTS_EVENT), ("patch", resources.EVENTS_EVENT)],
+)
+async def test_a_gardenlet_changes_an_event_that_another_wrote_and_is_refused(verb: str, resource: Resource) -> None:
+    """Each of its Events is new."""
+    request = seed_authorizer.Request(f"{PREFIX}seed-1", verb, resource, "", "garden-local", "demo.1")
+
+    assert not await seed_authorizer.allows(request, Garden(GARDEN))
+
+
 # What gardenlets do all the time
 
 
@@ -325,6 +385,12 @@ async def test_a_gardenlet_changes_what_it_owns(old: Object, change: Object, sub
             )
         ),
         stored("ShootState", "demo", "garden-local", spec={"gardener": []}),
+        event("Seed", "seed-1"),
+        event("Shoot", "demo", "garden-local"),
+        event("Shoot", "mover", "garden-local"),
+        event("BackupBucket", "uid-seed-1"),
+        event("BackupEntry", DEMO, "garden-local"),
+        event("Bastion", "mine", "garden-local"),
     ],
     ids=lambda new: f"{new['kind']}-{new['metadata']['name']}",
 )

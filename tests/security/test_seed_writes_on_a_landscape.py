@@ -148,6 +148,34 @@ def test_a_secret_of_the_shoot_is_made_one_that_a_token_controller_fills_in_and_
     assert is_refused(done, "may not set metadata.annotations[kubernetes.io/service-account.name]")
 
 
+@pytest.mark.attack(actor="T3", asset="A1", finding=6)
+def test_an_event_is_written_below_the_seed_of_another_and_that_is_refused(
+    landscape: Landscape, shoot: Shoot, certificate: Path
+) -> None:
+    """Operators see Events below an object and do as they say."""
+
+    def write(seed: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        about = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Seed", "name": seed}
+        uid = garden(landscape, "get", "seed", seed)["metadata"]["uid"]
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{seed}.", "namespace": "default"},
+            "involvedObject": about | {"uid": uid},
+            "type": "Warning",
+            "reason": "Attack",
+            "message": "delete me",
+            "source": {"component": "gardenlet"},
+            **more,
+        }
+        return ask(certificate, "-n", "default", "create", "-f", "-", stdin=json.dumps(event))
+
+    assert is_refused(write(shoot.other_seed), f"Seed {shoot.other_seed} is not of seed {shoot.seed}")
+    assert is_refused(write(shoot.seed, related={"kind": "Seed", "name": "seed-3"}), "may not set related")
+    own = write(shoot.seed)
+    assert own.returncode == 0, own.stderr
+
+
 def test_the_gardenlet_goes_on_with_what_it_owns(landscape: Landscape, shoot: Shoot, certificate: Path) -> None:
     """Its own writes pass the same webhook: the Seed is reconciled when it asks for that itself."""
     asked = {"metadata": {"annotations": {"gardener.cloud/operation": "reconcile"}}}

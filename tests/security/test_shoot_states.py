@@ -24,6 +24,7 @@ from api import compression, shoot_state
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.security.memory import less_memory_than
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from workers.etcd import restore as etcd_restore
 from workers.resource_manager import manifests
 
@@ -78,7 +79,7 @@ async def seed() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def garden() -> AsyncIterator[ApiServer]:
-    async with ApiServer().running() as server:
+    async with GardenServer().running() as server:
         yield server
 
 

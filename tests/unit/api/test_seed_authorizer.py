@@ -59,7 +59,8 @@ def credentials(name: str, *seeds: str) -> dict[str, Any]:
 
 
 def _object(kind: str, name: str, namespace: str = "") -> dict[str, Any]:
-    return {"kind": kind, "metadata": {"name": name} | ({"namespace": namespace} if namespace else {})}
+    metadata = {"name": name, "uid": f"uid of {name}", **({"namespace": namespace} if namespace else {})}
+    return {"kind": kind, "metadata": metadata}
 
 
 RESOURCES = [

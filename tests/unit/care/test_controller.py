@@ -16,6 +16,7 @@ from api import resources
 from tests.unit.care.test_checks import DEPLOYMENTS, ETCDS
 from tests.unit.care.test_constraints import configuration, pod, webhook
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.gardenlet.care import controller, watchdog
 from workers.gardenlet.care.controller import CareController
@@ -66,7 +67,7 @@ class World:
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr(controller, "_NOT_SOONER_SECONDS", 0.05)
-    async with ApiServer().running() as garden, ApiServer().running() as seed, ApiServer().running() as shoot:
+    async with GardenServer().running() as garden, ApiServer().running() as seed, ApiServer().running() as shoot:
         clusters = Clusters(garden.client(), seed.client(), "seed-1")
         client = shoot.client()
 

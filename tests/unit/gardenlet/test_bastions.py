@@ -11,6 +11,7 @@ import pytest
 from activities.kube.clusters import Clusters
 from api import resources
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.gardenlet.bastions import BastionController
 
@@ -93,7 +94,7 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    async with ApiServer().running() as garden, ApiServer().running() as seed:
+    async with GardenServer().running() as garden, ApiServer().running() as seed:
         world = World(garden, seed)
         yield world
         await world.clusters.close()

@@ -19,6 +19,7 @@ from activities.kube.cache import Caches
 from activities.kube.kubeconfig import endpoint_of
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, load_private, self_signed_ca, signed
 from tests.unit.kube.api_server import ApiServer, refuse
+from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.gardenlet.config import GardenConnection, KubeconfigValidity
 from workers.gardenlet.garden_access import GardenAccess, GardenAccessController, NotSigned, renewal_time
@@ -148,7 +149,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with ApiServer().running() as garden, ApiServer().running() as seed:
+    async with GardenServer().running() as garden, ApiServer().running() as seed:
         yield World(garden, seed, tmp_path)
 
 

@@ -10,7 +10,7 @@ import pytest
 from activities.kube.cache import Caches, Key
 from activities.kube.controller import Requeue
 from activities.seed.retention import Retention
-from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from tests.unit.seed.test_retention import DAY, ENTRIES, FORCE, NAME, NAMESPACE
 from workers.gardenlet.kept_backups import KeptBackupsController
 
@@ -27,7 +27,7 @@ def marked(ago: timedelta, seed: str = "seed-1", **metadata: Any) -> dict[str, A
 
 async def look(entry: dict[str, Any], *shoots: dict[str, Any]) -> tuple[Requeue | None, str | None]:
     """What the controller asks for after two looks, and since when the backups are said to be expired."""
-    async with ApiServer().running() as garden, garden.client() as client:
+    async with GardenServer().running() as garden, garden.client() as client:
         garden.put(ENTRIES, entry, NAMESPACE)
         for each in shoots:
             garden.put(SHOOTS, each, NAMESPACE)

@@ -6,6 +6,7 @@ import pytest
 
 from activities.kube.client import KubeClient
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from workers.gardenlet.config import SeedConfig
 from workers.gardenlet.registration import register
 
@@ -18,7 +19,7 @@ CONFIG = SeedConfig(
 
 @pytest.fixture
 async def garden() -> AsyncIterator[ApiServer]:
-    async with ApiServer().running() as server:
+    async with GardenServer().running() as server:
         yield server
 
 

@@ -14,6 +14,7 @@ from activities.kube.clusters import Clusters
 from api.constants import BACKUP_ENTRY_TAKEN_OVER
 from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP as CLEANED_UP
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.gardenlet.remains import RemainsController
 
@@ -110,7 +111,7 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    async with ApiServer().running() as garden, ApiServer().running() as seed:
+    async with GardenServer().running() as garden, ApiServer().running() as seed:
         yield World(garden, seed)
 
 

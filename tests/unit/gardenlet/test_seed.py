@@ -9,6 +9,7 @@ import pytest
 
 from activities.kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.gardenlet import seed as seed_module
 from workers.gardenlet.config import SeedConfig
@@ -45,7 +46,7 @@ class Running:
 
 @pytest.fixture
 async def garden() -> AsyncIterator[ApiServer]:
-    async with ApiServer().running() as garden:
+    async with GardenServer().running() as garden:
         yield garden
 
 

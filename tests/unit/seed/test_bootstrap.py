@@ -13,6 +13,7 @@ from activities.kube.cache import Caches
 from activities.seed.bootstrap import SeedActivities
 from api.operations import SeedTask, TaskResult
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 
 SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"
 DNS_RECORDS = "/apis/extensions.gardener.cloud/v1alpha1/dnsrecords"
@@ -66,7 +67,7 @@ class Running:
 @pytest.fixture
 async def gardenlet() -> AsyncIterator[Running]:
     async with (
-        ApiServer().running() as garden,
+        GardenServer().running() as garden,
         ApiServer().running() as seed,
         garden.client() as garden_client,
         seed.client() as client,

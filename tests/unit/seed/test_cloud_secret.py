@@ -9,6 +9,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.seed.namespace import NamespaceActivities
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from tests.unit.seed.test_references import SECRETS, TASK
 
 CORE, SECURITY = "/apis/core.gardener.cloud/v1beta1", "/apis/security.gardener.cloud/v1alpha1"
@@ -17,7 +18,7 @@ KEYS = {"key": "dmFsdWU="}
 
 async def copied(spec: dict[str, str], *objects: tuple[str, dict[str, Any]]) -> Any:
     """Data of the Secret in the control plane, made from these objects of the garden."""
-    async with ApiServer().running() as garden, ApiServer().running() as seed:
+    async with GardenServer().running() as garden, ApiServer().running() as seed:
         shoot = {"metadata": {"name": "demo", "namespace": "garden-local", "uid": TASK.shoot.uid}, "spec": spec}
         for path, each in ((f"{CORE}/shoots", shoot), *objects):
             garden.put(path, each)

@@ -19,6 +19,7 @@ from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extensions import ExtensionActivities, Extensions
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from workers import registry
 
 NAMESPACE = "shoot--local--demo"
@@ -47,7 +48,7 @@ async def seed() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def garden() -> AsyncIterator[ApiServer]:
-    async with ApiServer().running() as server:
+    async with GardenServer().running() as server:
         yield server
 
 

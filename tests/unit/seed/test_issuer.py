@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError
 from activities.kube.clusters import ClusterView
 from activities.seed.issuer import Issuer, IssuerActivities, issuer_of
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from tests.unit.seed.test_references import NAMESPACE, SECRETS, TASK
 
 OWN = "https://api.demo.local.internal.example.org"
@@ -60,7 +61,7 @@ def view(annotation: str = "", **server: Any) -> ClusterView:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    async with ApiServer().running() as garden, garden.client() as client:
+    async with GardenServer().running() as garden, garden.client() as client:
         shoot = Shoot()
 
         async def shoot_client(_: str) -> Shoot:

@@ -20,6 +20,7 @@ from activities.seed.extensions import ExtensionActivities
 from activities.seed.migration import MigrationActivities
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.object_store import application
 
@@ -43,7 +44,7 @@ SECRETS = "/api/v1/secrets"
 
 @pytest.fixture
 async def garden() -> AsyncIterator[ApiServer]:
-    async with ApiServer().running() as server:
+    async with GardenServer().running() as server:
         entry = {"metadata": {"name": ENTRY}, "spec": {"bucketName": "uid-of-seed-1", "seedName": "seed-2"}}
         server.put(f"{CORE}/backupentries", entry, "garden-local")
         bucket = {"provider": {"type": "local", "region": "local"},
@@ -155,6 +156,33 @@ async def test_a_lost_seed_finds_the_mark_in_its_bucket_until_it_is_clean(
         await asyncio.wait_for(extensions.wait_source_backup_entry_deleted(task), 10)
         kept = lost and operation is OperationType.RESTORE
         assert entries() == [kept, kept]
+
+
+@pytest.mark.parametrize(
+    ("goal", "operation", "kept"),
+    [
+        ("seed-3", OperationType.RECONCILE, True),
+        ("seed-3", OperationType.DELETE, False),
+        ("seed-2", OperationType.RECONCILE, False),
+    ],
+    ids=["moving on", "deleted meanwhile", "turned round"],
+)
+async def test_the_way_of_a_seed_that_has_begun_to_prepare_is_not_forgotten_by_the_seed_before_it(
+    clusters: Any, garden: ApiServer, goal: str, operation: OperationType, kept: bool
+) -> None:
+    """seed-2 ends a cleaning for a seed before it, while seed-3 prepares to take over. Without its way to the bucket of
+    seed-2, seed-3 would have nothing to copy. A gardenlet that is not home any more may not delete it either.
+    """
+    shoot = {"metadata": {"name": "demo", "uid": "uid"}, "spec": {"seedName": goal}, "status": {"seedName": "seed-2"}}
+    garden.put(f"{CORE}/shoots", {"kind": "Shoot", **shoot}, "garden-local")
+    entry = {"metadata": {"name": f"source-{ENTRY}"}, "spec": {"bucketName": "uid-of-seed-2", "seedName": "seed-3"}}
+    garden.put(f"{CORE}/backupentries", entry, "garden-local")
+    extensions, task = ExtensionActivities(clusters), TASK.model_copy(update={"operation": operation})
+
+    await extensions.delete_source_backup_entry(task)
+    await asyncio.wait_for(extensions.wait_source_backup_entry_deleted(task), 10)
+
+    assert (garden.find(f"{CORE}/backupentries", f"source-{ENTRY}", "garden-local") is not None) == kept
 
 
 async def test_who_deletes_a_shoot_leaves_the_mark_to_a_seed_that_is_still_lost(

@@ -17,6 +17,7 @@ from activities.seed.references import ReferenceActivities
 from activities.seed.required_extensions import RequiredExtensionActivities
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 
 NAMESPACE = "shoot--local--demo"
 SECRETS, CONFIG_MAPS = "/api/v1/secrets", "/api/v1/configmaps"
@@ -52,7 +53,7 @@ class Around:
 @pytest.fixture
 async def around() -> AsyncIterator[Around]:
     async with (
-        ApiServer().running() as garden,
+        GardenServer().running() as garden,
         ApiServer().running() as seed,
         garden.client() as garden_client,
         seed.client() as seed_client,

@@ -13,6 +13,7 @@ from activities.seed.extensions import ExtensionActivities
 from activities.seed.retention import Retention
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 
 ENTRIES = "/apis/core.gardener.cloud/v1beta1/backupentries"
 OBJECTS = "/apis/extensions.gardener.cloud/v1alpha1/backupentries"
@@ -62,7 +63,7 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    garden, seed = ApiServer(), ApiServer()
+    garden, seed = GardenServer(), ApiServer()
     async with garden.running(), seed.running(), garden.client() as garden_client, seed.client() as client:
         caches = Caches(client)
         yield World(garden, seed, SimpleNamespace(garden=garden_client, seed=client, seed_caches=caches))

@@ -14,6 +14,7 @@ from activities.seed.shoot_state import ShootStateActivities, read_shoot_state
 from api import shoot_state
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.garden_server import GardenServer
 
 NAMESPACE = "shoot--local--demo"
 TASK = ShootTask(
@@ -36,7 +37,6 @@ KEY = "SENTINEL-OF-A-KEY"
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
     async with ApiServer().running() as server:
-        server.put(SHOOTS, {"kind": "Shoot", "metadata": {"name": "demo", "uid": "uid"}}, "garden-local")
         ca = {"name": "ca", "labels": {"persist": "true"}}
         server.put(SECRETS, {"kind": "Secret", "metadata": ca, "data": {"ca.key": KEY}, "type": "Opaque"}, NAMESPACE)
         server.put(SECRETS, {"kind": "Secret", "metadata": {"name": "tls"}, "data": {"tls.key": "other"}}, NAMESPACE)
@@ -60,10 +60,17 @@ def put_machine(server: ApiServer, name: str) -> None:
 
 
 @pytest.fixture
-async def clusters(api: ApiServer) -> AsyncIterator[Any]:
-    async with api.client() as client:
+async def garden() -> AsyncIterator[GardenServer]:
+    async with GardenServer().running() as server:
+        server.put(SHOOTS, {"kind": "Shoot", "metadata": {"name": "demo", "uid": "uid"}}, "garden-local")
+        yield server
+
+
+@pytest.fixture
+async def clusters(api: ApiServer, garden: GardenServer) -> AsyncIterator[Any]:
+    async with api.client() as client, garden.client() as garden_client:
         sealing = Sealing(TASK.seed, {"one": secrets.token_bytes(32)})
-        yield SimpleNamespace(seed=client, garden=client, sealing=sealing)
+        yield SimpleNamespace(seed=client, garden=garden_client, sealing=sealing)
 
 
 async def test_what_one_seed_keeps_the_other_one_reads(clusters: Any) -> None:
@@ -81,9 +88,9 @@ async def test_what_one_seed_keeps_the_other_one_reads(clusters: Any) -> None:
     ]
 
 
-async def test_the_garden_cannot_read_it(clusters: Any, api: ApiServer) -> None:
+async def test_the_garden_cannot_read_it(clusters: Any, garden: GardenServer) -> None:
     await ShootStateActivities(clusters).persist_shootstate(TASK)
-    stored = json.dumps(api.find(STATES, "demo", "garden-local"))
+    stored = json.dumps(garden.find(STATES, "demo", "garden-local"))
 
     assert KEY not in stored
     assert "n-1" not in stored
@@ -134,22 +141,22 @@ async def test_a_look_while_all_is_well_replaces_the_one_before(clusters: Any, a
     assert len(shoot_state.unpacked_machine_state(state.machine_state)["pool"]["machines"]) == 1
 
 
-async def test_a_look_that_finds_what_is_kept_already_writes_nothing(clusters: Any, api: ApiServer) -> None:
+async def test_a_look_that_finds_what_is_kept_already_writes_nothing(clusters: Any, garden: GardenServer) -> None:
     """Each regular reconciliation of each Shoot ends with a look."""
     activities = ShootStateActivities(clusters)
     regular = TASK.model_copy(update={"operation": OperationType.RECONCILE})
     await activities.persist_shootstate(regular)
-    before = api.find(STATES, "demo", "garden-local")
+    before = garden.find(STATES, "demo", "garden-local")
 
     await activities.persist_shootstate(regular)
-    assert api.find(STATES, "demo", "garden-local") == before
+    assert garden.find(STATES, "demo", "garden-local") == before
 
     clusters.sealing = Sealing(TASK.seed, {"two": secrets.token_bytes(32)})
     await activities.persist_shootstate(regular)
-    assert api.find(STATES, "demo", "garden-local") != before, "a gardenlet with another key writes what it can read"
+    assert garden.find(STATES, "demo", "garden-local") != before, "a gardenlet with another key writes what it can read"
 
 
-async def test_a_look_seals_again_what_an_earlier_key_has_sealed(clusters: Any, api: ApiServer) -> None:
+async def test_a_look_seals_again_what_an_earlier_key_has_sealed(clusters: Any, garden: GardenServer) -> None:
     """Otherwise a ShootState that never changes would keep a root key in use for ever."""
     one, two, shared = (secrets.token_bytes(32) for _ in range(3))
     activities = ShootStateActivities(clusters)
@@ -164,7 +171,7 @@ async def test_a_look_seals_again_what_an_earlier_key_has_sealed(clusters: Any, 
         await activities.persist_shootstate(regular)
         clusters.sealing = Sealing(TASK.seed, {"one": one, "two": two})
         assert await read_shoot_state(clusters, TASK) is not None
-        stored = json.dumps(api.find(STATES, "demo", "garden-local"))
+        stored = json.dumps(garden.find(STATES, "demo", "garden-local"))
         assert f'"sealed": "{later._current}:' in stored
 
 
@@ -182,9 +189,9 @@ async def test_what_is_too_big_is_refused_by_name(clusters: Any, api: ApiServer)
     assert refused.value.non_retryable
 
 
-async def test_it_goes_when_it_is_not_needed_any_more(clusters: Any, api: ApiServer) -> None:
+async def test_it_goes_when_it_is_not_needed_any_more(clusters: Any, garden: GardenServer) -> None:
     activities = ShootStateActivities(clusters)
     await activities.persist_shootstate(TASK)
     await activities.delete_shootstate(TASK)
     await activities.delete_shootstate(TASK)
-    assert api.find(STATES, "demo", "garden-local") is None
+    assert garden.find(STATES, "demo", "garden-local") is None
