@@ -7,7 +7,9 @@
     PUT, GET, HEAD, DELETE /<bucket>/<name>
 
 A bucket's token is derived from its name and the administrator's token: making a bucket twice gives
-the same one, and the store keeps no secrets of its own. An object appears whole or not at all.
+the same one, and the store keeps no secrets of its own. A client with a bucket's token derives from it the tokens of
+the bucket's directories, for etcds: such a token opens the objects whose names begin with ``<directory>/``, and no
+others. An object appears whole or not at all.
 """
 
 import asyncio
@@ -26,6 +28,7 @@ from pathlib import Path
 from aiohttp import web
 from pydantic import field_validator
 
+from activities.etcd.store import directory_token
 from api.model import ApiModel
 from workers.runtime import load_config, run_until_signal
 
@@ -169,9 +172,12 @@ class _ObjectStore:
         name = request.match_info["bucket"]
         given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
         allowed = [self._admin_token, *([] if administrator else [self._token(name)])]
+        directory, slash, _ = (request.match_info.get("name") or request.query.get("prefix", "")).partition("/")
+        if slash and not administrator:
+            allowed += [directory_token(token, name, directory) for token in allowed]
         # A list, not a generator: comparing must take as long whichever token fits.
         if not any([hmac.compare_digest(given, token.encode()) for token in allowed]):  # noqa: C419
-            raise web.HTTPUnauthorized(text="the token does not open this bucket")
+            raise web.HTTPUnauthorized(text="the token does not open this bucket, or not this part of it")
         if not _BUCKET.fullmatch(name):
             raise web.HTTPBadRequest(text=f"bucket names must match {_BUCKET.pattern}")
         bucket = self._directory / name

@@ -25,7 +25,8 @@ KUBERNETES_SERVICE = "http_kubernetes_service"
 _NOBODY = 65534
 _HOST = "/host"
 _CONFIG, _CA = "/etc/blackbox_exporter", "/etc/blackbox_exporter_ca"
-_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_PUBLISHED_CA = "kube-root-ca.crt"
+"""ConfigMap of each namespace, by kube-controller-manager: ``ca.crt`` is the API server's authority."""
 _COLLECTORS = ("conntrack", "cpu", "diskstats", "filefd", "filesystem", "loadavg", "meminfo", "netdev", "pressure",
                "stat", "uname")  # fmt: skip
 
@@ -77,16 +78,21 @@ def node_exporter() -> list[Manifest]:
 
 
 def blackbox_exporter() -> list[Manifest]:
-    """Objects of the shoot, for a ManagedResource."""
+    """Objects of the shoot, for a ManagedResource.
+
+    The exporter probes any URL for any client, so it has no token that a probe would send there. The API server
+    answers `/healthz` without credentials.
+    """
     http = {
         "headers": {"Accept": "*/*", "Accept-Language": "en-US"},
-        "tls_config": {"ca_file": f"{_ACCOUNT}/ca.crt"},
-        "bearer_token_file": f"{_ACCOUNT}/token",
+        "tls_config": {"ca_file": f"{_CA}/ca.crt"},
     }
     return _blackbox_exporter(
         NAMESPACE,
         {KUBERNETES_SERVICE: http},
-        automountServiceAccountToken=True,
+        mounts={"ca": _CA},
+        volumes=[base.config_map_volume("ca", _PUBLISHED_CA)],
+        automountServiceAccountToken=False,
         priorityClassName="system-cluster-critical",
         nodeSelector={"worker.gardener.cloud/system-components": "true"},
         tolerations=[{"key": "CriticalAddonsOnly", "operator": "Exists"}],

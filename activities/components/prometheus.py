@@ -19,6 +19,7 @@ from activities.components import (
     kube_state_metrics,
     machine_controller_manager,
     monitoring,
+    prometheus_policy,
     resource_manager,
     scheduler,
 )
@@ -70,15 +71,19 @@ def objects(prometheus: Prometheus) -> list[Manifest]:
 
 
 def shoot_objects() -> list[Manifest]:
-    """What its token may do in the shoot: find nodes, and read metrics."""
+    """What its token may do in the shoot: find nodes and read metrics. The policy limits `nodes/proxy`."""
     name = f"gardener.cloud:monitoring:{NAME}"
     rules = [
         base.rule("core", "nodes", "get list watch"),
-        base.rule("core", "nodes/metrics nodes/proxy", "get"),
+        base.rule("core", "nodes/proxy", "get"),
         base.rule("core", "services/proxy", "get", [f"{exporters.BLACKBOX_EXPORTER}:probe"]),
         {"nonResourceURLs": ["/metrics", "/metrics/*"], "verbs": ["get"]},
     ]
-    return [base.cluster_role(name, rules), base.binding(name, [base.account(NAME)], cluster_role=name)]
+    return [
+        *prometheus_policy.objects(f"system:serviceaccount:kube-system:{NAME}"),
+        base.cluster_role(name, rules),
+        base.binding(name, [base.account(NAME)], cluster_role=name),
+    ]
 
 
 # What it asks
@@ -104,8 +109,12 @@ def configuration(prometheus: Prometheus) -> Manifest:
         jobs.append(
             _pod_job(kube_state_metrics.NAME, kube_state_metrics.SELECT, kube_state_metrics.PORT, honor_labels=True)
         )
-        jobs += [_node_job("kubelet", "metrics"), _node_job("cadvisor", "metrics/cadvisor")]
-        jobs += [_node_job(exporters.NODE_EXPORTER, "metrics", exporters.NODE_EXPORTER_PORT), _service_check()]
+        jobs += [
+            _node_job(name, path)
+            for name, path in zip(("kubelet", "cadvisor"), prometheus_policy.KUBELET_PATHS, strict=True)
+        ]
+        of_exporter = prometheus_policy.NODE_EXPORTER_PATH, exporters.NODE_EXPORTER_PORT
+        jobs += [_node_job(exporters.NODE_EXPORTER, *of_exporter), _service_check()]
     made = {
         "global": {
             "scrape_interval": "30s",

@@ -4,6 +4,7 @@ Providers other than ``local`` add a class with the methods of ``Store`` and a l
 """
 
 import hashlib
+import hmac
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -74,6 +75,14 @@ def open_store(provider: str, credentials: Mapping[str, str], bucket: str) -> St
     if missing:
         raise StoreError(f"credentials of the backup store lack {', '.join(missing)}")
     return LocalStore(credentials["endpoint"], bucket, credentials["token"])
+
+
+def directory_token(token: str, bucket: str, directory: str) -> str:
+    """Token of the landscape's store for the objects of a bucket whose names begin with ``<directory>/``.
+
+    Made of the bucket's token, or of the administrator's. It tells neither of them.
+    """
+    return hmac.new(token.encode(), f"directory/{bucket}/{directory}".encode(), hashlib.sha256).hexdigest()
 
 
 class _Connection:

@@ -1,7 +1,7 @@
 """BackupBucket and BackupEntry: buckets of the landscape's object store (``workers/object_store.py``).
 
 The Secret of a bucket holds ``endpoint`` and the administrator's ``token``; that of an entry the
-bucket's own token.
+bucket's own token. An etcd gets a token for the directory of its entry alone.
 """
 
 import base64
@@ -12,6 +12,7 @@ from urllib.parse import quote
 import aiohttp
 
 from activities.errors import permanent, transient
+from activities.etcd.store import directory_token
 from activities.kube.errors import Forbidden, NotFound
 from activities.provider_local.extension import (
     MANAGER,
@@ -73,17 +74,19 @@ class BackupBucketActuator(Actuator):
 
 
 class BackupEntryActuator(Actuator):
-    """The credentials of a bucket, brought to one control plane; deleting removes what it has stored."""
+    """Credentials for one control plane's part of a bucket; deleting removes what that has stored."""
 
     resource = BACKUP_ENTRY
 
     async def reconcile(self, extension: Extension) -> dict[str, Any]:
         data = await required_secret_data(self._seed, extension)
-        _ObjectStore.read(data, extension)
+        store = _ObjectStore.read(data, extension)
         namespace, secret = _place(extension)
         if not await namespace_lives(self._seed, namespace):
             return {}  # the entry outlives its Shoot by the grace period
-        bucket = base64.b64encode(extension.spec["bucketName"].encode()).decode()
+        bucket = extension.spec["bucketName"]
+        own = {BUCKET_KEY: bucket, TOKEN_KEY: store.token_of(bucket, _directory(extension))}
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in own.items()}
         try:
             await self._seed.apply(
                 {
@@ -91,7 +94,7 @@ class BackupEntryActuator(Actuator):
                     "kind": "Secret",
                     "metadata": {"name": secret, "namespace": namespace},
                     "type": "Opaque",
-                    "data": {**data, BUCKET_KEY: bucket},
+                    "data": {**data, **encoded},
                 },
                 manager=MANAGER,
             )
@@ -104,7 +107,7 @@ class BackupEntryActuator(Actuator):
         data = await secret_data(self._seed, extension)
         if data is not None:
             store = _ObjectStore.read(data, extension)
-            path = f"/{extension.spec['bucketName']}?prefix={quote(extension.name.removeprefix(_SOURCE_PREFIX))}/"
+            path = f"/{extension.spec['bucketName']}?prefix={quote(_directory(extension))}/"
             await store.request("DELETE", path, f"deleting backups of {extension.name}")
         await self.force_delete(extension)
 
@@ -134,6 +137,9 @@ class _ObjectStore:
                 f" {ENDPOINT_KEY} and {TOKEN_KEY}",
             ) from None
         return cls(endpoint, token.strip())
+
+    def token_of(self, bucket: str, directory: str) -> str:
+        return directory_token(self._token, bucket, directory)
 
     async def request(self, method: str, path: str, doing: str) -> Any:
         """The answer's JSON, if any; an object or bucket that is not there needs no deletion."""
@@ -165,8 +171,13 @@ def _generated_secret(extension: Extension) -> dict[str, str]:
     return {"name": f"generated-bucket-{extension.name}", "namespace": namespace}
 
 
+def _directory(extension: Extension) -> str:
+    """Where in the bucket an entry's etcds keep their snapshots; the same in the bucket that a Shoot moves from."""
+    return extension.name.removeprefix(_SOURCE_PREFIX)
+
+
 def _place(extension: Extension) -> tuple[str, str]:
     """Namespace and Secret that an entry's etcd reads."""
     source = extension.name.startswith(_SOURCE_PREFIX)
-    namespace = extension.name.removeprefix(_SOURCE_PREFIX).rpartition("--")[0]
+    namespace = _directory(extension).rpartition("--")[0]
     return namespace, constants.SOURCE_BACKUP_SECRET if source else "etcd-backup"

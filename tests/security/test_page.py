@@ -9,7 +9,6 @@ _OPERATOR = "no path: the operator chooses images and modules"
 _BY_TEMPORAL = "no path but Temporal's (A5): tasks name objects, and workers check whose they are"
 NO_ATTACK = {
     ("T1", "A1"): "out of scope: rights inside of a project are RBAC of the garden",
-    ("T1", "A4"): "no path: members of a project cannot read BackupBuckets or their Secrets",
     ("T1", "A5"): "no path: members of a project have no certificate for Temporal",
     ("T2", "A1"): "no path: a node has no credentials for the garden",
     ("T2", "A4"): "no path: a node has no credentials for the object store",
@@ -22,7 +21,6 @@ NO_ATTACK = {
     ("T5", "A3"): _BY_TEMPORAL,
     ("T5", "A4"): _BY_TEMPORAL,
     ("T5", "A6"): _BY_TEMPORAL,
-    ("T6", "A3"): "no path: API servers, etcds and the tunnel speak TLS with certificates on both sides",
     ("T6", "A4"): "out of scope: the object store's own TLS",
     ("T6", "A6"): "no path: updates of DNS are signed by TSIG, and the gateway passes TLS through",
     **{(actor, "A7"): _OPERATOR for actor in ACTORS},

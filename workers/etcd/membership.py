@@ -6,13 +6,20 @@ knows of it is forgotten first: its vote counted on what it held.
 
 Whoever is killed on the way begins it anew: an entry that no data directory belongs to is replaced. Standard library
 only, as the wrapper that uses it.
+
+A member asks others for their data by TLS, with certificates of etcd's authority on both sides: a process that answers
+in place of a member could have the first one begin a cluster without the data that there are. One port answers members
+by TLS and the kubelet's probes, which bring no certificate, without. It still tells its data without TLS, to members of
+versions before this one: in a rolling upgrade the first member is the last to be replaced, and may have to begin the
+cluster before.
 """
 
 import http.client
 import json
+import socket
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,6 +35,10 @@ _TIMEOUT = 2.0
 _CHANGE_TIMEOUT = 10.0
 _RETRY_SECONDS = 1.0
 _SETTLE_SECONDS = 0.2
+_TLS_HANDSHAKE = b"\x16"
+"""First byte of a connection that begins with TLS; a request of HTTP begins with a letter."""
+_CONNECTIONS = 32
+"""How many are answered at one time: the kubelet and each other member have one, for a moment."""
 
 Entry = dict[str, Any]
 """A member as etcd lists it."""
@@ -110,7 +121,7 @@ class Membership:
         for name, url in self._section["wrappers"].items():
             if name == self._name:
                 continue
-            answer = _get(f"{url}/data")
+            answer = _get(f"{url}/data", self._tls)
             if (answer.get("name"), answer.get("cluster")) != (name, self._token):
                 raise Refused(f"somebody else answers in place of {name}")
             found.append(answer["data"])
@@ -213,14 +224,12 @@ class Membership:
 
     # What we tell
 
-    def serve(self) -> None:
-        """Tell the others of our data, and the kubelet whether we serve, from now on, beside what else is done.
-
-        Without TLS, and nothing that is secret: the kubelet has no certificate.
-        """
+    def serve(self) -> int:
+        """Tell the others of our data, and the kubelet whether we serve, from now on; returns the port."""
         import threading
 
         member = self
+        turns = threading.BoundedSemaphore(_CONNECTIONS)
 
         class Handler(BaseHTTPRequestHandler):
             timeout = _TIMEOUT
@@ -236,10 +245,42 @@ class Membership:
             def log_message(self, *_: object) -> None:
                 """Probes are not worth a line."""
 
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def verify_request(self, *_: object) -> bool:
+                """Take a turn; a connection that gets none is closed."""
+                return turns.acquire(blocking=False)
+
+            def process_request_thread(self, request: Any, client_address: Any) -> None:
+                try:
+                    super().process_request_thread(request, client_address)
+                finally:
+                    turns.release()
+
+            def finish_request(self, request: Any, client_address: Any) -> None:
+                request.settimeout(_TIMEOUT)
+                if request.recv(1, socket.MSG_PEEK) != _TLS_HANDSHAKE:
+                    super().finish_request(request, client_address)
+                    return
+                with member._server_tls().wrap_socket(request, server_side=True) as tls:
+                    super().finish_request(tls, client_address)
+
+            def handle_error(self, *_: object) -> None:
+                """A connection that broke off, or showed no certificate, is not worth a line."""
+
         port = urlsplit(self._section["wrappers"][self._name]).port or 0
-        server = ThreadingHTTPServer(("", port), Handler)
-        server.daemon_threads = True
+        server = Server(("", port), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
+        return int(server.server_address[1])
+
+    def _server_tls(self) -> ssl.SSLContext:
+        """Of the files of now; a client needs a certificate of etcd's authority."""
+        security = self._config["etcd"]["client-transport-security"]
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=security["trusted-ca-file"])
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(security["cert-file"], security["key-file"])
+        return context
 
     def tell(self, path: str) -> tuple[int, dict[str, Any]]:
         """Status and content of the answer to a question."""
@@ -262,18 +303,24 @@ def data_of(data: Path) -> str:
     return BROKEN if fault_of(data) else SOUND
 
 
-def _get(url: str) -> dict[str, Any]:
-    """Raises Refused unless it answers 200."""
+def _get(url: str, tls: Callable[[], ssl.SSLContext] | None = None) -> dict[str, Any]:
+    """The answer, by TLS or in plain text, whatever the URL's scheme. Raises Refused unless it answers 200."""
     target = urlsplit(url)
-    connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=_TIMEOUT)
+    host, port = target.hostname or "", target.port
     try:
-        connection.request("GET", target.path)
-        response = connection.getresponse()
-        content = response.read()
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=tls())
+            if tls
+            else http.client.HTTPConnection(host, port, timeout=_TIMEOUT)
+        )
+        try:
+            connection.request("GET", target.path)
+            response = connection.getresponse()
+            content = response.read()
+        finally:
+            connection.close()
     except (OSError, http.client.HTTPException) as error:
         raise Refused(f"asking {target.netloc}: {type(error).__name__}") from None
-    finally:
-        connection.close()
     if response.status != 200:
         raise Refused(f"{target.netloc} answered {response.status}")
     try:

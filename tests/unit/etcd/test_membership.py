@@ -31,6 +31,22 @@ pytestmark = [pytest.mark.binaries, pytest.mark.usefixtures("etcd_is_built"), py
 
 _PORTS = iter(random.sample(range(15_000, 30_000), 5_000))
 NAMES = [f"etcd-main-{number}" for number in range(3)]
+EARLIER = """
+import sys
+from workers.etcd import membership, wrapper
+
+def data(self):
+    found = [membership.data_of(membership.Path(self._config["dataDir"]))]
+    for name, url in self._section["wrappers"].items():
+        if name != self._name:
+            found.append(membership._get(f"{url}/data")["data"])
+    return found
+
+membership.Membership._data = data
+membership._TLS_HANDSHAKE = b"none begins so"
+wrapper.main(sys.argv[1])
+"""
+"""A wrapper of the version before members had certificates for each other: it asks and answers without TLS."""
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +92,8 @@ class Member:
             (self.tls / mounted.name).symlink_to(f"..data/{mounted.name}")
         self.ports = {what: port() for what in ("client", "peer", "metrics", "wrapper")}
         self.process: subprocess.Popen | None = None
+        self.earlier = False
+        """Whether its wrapper is of the version before."""
         self._environment = {
             "POD_NAME": name,
             "ETCD_BINARY": str(BINARIES.expanduser() / "etcd"),
@@ -92,7 +110,8 @@ class Member:
         self.restart()
 
     def restart(self) -> None:
-        command = [sys.executable, "-m", "workers.etcd.wrapper", str(self.directory / "wrapper.json")]
+        wrapper = ["-c", EARLIER] if self.earlier else ["-m", "workers.etcd.wrapper"]
+        command = [sys.executable, *wrapper, str(self.directory / "wrapper.json")]
         self.process = subprocess.Popen(command, env=self._environment, start_new_session=True)
 
     def kill(self) -> None:
@@ -426,3 +445,50 @@ async def test_every_member_stops_where_another_seed_has_taken_over(backed_up, t
         await until(lambda number=number: not backed_up.listens(number), left)
         with pytest.raises(aiohttp.ClientConnectorError):
             await backed_up.put(number, "late")
+
+
+def upgrade(several: Several, *numbers: int) -> None:
+    for number in numbers:
+        several.members[number].stop()
+        several.members[number].earlier = False
+        several.start(number)
+
+
+async def test_members_of_the_version_before_are_upgraded_one_by_one_and_lose_nothing(several):
+    """In the order of a StatefulSet."""
+    for member in several.members:
+        member.earlier = True
+    several.start(0, 1, 2)
+    await several.ready(0, 1, 2)
+    async with several.being_written_to():
+        for number in (2, 1, 0):
+            upgrade(several, number)
+            await several.ready(0, 1, 2)
+    await several.all_hold_everything()
+
+
+async def test_in_the_middle_of_an_upgrade_the_first_member_of_the_version_before_begins_the_cluster(backed_up):
+    """The StatefulSet replaces no further pod before the last one is ready, so the first member would wait for ever."""
+    for member in backed_up.members:
+        member.earlier = True
+    backed_up.start(0, 1, 2)
+    await backed_up.ready(0, 1, 2)
+    await backed_up.put(1, "a")
+    await back_up(backed_up)
+    for member in backed_up.members:
+        member.kill()
+        shutil.rmtree(member.data)
+    upgrade(backed_up, 2)
+    backed_up.start(0, 1)
+    await backed_up.ready(0, 1, 2)
+    await backed_up.all_hold_everything()
+
+
+async def test_the_first_member_believes_no_member_of_the_version_before_that_has_no_certificate(several):
+    for number in (1, 2):
+        several.members[number].earlier = True
+    several.start(0, 1, 2)
+    await asyncio.sleep(4)
+    assert not several.members[0].data.exists()
+    upgrade(several, 2, 1)
+    await several.ready(0, 1, 2)

@@ -85,7 +85,7 @@ async def test_deleting_an_entry_removes_its_objects_and_no_others(seed: FakeClu
     """One name may begin with another."""
     await BackupBucketActuator(seed).reconcile(bucket())
     await BackupEntryActuator(seed).reconcile(entry())
-    secret = seed.objects[SECRET, NAMESPACE, "etcd-backup"]["data"]
+    secret = seed.objects[SECRET, "garden", "generated-bucket-b1"]["data"]
     await put(secret, f"{ENTRY}/etcd-main/v2/Full-0")
     await put(secret, f"{ENTRY}5/etcd-main/v2/Full-0")
     await BackupEntryActuator(seed).delete(entry())
