@@ -105,7 +105,10 @@ class SeedFlows:
         for flow in flows:
             if len(self._followed) >= AT_ONCE:
                 return  # the end of one of them has the caller offer the rest again
-            if flow.id in self._followed or self._not_before.get(flow.id, 0.0) > time.monotonic():
+            if flow.id in self._followed:
+                continue
+            if (rest := self._not_before.get(flow.id, 0.0) - time.monotonic()) > 0:
+                self._look(rest + 0.1)  # this reconcile has dropped the delay that was pending
                 continue
             request = await flow.request()
             if request is None:

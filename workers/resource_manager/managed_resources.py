@@ -44,6 +44,8 @@ _PENDING_RETRY = 5.0
 """Seconds until a pending deletion is looked at again; events come sooner."""
 _SETTLE_RETRY = 1.0
 """Seconds until pods of a rolled out Deployment are counted again, where its status has no number."""
+_APPLY_MARGIN = 0.1
+"""Seconds after the time of the next apply, so that the requeued reconcile finds it passed."""
 _SYNC_PATIENCE = 10.0
 _PARALLEL_WRITES = 8
 
@@ -216,8 +218,9 @@ class ManagedResourceController:
             if self._next_apply[key] > 0.0:  # else: asked for again meanwhile
                 pause = self._config.managed_resource.sync_period.total_seconds()
                 self._next_apply[key] = asyncio.get_running_loop().time() + pause
-                self._controller.enqueue(key, after=pause + 0.1)
-        return await self._check(managed_resource)
+        again = await self._check(managed_resource)
+        until_apply = max(self._next_apply[key] - asyncio.get_running_loop().time(), 0.0) + _APPLY_MARGIN
+        return Requeue(min(again.after, until_apply) if again is not None else until_apply)
 
     def _responsible(self, managed_resource: Object) -> bool:
         wanted = self._config.resource_class or DEFAULT_CLASS
