@@ -17,6 +17,7 @@ from activities.kube.cache import Cache
 from api.constants import PROJECT_NAME
 from api.flows import Attempt, FlowInput, FlowOutcome
 from api.operations import GARDEN_QUEUE
+from workers.project import BY_NAMESPACE, namespaces_of
 from workflows import visibility
 from workflows.flow import failed_outcome
 
@@ -172,7 +173,5 @@ def project_of(namespace: str, namespaces: Cache, projects: Cache) -> str | None
     labels = ((namespaces.get(namespace) or {}).get("metadata") or {}).get("labels") or {}
     if name := labels.get(PROJECT_NAME):
         return str(name)
-    owners: Iterable[str] = (
-        str(each["metadata"]["name"]) for each in projects.list() if each["spec"].get("namespace") == namespace
-    )
-    return next(iter(owners), None)
+    projects.index(BY_NAMESPACE, namespaces_of)
+    return next((str(each["metadata"]["name"]) for each in projects.by_index(BY_NAMESPACE, namespace)), None)

@@ -48,6 +48,8 @@ _APPLY_MARGIN = 0.1
 """Seconds after the time of the next apply, so that the requeued reconcile finds it passed."""
 _SYNC_PATIENCE = 10.0
 _PARALLEL_WRITES = 8
+_BY_SECRET = "secretRefs"
+"""Index of ManagedResources by the Secrets that they are applied from."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,9 @@ class ManagedResourceController:
     async def run(self) -> None:
         """Work until cancelled."""
         for namespace in self._namespaces:
-            self._source_caches.of(MANAGED_RESOURCE, namespace).subscribe(self._on_managed_resource)
+            managed_resources = self._source_caches.of(MANAGED_RESOURCE, namespace)
+            managed_resources.index(_BY_SECRET, _secrets_of)
+            managed_resources.subscribe(self._on_managed_resource)
             self._source_caches.of(SECRET, namespace).subscribe(self._on_secret)
         try:
             async with asyncio.TaskGroup() as group:
@@ -153,12 +157,12 @@ class ManagedResourceController:
     def _on_secret(self, event: WatchEvent) -> None:
         metadata = event.object["metadata"]
         secret = key_of(event.object)
-        for managed_resource in self._source_caches.of(
+        managed_resources = self._source_caches.of(
             MANAGED_RESOURCE, secret.namespace if secret.namespace in self._namespaces else None
-        ).list(secret.namespace):
-            refers = any(ref["name"] == secret.name for ref in managed_resource["spec"].get("secretRefs") or ())
+        )
+        for managed_resource in managed_resources.by_index(_BY_SECRET, str(secret)):
             key = key_of(managed_resource)
-            if refers and self._read.get(key, {}).get(secret) != metadata["resourceVersion"]:
+            if self._read.get(key, {}).get(secret) != metadata["resourceVersion"]:
                 self._apply_soon(key)
 
     def _on_target(self, event: WatchEvent) -> None:
@@ -555,6 +559,11 @@ class ManagedResourceController:
             )
         except Conflict as error:
             raise TryAgain(str(error), after=0.05) from None
+
+
+def _secrets_of(managed_resource: Object) -> Iterable[str]:
+    namespace = managed_resource["metadata"]["namespace"]
+    return [str(Key(namespace, ref["name"])) for ref in managed_resource["spec"].get("secretRefs") or ()]
 
 
 def _asks_for_apply(old: Object, new: Object) -> bool:
