@@ -35,6 +35,10 @@ _UNKNOWN = Finding(
 )
 
 
+_BY_SEED = "status.seedName"
+"""Index of Shoots by the seed that has their control plane."""
+
+
 class GardenletLifecycleConfig(ApiModel):
     monitor_period: timedelta = Field(default=timedelta(seconds=40), gt=timedelta())
     """A gardenlet that has not renewed its lease for so long is not ready."""
@@ -67,6 +71,7 @@ class _Listener:
     def __init__(self, client: KubeClient, caches: Caches, config: GardenletLifecycleConfig) -> None:
         self._client = client
         self._seeds, self._shoots = caches.of(resources.SEED), caches.of(resources.SHOOT)
+        self._shoots.index(_BY_SEED, _seeds_of)
         self._config = config
         self._heard: dict[str, _Heard] = {}
 
@@ -104,7 +109,7 @@ class _Listener:
         return timedelta(seconds=now - heard.since)
 
     def _shoots_of(self, seed: str) -> Iterable[Object]:
-        return [each for each in self._shoots.list() if (each.get("status") or {}).get("seedName") == seed]
+        return self._shoots.by_index(_BY_SEED, seed)
 
     async def _doubt(self, seed: Object) -> None:
         known = (seed.get("status") or {}).get("conditions") or []
@@ -157,3 +162,8 @@ class _Listener:
             await self._client.patch(resource, metadata["name"], metadata["namespace"], ours)
         except NotFound:
             log.debug("Shoot %s/%s is gone", metadata["namespace"], metadata["name"])
+
+
+def _seeds_of(shoot: Object) -> Iterable[str]:
+    seed = (shoot.get("status") or {}).get("seedName")
+    return (seed,) if seed else ()

@@ -1,7 +1,7 @@
 """Projects: each gets its namespace, and gives it back."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from activities.kube.cache import Caches, Key, key_of
@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 _MANAGER = "gardener-controller-manager"
 _RECHECK_SECONDS = 60.0
+BY_NAMESPACE = "spec.namespace"
+"""Index of projects, by ``namespaces_of``."""
 
 
 async def run_project_controller(client: KubeClient, caches: Caches) -> None:
@@ -27,17 +29,24 @@ async def run_project_controller(client: KubeClient, caches: Caches) -> None:
     )
     for cache in (projects, namespaces, shoots):
         await cache.synced()
+    projects.index(BY_NAMESPACE, namespaces_of)
     controller = Controller("projects", _ProjectReconciler(client, caches).reconcile, workers=2)
 
     def project_of_namespace(event: WatchEvent) -> Iterable[Key]:
         name = event.object["metadata"]["name"]
         namespace = name if event.object["kind"] == "Namespace" else event.object["metadata"]["namespace"]
-        return [key_of(each) for each in projects.list() if each.get("spec", {}).get("namespace") == namespace]
+        return [key_of(each) for each in projects.by_index(BY_NAMESPACE, namespace)]
 
     controller.watch(projects)
     controller.watch(namespaces, keys=project_of_namespace, when=lambda event: event.type != "MODIFIED")
     controller.watch(shoots, keys=project_of_namespace, when=lambda event: event.type == "DELETED")
     await controller.run()
+
+
+def namespaces_of(project: Mapping[str, Any]) -> Iterable[str]:
+    """The namespace of a project, once it has one."""
+    namespace = project.get("spec", {}).get("namespace")
+    return (namespace,) if namespace else ()
 
 
 class _ProjectReconciler:

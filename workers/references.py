@@ -5,11 +5,11 @@ A deletion is not refused but held by a finalizer. Source: spec/api-core.md 10.1
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from activities.kube.cache import Caches, Key, key_of
+from activities.kube.cache import Caches, Key, Values, key_of
 from activities.kube.client import KubeClient, WatchEvent
 from activities.kube.controller import Controller, TryAgain
 from activities.kube.errors import Conflict, NotFound
@@ -26,26 +26,34 @@ log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 
+_KINDS = (*BINDINGS, resources.CLOUD_PROFILE)
+
 
 async def run_reference_controllers(client: KubeClient, caches: Caches) -> None:
     """Until cancelled."""
-    kinds = (*BINDINGS, resources.CLOUD_PROFILE)
-    await asyncio.gather(*(caches.of(kind).synced() for kind in (*kinds, resources.SHOOT)))
+    await asyncio.gather(*(caches.of(kind).synced() for kind in (*_KINDS, resources.SHOOT)))
+    for kind in _KINDS:
+        caches.of(resources.SHOOT).index(_index_of(kind), _NAMED[kind])
     keeper = _Keeper(client, caches)
     controllers = []
-    for kind in kinds:
+    for kind in _KINDS:
         controller = Controller(f"references of {kind.plural}", partial(keeper.reconcile, kind), workers=1)
         controller.watch(caches.of(kind))
         # The last Shoot that goes lets go of what it named.
-        named = partial(_named_by, kind)
+        named = partial(_keys_named_by, kind)
         controller.watch(caches.of(resources.SHOOT), keys=named, when=lambda event: event.type == "DELETED")
         controllers.append(controller.run())
     await asyncio.gather(*controllers)
 
 
-def _named_by(kind: Resource, event: WatchEvent) -> Iterable[Key]:
-    name = _name_in(kind, event.object)
-    return [Key(event.object["metadata"]["namespace"] if kind.namespaced else None, name)] if name else []
+def _keys_named_by(kind: Resource, event: WatchEvent) -> Iterable[Key]:
+    return _named_by(kind, event.object)
+
+
+def _named_by(kind: Resource, shoot: Object) -> Sequence[Key]:
+    """The object of a kind that a Shoot uses; empty if it uses none."""
+    name = _name_in(kind, shoot)
+    return [Key(shoot["metadata"]["namespace"] if kind.namespaced else None, name)] if name else []
 
 
 def _name_in(kind: Resource, shoot: Object) -> str | None:
@@ -56,6 +64,18 @@ def _name_in(kind: Resource, shoot: Object) -> str | None:
     else:
         name = spec.get(BINDINGS[kind].shoot_field)
     return str(name) if name else None
+
+
+def _index_of(kind: Resource) -> str:
+    return f"used {kind.plural}"
+
+
+def _values_of(kind: Resource) -> Values:
+    return lambda shoot: [str(key) for key in _named_by(kind, shoot)]
+
+
+_NAMED = {kind: _values_of(kind) for kind in _KINDS}
+"""By kind, the function of the index of Shoots by the object of this kind that they use."""
 
 
 class _Keeper:
@@ -77,8 +97,7 @@ class _Keeper:
             await self._set_finalizer(kind, obj, FINALIZER, wanted=False)
 
     def _used(self, kind: Resource, key: Key) -> bool:
-        shoots = self._caches.of(resources.SHOOT).list(key.namespace)
-        return any(_name_in(kind, shoot) == key.name for shoot in shoots)
+        return bool(self._caches.of(resources.SHOOT).by_index(_index_of(kind), str(key)))
 
     async def _keep_credentials(self, kind: Resource, binding: Object) -> None:
         found = await self._credentials(kind, binding)

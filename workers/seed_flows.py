@@ -17,6 +17,7 @@ from activities.kube.cache import Cache
 from api.constants import PROJECT_NAME
 from api.flows import Attempt, FlowInput, FlowOutcome
 from api.operations import GARDEN_QUEUE
+from workers.project import BY_NAMESPACE, namespaces_of
 from workflows import visibility
 from workflows.flow import failed_outcome
 
@@ -105,7 +106,10 @@ class SeedFlows:
         for flow in flows:
             if len(self._followed) >= AT_ONCE:
                 return  # the end of one of them has the caller offer the rest again
-            if flow.id in self._followed or self._not_before.get(flow.id, 0.0) > time.monotonic():
+            if flow.id in self._followed:
+                continue
+            if (rest := self._not_before.get(flow.id, 0.0) - time.monotonic()) > 0:
+                self._look(rest + 0.1)  # this reconcile has dropped the delay that was pending
                 continue
             request = await flow.request()
             if request is None:
@@ -169,7 +173,5 @@ def project_of(namespace: str, namespaces: Cache, projects: Cache) -> str | None
     labels = ((namespaces.get(namespace) or {}).get("metadata") or {}).get("labels") or {}
     if name := labels.get(PROJECT_NAME):
         return str(name)
-    owners: Iterable[str] = (
-        str(each["metadata"]["name"]) for each in projects.list() if each["spec"].get("namespace") == namespace
-    )
-    return next(iter(owners), None)
+    projects.index(BY_NAMESPACE, namespaces_of)
+    return next((str(each["metadata"]["name"]) for each in projects.by_index(BY_NAMESPACE, namespace)), None)

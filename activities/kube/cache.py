@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Self, TypeVar
 
 from activities.heartbeat import waiting_for
@@ -13,6 +14,8 @@ from api.resources import Resource
 
 T = TypeVar("T")
 Handler = Callable[[WatchEvent], None]
+Values = Callable[[Object], Iterable[str]]
+"""The values under which an index finds an object."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,67 +42,72 @@ def key_of(obj: Object) -> Key:
     return Key(obj["metadata"].get("namespace"), obj["metadata"]["name"])
 
 
-class Cache:
-    """One resource of one cluster, whole or by namespace, labels or fields.
+BY_UID = "metadata.uid"
+"""Index of objects of any kind, by ``uids_of``."""
 
-    Objects handed out are shared: read them, copy before changing. The copy may lag behind the
-    cluster; who just wrote compares generation or resourceVersion. ``async with`` starts and closes it.
 
-    ``keep``: what to keep of each object, with its namespace, name and resourceVersion at least. A cache of a Shoot
-    needs it where the Shoot's owner decides how many objects there are, and how large.
+def uids_of(obj: Object) -> Iterable[str]:
+    return (obj["metadata"]["uid"],)
+
+
+class _Index:
+    """Keys of objects by the values that a function gives of them."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self._keys: dict[str, dict[Key, None]] = {}
+        """By value. The inner dictionary is an ordered set."""
+        self._known: dict[Key, tuple[str, ...]] = {}
+
+    def find(self, value: str) -> Iterable[Key]:
+        return self._keys.get(value, ())
+
+    def put(self, key: Key, obj: Object) -> None:
+        try:
+            values = tuple(self.values(obj))
+        except Exception:
+            _log.exception("an index cannot read %s", key)
+            values = ()
+        if values == self._known.get(key):
+            return
+        self.remove(key)
+        if values:
+            self._known[key] = values
+        for value in values:
+            self._keys.setdefault(value, {})[key] = None
+
+    def remove(self, key: Key) -> None:
+        for value in self._known.pop(key, ()):
+            keys = self._keys[value]
+            keys.pop(key, None)
+            if not keys:
+                del self._keys[value]
+
+
+class ObjectStore:
+    """Objects of one kind in memory, with indexes, subscribers and waiters.
+
+    Objects handed out are shared: read them, copy before changing. They may lag behind the cluster; a caller that has
+    just written compares generation or resourceVersion.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        resource: Resource,
-        namespace: str | None = None,
-        labels: str = "",
-        fields: str = "",
-        *,
-        keep: Keep | None = None,
-    ) -> None:
+    def __init__(self, resource: Resource, namespace: str | None = None) -> None:
         self.resource = resource
-        self._keep = keep
-        self._client = client
         self._namespace = namespace
-        self._labels = labels
-        self._fields = fields
-        self._objects: dict[Key, Object] = {}
+        self._objects: defaultdict[str | None, dict[str, Object]] = defaultdict(dict)
+        """By namespace and name."""
+        self._indexes: dict[str, _Index] = {}
         self._handlers: list[Handler] = []
+        self._waiters: defaultdict[Key | str | None, set[asyncio.Event]] = defaultdict(set)
+        """By the key or the namespace whose events wake them; None: all events."""
         self._synced = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._last_error = ""
         self._last_used = 0.0
 
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def start(self) -> None:
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(
-                self._run(), name=f"cache of {self.resource} {self._namespace or ''}"
-            )
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-            self._task = None
-
-    def stop(self) -> None:
-        """Like close, without waiting for the connection to be gone."""
-        if self._task is not None:
-            self._task.cancel()
-
     def idle_seconds(self) -> float:
-        """For how long nobody has subscribed, waited or asked ``Caches`` for it."""
+        """Seconds since the last subscription, wait, or request to ``Caches`` for this cache."""
         now = asyncio.get_running_loop().time()
-        if self._handlers or not self._last_used:
+        if self._handlers or self._waiters or not self._last_used:
             self._last_used = now
         return now - self._last_used
 
@@ -108,12 +116,32 @@ class Cache:
 
     def get(self, name: str, namespace: str | None = None) -> Object | None:
         """The object; the namespace may be left out if the cache has just one."""
-        return self._objects.get(self._key(name, namespace))
+        return self._find(self._key(name, namespace))
 
     def list(self, namespace: str | None = None) -> Objects:
         if namespace is None:
-            return list(self._objects.values())
-        return [obj for key, obj in self._objects.items() if key.namespace == namespace]
+            return [obj for objects in self._objects.values() for obj in objects.values()]
+        return list(self._objects[namespace].values()) if namespace in self._objects else []
+
+    def index(self, name: str, values: Values) -> None:
+        """Keep an index of the objects by the values that ``values`` gives of each, for ``by_index``.
+
+        Components that share a cache may define the same index with the same function. Raises ValueError for another
+        function.
+        """
+        known = self._indexes.get(name)
+        if known is not None:
+            if known.values is not values:
+                raise ValueError(f"index {name} of {self.resource} is defined with another function")
+            return
+        index = self._indexes[name] = _Index(values)
+        for obj in self.list():
+            index.put(key_of(obj), obj)
+
+    def by_index(self, name: str, value: str | None) -> Objects:
+        """Objects with a value in an index; none for None."""
+        found = self._indexes[name].find(value) if value is not None else ()
+        return [self._objects[key.namespace][key.name] for key in found]
 
     async def synced(self, timeout: float | None = None) -> None:
         """Returns once the first list has been read. Raises TimeoutError after ``timeout`` seconds."""
@@ -134,7 +162,7 @@ class Cache:
         Handlers must be quick and must not raise. Returns the function that ends it.
         """
         self._handlers.append(handler)
-        for obj in list(self._objects.values()):
+        for obj in self.list():
             self._tell(handler, WatchEvent("ADDED", obj))
 
         def unsubscribe() -> None:
@@ -160,7 +188,7 @@ class Cache:
         key = self._key(name, namespace)
 
         def check() -> T | None:
-            obj = self._objects.get(key)
+            obj = self._find(key)
             answer = predicate(obj)
             if (answer is None or answer is False) and on_progress is not None:
                 on_progress(obj)
@@ -168,27 +196,23 @@ class Cache:
 
         what = f"{self.resource.kind} {key}"
         with waiting_for(what):
-            return await self._wait(check, lambda event: key_of(event.object) == key, what, timeout)
+            return await self._wait(check, key, what, timeout)
 
-    async def wait_until(self, predicate: Callable[["Cache"], T | None], timeout: float) -> T:
-        """Like wait_for, over the whole cache: asked again after each change of any object."""
-        what = f"{self.resource}" + (f" in {self._namespace}" if self._namespace else "")
-        with waiting_for(what):
-            return await self._wait(lambda: predicate(self), lambda _: True, what, timeout)
-
-    async def _wait(
-        self, check: Callable[[], T | None], concerns: Callable[[WatchEvent], bool], what: str, timeout: float
+    async def wait_until(
+        self, predicate: Callable[[Self], T | None], timeout: float, namespace: str | None = None
     ) -> T:
+        """Like wait_for, over all objects, or those of a namespace: asked again after each change of one of them."""
+        where = namespace or self._namespace
+        what = f"{self.resource}" + (f" in {where}" if where else "")
+        with waiting_for(what):
+            return await self._wait(lambda: predicate(self), namespace, what, timeout)
+
+    async def _wait(self, check: Callable[[], T | None], concerned: Key | str | None, what: str, timeout: float) -> T:
         changed = asyncio.Event()
-
-        def handler(event: WatchEvent) -> None:
-            if concerns(event):
-                changed.set()
-
         try:
             async with asyncio.timeout(timeout):
                 await self._synced.wait()
-                unsubscribe = self.subscribe(handler)
+                self._waiters[concerned].add(changed)
                 try:
                     while True:
                         changed.clear()
@@ -197,7 +221,9 @@ class Cache:
                             return answer
                         await changed.wait()
                 finally:
-                    unsubscribe()
+                    self._waiters[concerned].discard(changed)
+                    if not self._waiters[concerned]:
+                        del self._waiters[concerned]
                     self.touch()
         except TimeoutError:
             lost = f"; the watch is broken: {self._last_error}" if self._last_error else ""
@@ -205,6 +231,95 @@ class Cache:
 
     def _key(self, name: str, namespace: str | None) -> Key:
         return Key((namespace or self._namespace) if self.resource.namespaced else None, name)
+
+    def _find(self, key: Key) -> Object | None:
+        objects = self._objects.get(key.namespace)
+        return objects.get(key.name) if objects is not None else None
+
+    def _put(self, obj: Object) -> None:
+        key = key_of(obj)
+        old = self._find(key)
+        if old is not None and old["metadata"].get("resourceVersion") == obj["metadata"].get("resourceVersion"):
+            return
+        self._objects[key.namespace][key.name] = obj
+        for index in self._indexes.values():
+            index.put(key, obj)
+        self._publish(WatchEvent("ADDED" if old is None else "MODIFIED", obj, old), key)
+
+    def _remove(self, key: Key, last: Object) -> None:
+        old = self._find(key)
+        if old is None:
+            return
+        del self._objects[key.namespace][key.name]
+        if not self._objects[key.namespace]:
+            del self._objects[key.namespace]
+        for index in self._indexes.values():
+            index.remove(key)
+        self._publish(WatchEvent("DELETED", last, old), key)
+
+    def _publish(self, event: WatchEvent, key: Key) -> None:
+        for handler in list(self._handlers):
+            self._tell(handler, event)
+        for concerned in {key, key.namespace, None}:
+            for changed in self._waiters.get(concerned, ()):
+                changed.set()
+
+    def _tell(self, handler: Handler, event: WatchEvent) -> None:
+        try:
+            handler(event)
+        except Exception:
+            _log.exception("a handler of %s events failed", self.resource)
+
+
+class Cache(ObjectStore):
+    """One resource of one cluster, whole or by namespace, labels or fields: list once, then watch.
+
+    ``async with`` starts and closes it.
+
+    ``keep``: what to keep of each object, with its namespace, name and resourceVersion at least. A cache of a Shoot
+    needs it where the Shoot's owner decides how many objects there are, and how large.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        *,
+        keep: Keep | None = None,
+    ) -> None:
+        super().__init__(resource, namespace)
+        self._keep = keep
+        self._client = client
+        self._labels = labels
+        self._fields = fields
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name=f"cache of {self.resource} {self._namespace or ''}"
+            )
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            self._task = None
+
+    def stop(self) -> None:
+        """Like close, without waiting for the connection to be gone."""
+        if self._task is not None:
+            self._task.cancel()
 
     async def _run(self) -> None:
         delay = _FIRST_DELAY
@@ -230,8 +345,9 @@ class Cache:
             self.resource, self._namespace, labels=self._labels, fields=self._fields, keep=self._keep
         )
         found = {key_of(obj): obj for obj in objects}
-        for key in [key for key in self._objects if key not in found]:
-            self._remove(key, self._objects[key])
+        for obj in self.list():
+            if (key := key_of(obj)) not in found:
+                self._remove(key, obj)
         for obj in found.values():
             self._put(obj)
         self._synced.set()
@@ -275,29 +391,6 @@ class Cache:
 
     def _heal(self) -> None:
         self._last_error = ""
-
-    def _put(self, obj: Object) -> None:
-        key = key_of(obj)
-        old = self._objects.get(key)
-        if old is not None and old["metadata"].get("resourceVersion") == obj["metadata"].get("resourceVersion"):
-            return
-        self._objects[key] = obj
-        self._publish(WatchEvent("ADDED" if old is None else "MODIFIED", obj, old))
-
-    def _remove(self, key: Key, last: Object) -> None:
-        old = self._objects.pop(key, None)
-        if old is not None:
-            self._publish(WatchEvent("DELETED", last, old))
-
-    def _publish(self, event: WatchEvent) -> None:
-        for handler in list(self._handlers):
-            self._tell(handler, event)
-
-    def _tell(self, handler: Handler, event: WatchEvent) -> None:
-        try:
-            handler(event)
-        except Exception:
-            _log.exception("a handler of %s events failed", self.resource)
 
 
 class Caches:

@@ -1,7 +1,6 @@
 """A small controller: a queue of object keys, workers, and another try with backoff."""
 
 import asyncio
-import heapq
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,6 +12,9 @@ from activities.kube.errors import ApiError
 
 _log = logging.getLogger(__name__)
 
+_EXPECTED_IN_A_ROW = 5
+"""Reconciles in a row that may end with ``TryAgain`` before the log warns."""
+
 
 @dataclass(frozen=True)
 class Requeue:
@@ -22,7 +24,10 @@ class Requeue:
 
 
 class TryAgain(Exception):
-    """Something expected is in the way, and a later look may find it gone; no news worth a traceback."""
+    """An expected obstacle that a later reconcile may find gone, like a conflict of two writers.
+
+    The log shows it at level DEBUG, and as a warning once it has stopped several reconciles of the object in a row.
+    """
 
     def __init__(self, why: str, after: float | None = None) -> None:
         super().__init__(why)
@@ -31,23 +36,26 @@ class TryAgain(Exception):
 
 
 class Queue:
-    """Keys to look at: each at most once in the queue, and never with two workers at a time."""
+    """Keys to reconcile: each at most once in the queue, and never with two workers at a time.
+
+    A key has at most one pending delay, as with client-go's ``AddAfter``: the earlier one wins. A worker that takes the
+    key drops the delay: its reconcile sees the present state, and says itself when the next one is due.
+    """
 
     def __init__(self) -> None:
         self._ready: asyncio.Queue[Key] = asyncio.Queue()
         self._waiting: set[Key] = set()
         self._running: set[Key] = set()
         self._again: set[Key] = set()
-        self._timers: list[tuple[float, int, Key]] = []
-        self._serial = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._delayed: dict[Key, asyncio.TimerHandle] = {}
 
     def add(self, key: Key, after: float = 0.0) -> None:
+        """Queue a key now, or after some seconds unless an earlier time is pending.
+
+        A key that a worker has is queued once that worker is done.
+        """
         if after > 0:
-            loop = asyncio.get_running_loop()
-            self._serial += 1
-            heapq.heappush(self._timers, (loop.time() + after, self._serial, key))
-            self._arm(loop)
+            self._delay(key, after)
         elif key in self._running:
             self._again.add(key)
         elif key not in self._waiting:
@@ -58,6 +66,8 @@ class Queue:
         key = await self._ready.get()
         self._waiting.discard(key)
         self._running.add(key)
+        if (delayed := self._delayed.pop(key, None)) is not None:
+            delayed.cancel()
         return key
 
     def done(self, key: Key) -> None:
@@ -67,22 +77,23 @@ class Queue:
             self.add(key)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for delayed in self._delayed.values():
+            delayed.cancel()
+        self._delayed.clear()
 
-    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._timers:
-            self._timer = loop.call_at(self._timers[0][0], self._ring, loop)
+    def _delay(self, key: Key, after: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + after
+        pending = self._delayed.get(key)
+        if pending is not None:
+            if pending.when() <= due:
+                return
+            pending.cancel()
+        self._delayed[key] = loop.call_at(due, self._expire, key)
 
-    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        while self._timers and self._timers[0][0] <= loop.time():
-            self.add(heapq.heappop(self._timers)[2])
-        self._arm(loop)
+    def _expire(self, key: Key) -> None:
+        del self._delayed[key]
+        self.add(key)
 
 
 Reconcile = Callable[[Key], Awaitable[Requeue | None]]
@@ -113,7 +124,7 @@ class Controller:
         self._unsubscribe: list[Callable[[], None]] = []
 
     def enqueue(self, key: Key, after: float = 0.0) -> None:
-        """Look at a key soon, or after some seconds."""
+        """Reconcile a key soon, or after some seconds: see ``Queue``."""
         self._queue.add(key, after)
 
     def watch(
@@ -160,8 +171,10 @@ class Controller:
     def _failed(self, key: Key, error: Exception) -> float:
         """Seconds until the next try."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
+        quiet = isinstance(error, TryAgain) and failures < _EXPECTED_IN_A_ROW
         expected = isinstance(error, ApiError | TryAgain)
-        _log.warning("%s: %s failed (%d): %s", self.name, key, failures, error, exc_info=not expected)
+        level = logging.DEBUG if quiet else logging.WARNING
+        _log.log(level, "%s: %s failed (%d): %s", self.name, key, failures, error, exc_info=not expected)
         if isinstance(error, TryAgain) and error.after is not None:
             return error.after
         delay = min(self._first_delay * 2.0 ** min(failures - 1, 16), self._longest_delay)

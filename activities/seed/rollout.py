@@ -302,7 +302,7 @@ async def wait_none_left(
         return f"{what} left in {namespace}: {', '.join(sorted(left))}"
 
     try:
-        await heartbeating(cache.wait_until(gone, timeout), details=state)
+        await heartbeating(cache.wait_until(gone, timeout, namespace), details=state)
     except TimeoutError:
         raise TimeoutError(state()) from None
 

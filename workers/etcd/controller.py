@@ -77,7 +77,7 @@ class EtcdController:
         self._applied: dict[Key, int] = {}
         """Generation of the StatefulSet that we wrote last: the cache may be behind."""
         self._next_check: dict[Key, float] = {}
-        """When a pending requeue asks the sidecars again; without it every event would begin a rhythm of its own."""
+        """When the sidecars are asked again (seconds of the event loop): events come more often."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -216,13 +216,14 @@ class EtcdController:
         if not serving:
             return None
         key, clock = key_of(etcd), asyncio.get_running_loop().time
-        due = clock() >= self._next_check.get(key, 0.0)
+        left = self._next_check.get(key, 0.0) - clock()
+        due = left <= 0
         check_backup = manifests.has_backup(etcd) and due
         # Of several members another one may lead by now.
         check_leader = not manifests.is_alone(etcd) and due
         asked = [pod for pod in serving if check_leader or self._known(pod) is None or not _uses_tls(etcd, pod)]
         if not asked and not check_backup:
-            return None
+            return None if due else Requeue(left)
         try:
             tls = await tls_of(self._client, etcd)
         except (NotFound, KeyError, ValueError, ssl.SSLError) as error:
@@ -235,7 +236,9 @@ class EtcdController:
             backup = await self._ask_backup(etcd, serving, tls)
         await self._write_status(etcd, pods, stateful_set, backup)
         if not (check_backup or check_leader):
-            return None if answered else Requeue(_RETRY_SECONDS)
+            if not answered:
+                return Requeue(_RETRY_SECONDS)
+            return None if due else Requeue(left)
         good = answered and (not check_backup or (backup is not None and backup["status"] == "True"))
         after = _CHECK_SECONDS if good else _RETRY_SECONDS
         self._next_check[key] = clock() + after

@@ -14,6 +14,9 @@ from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.controller import Controller
 from api.resources import NODE, POD
 
+_BY_NODE = "nodeName"
+"""Index of pods."""
+
 
 class LostPods:
     """Watches pods and nodes only while somebody waits for workloads to go."""
@@ -53,6 +56,8 @@ class LostPods:
         caches = Caches(self._target)
         nodes = caches.of(NODE)
         pods = {namespace: caches.of(POD, namespace) for namespace in namespaces}
+        for cache in pods.values():
+            cache.index(_BY_NODE, _nodes_of)
 
         async def reconcile(key: Key) -> None:
             pod = pods[str(key.namespace)].get(key.name)
@@ -62,7 +67,7 @@ class LostPods:
 
         def on_node(event: WatchEvent) -> list[Key]:
             name = event.object["metadata"]["name"]
-            return [key_of(pod) for cache in pods.values() for pod in cache.list() if _node_of(pod) == name]
+            return [key_of(pod) for cache in pods.values() for pod in cache.by_index(_BY_NODE, name)]
 
         controller = Controller("lost-pods", reconcile, workers=4)
         try:
@@ -77,6 +82,11 @@ class LostPods:
 
 def _node_of(pod: Object) -> Any:
     return (pod.get("spec") or {}).get("nodeName")
+
+
+def _nodes_of(pod: Object) -> Iterable[str]:
+    name = _node_of(pod)
+    return (name,) if name else ()
 
 
 def _is_ending(pod: Object) -> bool:

@@ -44,8 +44,12 @@ _PENDING_RETRY = 5.0
 """Seconds until a pending deletion is looked at again; events come sooner."""
 _SETTLE_RETRY = 1.0
 """Seconds until pods of a rolled out Deployment are counted again, where its status has no number."""
+_APPLY_MARGIN = 0.1
+"""Seconds after the time of the next apply, so that the requeued reconcile finds it passed."""
 _SYNC_PATIENCE = 10.0
 _PARALLEL_WRITES = 8
+_BY_SECRET = "secretRefs"
+"""Index of ManagedResources by the Secrets that they are applied from."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,9 @@ class ManagedResourceController:
     async def run(self) -> None:
         """Work until cancelled."""
         for namespace in self._namespaces:
-            self._source_caches.of(MANAGED_RESOURCE, namespace).subscribe(self._on_managed_resource)
+            managed_resources = self._source_caches.of(MANAGED_RESOURCE, namespace)
+            managed_resources.index(_BY_SECRET, _secrets_of)
+            managed_resources.subscribe(self._on_managed_resource)
             self._source_caches.of(SECRET, namespace).subscribe(self._on_secret)
         try:
             async with asyncio.TaskGroup() as group:
@@ -151,12 +157,12 @@ class ManagedResourceController:
     def _on_secret(self, event: WatchEvent) -> None:
         metadata = event.object["metadata"]
         secret = key_of(event.object)
-        for managed_resource in self._source_caches.of(
+        managed_resources = self._source_caches.of(
             MANAGED_RESOURCE, secret.namespace if secret.namespace in self._namespaces else None
-        ).list(secret.namespace):
-            refers = any(ref["name"] == secret.name for ref in managed_resource["spec"].get("secretRefs") or ())
+        )
+        for managed_resource in managed_resources.by_index(_BY_SECRET, str(secret)):
             key = key_of(managed_resource)
-            if refers and self._read.get(key, {}).get(secret) != metadata["resourceVersion"]:
+            if self._read.get(key, {}).get(secret) != metadata["resourceVersion"]:
                 self._apply_soon(key)
 
     def _on_target(self, event: WatchEvent) -> None:
@@ -216,8 +222,9 @@ class ManagedResourceController:
             if self._next_apply[key] > 0.0:  # else: asked for again meanwhile
                 pause = self._config.managed_resource.sync_period.total_seconds()
                 self._next_apply[key] = asyncio.get_running_loop().time() + pause
-                self._controller.enqueue(key, after=pause + 0.1)
-        return await self._check(managed_resource)
+        again = await self._check(managed_resource)
+        until_apply = max(self._next_apply[key] - asyncio.get_running_loop().time(), 0.0) + _APPLY_MARGIN
+        return Requeue(min(again.after, until_apply) if again is not None else until_apply)
 
     def _responsible(self, managed_resource: Object) -> bool:
         wanted = self._config.resource_class or DEFAULT_CLASS
@@ -552,6 +559,11 @@ class ManagedResourceController:
             )
         except Conflict as error:
             raise TryAgain(str(error), after=0.05) from None
+
+
+def _secrets_of(managed_resource: Object) -> Iterable[str]:
+    namespace = managed_resource["metadata"]["namespace"]
+    return [str(Key(namespace, ref["name"])) for ref in managed_resource["spec"].get("secretRefs") or ()]
 
 
 def _asks_for_apply(old: Object, new: Object) -> bool:

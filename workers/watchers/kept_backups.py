@@ -6,13 +6,13 @@ the entry of a Shoot that the garden does not have any more, in the bucket of th
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from temporalio.client import Client
 
-from activities.kube.cache import Caches, Key, key_of
+from activities.kube.cache import BY_UID, Caches, Key, key_of, uids_of
 from activities.kube.client import KubeClient, WatchEvent
 from activities.kube.controller import Controller
 from activities.seed.retention import is_marked
@@ -27,6 +27,9 @@ from workflows.shoot.delete_backups import DeleteBackups, delete_backups_id
 
 log = logging.getLogger(__name__)
 
+_BY_SEED = "spec.seedName"
+"""Index of BackupEntries."""
+
 Object = Mapping[str, Any]
 
 
@@ -39,6 +42,8 @@ class KeptBackupsWatcher:
         self._entries, self._shoots = caches.of(resources.CORE_BACKUP_ENTRY), caches.of(resources.SHOOT)
         self._seeds, self._projects = caches.of(resources.SEED), caches.of(resources.PROJECT)
         self._namespaces = caches.of(resources.NAMESPACE)
+        self._entries.index(_BY_SEED, _seeds_of)
+        self._shoots.index(BY_UID, uids_of)
         self._flows: dict[str, SeedFlows] = {}
         """By seed."""
         self._told: dict[str, object] = {}
@@ -66,12 +71,9 @@ class KeptBackupsWatcher:
         """``key``: of a Seed."""
         wanted: list[SeedFlow] = []
         refused: dict[str, str] = {}
-        shoots = {each["metadata"]["uid"] for each in self._shoots.list()}
-        for entry in self._entries.list():
-            if not _has_expired(entry) or entry["spec"].get("seedName") != key.name:
-                continue
+        for entry in filter(_has_expired, self._entries.by_index(_BY_SEED, key.name)):
             try:
-                wanted.append(self._flow(self._judge(entry, shoots)))
+                wanted.append(self._flow(self._judge(entry)))
             except Refused as error:
                 refused[str(key_of(entry))] = str(error)
         for line in told_once(self._told, key.name, refused):
@@ -81,9 +83,12 @@ class KeptBackupsWatcher:
             flows = self._flows[key.name] = SeedFlows(self._temporal, partial(self._controller.enqueue, key))
         await flows.offer(wanted)
 
-    def _judge(self, entry: Object, shoots: Collection[str]) -> ShootTask:
+    def _judge(self, entry: Object) -> ShootTask:
         project = project_of(entry["metadata"]["namespace"], self._namespaces, self._projects)
-        return judge(entry, self._seeds.get(entry["spec"]["seedName"]), shoots, project)
+        return judge(entry, self._seeds.get(entry["spec"]["seedName"]), self._is_in_garden, project)
+
+    def _is_in_garden(self, uid: str) -> bool:
+        return bool(self._shoots.by_index(BY_UID, uid))
 
     def _flow(self, task: ShootTask) -> SeedFlow:
         async def request() -> FlowInput | None:
@@ -97,10 +102,11 @@ class KeptBackupsWatcher:
         )
 
 
-def judge(entry: Object, seed: Object | None, shoots: Collection[str], project: str | None) -> ShootTask:
+def judge(entry: Object, seed: Object | None, exists: Callable[[str], bool], project: str | None) -> ShootTask:
     """The task of deleting backups, made of what the garden records.
 
-    ``seed`` is the Seed that the entry names, ``shoots`` are the uids of all Shoots, ``project`` owns the namespace.
+    ``seed`` is the Seed that the entry names, ``exists`` says whether a Shoot with a uid exists, ``project`` owns the
+    namespace.
 
     Raises:
         Refused: the mark does not count.
@@ -110,7 +116,7 @@ def judge(entry: Object, seed: Object | None, shoots: Collection[str], project: 
     if len(owners) != 1:
         raise Refused("no Shoot is its owner")
     shoot = ShootRef(namespace=metadata["namespace"], name=owners[0]["name"], uid=owners[0]["uid"])
-    if shoot.uid in shoots:
+    if exists(shoot.uid):
         raise Refused(f"Shoot {shoot} is there")
     if project is None:
         raise Refused(f"namespace {shoot.namespace} belongs to no Project")
@@ -133,6 +139,10 @@ def _has_expired(entry: Object) -> bool:
     return is_marked(entry) and bool((entry["metadata"].get("annotations") or {}).get(BACKUP_EXPIRED))
 
 
+def _seeds_of(entry: Object) -> Iterable[str]:
+    seed = entry["spec"].get("seedName")
+    return (seed,) if seed else ()
+
+
 def _seed_of(event: WatchEvent) -> Iterable[Key]:
-    seed = event.object["spec"].get("seedName")
-    return [Key(None, seed)] if seed else []
+    return [Key(None, seed) for seed in _seeds_of(event.object)]

@@ -15,7 +15,7 @@ from typing import Any
 from temporalio.client import Client
 
 from activities.garden.seed_status import write_seed_status
-from activities.kube.cache import Caches, Key
+from activities.kube.cache import BY_UID, Caches, Key, uids_of
 from activities.kube.client import KubeClient, WatchEvent
 from activities.kube.controller import Controller, TryAgain
 from activities.kube.errors import Conflict
@@ -46,6 +46,7 @@ class RemainsWatcher:
         self._temporal = temporal
         self._seeds, self._shoots = caches.of(resources.SEED), caches.of(resources.SHOOT)
         self._projects, self._namespaces = caches.of(resources.PROJECT), caches.of(resources.NAMESPACE)
+        self._shoots.index(BY_UID, uids_of)
         self._entries = caches.of(resources.CORE_BACKUP_ENTRY)
         self._flows: dict[str, SeedFlows] = {}
         """By seed."""
@@ -95,10 +96,9 @@ class RemainsWatcher:
         except BadRemains as error:
             remains, refused = [], {"all": str(error)}
         self._claimed[name] = frozenset(each.uid for each in remains)
-        by_uid = {each["metadata"]["uid"]: each for each in self._shoots.list()} if remains else {}
         for remnant in remains:
             try:
-                self._judge(remnant, seed, by_uid.get(remnant.uid), None)
+                self._judge(remnant, seed, next(iter(self._shoots.by_index(BY_UID, remnant.uid)), None), None)
                 accepted.append(remnant)
             except Refused as error:
                 refused[f"Shoot {remnant.shoot} with uid {remnant.uid}"] = str(error)

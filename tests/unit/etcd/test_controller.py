@@ -410,6 +410,20 @@ async def test_a_member_with_the_certificates_of_before_is_not_updated_and_the_k
     assert told.startswith(manifests.tls_checksum(etcd()))
 
 
+async def test_an_event_between_two_checks_of_the_sidecar_keeps_the_time_of_the_next_one(cluster, controller):
+    """The worker that takes the event drops the delay that was pending."""
+    add(cluster)
+    await controller._reconcile(KEY)
+    run_pod(cluster, ready=True)
+    pod = cluster.objects["Pod", NAMESPACE, "etcd-main-0"]
+    controller._member_ids[Key(NAMESPACE, "etcd-main-0")] = (f"{pod['metadata']['uid']}/0", "1", True)
+    controller._next_check[KEY] = asyncio.get_running_loop().time() + 20.0
+
+    again = await controller._reconcile(KEY)
+    assert again is not None
+    assert 10.0 < again.after <= 20.0
+
+
 def roll(cluster, *, ready: bool):
     """What StatefulSet controller and kubelet would do."""
     stateful_set = cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]

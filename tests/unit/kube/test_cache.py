@@ -292,7 +292,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind(api, client):
     with pytest.raises(asyncio.CancelledError):
         await waiting
 
-    assert cache._handlers == []
+    assert not cache._waiters
     await cache.close()
 
 
@@ -313,3 +313,107 @@ async def test_a_cache_goes_on_when_the_connections_of_old_credentials_are_close
     api.change(CONFIG_MAPS, "one", "ns", {"data": {"a": "2"}})
 
     assert await value_is(cache, "2", timeout=5)
+
+
+def by_owner(obj):
+    return (obj["data"]["owner"],) if "owner" in obj["data"] else ()
+
+
+async def test_an_index_follows_what_comes_changes_and_goes(api, caches):
+    api.put(CONFIG_MAPS, config_map("one", owner="a"))
+    cache = caches.of(CONFIG_MAP)
+    await cache.synced()
+    cache.index("owner", by_owner)
+    await watched(api)
+
+    def names(owner):
+        return [each["metadata"]["name"] for each in cache.by_index("owner", owner)]
+
+    assert names("a") == ["one"]
+    api.put(CONFIG_MAPS, config_map("two", "other", owner="a"))
+    await until(lambda: names("a") == ["one", "two"])
+    api.change(CONFIG_MAPS, "one", "ns", {"data": {"owner": "b"}})
+    await until(lambda: names("b") == ["one"])
+    assert names("a") == ["two"]
+    api.remove(CONFIG_MAPS, "two", "other")
+    await until(lambda: not names("a"))
+    assert (names("c"), names(None)) == ([], [])
+
+
+async def test_an_index_is_right_after_a_version_that_expired(api, caches):
+    api.put(CONFIG_MAPS, config_map("goes", owner="a"))
+    cache = caches.of(CONFIG_MAP)
+    cache.index("owner", by_owner)
+    await watched(api)
+    api.watch_hook = lambda _: refuse(503, "ServiceUnavailable", "starting")
+    api.cut_watches()
+    api.remove(CONFIG_MAPS, "goes", "ns")
+    api.put(CONFIG_MAPS, config_map("comes", owner="a"))
+    api.compact()
+    api.watch_hook = lambda _: None
+
+    await until(lambda: [each["metadata"]["name"] for each in cache.by_index("owner", "a")] == ["comes"])
+
+
+async def test_two_components_share_an_index_and_cannot_define_it_differently(caches):
+    cache = caches.of(CONFIG_MAP)
+    cache.index("owner", by_owner)
+    cache.index("owner", by_owner)
+    with pytest.raises(ValueError, match=r"index owner of .* is defined with another function"):
+        cache.index("owner", lambda obj: ())
+
+
+async def test_an_object_that_an_index_cannot_read_does_not_stop_the_cache(api, caches):
+    """Whoever writes one strange object must not blind a controller for all others."""
+    cache = caches.of(CONFIG_MAP)
+    cache.index("owner", lambda obj: (obj["data"]["owner"],))
+    api.put(CONFIG_MAPS, config_map("strange"))
+    api.put(CONFIG_MAPS, config_map("good", owner="a"))
+
+    await until(lambda: len(cache.list()) == 2)
+    assert [each["metadata"]["name"] for each in cache.by_index("owner", "a")] == ["good"]
+
+
+async def test_events_wake_only_waits_that_they_concern(api, caches):
+    """100 deletions at a time once looked at all objects of the kind after each event of any of them."""
+    for number in range(3):
+        api.put(CONFIG_MAPS, config_map("one", f"ns-{number}"))
+    cache = caches.of(CONFIG_MAP)
+    await cache.synced()
+    await watched(api)
+    asked = {"object": 0, "namespace": 0, "all": 0}
+
+    def asks(what):
+        def ask(_):
+            asked[what] += 1
+            return False
+
+        return ask
+
+    waits = [
+        asyncio.create_task(cache.wait_for("one", "ns-0", asks("object"), 60)),
+        asyncio.create_task(cache.wait_until(asks("namespace"), 60, namespace="ns-1")),
+        asyncio.create_task(cache.wait_until(asks("all"), 60)),
+    ]
+    await until(lambda: asked == {"object": 1, "namespace": 1, "all": 1})
+    for times, namespace in enumerate(("ns-0", "ns-1", "ns-2"), start=2):
+        api.change(CONFIG_MAPS, "one", namespace, {"data": {"a": "1"}})
+        await until(lambda times=times: asked["all"] == times)
+
+    assert asked == {"object": 2, "namespace": 2, "all": 4}
+    for each in waits:
+        each.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def test_a_wait_for_a_namespace_sees_its_last_object_go(api, caches):
+    api.put(CONFIG_MAPS, config_map("one", "ns"))
+    api.put(CONFIG_MAPS, config_map("one", "other"))
+    cache = caches.of(CONFIG_MAP)
+    await cache.synced()
+    await watched(api)
+    empty = asyncio.create_task(cache.wait_until(lambda each: not each.list("ns"), 20, namespace="ns"))
+    await asyncio.sleep(0)
+    api.remove(CONFIG_MAPS, "one", "ns")
+
+    assert await empty is True

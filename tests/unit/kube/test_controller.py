@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from functools import partial
 
 import pytest
 
 from activities.kube.cache import Caches, Key
-from activities.kube.controller import Controller, Requeue, TryAgain
+from activities.kube.controller import Controller, Queue, Requeue, TryAgain
 from activities.kube.errors import NotFound
 from api.resources import CONFIG_MAP
 from tests.unit.kube.waiting import until
@@ -162,3 +163,83 @@ async def test_events_become_keys_that_the_controller_chooses(api, client):
     await caches.close()
 
     assert seen == [Key(None, "A")]
+
+
+async def test_events_do_not_add_rhythms_to_the_one_of_a_periodic_reconcile():
+    """Each event once began an endless series of delayed requeues: a Shoot was checked 30 times a minute, not once."""
+    period, times = 0.05, []
+
+    async def reconcile(key):
+        times.append(asyncio.get_running_loop().time())
+        return Requeue(period)
+
+    controller = Controller("test", reconcile)
+    async with running(controller):
+        for _ in range(10):
+            seen = len(times)
+            controller.enqueue(ONE)
+            await until(partial(_longer, times, seen))
+        before = len(times)
+        await until(lambda: len(times) >= before + 5)
+
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times[before - 1 :])]
+    assert min(pauses) > 0.9 * period
+
+
+def _longer(items, length):
+    return len(items) > length
+
+
+async def test_of_two_delays_of_one_key_the_earlier_wins():
+    queue = Queue()
+    queue.add(ONE, 0.02)
+    queue.add(ONE, 30.0)
+    queue.add(TWO, 30.0)
+    queue.add(TWO, 0.04)
+
+    async with asyncio.timeout(10):
+        assert [await queue.take(), await queue.take()] == [ONE, TWO]
+    queue.close()
+
+
+async def test_a_key_that_is_taken_has_no_pending_delay_any_more():
+    queue = Queue()
+    queue.add(ONE, 0.01)
+    queue.add(ONE)
+    assert await queue.take() == ONE
+    queue.done(ONE)
+
+    queue.add(TWO, 0.03)
+    async with asyncio.timeout(10):
+        assert await queue.take() == TWO
+    queue.close()
+
+
+async def test_a_delay_that_passes_while_a_worker_has_the_key_queues_it_afterwards():
+    """What the delay was for may have happened after the worker read it."""
+    queue = Queue()
+    queue.add(ONE)
+    assert await queue.take() == ONE
+    queue.add(ONE, 0.01)
+    queue.add(TWO, 0.03)
+    async with asyncio.timeout(10):
+        assert await queue.take() == TWO
+        queue.done(ONE)
+        assert await queue.take() == ONE
+    queue.close()
+
+
+async def test_an_expected_obstacle_becomes_a_warning_once_it_stays(caplog):
+    caplog.set_level(logging.DEBUG)
+    times = []
+
+    async def reconcile(key):
+        times.append(None)
+        raise TryAgain("it has changed meanwhile", after=0.001)
+
+    async with running(Controller("test", reconcile)) as controller:
+        controller.enqueue(ONE)
+        await until(lambda: len(times) > 5)
+
+    levels = [each.levelname for each in caplog.records if "it has changed meanwhile" in each.getMessage()]
+    assert levels[:5] == ["DEBUG"] * 4 + ["WARNING"]
