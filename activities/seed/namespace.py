@@ -50,7 +50,7 @@ class NamespaceActivities:
         shoot = await self._shoot(task)
         project, name = project_and_shoot(task.technical_id)
         provider = shoot["spec"]["provider"]["type"]
-        await self._clusters.seed.apply(
+        live = await self._clusters.seed.apply(
             {
                 "apiVersion": "v1",
                 "kind": "Namespace",
@@ -72,7 +72,8 @@ class NamespaceActivities:
             },
             manager=MANAGER,
         )
-        await ExtensionAccess(self._clusters).bind(task.technical_id)
+        if not live["metadata"].get("deletionTimestamp"):  # nothing can be created in a namespace that is being deleted
+            await ExtensionAccess(self._clusters).bind(task.technical_id)
         return TaskResult(note=task.technical_id)
 
     @activity.defn

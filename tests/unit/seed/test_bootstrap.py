@@ -14,6 +14,7 @@ from activities.seed.bootstrap import SeedActivities
 from api.operations import SeedTask, TaskResult
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
+from tests.unit.seed.test_extension_access import CLUSTER_ROLES, REGISTRATIONS, ROLES, cluster_role, registration
 
 SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"
 DNS_RECORDS = "/apis/extensions.gardener.cloud/v1alpha1/dnsrecords"
@@ -132,6 +133,20 @@ async def test_a_seed_that_loses_its_domain_loses_the_record(gardenlet: Running)
     assert result.note == "no ingress domain"
     assert gardenlet.record is None
     assert gardenlet.seed.find(SECRETS, "dnsrecord-seed-ingress", "garden") is None
+
+
+async def test_the_extension_may_read_the_credentials_for_as_long_as_there_is_a_record(gardenlet: Running) -> None:
+    """It reads them when the record is ordered."""
+    gardenlet.seed.put(CLUSTER_ROLES, cluster_role())
+    gardenlet.garden.put(REGISTRATIONS, registration("provider-x", ("DNSRecord", "local")))
+    shared = ROLES, "extension-secret:dnsrecord-seed-ingress", "garden"
+
+    await gardenlet.run(TASK)
+    assert (gardenlet.seed.find(*shared) or {})["rules"][0]["resourceNames"] == ["dnsrecord-seed-ingress"]
+
+    gardenlet.configure()
+    await gardenlet.run(LATER)
+    assert gardenlet.seed.find(*shared) is None
 
 
 async def test_a_seed_without_a_domain_needs_no_dns_provider(gardenlet: Running) -> None:

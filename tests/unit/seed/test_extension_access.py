@@ -97,6 +97,18 @@ async def test_the_namespace_of_a_control_plane_comes_with_the_rights_of_extensi
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "account", "namespace": "x"}]
 
 
+async def test_a_namespace_that_is_being_deleted_gets_no_new_rights(seed: Seed) -> None:
+    """The API server would refuse them, and a deletion that is tried again would end there."""
+    spec = {"provider": {"type": "local"}}
+    seed.garden.put(SHOOTS, {"metadata": {"name": "demo", "namespace": "garden-local", "uid": "uid"}, "spec": spec})
+    metadata = {"name": NAMESPACE, "deletionTimestamp": "2026-11-21T10:00:00Z", "finalizers": ["kubernetes"]}
+    seed.api.put("/api/v1/namespaces", {"metadata": metadata})
+
+    await NamespaceActivities(seed.clusters).deploy_namespace(TASK)
+
+    assert seed.binding() is None
+
+
 async def test_a_second_run_writes_nothing(seed: Seed) -> None:
     for _ in range(2):
         await seed.access.bind(NAMESPACE)

@@ -22,6 +22,7 @@ from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
+from tests.unit.seed.test_extension_access import CLUSTER_ROLES, REGISTRATIONS, ROLES, cluster_role, registration
 from workers.object_store import application
 
 NAMESPACE = "shoot--local--demo"
@@ -183,6 +184,28 @@ async def test_the_way_of_a_seed_that_has_begun_to_prepare_is_not_forgotten_by_t
     await asyncio.wait_for(extensions.wait_source_backup_entry_deleted(task), 10)
 
     assert (garden.find(f"{CORE}/backupentries", f"source-{ENTRY}", "garden-local") is not None) == kept
+
+
+async def test_an_extension_may_read_the_way_to_the_old_bucket_for_as_long_as_there_is_one(
+    clusters: Any, activities: MigrationActivities, garden: ApiServer, seed: ApiServer
+) -> None:
+    """The bucket is the one that the garden knows, of the type that the garden says."""
+    seed.put(CLUSTER_ROLES, cluster_role())
+    garden.put(REGISTRATIONS, registration("provider-x", ("BackupEntry", "local")))
+    shared = ROLES, f"extension-secret:source-{ENTRY}", "garden"
+
+    await activities.deploy_source_backup_entry(TASK)
+    role = seed.find(*shared)
+    assert role is not None
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"], "resourceNames": [f"source-{ENTRY}"]}
+    ]
+
+    task = TASK.model_copy(update={"operation": OperationType.RECONCILE})
+    extensions = ExtensionActivities(clusters)
+    await extensions.delete_source_backup_entry(task)
+    await asyncio.wait_for(extensions.wait_source_backup_entry_deleted(task), 10)
+    assert seed.find(*shared) is None
 
 
 async def test_who_deletes_a_shoot_leaves_the_mark_to_a_seed_that_is_still_lost(
