@@ -161,7 +161,9 @@ def credentials(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> list[Object]:
     annotations = {"dns.gardener.cloud/provider": PROVIDER}
     internal = annotations | {"dns.gardener.cloud/domain": plan.internal_domain}
     default = annotations | {"dns.gardener.cloud/domain": plan.default_domain}
-    backup = {"endpoint": plan.object_store_endpoint, "token": object_store_token(plan)}
+    # The store answers on addresses of this machine alone.
+    plain = {"allowPlainHTTP": "true"}
+    backup = {"endpoint": plan.object_store_endpoint, "token": object_store_token(plan)} | plain
     role = "gardener.cloud/role"
     # Gardenlets may read these, and name them in their Seeds.
     readers = {f"{SEED_NAME_PREFIX}{seed.name}": "true" for seed in plan.seeds}

@@ -1,11 +1,11 @@
 """Admission policy of a Shoot: its Prometheus reads metrics of nodes through the API server, and nothing else of them.
 
 Only the API server reaches nodes from a control plane, so Prometheus needs the right `nodes/proxy`. RBAC cannot limit
-the paths of that right, and a kubelet runs a command in any pod for a websocket that `GET` opens. The API server calls
-admission for each such request, as CONNECT with the path.
+the paths of that right, and for it a kubelet shows logs and specs of all its pods. The API server calls admission for
+each request to proxy, as CONNECT with the path.
 
 The policy guards the way through the API server. A kubelet that is reached directly, from the network of the Shoot,
-checks the right alone.
+checks the right alone, and for it runs a command in any pod by a websocket that `GET` opens.
 """
 
 from typing import Any

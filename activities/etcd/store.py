@@ -13,6 +13,8 @@ from urllib.parse import quote
 
 import aiohttp
 
+from activities.etcd import endpoint
+
 _CHUNK = 1 << 18
 # No total: snapshots of 8 GiB take their time; a store that stops answering is noticed by sock_read.
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
@@ -67,13 +69,16 @@ def open_store(provider: str, credentials: Mapping[str, str], bucket: str) -> St
     """A bucket by the data of its credentials Secret.
 
     Raises:
-        StoreError: the provider is unknown, or a key is missing in the credentials.
+        StoreError: the provider is unknown, a key is missing in the credentials, or the endpoint has no TLS and the
+            credentials do not permit that.
     """
     if provider != "local":
         raise StoreError(f"backup provider {provider!r} is unknown, must be 'local'")
     missing = [key for key in ("endpoint", "token") if not credentials.get(key)]
     if missing:
         raise StoreError(f"credentials of the backup store lack {', '.join(missing)}")
+    if fault := endpoint.fault_of(credentials["endpoint"], credentials.get(endpoint.ALLOW_PLAIN)):
+        raise StoreError(fault)
     return LocalStore(credentials["endpoint"], bucket, credentials["token"])
 
 

@@ -1,7 +1,7 @@
 """BackupBucket and BackupEntry: buckets of the landscape's object store (``workers/object_store.py``).
 
-The Secret of a bucket holds ``endpoint`` and the administrator's ``token``; that of an entry the
-bucket's own token. An etcd gets a token for the directory of its entry alone.
+The Secret of a bucket holds ``endpoint`` and the administrator's ``token``, and ``allowPlainHTTP`` where the endpoint
+has no TLS; that of an entry the bucket's own token. An etcd gets a token for the directory of its entry alone.
 """
 
 import base64
@@ -12,6 +12,7 @@ from urllib.parse import quote
 import aiohttp
 
 from activities.errors import permanent, transient
+from activities.etcd.endpoint import ALLOW_PLAIN, fault_of
 from activities.etcd.store import directory_token
 from activities.kube.errors import Forbidden, NotFound
 from activities.provider_local.extension import (
@@ -53,7 +54,7 @@ class BackupBucketActuator(Actuator):
                 "metadata": dict(reference),
                 "type": "Opaque",
                 "data": {
-                    ENDPOINT_KEY: data[ENDPOINT_KEY],
+                    **{key: data[key] for key in (ENDPOINT_KEY, ALLOW_PLAIN) if key in data},
                     TOKEN_KEY: base64.b64encode(str(answer["token"]).encode()).decode(),
                 },
             },
@@ -127,15 +128,17 @@ class _ObjectStore:
 
     @classmethod
     def read(cls, secret: Mapping[str, str], extension: Extension) -> "_ObjectStore":
+        reference = extension.spec["secretRef"]
+        place = f"Secret {reference['namespace']}/{reference['name']} of {extension}"
         try:
             endpoint, token = (base64.b64decode(secret[key]).decode() for key in (ENDPOINT_KEY, TOKEN_KEY))
+            allow_plain = base64.b64decode(secret.get(ALLOW_PLAIN, "")).decode()
         except (KeyError, ValueError):
-            reference = extension.spec["secretRef"]
             raise permanent(
-                ErrorCode.CONFIGURATION_PROBLEM,
-                f"Secret {reference['namespace']}/{reference['name']} of {extension} must have keys"
-                f" {ENDPOINT_KEY} and {TOKEN_KEY}",
+                ErrorCode.CONFIGURATION_PROBLEM, f"{place} must have keys {ENDPOINT_KEY} and {TOKEN_KEY}"
             ) from None
+        if fault := fault_of(endpoint, allow_plain):
+            raise permanent(ErrorCode.CONFIGURATION_PROBLEM, f"{place}: {fault}")
         return cls(endpoint, token.strip())
 
     def token_of(self, bucket: str, directory: str) -> str:

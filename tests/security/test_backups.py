@@ -1,17 +1,23 @@
 """The credentials of one etcd's backups, against the landscape's object store: they open its own backups alone."""
 
 import base64
-from collections.abc import AsyncIterator, Iterable
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestServer
+from temporalio.exceptions import ApplicationError
 
-from activities.etcd.store import LocalStore, LocalStoreAdmin, StoreError, directory_token
+from activities.etcd.store import LocalStore, LocalStoreAdmin, StoreError, directory_token, open_store
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
 from activities.provider_local.extension import Extension
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
 from tests.unit.provider_local.fake_cluster import FakeCluster
+from workers.etcd.store_reader import StoreReader, Unreadable
 from workers.object_store import application
 
 BUCKET = "b1"
@@ -39,8 +45,8 @@ class Seed:
         self.cluster = FakeCluster()
         self.endpoint = endpoint
 
-    async def make(self, entries: Iterable[str]) -> None:
-        admin = {"endpoint": self.endpoint, "token": "admin-token"}
+    async def make(self, entries: Iterable[str], **credentials: str) -> None:
+        admin = {"endpoint": self.endpoint, "token": "admin-token", **credentials}
         data = {key: base64.b64encode(value.encode()).decode() for key, value in admin.items()}
         secret = {"name": "backup", "namespace": "garden"}
         await self.cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "data": data})
@@ -152,3 +158,79 @@ async def test_a_token_of_the_whole_bucket_from_an_earlier_version_still_opens_i
     async with seed.store("garden", f"generated-bucket-{BUCKET}") as old:
         assert await content(old, snapshot_of(OWN)) == OWN.encode()
         assert len(await old.list("")) == 4
+
+
+@contextmanager
+def listening() -> Iterator[tuple[str, list[bytes]]]:
+    """URL of a server that a client cannot tell from one of another machine, and what arrives there."""
+    arrived: list[bytes] = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            arrived.append(str(self.headers).encode())
+            self.send_response(401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_PUT = do_GET
+
+        def log_message(self, *_: object) -> None:
+            """The headers are kept."""
+
+    server = ThreadingHTTPServer(("0.0.0.0", 0), Listener)
+    serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+    serving.start()
+    try:
+        yield f"http://{socket.gethostname()}:{server.server_address[1]}", arrived
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+
+
+async def use(client: str, endpoint: str, directory: Path, **permission: str) -> None:
+    """Have one of the clients send a token to a store."""
+    credentials = {"endpoint": endpoint, "token": "SENTINEL", "bucketName": BUCKET, **permission}
+    if client == "sidecar":
+        store = open_store("local", credentials, BUCKET)
+        try:
+            await store.list("")
+        finally:
+            await store.close()
+    elif client == "wrapper":
+        for key, value in credentials.items():
+            (directory / key).write_text(value)
+        StoreReader({"provider": "local", "prefix": OWN, "credentialsDirectory": str(directory)}).names()
+    else:
+        seed = Seed(endpoint)
+        await seed.make([], **permission)
+
+
+CLIENTS = ["sidecar", "wrapper", "provider-local"]
+REFUSALS = (StoreError, Unreadable, ApplicationError)
+
+
+@pytest.mark.attack(actor="T6", asset="A4", finding=20)
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_no_token_goes_to_a_store_without_tls(client: str, tmp_path: Path) -> None:
+    """On the way each listener would read it, and with it all backups."""
+    with listening() as (endpoint, arrived):
+        with pytest.raises(REFUSALS, match="allowPlainHTTP"):
+            await use(client, endpoint, tmp_path)
+        assert not arrived
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_landscape_permits_its_store_without_tls(client: str, tmp_path: Path) -> None:
+    with listening() as (endpoint, arrived):
+        with pytest.raises(REFUSALS, match="401"):
+            await use(client, endpoint, tmp_path, allowPlainHTTP="true")
+        assert arrived
+
+
+async def test_etcds_get_the_permission_with_the_credentials(tmp_path: Path) -> None:
+    async with TestServer(application(tmp_path / "buckets", "admin-token")) as server:
+        seed = Seed(str(server.make_url("/")))
+        await seed.make([OWN], allowPlainHTTP="true")
+    secret = seed.cluster.objects[SECRET, OWN.rpartition("--")[0], "etcd-backup"]["data"]
+    assert base64.b64decode(secret["allowPlainHTTP"]) == b"true"

@@ -31,7 +31,7 @@ def test_a_blackbox_exporter_has_no_credentials_to_send_to_the_target_of_a_probe
 
 @pytest.mark.attack(actor="T1", asset="A3", finding=20)
 def test_prometheus_has_the_right_to_proxy_to_nodes_under_a_policy_only() -> None:
-    """A kubelet runs commands for `get nodes/proxy`, by a websocket."""
+    """A kubelet shows logs and specs of pods for `get nodes/proxy`."""
     role, _ = [each for each in prometheus.shoot_objects() if each["kind"].startswith("ClusterRole")]
     [policy] = [each for each in prometheus.shoot_objects() if each["kind"] == "ValidatingAdmissionPolicy"]
     [binding] = [each for each in prometheus.shoot_objects() if each["kind"] == "ValidatingAdmissionPolicyBinding"]

@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 import pytest
@@ -40,7 +40,7 @@ class Thief:
     """A client with the token of Prometheus."""
 
     shoot: Shoot
-    token: str
+    token: str = field(repr=False)
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
         """Status and content of the API server's answer; without content where it upgrades the connection."""
@@ -51,26 +51,44 @@ class Thief:
 
 
 @pytest.fixture(scope="module")
-def thief(shoot: Shoot) -> Thief:
-    secret = shoot.control_plane("get", "secret", f"shoot-access-{prometheus.NAME}", "-o", "json")
-    return Thief(shoot, decoded(json.loads(secret))["token"].decode())
-
-
-@pytest.fixture(scope="module")
 def node(shoot: Shoot) -> str:
     return min(name for pool in shoot.nodes().values() for name in pool)
 
 
-@pytest.mark.attack(actor="T1", asset="A3", finding=20)
-def test_the_token_of_prometheus_runs_no_command_in_a_pod(shoot: Shoot, thief: Thief, node: str) -> None:
-    """A kubelet takes a websocket's GET for `nodes/proxy get`, where kubectl needs `pods/exec create`."""
+@pytest.fixture(scope="module")
+def thief(shoot: Shoot, node: str) -> Thief:
+    """Waits until the API server of a new Shoot knows the policy: it learns the role a second or two before."""
+    secret = shoot.control_plane("get", "secret", f"shoot-access-{prometheus.NAME}", "-o", "json")
+    thief = Thief(shoot, decoded(json.loads(secret))["token"].decode())
+    eventually(lambda: thief.get(f"/api/v1/nodes/{node}/proxy/healthz")[0] == 403, "the policy is in force", 30)
+    return thief
+
+
+@pytest.fixture(scope="module")
+def container(shoot: Shoot, node: str) -> str:
+    """A running container of the node, as kubelets name it in paths."""
     of_node = ("get", "pods", "-A", "--field-selector", f"spec.nodeName={node},status.phase=Running", "-o", "json")
     pod = json.loads(shoot.kubectl(*of_node))["items"][0]
-    place = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}/{pod['spec']['containers'][0]['name']}"
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}/{pod['spec']['containers'][0]['name']}"
 
+
+@pytest.mark.attack(actor="T1", asset="A3", finding=20)
+@pytest.mark.parametrize("what", ["exec", "containerLogs", "attach"])
+def test_the_token_of_prometheus_gets_into_no_container(thief: Thief, node: str, container: str, what: str) -> None:
+    """A kubelet takes `nodes/proxy get` for a websocket, too, where kubectl needs `pods/exec create`."""
     for target in (node, f"{node}:10250", f"https:{node}:10250"):
-        path = f"/api/v1/nodes/{target}/proxy/exec/{place}?command=id&output=1"
-        assert thief.get(path, WEBSOCKET)[0] == 403, target
+        path = f"/api/v1/nodes/{target}/proxy/{what}/{container}?command=id&output=1"
+        for headers in ({}, WEBSOCKET):
+            status, answer = thief.get(path, headers)
+            assert status == 403, answer
+
+
+def test_an_administrator_reads_the_log_by_the_path_that_is_refused_to_prometheus(
+    shoot: Shoot, node: str, container: str
+) -> None:
+    """Otherwise the refusal would say nothing of the policy."""
+    shoot.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/containerLogs/{container}?tailLines=1")
+    assert "kubelet" in shoot.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/configz")
 
 
 @pytest.mark.attack(actor="T1", asset="A3", finding=20)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from activities.etcd import snapshots
+from activities.etcd import endpoint, snapshots
 
 _TIMEOUT = 30.0
 _CHUNK = 1 << 18
@@ -28,10 +28,15 @@ class StoreReader:
         try:
             credentials = Path(store["credentialsDirectory"])
             self._bucket = store.get("bucket") or (credentials / "bucketName").read_text().strip()
-            self._endpoint = urlsplit((credentials / "endpoint").read_text().strip())
+            url = (credentials / "endpoint").read_text().strip()
             self._token = (credentials / "token").read_text().strip()
+            permission = credentials / endpoint.ALLOW_PLAIN
+            allow_plain = permission.read_text() if permission.exists() else None
         except OSError as error:
             raise Unreadable(f"credentials of the backup store can't be read: {error.strerror}") from None
+        if fault := endpoint.fault_of(url, allow_plain):
+            raise Unreadable(fault)
+        self._endpoint = urlsplit(url)
 
     def names(self) -> list[str]:
         """Of all snapshots, and of what stands beside them, without directory."""

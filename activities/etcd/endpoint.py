@@ -1,0 +1,33 @@
+"""Whether a client may send its token to an object store. Standard library only: etcd's wrapper imports this."""
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+ALLOW_PLAIN = "allowPlainHTTP"
+"""Key of a backup store's credentials: with ``true`` the operator permits an endpoint without TLS.
+
+For landscapes, where the store is on the same machine.
+"""
+
+
+def fault_of(endpoint: str, allow_plain: str | None) -> str:
+    """Why a token must not be sent there; empty if it may. ``allow_plain``: what the credentials have by ALLOW_PLAIN.
+
+    Without TLS each listener on the way reads the token. No listener is on the way to this machine's own loopback.
+    """
+    url = urlsplit(endpoint)
+    if url.scheme == "https" or _is_loopback(url.hostname or ""):
+        return ""
+    if url.scheme == "http" and (allow_plain or "").strip() == "true":
+        return ""
+    return (
+        f"endpoint {url.scheme}://{url.hostname} of the backup store has no TLS, so its token would be sent in the"
+        f" clear: give the store https, or permit this by {ALLOW_PLAIN}: 'true' in the credentials of the backup store"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
