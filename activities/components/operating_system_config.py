@@ -314,11 +314,8 @@ def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
             "subjects": agents,
         },
         _cluster_role_binding("system:node-bootstrapper", "system:node-bootstrapper", joining),
-        _cluster_role_binding(
-            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
-            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
-            joining,
-        ),
+        # No right to nodeclient: with it the kube-controller-manager would approve each Node for each token. The
+        # resource manager approves a new Node for the token of its Machine.
         _cluster_role_binding(
             "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
             "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
