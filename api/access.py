@@ -22,7 +22,7 @@ CODEC_SERVERS = "gardener.cloud:system:codec-servers"
 """Group of the codec endpoint. It asks whose a token is and what a user may do, and reads no object."""
 
 BOOTSTRAPPERS = "system:bootstrappers"
-"""Group of all bootstrap tokens; ``bootstrap_group`` says for which seed one is."""
+"""Group of all bootstrap tokens, in the garden and in a Shoot; another group says for which seed or Machine one is."""
 
 _WEBHOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
 _RBAC = "rbac.authorization.k8s.io"
@@ -91,6 +91,14 @@ def bootstrap_group(seed: str) -> str:
     Kubernetes allows no dots in these groups, and no seed's name holds a colon.
     """
     return f"{BOOTSTRAPPERS}:gardener-seed:{seed.replace('.', ':')}"
+
+
+def machine_bootstrap_group(machine: str) -> str:
+    """Group of the bootstrap token that is for one Machine of a Shoot: ``auth-extra-groups`` of the token's Secret.
+
+    Kubernetes allows no dots in these groups, and no Machine's name holds a colon.
+    """
+    return f"{BOOTSTRAPPERS}:machine:{machine.replace('.', ':')}"
 
 
 def bootstrap_secret(seed: str, token_id: str, secret: str, until: datetime) -> Manifest:

@@ -285,14 +285,17 @@ def pool_secret(
 
 
 def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
-    """Roles of node agents and of joining machines; ``node_agent_policy`` narrows those of node agents."""
+    """Roles of node agents and of joining machines; ``node_agent_policy`` narrows those of node agents.
+
+    The resource manager lets each node agent read its own Node and its pool's Secret.
+    """
     agents = [_group(constants.NODE_AGENTS_GROUP)]
     joining = [_group(BOOTSTRAPPERS_GROUP)]
     return [
         _cluster_role(
             "gardener-node-agent",
             [
-                _rule("", ["nodes"], ["get", "list", "watch", "patch"]),
+                _rule("", ["nodes"], ["patch"]),
                 _rule("", ["events"], ["create", "patch"]),
                 _rule("events.k8s.io", ["events"], ["create", "patch"]),
                 _rule("certificates.k8s.io", ["certificatesigningrequests"], ["create", "get", "list", "watch"]),
@@ -314,11 +317,8 @@ def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
             "subjects": agents,
         },
         _cluster_role_binding("system:node-bootstrapper", "system:node-bootstrapper", joining),
-        _cluster_role_binding(
-            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
-            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
-            joining,
-        ),
+        # No right to nodeclient: with it the kube-controller-manager would approve each Node for each token. The
+        # resource manager approves a new Node for the token of its Machine.
         _cluster_role_binding(
             "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
             "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",

@@ -12,6 +12,7 @@ from cryptography.x509.oid import NameOID
 
 Part = tuple[x509.ObjectIdentifier, str]
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
+KUBELET_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"
 
 

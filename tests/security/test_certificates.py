@@ -14,8 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AttributeOID, ExtendedKeyUsageOID, NameOID
 
+from activities.components.operating_system_config import rbac
 from activities.kube.cache import Caches
-from tests.security.signing import CLIENT_SIGNER, SERVING_SIGNER, cn, manifest, o, pem
+from tests.security.signing import CLIENT_SIGNER, KUBELET_SIGNER, SERVING_SIGNER, cn, manifest, o, pem
 from tests.unit.garden_controllers.conftest import Garden
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
@@ -38,6 +39,7 @@ AGENTS = "gardener.cloud:node-agents"
 AGENT = "gardener.cloud:node-agent:machine:machine-1"
 OTHER_AGENT = "gardener.cloud:node-agent:machine:machine-2"
 NODE_USER = "system:node:machine-1"
+OF_MACHINE_1 = ["system:bootstrappers", "system:bootstrappers:machine:machine-1"]
 ADDRESSES = (x509.DNSName("machine-1"), x509.IPAddress(ipaddress.ip_address("10.0.0.1")))
 
 Decide = Callable[..., Any]
@@ -266,6 +268,66 @@ async def test_a_machines_bootstrap_token_asks_for_an_administrators_certificate
     """The token lies in the user data of the machine before its Node has joined."""
     request = pem(o("gardener.cloud:system:admins"), cn(OTHER_AGENT))
     assert await shoot(request, user=TOKEN, groups=["system:bootstrappers"]) == "Denied"
+
+
+@pytest.mark.attack(actor="T2", asset="A3", finding=13)
+@pytest.mark.parametrize(
+    "user",
+    [TOKEN, NODE_USER],
+    ids=["token", "kubelet"],
+)
+@pytest.mark.parametrize(
+    "groups",
+    [["system:bootstrappers"], ["system:bootstrappers", "system:bootstrappers:machine:machine-1"]],
+    ids=["for-no-machine", "for-another-machine"],
+)
+async def test_a_machine_asks_for_the_certificate_of_a_machine_that_has_not_joined_and_is_denied(
+    shoot: Decide, user: str, groups: list[str]
+) -> None:
+    """Each pod that can read a machine's user data finds its token there."""
+    assert await shoot(pem(o(AGENTS), cn(OTHER_AGENT)), user=user, groups=groups) == "Denied"
+
+
+@pytest.mark.attack(actor="T2", asset="A3", finding=13)
+@pytest.mark.parametrize(
+    ("subject", "groups"),
+    [
+        ((o("system:nodes"), cn("system:node:machine-2")), OF_MACHINE_1),
+        ((o("system:nodes"), cn("system:node:machine-2")), ["system:bootstrappers"]),
+        ((o("system:nodes"), cn("system:node:machine-1"), cn("system:node:machine-2")), OF_MACHINE_1),
+        ((o("system:masters"), cn("system:node:machine-1")), OF_MACHINE_1),
+        ((o("system:nodes"), cn("system:kube-scheduler")), OF_MACHINE_1),
+    ],
+)
+async def test_a_machines_bootstrap_token_asks_for_the_certificate_of_another_kubelet_and_is_denied(
+    shoot: Decide, subject: Any, groups: list[str]
+) -> None:
+    """A kubelet reads the Secrets of all pods on its Node."""
+    assert await shoot(pem(*subject), user=TOKEN, groups=groups, signer=KUBELET_SIGNER) == "Denied"
+
+
+@pytest.mark.attack(actor="T2", asset="A3", finding=13)
+def test_a_bootstrap_token_asks_the_controller_manager_for_a_kubelets_certificate_and_has_no_right() -> None:
+    """Its approver does not know Machines: with that right, each token is good for each Node."""
+    groups = {
+        subject["name"]
+        for each in rbac(["pool"])
+        if each.get("roleRef", {}).get("name") == "system:certificates.k8s.io:certificatesigningrequests:nodeclient"
+        for subject in each["subjects"]
+    }
+    assert groups == set()
+
+
+@pytest.mark.parametrize(
+    ("subject", "signer"),
+    [
+        ((o(AGENTS), cn(OTHER_AGENT)), CLIENT_SIGNER),
+        ((o("system:nodes"), cn("system:node:machine-2")), KUBELET_SIGNER),
+    ],
+)
+async def test_a_machine_joins_with_its_own_bootstrap_token(shoot: Decide, subject: Any, signer: str) -> None:
+    groups = ["system:bootstrappers", "system:bootstrappers:machine:machine-2"]
+    assert await shoot(pem(*subject), user=TOKEN, groups=groups, signer=signer) == "Approved"
 
 
 @pytest.mark.attack(actor="T2", asset="A3", finding=3)

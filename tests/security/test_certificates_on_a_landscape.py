@@ -297,6 +297,18 @@ def test_a_node_agent_reads_the_configuration_of_another_pool_and_is_refused(
     assert "forbidden" in done.stderr.lower()
 
 
+@pytest.mark.attack(actor="T2", asset="A3", finding=10)
+def test_a_node_agent_reads_the_node_of_another_machine_and_is_refused(
+    node_agent: Intruder, other_machine: str
+) -> None:
+    """Its addresses, its pods' images and its annotations are of use to an attacker alone."""
+    assert node_agent.ask("get", "node", node_agent.name).returncode == 0
+    for question in (["get", "node", other_machine], ["get", "nodes"]):
+        done = node_agent.ask(*question)
+        assert done.returncode == 1, done.stdout
+        assert "forbidden" in done.stderr.lower()
+
+
 def test_a_node_agent_goes_on_with_its_own_work(shoot: Shoot, node_agent: Intruder) -> None:
     """The policy lets through all that the agent writes: its Lease, and three entries of its Node."""
     place = ("-n", "kube-system", "get", "lease", f"gardener-node-agent-{node_agent.name}", "-o", "json")

@@ -24,6 +24,9 @@ def rights() -> set[tuple[str, str]]:
 @pytest.mark.parametrize(
     "right",
     [
+        ("get", "nodes"),
+        ("list", "nodes"),
+        ("watch", "nodes"),
         ("update", "nodes"),
         ("patch", "nodes/status"),
         ("update", "nodes/status"),

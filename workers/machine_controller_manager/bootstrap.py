@@ -9,6 +9,7 @@ from typing import Any
 
 from activities.kube.client import KubeClient
 from activities.kube.errors import AlreadyExists
+from api.access import machine_bootstrap_group
 from api.local import bootstrap_token_id
 from api.resources import SECRET
 from api.times import timestamp
@@ -16,10 +17,16 @@ from api.times import timestamp
 _NAMESPACE = "kube-system"
 _ALPHABET = string.ascii_lowercase + string.digits
 _SECRET_LENGTH = 16
+_GROUPS = "auth-extra-groups"
+"""Key of a token's Secret: groups that the holder is a member of, beside that of all tokens."""
 
 
 async def ensure_token(shoot: KubeClient, machine: Mapping[str, Any], lifetime: timedelta) -> str:
-    """The machine's token. Its public half follows from the machine, so a second try finds it and makes no other."""
+    """The machine's token. Its public half follows from the machine, so a second try finds it and makes no other.
+
+    The resource manager approves certificates of this machine alone for the token. A token that an earlier version
+    made without the machine's group gets the group here.
+    """
     name = _secret_name(machine)
     token_id = bootstrap_token_id(machine["metadata"]["uid"])
     try:
@@ -28,6 +35,9 @@ async def ensure_token(shoot: KubeClient, machine: Mapping[str, Any], lifetime: 
     except AlreadyExists:
         live = await shoot.get(SECRET, name, _NAMESPACE)
         token = base64.b64decode(live["data"]["token-secret"]).decode()
+        group = _encoded(machine_bootstrap_group(machine["metadata"]["name"]))
+        if live["data"].get(_GROUPS) != group:
+            await shoot.patch(SECRET, name, _NAMESPACE, {"data": {_GROUPS: group}})
     return f"{token_id}.{token}"
 
 
@@ -49,11 +59,16 @@ def _secret(name: str, token_id: str, token: str, machine: Mapping[str, Any], li
         "expiration": timestamp(datetime.now(UTC) + lifetime),
         "usage-bootstrap-authentication": "true",
         "usage-bootstrap-signing": "true",
+        _GROUPS: machine_bootstrap_group(machine["metadata"]["name"]),
     }
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": name, "namespace": _NAMESPACE},
         "type": "bootstrap.kubernetes.io/token",
-        "data": {key: base64.b64encode(value.encode()).decode() for key, value in fields.items()},
+        "data": {key: _encoded(value) for key, value in fields.items()},
     }
+
+
+def _encoded(value: str) -> str:
+    return base64.b64encode(value.encode()).decode()

@@ -1,17 +1,22 @@
 """Approve the certificates of kubelets and node agents, and deny what is not their own.
 
+A bootstrap token is for one Machine, which one of its groups names: the token's holder gets certificates of that
+Machine's kubelet and node agent. Upstream, each token is good for each Node that has not joined yet.
+
 Source: spec/resource-manager.md 5, the rules of today and of the seed documents.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
 from activities.kube.cache import Caches, Key
 from activities.kube.client import KubeClient, Object
 from activities.kube.controller import Controller, Requeue
+from api.access import machine_bootstrap_group
 from api.constants import NODE_AGENT_USER_PREFIX
 from api.resources import CERTIFICATE_SIGNING_REQUEST, MACHINE, NODE
 from workers.signing_requests import (
+    CLIENT_AUTH,
     CLIENT_SIGNER,
     NODE_AGENTS,
     SERVER_AUTH,
@@ -25,7 +30,9 @@ from workers.signing_requests import (
 )
 
 _KUBELET_SERVING = "kubernetes.io/kubelet-serving"
+_KUBELET_CLIENT = "kubernetes.io/kube-apiserver-client-kubelet"
 _NODE_USER = "system:node:"
+_NODES = "system:nodes"
 _BOOTSTRAP_USER = "system:bootstrap:"
 _NODE_AGENT_ACCOUNT = "system:serviceaccount:kube-system:gardener-node-agent"
 
@@ -47,7 +54,7 @@ def decide_kubelet_serving(
         return Verdict(False, "no DNS names or IP addresses in the SANs found")
     if request.common_name != user:
         return Verdict(False, "common name in CSR does not match username")
-    if request.organization != "system:nodes":
+    if request.organization != _NODES:
         return Verdict(False, "organization in CSR does not match nodes group")
     if wrong := request.wrong_usages(SERVER_AUTH):
         return Verdict(False, wrong)
@@ -65,9 +72,40 @@ def decide_kubelet_serving(
     return Verdict(True, "Approving kubelet server certificate CSR (all checks passed)")
 
 
-def decide_node_agent(user: str, request: Request, machine: Object | None, node: Object | None) -> Verdict:
+def decide_joining_kubelet(groups: Collection[str] | None, request: Request, machine: Object | None) -> Verdict:
+    """A kubelet gets its first client certificate by the bootstrap token of its Machine.
+
+    ``groups``: of the token; None: nodes need no Machine, and a token is good for each of them.
+    """
+    name = request.common_name.removeprefix(_NODE_USER)
+    if name == request.common_name or not name:
+        return Verdict(False, f"common name in CSR must be {_NODE_USER}<name of the node>")
+    if request.organization != _NODES:
+        return Verdict(False, "organization in CSR does not match nodes group")
+    if request.has_alternative_names:
+        return Verdict(False, "a kubelet's client certificate must have no DNS names and no IP addresses")
+    if wrong := request.wrong_usages(CLIENT_AUTH):
+        return Verdict(False, wrong)
+    if fault := _not_for(name, groups):
+        return Verdict(False, fault)
+    if machine is None:
+        return Verdict(False, "could not find the Machine", may_pass=True)
+    return Verdict(True, "Approving kubelet client certificate CSR (bootstrap)")
+
+
+def _not_for(machine: str, groups: Collection[str] | None) -> str:
+    """Reason to deny a bootstrap token with these groups a certificate of a Machine; empty if there is none."""
+    if groups is None or (wanted := machine_bootstrap_group(machine)) in groups:
+        return ""
+    return f"the bootstrap token is not for this Machine: its auth-extra-groups must hold {wanted}"
+
+
+def decide_node_agent(
+    user: str, groups: Collection[str] | None, request: Request, machine: Object | None, node: Object | None
+) -> Verdict:
     """A node agent gets a client certificate for its Machine: first, to renew, or from a service account.
 
+    ``groups``: of the user; None: nodes need no Machine, and a bootstrap token is good for each of them.
     ``node``: the Node of that Machine, if there was one when the certificate was asked for.
     """
     if fault := NODE_AGENTS.fault(user, request):
@@ -78,10 +116,13 @@ def decide_node_agent(user: str, request: Request, machine: Object | None, node:
     if user == request.common_name:
         return Verdict(True, "Approving gardener-node-agent client certificate CSR (renewal)")
     if user.startswith(_BOOTSTRAP_USER):
+        if fault := _not_for(machine["metadata"]["name"], groups):
+            return Verdict(False, fault)
         if node is None:
             return Verdict(True, "Approving gardener-node-agent client certificate CSR (bootstrap)")
         return Verdict(False, "cannot use bootstrap token since a Node is already registered for the Machine")
-    if user.startswith(_NODE_USER) and not label:
+    # A Machine and its Node have one name.
+    if user == f"{_NODE_USER}{machine['metadata']['name']}" and not label:
         return Verdict(True, "Approving gardener-node-agent client certificate CSR (bootstrap by kubelet)")
     if user == _NODE_AGENT_ACCOUNT and label:
         return Verdict(True, "Approving gardener-node-agent client certificate CSR (migration)")
@@ -124,13 +165,16 @@ class CSRApprover:
     async def _verdict(self, csr: Object) -> Verdict | None:
         """None for requests of other signers and of other clients: other approvers decide about these."""
         signer, user = csr["spec"]["signerName"], csr["spec"].get("username", "")
-        if signer not in (_KUBELET_SERVING, CLIENT_SIGNER):
+        joining = signer == _KUBELET_CLIENT and user.startswith(_BOOTSTRAP_USER)
+        if not joining and signer not in (_KUBELET_SERVING, CLIENT_SIGNER):
             return None
         try:
             request = parse_request(csr["spec"])
         except Malformed as error:
-            ours = signer == _KUBELET_SERVING or NODE_AGENTS.concerned(user, error.names)
+            ours = joining or signer == _KUBELET_SERVING or NODE_AGENTS.concerned(user, error.names)
             return Verdict(False, str(error)) if ours else None
+        if joining:
+            return await self._joining_kubelet(request, csr)
         if signer == _KUBELET_SERVING:
             return await self._kubelet_serving(user, request)
         if NODE_AGENTS.concerned(user, (request.common_name, request.organization)):
@@ -145,6 +189,17 @@ class CSRApprover:
             machines = await self._source.list(MACHINE, self._machine_namespace, labels=f"node={name}") if node else []
         return decide_kubelet_serving(user, request, node, machines)
 
+    async def _joining_kubelet(self, request: Request, csr: Object) -> Verdict:
+        name = request.common_name.removeprefix(_NODE_USER)
+        machine: Object | None = {"metadata": {"name": name}}
+        if self._machine_namespace is not None and name:
+            machine = await self._source.find(MACHINE, name, self._machine_namespace)
+        return decide_joining_kubelet(self._groups(csr), request, machine)
+
+    def _groups(self, csr: Object) -> Collection[str] | None:
+        """Groups of the requester; None where nodes have no Machines, and so no tokens of their own."""
+        return None if self._machine_namespace is None else csr["spec"].get("groups") or ()
+
     async def _node_agent(self, user: str, request: Request, csr: Object) -> Verdict:
         name = request.common_name.removeprefix(NODE_AGENT_USER_PREFIX)
         if fault := NODE_AGENTS.fault(user, request):
@@ -153,18 +208,18 @@ class CSRApprover:
             node = await self._target.find(NODE, name)
             # Where nodes have no Machines, the node's name stands for both.
             machine: Object | None = {"metadata": {"name": name, "labels": {"node": name} if node else {}}}
-            return decide_node_agent(user, request, machine, _registered_before(csr, node))
+            return decide_node_agent(user, self._groups(csr), request, machine, _registered_before(csr, node))
         machine = await self._source.find(MACHINE, name, self._machine_namespace)
         label = ((machine or {}).get("metadata", {}).get("labels") or {}).get("node")
         node = await self._target.find(NODE, label) if label else None
-        return decide_node_agent(user, request, machine, _registered_before(csr, node))
+        return decide_node_agent(user, self._groups(csr), request, machine, _registered_before(csr, node))
 
 
 def _registered_before(csr: Object, node: Object | None) -> Object | None:
     """The Node, if it is older than the request.
 
-    The kubelet's request is approved by another process, and its Node may be there before we get to the agent's: if
-    that were denied, no later one would be granted, and the machine would never have its configuration.
+    The kubelet's request may be approved first, and its Node may be there before we get to the agent's: if that were
+    denied, no later one would be granted, and the machine would never have its configuration.
     """
     return node if node is not None and _created(node) < _created(csr) else None
 

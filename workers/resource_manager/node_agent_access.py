@@ -1,7 +1,10 @@
-"""Let each node agent read the configuration of its own pool, and of no other.
+"""Let each node agent read its own Node and the configuration of its own pool, and no others.
 
 Each pool's Secret has a Role of the same name. The user of a node agent holds its Machine's name, and the Machine says
 to which pool it belongs: so each Machine gets a RoleBinding. A group for each pool would need other certificates.
+
+Each Machine also gets a ClusterRole for its Node, which has the same name. The RoleBinding is written first and deleted
+last: where it is left, a later run finds the rest.
 """
 
 from collections.abc import Mapping
@@ -12,10 +15,11 @@ from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.controller import Controller, Requeue
 from activities.kube.errors import AlreadyExists
 from api.constants import NODE_AGENT_USER_PREFIX, WORKER_NODE_AGENT_SECRET
-from api.resources import MACHINE, NODE, ROLE_BINDING
+from api.resources import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, MACHINE, NODE, ROLE_BINDING
 
 NAMESPACE = "kube-system"
 _RBAC = "rbac.authorization.k8s.io"
+_MANAGER = "gardener-resource-manager"
 _LABELS = {"gardener.cloud/role": "node-agent-access"}
 _LOOK_AGAIN = 60.0
 
@@ -50,14 +54,15 @@ class NodeAgentAccess:
         if not secret:
             return None
         wanted = role_binding(key.name, secret)
-        if live is not None and live["roleRef"]["name"] == secret and live.get("subjects") == wanted["subjects"]:
-            return None
-        if live is not None:  # a RoleBinding's role cannot be changed
-            await self._delete(live)
-        try:
-            await self._target.create(wanted)
-        except AlreadyExists:
-            return Requeue(1.0)
+        if live is None or live["roleRef"]["name"] != secret or live.get("subjects") != wanted["subjects"]:
+            if live is not None:  # a RoleBinding's role cannot be changed
+                await self._delete(live)
+            try:
+                await self._target.create(wanted)
+            except AlreadyExists:
+                return Requeue(1.0)
+        for each in node_reader(key.name):
+            await self._target.apply(each, manager=_MANAGER)
         return None
 
     async def _remove(self, machine: str, live: Object | None) -> Requeue | None:
@@ -66,6 +71,8 @@ class NodeAgentAccess:
             return None
         if await self._target.find(NODE, machine) is not None:
             return Requeue(_LOOK_AGAIN)
+        for kind in (CLUSTER_ROLE_BINDING, CLUSTER_ROLE):
+            await self._target.delete(kind, _name(machine))
         await self._delete(live)
         return None
 
@@ -89,6 +96,27 @@ def role_binding(machine: str, secret: str) -> Object:
         "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": secret},
         "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": f"{NODE_AGENT_USER_PREFIX}{machine}"}],
     }
+
+
+def node_reader(machine: str) -> list[Object]:
+    """The node agent of ``machine`` may read and watch the Node of that name."""
+    metadata = {"name": _name(machine), "labels": dict(_LABELS)}
+    rule = {"apiGroups": [""], "resources": ["nodes"], "resourceNames": [machine], "verbs": ["get", "list", "watch"]}
+    return [
+        {
+            "apiVersion": CLUSTER_ROLE.api_version,
+            "kind": CLUSTER_ROLE.kind,
+            "metadata": metadata,
+            "rules": [rule],
+        },
+        {
+            "apiVersion": CLUSTER_ROLE_BINDING.api_version,
+            "kind": CLUSTER_ROLE_BINDING.kind,
+            "metadata": metadata,
+            "roleRef": {"apiGroup": _RBAC, "kind": CLUSTER_ROLE.kind, "name": _name(machine)},
+            "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": f"{NODE_AGENT_USER_PREFIX}{machine}"}],
+        },
+    ]
 
 
 def _name(machine: str) -> str:

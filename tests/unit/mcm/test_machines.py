@@ -143,6 +143,8 @@ async def test_a_machine_becomes_a_pod_that_knows_its_name_and_token(world: Worl
     script = base64.b64decode(user_data["data"]["userdata"]).decode()
     assert script == f"#!/bin/bash\ntoken='{'.'.join(parts)}' name='{NAME}'\n"
     assert token["metadata"]["name"] == f"bootstrap-token-{parts[0]}"
+    group = base64.b64decode(token["data"]["auth-extra-groups"]).decode()
+    assert group == f"system:bootstrappers:machine:{NAME}"
     assert world.machine is not None
     assert world.machine["metadata"]["finalizers"] == [FINALIZER_MACHINE_CONTROLLER_MANAGER]
     assert world.machine["spec"]["providerID"] == f"local:///{CLOUD_NAMESPACE}/{NAME}"

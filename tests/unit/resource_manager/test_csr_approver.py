@@ -13,7 +13,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from activities.kube.cache import Caches
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import NAMESPACE
-from workers.resource_manager.csr_approver import CSRApprover, decide_kubelet_serving, decide_node_agent
+from workers.resource_manager.csr_approver import (
+    CSRApprover,
+    decide_joining_kubelet,
+    decide_kubelet_serving,
+    decide_node_agent,
+)
 from workers.signing_requests import Request
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -31,6 +36,7 @@ NODE = {
     "status": {"addresses": [{"type": "Hostname", "address": "node-1"}, {"type": "InternalIP", "address": "10.0.0.1"}]},
 }
 MACHINE = {"kind": "Machine", "metadata": {"name": "machine-1", "namespace": NAMESPACE, "labels": {"node": "node-1"}}}
+TOKEN_GROUPS = ("system:bootstrappers", "system:bootstrappers:machine:machine-1")
 UNLABELLED = {"metadata": {"name": "machine-1"}}
 
 
@@ -76,11 +82,12 @@ def test_where_nodes_have_no_machines_none_is_asked_for():
 @pytest.mark.parametrize(
     ("user", "machine", "node", "approved"),
     [
+        ("system:node:machine-1", UNLABELLED, None, True),
         ("system:bootstrap:abcdef", UNLABELLED, None, True),
         ("system:bootstrap:abcdef", MACHINE, NODE, False),  # a leaked token must not take over a running node
         (AGENT, MACHINE, NODE, True),
         ("gardener.cloud:node-agent:machine:machine-2", MACHINE, NODE, False),
-        (USER, UNLABELLED, None, True),
+        (USER, UNLABELLED, None, False),
         (USER, MACHINE, NODE, False),
         ("system:serviceaccount:kube-system:gardener-node-agent", MACHINE, NODE, True),
         ("system:serviceaccount:kube-system:default", MACHINE, NODE, False),
@@ -88,7 +95,15 @@ def test_where_nodes_have_no_machines_none_is_asked_for():
     ],
 )
 def test_a_node_agent_gets_a_certificate_for_its_own_machine(user, machine, node, approved):
-    assert decide_node_agent(user, Request(AGENT, AGENTS, CLIENT), machine, node).approved is approved
+    assert decide_node_agent(user, TOKEN_GROUPS, Request(AGENT, AGENTS, CLIENT), machine, node).approved is approved
+
+
+def test_where_nodes_have_no_machines_a_token_is_for_each_of_them():
+    token = "system:bootstrap:abcdef"
+    kubelet = Request("system:node:machine-1", "system:nodes", CLIENT)
+    assert decide_node_agent(token, None, Request(AGENT, AGENTS, CLIENT), UNLABELLED, None).approved
+    assert decide_joining_kubelet(None, kubelet, UNLABELLED).approved
+    assert decide_joining_kubelet(TOKEN_GROUPS, kubelet, None).may_pass, "the Machine may be about to be written"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +118,7 @@ def test_a_node_agent_gets_a_certificate_for_its_own_machine(user, machine, node
 )
 def test_a_node_agent_gets_no_other_certificate(request_):
     """Each of these would give the holder of one node more than its node agent's rights."""
-    verdict = decide_node_agent(AGENT, request_, MACHINE, NODE)
+    verdict = decide_node_agent(AGENT, [AGENTS], request_, MACHINE, NODE)
     assert not verdict.approved
     assert not verdict.may_pass
 
@@ -144,6 +159,7 @@ def csr(name="csr", cn=USER, signer="kubernetes.io/kubelet-serving", user=USER, 
             "request": base64.b64encode(pem).decode(),
             "signerName": signer,
             "username": user,
+            "groups": list(TOKEN_GROUPS) if user.startswith("system:bootstrap:") else [],
             "usages": sorted(SERVER if sans else CLIENT),
         },
     }

@@ -7,9 +7,11 @@ import pytest
 from activities.kube.cache import Caches
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import NAMESPACE
-from workers.resource_manager.node_agent_access import NodeAgentAccess
+from workers.resource_manager.node_agent_access import NodeAgentAccess, role_binding
 
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/rolebindings"
+CLUSTER_BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 MACHINES = "/apis/machine.sapcloud.io/v1alpha1/machines"
 NODES = "/api/v1/nodes"
 LABEL = "worker.gardener.cloud/gardener-node-agent-secret-name"
@@ -47,7 +49,38 @@ def bound(target):
     }
 
 
+def readers(target):
+    """Users of all ClusterRoleBindings, and the Nodes that they read."""
+    objects = {(path, name): each for (path, _, name), each in target.objects.items()}
+    return {
+        each["subjects"][0]["name"]: objects[ROLES, each["roleRef"]["name"]]["rules"]
+        for (path, _), each in objects.items()
+        if path == CLUSTER_BINDINGS
+    }
+
+
 USER = "gardener.cloud:node-agent:machine:"
+
+
+async def test_each_machines_agent_reads_its_own_node(run, source, target):
+    source.put(MACHINES, machine("a-1", "pool-a"))
+    source.put(MACHINES, machine("a-2", "pool-a"))
+    run()
+    read = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
+    await until(lambda: len(readers(target)) == 2)
+    assert readers(target) == {f"{USER}{name}": [{**read, "resourceNames": [name]}] for name in ("a-1", "a-2")}
+
+    source.remove(MACHINES, "a-1", NAMESPACE)
+    await until(lambda: bound(target) == {f"{USER}a-2": "pool-a"})
+    assert list(readers(target)) == [f"{USER}a-2"]
+    assert {name for path, _, name in target.objects if path == ROLES} == {"gardener-node-agent:a-2"}
+
+
+async def test_an_agent_that_was_bound_by_an_earlier_version_gets_its_node(run, source, target):
+    source.put(MACHINES, machine("a-1", "pool-a"))
+    target.put(BINDINGS, role_binding("a-1", "pool-a"))
+    run()
+    await until(lambda: list(readers(target)) == [f"{USER}a-1"])
 
 
 async def test_each_machines_agent_is_bound_to_the_role_of_its_pool(run, source, target):
