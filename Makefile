@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 NOT_IN_TEST := not charts and not compose and not container and not upgrade and not slow and not soak
 ON_LANDSCAPE := (landscape or binaries) and $(NOT_IN_TEST)
 OTHERS := not landscape and not binaries and $(NOT_IN_TEST)
-IN_TWO_PROCESSES := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+IN_TWO_PROCESSES := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 
 .DEFAULT_GOAL := help
