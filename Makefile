@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 NOT_IN_TEST := not charts and not compose and not container and not upgrade and not slow and not soak
 ON_LANDSCAPE := (landscape or binaries) and $(NOT_IN_TEST)
 OTHERS := not landscape and not binaries and $(NOT_IN_TEST)
-IN_TWO_PROCESSES := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+BESIDE_EACH_OTHER := --dist loadfile --no-loadscope-reorder
 IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 
 .DEFAULT_GOAL := help
@@ -39,9 +39,11 @@ down: venv ## Take the landscape down; nothing stays but caches.
 endif
 
 test: venv packages browser ## All tests but slow ones; those of the landscape bring up one of their own.
-	@# The tests without a landscape come first: beside them its clusters would starve. tests/conftest.py orders and groups.
-	@$(BIN)/pytest -m '$(OTHERS)' $(IN_TWO_PROCESSES) $(PYTEST_ARGS); others=$$?; \
-	$(BIN)/pytest -m '$(ON_LANDSCAPE)' $(IN_TWO_PROCESSES) $(PYTEST_ARGS); on_landscape=$$?; exit $$((others | on_landscape))
+	@# First those without a landscape, which wait a third of their time: beside them its clusters would starve. For
+	@# which tests run beside which, and in which order, see tests/conftest.py.
+	@$(BIN)/pytest -m '$(OTHERS)' --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); others=$$?; \
+	$(BIN)/pytest -m '$(ON_LANDSCAPE)' --numprocesses 2 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); on_landscape=$$?; \
+	exit $$((others | on_landscape))
 
 test-slow: venv packages ## What takes minutes of one cluster: it moves, is repaired, rolls, loses its nodes, is reconciled for nothing.
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)

@@ -1,6 +1,6 @@
 """Fixtures of all tests: a landscape that is brought up once for all of them, and taken down after the last.
 
-Several processes may share it (``--numprocesses 2 --dist loadgroup --no-loadscope-reorder``): the first one brings it
+Several processes may share it (``--numprocesses 2 --dist loadfile --no-loadscope-reorder``): the first one brings it
 up, the last one takes it down. A test that breaks something in it (marker ``chaos``) has it to itself.
 
 ``GARDENER_TEST_LANDSCAPE=NAME`` uses a landscape that is up already, and leaves it up: for those who write tests.
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.landscape.conftest import Landscape
 
@@ -25,13 +27,33 @@ _HERE = Path(__file__).parent
 _LANDSCAPE = _HERE / "landscape"
 _SECURITY = _HERE / "security"
 _WORKFLOW = _HERE / "workflow"
+_BESIDE_OTHERS = {
+    *(_LANDSCAPE / f"test_{name}.py" for name in ("autoscaler", "extensions", "hibernation", "issuer")),
+    _LANDSCAPE / "test_own_credentials.py",
+    _SECURITY / "test_temporal_on_a_landscape.py",
+}
+"""Files whose tests use a landscape, but not the Shoot that tests share, and break nothing."""
 _DELETES_THE_SHARED_SHOOT = _LANDSCAPE / "test_shoot.py"
-_OF_THE_SHARED_SHOOT = "shared-shoot"
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    return _ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+class _ByFile(LoadScopeScheduling):
+    """Gives each file to one process, and the files with the shared Shoot to the same one.
+
+    pytest-xdist has groups for that (``--dist loadgroup``), but pytest 9.2 does not tell it of them.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "one process" if _in_one_process(self.config.rootpath / file) else file
+
+
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Mark, limit, group and order the tests.
+    """Mark, limit and order the tests.
 
     Each test in tests/landscape is one of the landscape. Those are limited to 300 s each; the limit is of the test
     function alone, because the first test waits until the landscape is up.
@@ -41,11 +63,14 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker(pytest.mark.landscape)
         if _has(item, "landscape") and not _has(item, "timeout"):
             item.add_marker(pytest.mark.timeout(300, func_only=True))
-    in_one_process = {item.path for item in items if _has(item, "chaos") or _uses_the_shared_shoot(item)}
-    for item in items:
-        group = _OF_THE_SHARED_SHOOT if item.path in in_one_process else str(item.path.relative_to(_HERE))
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: _place(item, in_one_process))
+        if item.path in _BESIDE_OTHERS and (_has(item, "chaos") or _uses_the_shared_shoot(item)):
+            raise pytest.UsageError(f"{item.nodeid} cannot run beside others: take its file out of {__file__}")
+    items.sort(key=_place)
+
+
+def _in_one_process(file: Path) -> bool:
+    uses_a_landscape = _LANDSCAPE in file.parents or file.name.endswith("_on_a_landscape.py")
+    return uses_a_landscape and file not in _BESIDE_OTHERS
 
 
 def _has(node: pytest.Item | pytest.Module, marker: str) -> bool:
@@ -57,13 +82,13 @@ def _uses_the_shared_shoot(item: pytest.Function) -> bool:
     return _has(item, "landscape") and "shoot" in item.fixturenames and not hasattr(item.module, "shoot")
 
 
-def _place(item: pytest.Function, in_one_process: set[Path]) -> tuple[int, int]:
+def _place(item: pytest.Function) -> tuple[int, int]:
     """Files that take longest begin first; of those with the shared Shoot, the one that deletes it is the last.
 
     Tests with real binaries are the first of the second process. They need no landscape, so they run while the first
     process has it to itself for the tests that break something.
     """
-    if item.path in in_one_process:
+    if _in_one_process(item.path):
         if _has(item, "chaos"):
             return 0, 0
         return 0, 1 if _SECURITY in item.path.parents else 2 if item.path != _DELETES_THE_SHARED_SHOOT else 3
@@ -105,9 +130,12 @@ def landscape(run_directory: Path) -> Landscape:
     """A landscape that is up. A test that breaks something in it mends it."""
     if name := os.environ.get("GARDENER_TEST_LANDSCAPE"):
         return Landscape(name)
-    landscape = Landscape("test")
-    landscape.up()  # a second process waits for the first one here
-    (run_directory / "landscape").write_text(landscape.name)
+    landscape, is_up = Landscape("test"), run_directory / "landscape"
+    with (run_directory / "landscape.up").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_up.exists():
+            landscape.up()
+            is_up.write_text(landscape.name)
     return landscape
 
 

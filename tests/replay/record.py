@@ -24,7 +24,7 @@ from api.flows import FlowInput, LastOperation, ShootFacts, Survey
 from api.operations import GARDEN_QUEUE, OperationType, SeedTask, ShootTask, TaskResult, seed_queue
 from api.rotation import CompleteRotation, Kind, Phase, User
 from api.schedules import ScheduledShoot
-from tests.workflow.conftest import TEMPORAL
+from tests.temporal_dev_server import TEMPORAL
 from tests.workflow.world import DESTINATION, SHOOT, VERSION, World
 from tests.workflow.world import SEED as SOURCE
 from workflows import visibility

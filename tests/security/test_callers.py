@@ -26,7 +26,6 @@ with workflow.unsafe.imports_passed_through():
     from api.repair import Action, Repair
     from workers.callers import HEADER, Callers
 
-from tests.workflow.conftest import temporal_address  # noqa: F401 - a fixture
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
 
@@ -96,7 +95,7 @@ async def running(
 
 
 @pytest.mark.attack(actor="T5", asset="A5", finding=20)
-async def test_a_repair_under_another_name_is_told_under_the_name_in_the_certificate(temporal_address: str) -> None:  # noqa: F811
+async def test_a_repair_under_another_name_is_told_under_the_name_in_the_certificate(temporal_address: str) -> None:
     """A person with the right to repair writes another person's name into the request."""
     async with running(temporal_address, certified("alice")) as handle:
         assert await handle.execute_update(Repaired.repair, SPOKEN) == "alice"
@@ -112,7 +111,7 @@ async def test_a_repair_under_another_name_is_told_under_the_name_in_the_certifi
     await replayer.replay_workflow(history)
 
 
-async def test_the_check_of_an_update_sees_the_name_in_the_certificate(temporal_address: str) -> None:  # noqa: F811
+async def test_the_check_of_an_update_sees_the_name_in_the_certificate(temporal_address: str) -> None:
     async with running(temporal_address, certified("nobody")) as handle:
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await handle.execute_update(Repaired.repair, SPOKEN)
@@ -120,21 +119,21 @@ async def test_the_check_of_an_update_sees_the_name_in_the_certificate(temporal_
     assert "nobody may not" in str(refused.value.cause)
 
 
-async def test_a_process_of_the_garden_passes_on_the_name_of_those_who_asked_it(temporal_address: str) -> None:  # noqa: F811
+async def test_a_process_of_the_garden_passes_on_the_name_of_those_who_asked_it(temporal_address: str) -> None:
     """Annotations of a Shoot: admission wrote their author, and the controller-manager repeats it."""
     headers = certified("gardener.cloud:system:controller-manager", "gardener.cloud:system:operators")
     async with running(temporal_address, headers) as handle:
         assert await handle.execute_update(Repaired.repair, SPOKEN) == "mallory"
 
 
-async def test_without_certificates_the_request_names_its_author(temporal_address: str) -> None:  # noqa: F811
+async def test_without_certificates_the_request_names_its_author(temporal_address: str) -> None:
     async with running(temporal_address, {}) as handle:
         assert await handle.execute_update(Repaired.repair, SPOKEN) == "mallory"
 
 
 @pytest.mark.attack(actor="T5", asset="A5", finding=20)
 async def test_a_repair_that_temporal_names_no_client_for_is_refused_where_that_is_required(
-    temporal_address: str,  # noqa: F811
+    temporal_address: str,
 ) -> None:
     """A request that did not pass Temporal's authorization."""
     async with running(temporal_address, {}, required=True) as handle:
@@ -144,7 +143,7 @@ async def test_a_repair_that_temporal_names_no_client_for_is_refused_where_that_
     assert "Temporal does not say who asks" in str(refused.value.cause)
 
 
-async def test_a_history_from_before_names_were_required_replays(temporal_address: str) -> None:  # noqa: F811
+async def test_a_history_from_before_names_were_required_replays(temporal_address: str) -> None:
     async with running(temporal_address, {}) as handle:
         await handle.execute_update(Repaired.repair, SPOKEN)
         await handle.result()

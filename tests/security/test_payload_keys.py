@@ -36,7 +36,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.secrets.keyring import read_keyring, write_key_file
 from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult, seed_queue
-from tests.workflow.conftest import TEMPORAL
+from tests.temporal_dev_server import TEMPORAL
 from workers.codec import EncryptionCodec, data_converter, derived_keys
 
 A, B = seed_queue("a"), seed_queue("b")

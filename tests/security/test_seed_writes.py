@@ -19,7 +19,7 @@ from api.resources import Resource
 from api.server import seed_authorizer, webhook_configurations
 from api.server.app import application
 from tests.unit.api.test_seed_authorizer import GARDEN, Garden, bastion, bucket
-from tests.unit.api.test_server import FakeGarden
+from tests.unit.api.webhooks import FakeGarden
 from tests.unit.garden.test_shoot_activities import World
 
 PREFIX = "gardener.cloud:system:seed:"

@@ -27,7 +27,6 @@ from landscape import temporal_certificates
 from landscape.pki import KeyPair, TemporalAuthority
 from tests.temporal_endpoint import Endpoint, mutual_tls_before, serial
 from tests.unit.kube.waiting import until
-from tests.workflow.conftest import temporal_address  # noqa: F401 - a fixture
 from workers.temporal import (
     TemporalConnectionError,
     TemporalServer,
@@ -40,7 +39,7 @@ BUSY = 90
 
 
 @pytest.fixture(scope="module")
-def endpoint(temporal_address: str) -> Iterator[Endpoint]:  # noqa: F811
+def endpoint(temporal_address: str) -> Iterator[Endpoint]:
     with mutual_tls_before(temporal_address) as made:
         yield made
 

@@ -4,11 +4,7 @@ Most tests share one real server. The one that skips time is for what waits for 
 outside of workflows (other activities, queries, a busy machine) has no time at all, and runs into time limits.
 """
 
-import contextlib
-import socket
-import subprocess
 import sys
-import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,12 +16,11 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
+from tests import temporal_dev_server
 from tests.workflow.world import World
 from workflows import visibility
 
 TEST_SERVER = Path(sys.executable).parent / "temporal-test-server"
-TEMPORAL = Path(sys.executable).parent / "temporal"
-_START_SECONDS = 60
 
 
 @pytest.fixture
@@ -47,7 +42,7 @@ async def env() -> AsyncIterator[WorkflowEnvironment]:
 async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
     """A real server for one test alone."""
     async with await WorkflowEnvironment.start_local(
-        dev_server_existing_path=str(TEMPORAL),
+        dev_server_existing_path=str(temporal_dev_server.TEMPORAL),
         data_converter=pydantic_data_converter,
         search_attributes=visibility.ALL,
         dev_server_log_level="error",
@@ -57,26 +52,9 @@ async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
 
 @pytest.fixture(scope="session")
 def temporal_address() -> Iterator[str]:
-    """A real server for all tests of a session, in a process that knows nothing of their event loops."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    attributes = [f"--search-attribute={key.name}=Keyword" for key in visibility.ALL]
-    queues = ["transfer", "timer", "visibility"]
-    speed = [f"--dynamic-config-value=history.{each}ProcessorMaxPollRPS=2000" for each in queues]
-    speed.append('--dynamic-config-value=history.timerProcessorMaxTimeShift="50ms"')
-    command = [TEMPORAL, "server", "start-dev", "--headless", f"--port={port}", "--log-level=error"]
-    server = subprocess.Popen([*command, *attributes, *speed], stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + _START_SECONDS
-        while server.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait()
+    """A real server for all tests of a session."""
+    with temporal_dev_server.dev_server() as address:
+        yield address
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from activities.secrets.crypto import private_pem, public_ssh
 from api import ssh
 from tests.unit.api.shoots import REGISTRATION, changed, complete
-from tests.unit.api.test_server import ask, client, garden, patched  # noqa: F401
+from tests.unit.api.webhooks import ask, patched
 
 KEY = public_ssh(Ed25519PrivateKey.generate()).decode()
 BASTION = {
@@ -27,27 +27,27 @@ SHOOT = complete("spec.seedName", "seed-1", bound=True).to_wire()
 
 
 @pytest.fixture(autouse=True)
-def surroundings(garden):  # noqa: F811
+def surroundings(garden):
     garden.objects += [SHOOT, PROVIDER]
 
 
-async def refusal(client, bastion, old=None):  # noqa: F811
+async def refusal(client, bastion, old=None):
     operation = "UPDATE" if old else "CREATE"
     response = await ask(client, "/validate", operation, patched(bastion, await mutated(client, bastion, old)), old)
     return "" if response["allowed"] else response["status"]["message"]
 
 
-async def mutated(client, bastion, old=None):  # noqa: F811
+async def mutated(client, bastion, old=None):
     return {"patch": base64.b64encode(b"[]")} | await ask(
         client, "/mutate", "UPDATE" if old else "CREATE", bastion, old
     )
 
 
-async def stored(client):  # noqa: F811
+async def stored(client):
     return patched(changed(BASTION), await mutated(client, BASTION))
 
 
-async def test_it_knows_who_made_it_and_where_its_shoot_is(client):  # noqa: F811
+async def test_it_knows_who_made_it_and_where_its_shoot_is(client):
     bastion = await stored(client)
     assert (bastion["spec"]["seedName"], bastion["spec"]["providerType"]) == ("seed-1", "local")
     assert bastion["metadata"]["annotations"] == {"gardener.cloud/created-by": "alice"}
@@ -56,7 +56,7 @@ async def test_it_knows_who_made_it_and_where_its_shoot_is(client):  # noqa: F81
     assert await refusal(client, bastion) == ""
 
 
-async def test_who_writes_it_again_cannot_take_it_elsewhere(client, garden):  # noqa: F811
+async def test_who_writes_it_again_cannot_take_it_elsewhere(client, garden):
     before = await stored(client)
     garden.objects.remove(SHOOT)
     garden.objects.append(changed(SHOOT, "spec.seedName", "seed-2"))
@@ -77,13 +77,13 @@ async def test_who_writes_it_again_cannot_take_it_elsewhere(client, garden):  # 
         ("metadata.name", "other", "shoot garden-local/demo not found"),
     ],
 )
-async def test_a_shoot_without_nodes_to_get_into_has_none(client, garden, path, value, said):  # noqa: F811
+async def test_a_shoot_without_nodes_to_get_into_has_none(client, garden, path, value, said):
     garden.objects.remove(SHOOT)
     garden.objects.append(changed(SHOOT, path, value))
     assert said in await refusal(client, changed(BASTION))
 
 
-async def test_one_that_nobody_would_make_is_refused(client, garden):  # noqa: F811
+async def test_one_that_nobody_would_make_is_refused(client, garden):
     garden.objects.remove(PROVIDER)
     assert "no extension is registered for Bastion" in await refusal(client, changed(BASTION))
 
@@ -99,11 +99,11 @@ async def test_one_that_nobody_would_make_is_refused(client, garden):  # noqa: F
         ("spec.sshPublicKey", "ssh-ed25519 AAAA", "must be a public key"),
     ],
 )
-async def test_faults_are_named(client, path, value, said):  # noqa: F811
+async def test_faults_are_named(client, path, value, said):
     assert said in await refusal(client, changed(BASTION, path, value))
 
 
-async def test_a_private_key_that_is_given_by_mistake_is_not_repeated(client):  # noqa: F811
+async def test_a_private_key_that_is_given_by_mistake_is_not_repeated(client):
     private = private_pem(generate_private_key(SECP256R1())).decode()
     said = await refusal(client, changed(BASTION, "spec.sshPublicKey", private))
     assert "must be one line with a public key" in said

@@ -6,7 +6,7 @@ import pytest
 
 from api import resources
 from tests.unit.api.shoots import SHOOT, changed
-from tests.unit.api.test_server import BINDING
+from tests.unit.api.webhooks import BINDING
 from tests.unit.garden_controllers.conftest import CORE, SECURITY
 from workers.lifetime import run_lifetime_controller
 

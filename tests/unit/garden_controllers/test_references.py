@@ -2,7 +2,7 @@
 
 from api import resources
 from tests.unit.api.shoots import SHOOT, changed
-from tests.unit.api.test_server import BINDING, SECRET
+from tests.unit.api.webhooks import BINDING, SECRET
 from tests.unit.garden_controllers.conftest import CORE, SECURITY
 from workers.references import run_reference_controllers
 

@@ -1,0 +1,38 @@
+"""Temporal's development server as a process."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from workflows import visibility
+
+TEMPORAL = Path(sys.executable).parent / "temporal"
+_START_SECONDS = 60
+
+
+@contextlib.contextmanager
+def dev_server() -> Iterator[str]:
+    """Address of a real server, in a process that knows nothing of the event loops of tests."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    attributes = [f"--search-attribute={key.name}=Keyword" for key in visibility.ALL]
+    queues = ["transfer", "timer", "visibility"]
+    speed = [f"--dynamic-config-value=history.{each}ProcessorMaxPollRPS=2000" for each in queues]
+    speed.append('--dynamic-config-value=history.timerProcessorMaxTimeShift="50ms"')
+    command = [TEMPORAL, "server", "start-dev", "--headless", f"--port={port}", "--log-level=error"]
+    server = subprocess.Popen([*command, *attributes, *speed], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + _START_SECONDS
+        while server.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
