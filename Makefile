@@ -1,5 +1,5 @@
-# Every target installs what it needs, and says so. For a landscape: as root, on Debian 12 or newer; whoever is not root on
-# Linux, or says IN_CONTAINER=1, gets it in a privileged container of an engine (landscape/container/run.sh).
+# Every target installs the packages that it needs, and says so. A landscape needs root, on Debian 12 or newer. Without root on
+# Linux, or with IN_CONTAINER=1, it runs in a privileged container of a container engine (landscape/container/run.sh).
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +17,7 @@ IN_CONTAINER ?= $(shell [ "$$(uname -s) $$(id -u)" = "Linux 0" ] || echo 1)
 .DEFAULT_GOAL := help
 .PHONY: help venv packages landscape demo status down test test-slow test-upgrade test-unit test-charts test-compose test-container images soak lint docs site format lock clean python browser
 
-help: ## Say what there is.
+help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
 		printf '  make %-14s %s\n' "$$target" "$$text"; done
 
@@ -31,54 +31,54 @@ demo: venv packages ## Bring up the landscape and a first cluster, and show them
 landscape: venv packages ## Bring up the landscape: Temporal, a garden, a cloud and two seeds.
 	$(BIN)/gardener landscape up --name $(NAME)
 
-status: venv ## Say what of the landscape runs where.
+status: venv ## Show the processes of the landscape, and where they run.
 	$(BIN)/gardener landscape status --name $(NAME)
 
-down: venv ## Take the landscape down; nothing stays but caches.
+down: venv ## Remove the landscape; only caches stay.
 	$(BIN)/gardener landscape down --name $(NAME)
 endif
 
-test: venv packages browser ## All tests but slow ones; those of the landscape bring up one of their own.
-	@# First those without a landscape, which wait a third of their time: beside them its clusters would starve. For
-	@# which tests run beside which, and in which order, see tests/conftest.py.
+test: venv packages browser ## Run all tests except slow ones; landscape tests bring up their own landscape.
+	@# Tests without a landscape run first: beside them the landscape's clusters would get too little CPU. They wait a third
+	@# of their time, so three processes run them. tests/conftest.py says which tests run beside each other, in which order.
 	@$(BIN)/pytest -m '$(OTHERS)' --numprocesses 3 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); others=$$?; \
 	$(BIN)/pytest -m '$(ON_LANDSCAPE)' --numprocesses 2 $(BESIDE_EACH_OTHER) $(PYTEST_ARGS); on_landscape=$$?; \
 	exit $$((others | on_landscape))
 
-test-slow: venv packages ## What takes minutes of one cluster: it moves, is repaired, rolls, loses its nodes, is reconciled for nothing.
+test-slow: venv packages ## Run tests that use one cluster for minutes: move, repair, rolling update, lost nodes, reconciliation without changes.
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
-test-upgrade: venv packages ## Upgrade a cluster by one minor of Kubernetes; the older one is compiled once.
+test-upgrade: venv packages ## Upgrade a cluster by one minor version of Kubernetes; the older version is compiled once.
 	$(BIN)/pytest -m upgrade $(PYTEST_ARGS)
 
-test-unit: venv ## The tests that need no landscape.
+test-unit: venv ## Run the tests that need no landscape.
 	$(BIN)/pytest -m '$(OTHERS)' $(PYTEST_ARGS)
 
-test-charts: venv packages ## The charts, installed by Helm: a cluster made by their pods.
+test-charts: venv packages ## Install the charts by Helm, and create a cluster with their pods.
 	$(BIN)/pytest tests/charts -m 'charts or not charts' $(PYTEST_ARGS)
 
-test-compose: venv packages ## docker-compose.yaml, brought up: a cluster made through its Temporal on PostgreSQL.
+test-compose: venv packages ## Start docker-compose.yaml, and create a cluster through its Temporal on PostgreSQL.
 	@landscape/packages.sh engine
 	$(BIN)/pytest tests/compose -m 'compose or not compose' $(PYTEST_ARGS)
 
-test-container: venv packages ## make demo in a privileged container: a cluster that is made there.
+test-container: venv packages ## Run make demo in a privileged container.
 	@landscape/packages.sh engine
 	$(BIN)/pytest tests/container -m 'container or not container' $(PYTEST_ARGS)
 
-images: venv packages ## The images of docker-compose.yaml, loaded into the engine if there is one, else left as images.tar.
+images: venv packages ## Build the images of docker-compose.yaml, and load them into the container engine; without one, write images.tar.
 	@if docker info >/dev/null 2>&1; then docker load --input "$$($(BIN)/gardener landscape images)"; \
 	else $(BIN)/gardener landscape images --output images.tar; fi
 
-soak: venv ## A thousand simulated takeovers, in which anything breaks.
+soak: venv ## Run a thousand simulated takeovers with random failures.
 	$(BIN)/pytest tests/simulation -m soak $(PYTEST_ARGS)
 
-lint: venv ## Style, types, and who may import whom.
+lint: venv ## Check style, types and import rules.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: venv site ## The documents as a site with search: build/site/index.html.
+docs: venv site ## Build the documents as a site with search: build/site/index.html.
 
 site:
 	@rm -rf build/pages && mkdir -p build/pages
@@ -89,7 +89,7 @@ format: venv ## Format the code.
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format .
 
-venv: $(VENV)/.installed ## The virtual environment with locked packages.
+venv: $(VENV)/.installed ## Make the virtual environment with locked packages.
 
 $(VENV)/.installed: requirements.lock pyproject.toml | python
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -103,7 +103,7 @@ python:
 browser:
 	@landscape/packages.sh browser
 
-packages: ## The Debian packages that are missing.
+packages: ## Install missing Debian packages.
 	@landscape/packages.sh
 
 lock: venv ## Choose the newest versions that pyproject.toml allows.

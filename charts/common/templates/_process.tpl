@@ -1,14 +1,14 @@
 {{/*
-Everything of one process: ServiceAccount, configuration, Deployment, PodDisruptionBudget, Service of its metrics, NetworkPolicy.
+All objects of one process: ServiceAccount, configuration, Deployment, PodDisruptionBudget, Service of its metrics, NetworkPolicy.
 
 Takes a dictionary:
   root     the chart's root context
   name     of all objects, "gardener-scheduler"
   worker   as in "gardener worker NAME"
   values   of this process: replicas, resources, nodeSelector, tolerations, affinity, podAnnotations, podLabels, config
-  config   the configuration file; what "values.config" says wins
+  config   the configuration file; "values.config" is merged over it
   secrets  a list of {name, secret, path, items}: Secrets to mount
-  ports    a list of {name, port, from}: ports beside that of health and metrics, and peers that may connect; no peers: all
+  ports    a list of {name, port, from}: ports beside the port of health and metrics, and peers that may connect; no peers: all
   tag      of the image, if another than the chart's
   labels   more labels of Deployment and pods
 */}}
@@ -79,7 +79,7 @@ spec:
       {{- with $root.Values.imagePullSecrets }}
       imagePullSecrets: {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- /* Activities in flight get 10 s to end; another replica goes on with the rest. */}}
+      {{- /* Activities in flight get 10 s to end; another replica retries the others. */}}
       terminationGracePeriodSeconds: 30
       securityContext: {{- include "common.podSecurityContext" . | nindent 8 }}
       topologySpreadConstraints:
@@ -182,7 +182,7 @@ spec:
 {{- end }}
 {{- end -}}
 
-{{/* What a container of ours is, whatever runs in it: takes the dictionary of "common.process". */}}
+{{/* Fields that all of our containers have: takes the dictionary of "common.process". */}}
 {{- define "common.container" -}}
 image: {{ include "common.image" . }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
@@ -232,7 +232,7 @@ seccompProfile: {type: RuntimeDefault}
 {{ .root.Values.image.repository }}:{{ .tag | default (include "common.version" .root) }}
 {{- end -}}
 
-{{/* Version of our code: tag of the image, and build id of those that run flows. */}}
+{{/* Version of our code: tag of the image, and build id of the workers that run flows. */}}
 {{- define "common.version" -}}
 {{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
@@ -251,7 +251,7 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end -}}
 
-{{/* A Secret with a kubeconfig for the garden, as a mount; none where this cluster is the garden. */}}
+{{/* A Secret with a kubeconfig for the garden, as a mount; none if this cluster is the garden. */}}
 {{- define "common.gardenSecrets" -}}
 {{- if .secret -}}
 - name: garden
@@ -293,7 +293,7 @@ sharedKeyFile: /var/run/shared-key/key
 {{- include "common.temporalTLS" . }}
 {{- end -}}
 
-{{/* Field "tls" of a configuration that names a Temporal, on a line of its own; nothing where it is switched off. */}}
+{{/* Field "tls" of a configuration that names a Temporal, on a line of its own; nothing if it is switched off. */}}
 {{- define "common.temporalTLS" -}}
 {{- if .Values.temporal.tls.enabled }}
 tls:
@@ -306,7 +306,7 @@ tls:
 {{- end }}
 {{- end -}}
 
-{{/* The Secret with the certificate for Temporal, as a mount: kubelets bring a renewed one to its files. */}}
+{{/* The Secret with the certificate for Temporal, as a mount: kubelets update the files when the Secret is renewed. */}}
 {{- define "common.temporalSecrets" -}}
 {{- if .Values.temporal.tls.enabled -}}
 - name: temporal
@@ -321,7 +321,7 @@ tls:
 {{- end -}}
 {{- end -}}
 
-{{/* What an operator has to know about a connection without TLS. */}}
+{{/* Warning for operators about a connection without TLS. */}}
 {{- define "common.temporalNotes" -}}
 {{- if not .Values.temporal.tls.enabled }}
 
@@ -340,7 +340,7 @@ leaderElect: true
 resourceNamespace: {{ . }}
 {{- end -}}
 
-{{/* Rules for Prometheus out of the chart's directory rules/, one group a file. */}}
+{{/* Rules for Prometheus from the chart's directory rules/, one group per file. */}}
 {{- define "common.rules" -}}
 {{- if .Values.monitoring.enabled -}}
 apiVersion: monitoring.coreos.com/v1
