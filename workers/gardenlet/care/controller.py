@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from api.conditions import (
 from api.names import backup_entry_names, node_agent_secret_name
 from workers.gardenlet.care import certificates, checks, constraints, garbage, names, webhooks
 from workers.gardenlet.config import ShootCareConfig
+from workers.gardenlet.garden_caches import BY_TECHNICAL_ID, backup_entries_here, own_seed, shoots_here
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ _EXTENSIONS = (
     resources.EXTENSION,
     resources.CONTAINER_RUNTIME,
 )
+_BY_SOURCE_ENTRY = "source BackupEntry"
+"""Index of Shoots by the BackupEntry that they bring their backups from, were they to come from another seed."""
 _OURS = (*CONDITIONS, constants.CONDITION_SOURCE_SEED_CLEANED_UP)
 _WATCHED = (resources.DEPLOYMENT, resources.ETCD, resources.MANAGED_RESOURCE, *_EXTENSIONS)
 
@@ -60,9 +63,10 @@ class CareController:
         self._clusters = clusters
         self._config = config
         self._thresholds = {each.type: each.duration for each in config.condition_thresholds}
-        self._shoots = clusters.garden_caches.of(resources.SHOOT)
-        self._seeds = clusters.garden_caches.of(resources.SEED)
-        self._entries = clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY)
+        self._shoots = shoots_here(clusters)
+        self._shoots.index(_BY_SOURCE_ENTRY, _source_entries)
+        self._seeds = own_seed(clusters)
+        self._entries = backup_entries_here(clusters)
         self._exposures = clusters.seed_caches.of(resources.CONFIG_MAP, labels=gateway.SELECTOR)
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
         self._operations: dict[Key, object] = {}
@@ -98,15 +102,15 @@ class CareController:
 
     def _shoots_in_namespace(self, event: WatchEvent) -> list[Key]:
         namespace = event.object["metadata"].get("namespace")
-        return [key_of(each) for each in self._shoots.list() if each.get("status", {}).get("technicalID") == namespace]
+        return [key_of(each) for each in self._shoots.by_index(BY_TECHNICAL_ID, namespace)]
 
     def _shoots_of_source(self, event: WatchEvent) -> list[Key]:
-        return [key_of(each) for each in self._shoots.list() if _source_entry(each) == key_of(event.object)]
+        return [key_of(each) for each in self._shoots.by_index(_BY_SOURCE_ENTRY, str(key_of(event.object)))]
 
     async def _check(self, key: Key) -> Requeue | None:
         namespace, name = key
         shoot = self._shoots.get(name, namespace)
-        if shoot is None or shoot.get("status", {}).get("seedName") != self._clusters.seed_name:
+        if shoot is None:
             return None
         technical_id = shoot["status"].get("technicalID")
         if not technical_id or _gone(shoot):
@@ -119,7 +123,7 @@ class CareController:
         self._checked[key] = time.monotonic()
         client = await self._client(technical_id)
         findings, constraints_ = await self._look(shoot, technical_id, client)
-        findings.extend(self._source_seed(shoot))
+        findings.extend(await self._source_seed(shoot))
         # What was found may be older than what was written meanwhile; what is written is the newest we know.
         await self._write(self._shoots.get(name, namespace) or shoot, findings, constraints_)
         if client is not None and not _hibernated(shoot):
@@ -271,14 +275,15 @@ class CareController:
             return Finding(type_, "False", "TunnelConnectionBroken", str(error))
         return None
 
-    def _source_seed(self, shoot: Object) -> list[Finding]:
+    async def _source_seed(self, shoot: Object) -> list[Finding]:
         """None, but while the seed that it was taken over from has not cleaned up."""
         entry = self._entries.get(_source_entry(shoot).name, shoot["metadata"]["namespace"])
         if entry is None or not says_taken_over(entry):
             return []
-        bucket = entry["spec"]["bucketName"]
-        names = [each["metadata"]["name"] for each in self._seeds.list() if each["metadata"]["uid"] == bucket]
-        return [checks.source_seed(names[0] if names else f"with the bucket {bucket}")]
+        name = entry["spec"]["bucketName"]
+        bucket = await self._clusters.garden.find(resources.CORE_BACKUP_BUCKET, name)
+        seed = bucket["spec"].get("seedName") if bucket is not None else None
+        return [checks.source_seed(seed or f"with the bucket {name}")]
 
     def _internal_domain(self) -> str:
         seed = self._seeds.get(self._clusters.seed_name) or {}
@@ -361,6 +366,10 @@ class CareController:
                 uid=metadata["uid"],
                 grace_seconds=0 if force else None,
             )
+
+
+def _source_entries(shoot: Object) -> Iterable[str]:
+    return (str(_source_entry(shoot)),)
 
 
 def _source_entry(shoot: Object) -> Key:
