@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from api.conditions import (
 from api.names import backup_entry_names, node_agent_secret_name
 from workers.gardenlet.care import certificates, checks, constraints, garbage, names, webhooks
 from workers.gardenlet.config import ShootCareConfig
+from workers.gardenlet.extensions_ready import Heartbeats
 from workers.gardenlet.garden_caches import BY_TECHNICAL_ID, backup_entries_here, own_seed, shoots_here
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,6 @@ log = logging.getLogger(__name__)
 _CHECK_SECONDS = 10.0
 _NOT_SOONER_SECONDS = 2.0
 """Between two checks of a shoot, however much happens in its control plane."""
-_HEARTBEATS_SECONDS = 15.0
-_HEARTBEAT = "gardener-extension-heartbeat"
 _EXTENSIONS = (
     resources.CONTROL_PLANE,
     resources.WORKER,
@@ -71,7 +70,7 @@ class CareController:
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
         self._operations: dict[Key, object] = {}
         self._checked: dict[Key, float] = {}
-        self._heartbeats: tuple[float, dict[tuple[str, str], timedelta]] = (float("-inf"), {})
+        self._heartbeats = Heartbeats(clusters)
         self._controller = Controller("care", self._check, workers=5)
         self._controller.watch(self._shoots, when=self._new_operation)
         self._controller.watch(
@@ -82,7 +81,8 @@ class CareController:
 
     async def run(self) -> None:
         """Until cancelled."""
-        caches = (self._seeds, self._entries, self._exposures, self._namespaces)
+        heartbeats = (self._heartbeats.leases, self._heartbeats.registrations)
+        caches = (self._seeds, self._entries, self._exposures, self._namespaces, *heartbeats)
         await asyncio.gather(*(each.synced() for each in caches))
         await self._controller.run()
 
@@ -184,7 +184,7 @@ class CareController:
         ]
         objects = [each for kind in _EXTENSIONS for each in self._clusters.seed_caches.of(kind).list(technical_id)]
         limit = self._config.stale_extension_health_checks_threshold
-        reported = checks.extension_findings(objects, types, await self._silences(), limit)
+        reported = checks.extension_findings(objects, types, self._heartbeats.silences(), limit)
         return [combine(each, reported) for each in own], await self._constraints(shoot, technical_id, client)
 
     def _control_plane(self, shoot: Object, technical_id: str) -> checks.ControlPlane:
@@ -288,27 +288,6 @@ class CareController:
     def _internal_domain(self) -> str:
         seed = self._seeds.get(self._clusters.seed_name) or {}
         return str(((seed.get("spec") or {}).get("dns") or {}).get("internal", {}).get("domain", ""))
-
-    async def _silences(self) -> dict[tuple[str, str], timedelta]:
-        """By kind and type of extension object: how long ago its extension's heartbeat was."""
-        read, known = self._heartbeats
-        if time.monotonic() - read < _HEARTBEATS_SECONDS:
-            return known
-        leases = await self._clusters.seed.list(resources.LEASE, fields=f"metadata.name={_HEARTBEAT}")
-        beats = {each["metadata"]["namespace"]: each for each in leases}
-        found: dict[tuple[str, str], timedelta] = {}
-        for registration in await self._clusters.garden.list(resources.CONTROLLER_REGISTRATION):
-            # Where nothing is installed by us, the extension runs beside us.
-            name = registration["metadata"]["name"]
-            lease = beats.get(f"extension-{name}") or beats.get(constants.GARDEN_NAMESPACE)
-            renewed = ((lease or {}).get("spec") or {}).get("renewTime")
-            if not renewed:
-                continue
-            silence = datetime.now(UTC) - datetime.fromisoformat(renewed)
-            for each in registration["spec"].get("resources") or ():
-                found[each["kind"], each["type"]] = silence
-        self._heartbeats = (time.monotonic(), found)
-        return found
 
     # Constraints
 
