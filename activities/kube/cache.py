@@ -176,14 +176,14 @@ class ObjectStore:
         name: str,
         namespace: str | None,
         predicate: Callable[[Object | None], T | None],
-        timeout: float,
+        timeout: float | None,
         on_progress: Callable[[Object | None], None] | None = None,
     ) -> T:
         """What ``predicate`` says of the object, as soon as that is neither None nor False.
 
         It is asked once at the start and again after each change of the object, with None while
         the object does not exist; what it raises ends the wait. ``on_progress`` sees each state
-        that was not enough. Raises TimeoutError after ``timeout`` seconds.
+        that was not enough. Raises TimeoutError after ``timeout`` seconds; None: never.
         """
         key = self._key(name, namespace)
 
@@ -207,7 +207,9 @@ class ObjectStore:
         with waiting_for(what):
             return await self._wait(lambda: predicate(self), namespace, what, timeout)
 
-    async def _wait(self, check: Callable[[], T | None], concerned: Key | str | None, what: str, timeout: float) -> T:
+    async def _wait(
+        self, check: Callable[[], T | None], concerned: Key | str | None, what: str, timeout: float | None
+    ) -> T:
         changed = asyncio.Event()
         try:
             async with asyncio.timeout(timeout):
@@ -416,6 +418,10 @@ class Caches:
             cache.start()
         cache.touch()
         return cache
+
+    def started(self) -> list[Cache]:
+        """All caches that run."""
+        return list(self._caches.values())
 
     async def forget(self, namespace: str) -> None:
         """Stop the caches of one namespace, when it is gone."""

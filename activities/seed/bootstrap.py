@@ -26,7 +26,6 @@ from api.constants import (
     OPERATION,
     OPERATION_RECONCILE,
     SEED_BACKUP_BUCKETS_READY,
-    SEED_EXTENSIONS_READY,
     SEED_GARDENLET_READY,
     SEED_SYSTEM_COMPONENTS_HEALTHY,
 )
@@ -98,10 +97,7 @@ class SeedActivities:
         identity = await self._clusters.seed.get(resources.NAMESPACE, "kube-system")
         status = seed.get("status") or {}
         known = status.get("conditions") or []
-        findings = [
-            GARDENLET_READY,
-            Finding(SEED_EXTENSIONS_READY, "True", "ControllerInstallationsReady", "Extensions are registered."),
-        ]
+        findings = [GARDENLET_READY]
         was_ready = any(each["type"] == SEED_SYSTEM_COMPONENTS_HEALTHY for each in known)
         if ready or not was_ready:
             said = "True" if ready else "Progressing"

@@ -20,7 +20,7 @@ from api import constants, resources
 from api.errors import ErrorCode
 from api.labels import pod_security
 from api.names import project_and_shoot
-from api.operations import ShootTask, TaskResult
+from api.operations import ShootRef, ShootTask, TaskResult
 
 NAMESPACE_DELETION_SECONDS = 15 * 60
 """Source: spec/flows.md 3."""
@@ -59,8 +59,8 @@ class NamespaceActivities:
                     "labels": {
                         "gardener.cloud/role": "shoot",
                         "shoot.gardener.cloud/provider": provider,
-                        "shoot.gardener.cloud/name": name,
-                        "shoot.gardener.cloud/namespace": task.shoot.namespace,
+                        constants.SHOOT_NAME: name,
+                        constants.SHOOT_NAMESPACE: task.shoot.namespace,
                         "project.gardener.cloud/name": project,
                         **_network_label(shoot),
                         # The VPN's server makes a tunnel device, which no other level allows. The policy
@@ -222,6 +222,14 @@ def shoot_uid(namespace: Mapping[str, Any]) -> str | None:
     """Of the Shoot whose control plane a namespace holds; None if it holds none."""
     uid: str | None = (namespace["metadata"].get("annotations") or {}).get(constants.SHOOT_UID)
     return uid
+
+
+def shoot_of(namespace: Mapping[str, Any]) -> ShootRef | None:
+    """The Shoot whose control plane a namespace holds; None if it holds none."""
+    uid, labels = shoot_uid(namespace), namespace["metadata"].get("labels") or {}
+    if not uid or constants.SHOOT_NAME not in labels or constants.SHOOT_NAMESPACE not in labels:
+        return None
+    return ShootRef(namespace=labels[constants.SHOOT_NAMESPACE], name=labels[constants.SHOOT_NAME], uid=uid)
 
 
 def is_foreign(namespaces: Cache, shoot: Mapping[str, Any]) -> bool:

@@ -367,6 +367,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
     resources.SEED: (_READABLE, Right(("create", "patch"), _own_seed, _OBJECT_AND_STATUS)),
     resources.CLOUD_PROFILE: (_READABLE,),
     resources.CONTROLLER_REGISTRATION: (_READABLE,),
+    resources.CONTROLLER_INSTALLATION: (_READABLE,),
     resources.CORE_BACKUP_BUCKET: (_READABLE, Right(("create", "patch"), _own_bucket)),
     resources.CORE_BACKUP_ENTRY: (_READABLE, Right(("create", "patch", "delete"), _own_backup_entry)),
     resources.SHOOT_STATE: (Right(_WRITE, _shoot_here),),

@@ -22,7 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
-from activities.kube.cache import Cache, Key, key_of
+from activities.kube.cache import Cache, Key
 from activities.kube.client import KubeClient, Object, WatchEvent
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue, TryAgain
@@ -34,6 +34,7 @@ from api.constants import OPERATION, OPERATION_RENEW, OPERATION_RENEW_KUBECONFIG
 from api.times import timestamp
 from workers.events import emit
 from workers.gardenlet.config import GardenConnection, KubeconfigValidity
+from workers.gardenlet.garden_caches import own_seed
 from workers.runtime import ConfigError
 from workers.signing_requests import CLIENT_SIGNER
 
@@ -337,10 +338,7 @@ class GardenAccessController:
     async def run(self) -> None:
         """Until cancelled."""
         ours = Key(None, self._clusters.seed_name)
-        self._controller.watch(
-            self._clusters.garden_caches.of(resources.SEED),
-            when=lambda event: key_of(event.object) == ours and _is_asked(event.object),
-        )
+        self._controller.watch(own_seed(self._clusters), when=lambda event: _is_asked(event.object))
         self._controller.enqueue(ours)
         if self._access is None:
             await self._controller.run()

@@ -15,6 +15,7 @@ from activities.seed.retention import Retention, is_marked
 from api import resources
 from api.constants import BACKUP_EXPIRED
 from api.times import timestamp
+from workers.gardenlet.garden_caches import backup_entries_here
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class KeptBackupsController:
     def __init__(self, clusters: Clusters, retention: Retention) -> None:
         self._clusters = clusters
         self._retention = retention
-        self._entries = clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY)
+        self._entries = backup_entries_here(clusters)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -39,7 +40,7 @@ class KeptBackupsController:
 
     async def _reconcile(self, key: Key) -> Requeue | None:
         entry = self._entries.get(key.name, key.namespace)
-        if entry is None or not is_marked(entry) or entry["spec"].get("seedName") != self._clusters.seed_name:
+        if entry is None or not is_marked(entry):
             return None
         metadata = entry["metadata"]
         owners = [each for each in metadata.get("ownerReferences") or () if each["kind"] == "Shoot"]

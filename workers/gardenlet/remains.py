@@ -19,135 +19,159 @@ from activities.components import etcd
 from activities.etcd import snapshots
 from activities.etcd.store import StoreError, open_store
 from activities.garden.seed_status import write_seed_status
-from activities.kube.cache import Key
+from activities.kube.cache import BY_UID, Key
 from activities.kube.client import Object, WatchEvent
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, Requeue, TryAgain
 from activities.kube.errors import Conflict
 from activities.seed.extensions import says_taken_over
-from activities.seed.namespace import shoot_uid
+from activities.seed.namespace import shoot_of, shoot_uid
 from api import resources
 from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP, SEED_REMAINS
 from api.names import backup_entry_names
 from api.operations import ShootRef
 from api.remains import BadRemains, Remnant, is_elsewhere, remains_of, written
+from workers.gardenlet.garden_caches import own_seed, shoots_here, shoots_wanted_here
 
 log = logging.getLogger(__name__)
 
-_SHOOT_SECONDS = 60.0
-"""Until the gardenlet asks again whether a Shoot is gone that its cache does not know."""
+_MOVING_SECONDS = 10.0
+"""Until the gardenlet reads a Shoot again that another seed has, but not whole yet."""
+_SETTLED_SECONDS = 60.0
+"""Until it reads a Shoot again of which it has listed what is left."""
+_ABSENT_SECONDS = 600.0
+"""Until it reads a Shoot again that the garden does not have, and that no other seed has taken over."""
+_GATHER_SECONDS = 0.1
+"""Until the list is written: many Shoots are found at once when a lost seed is back."""
+_BY_TECHNICAL_ID = "technical id"
+"""Index of BackupEntries by the namespace of the control plane that they belong to, if they say that it was lost."""
 
 
 class RemainsController:
-    """One per gardenlet."""
+    """One per gardenlet.
+
+    It watches no Shoots of other seeds. So it reads, again and again, those that something in this seed names though
+    they are not in this seed: a namespace of a control plane, a BackupEntry of our bucket, the last list.
+    """
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
-        self._shoots = clusters.garden_caches.of(resources.SHOOT)
+        self._homes = (shoots_here(clusters), shoots_wanted_here(clusters))
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
-        self._seeds = clusters.garden_caches.of(resources.SEED)
-        self._entries = clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY)
-        self._deleted: dict[str, Remnant] = {}
-        """By technical id, Shoots that are not in the garden any more and of which something is left."""
+        self._seeds = own_seed(clusters)
+        self._left: dict[str, dict[str, Remnant]] = {}
+        """By technical id and uid, Shoots of which something is left."""
         self._key = Key(None, clusters.seed_name)
         self._telling = Controller("what the Seed says of remains", self._tell, workers=1)
 
     async def run(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(*(each.synced() for each in (self._namespaces, self._shoots, self._seeds, self._entries)))
-        deleted = Controller("remains of deleted Shoots", self._look_for_deleted, workers=1)
-        self._adopt()
-        for technical_id in self._deleted:
-            deleted.enqueue(Key(None, technical_id))
-        for cache in (self._seeds, self._shoots, self._namespaces, self._entries):
-            self._telling.watch(cache, keys=lambda _: [self._key])
-        deleted.watch(self._namespaces)
-        deleted.watch(self._shoots, keys=_home, when=lambda event: event.type == "DELETED")
-        deleted.watch(self._clusters.seed_caches.of(resources.BACKUP_ENTRY), keys=_of_entry, when=_is_gone)
-        await asyncio.gather(deleted.run(), self._telling.run())
+        await asyncio.gather(*(each.synced() for each in (*self._homes, self._namespaces, self._seeds)))
+        seed = await self._seeds.wait_for(self._clusters.seed_name, None, lambda live: live, None)
+        bucket = f"spec.bucketName={seed['metadata']['uid']}"
+        self._entries = self._clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY, fields=bucket)
+        self._entries.index(_BY_TECHNICAL_ID, _technical_ids_of)
+        await self._entries.synced()
+        self._adopt(seed)
+        looking = Controller("remains", self._look_for, workers=4)
+        for technical_id in self._left:
+            looking.enqueue(Key(None, technical_id))
+        looking.watch(self._namespaces)
+        for shoots in self._homes:
+            looking.watch(shoots, keys=_home)
+        looking.watch(self._entries, keys=_of_entry)
+        looking.watch(self._clusters.seed_caches.of(resources.BACKUP_ENTRY), keys=_of_entry, when=_is_gone)
+        self._telling.watch(self._seeds)
+        await asyncio.gather(looking.run(), self._telling.run())
 
-    def _adopt(self) -> None:
-        """Take over from an earlier process what it had found of deleted Shoots.
+    def _adopt(self, seed: Object) -> None:
+        """Take over from an earlier process what it had found.
 
-        The cleaning may have deleted already what told that process of them.
+        The cleaning may have deleted already what told that process of deleted Shoots.
         """
-        seed = self._seeds.get(self._clusters.seed_name)
         try:
-            remains = remains_of(seed) if seed is not None else []
+            remains = remains_of(seed)
         except BadRemains as error:
             log.warning("seed %s: %s", self._clusters.seed_name, error)
             return
-        self._deleted = {each.technical_id: each for each in remains if each.deleted}
+        for each in remains:
+            self._left.setdefault(each.technical_id, {})[each.uid] = each
 
-    def _is_in_garden(self, uid: str) -> bool:
-        return any(each["metadata"]["uid"] == uid for each in self._shoots.list())
-
-    async def _look_for_deleted(self, key: Key) -> Requeue | None:
+    async def _look_for(self, key: Key) -> Requeue | None:
         """``key``: of a control plane's namespace."""
-        namespace = self._namespaces.get(key.name)
-        uid = shoot_uid(namespace) if namespace is not None else None
-        known = self._deleted.get(key.name)
-        if known is not None and not self._is_in_garden(known.uid) and not await self._has_gone(known, uid):
-            return None
-        if known is not None:
-            del self._deleted[key.name]
-            self._telling.enqueue(self._key)
-        if uid is None or self._is_in_garden(uid):
-            return None
-        shoot = await self._taken_over(key.name, uid)
-        if shoot is None:
-            return None
-        live = await self._clusters.garden.find(resources.SHOOT, shoot.name, shoot.namespace)
-        if live is not None and live["metadata"]["uid"] == uid:
-            return Requeue(_SHOOT_SECONDS)
-        log.warning("Shoot %s was taken over, and is deleted: something of it is left here", shoot)
-        self._deleted[key.name] = Remnant.of(shoot, key.name, deleted=True)
-        self._telling.enqueue(self._key)
-        return None
+        technical_id = key.name
+        known = self._left.get(technical_id, {})
+        left, pauses = {}, []
+        for uid, shoot in self._named(technical_id).items():
+            if any(each.by_index(BY_UID, uid) for each in self._homes):
+                continue  # its next event brings it here again
+            remnant, pause = await self._remnant(technical_id, shoot, known.get(uid))
+            pauses.append(pause)
+            if remnant is not None:
+                left[uid] = remnant
+        if left != known:
+            self._left[technical_id] = left
+            if not left:
+                del self._left[technical_id]
+            self._telling.enqueue(self._key, after=_GATHER_SECONDS)
+        return Requeue(min(pauses)) if pauses else None
 
-    async def _has_gone(self, remnant: Remnant, uid: str | None) -> bool:
-        """Whether nothing is left of a deleted Shoot. ``uid``: of the Shoot that the namespace belongs to now."""
-        if remnant.uid == uid:
+    def _named(self, technical_id: str) -> dict[str, ShootRef]:
+        """Shoots that something of a technical id belongs to, by uid."""
+        named = {uid: each.shoot for uid, each in self._left.get(technical_id, {}).items()}
+        namespace = self._namespaces.get(technical_id)
+        found = [shoot_of(namespace)] if namespace is not None else []
+        found += [_shoot_of_entry(each) for each in self._entries.by_index(_BY_TECHNICAL_ID, technical_id)]
+        return named | {each.uid: each for each in found if each is not None}
+
+    async def _remnant(self, technical_id: str, shoot: ShootRef, known: Remnant | None) -> tuple[Remnant | None, float]:
+        """What is left of a Shoot that is not in this seed, and the seconds until the garden is asked again."""
+        live = await self._clusters.garden.find(resources.SHOOT, shoot.name, shoot.namespace)
+        if live is not None and live["metadata"]["uid"] == shoot.uid:
+            if self._is_left(live, technical_id):
+                return Remnant.of(shoot, technical_id, deleted=False), _SETTLED_SECONDS
+            return None, _MOVING_SECONDS
+        if known is not None and known.deleted:
+            return (None if await self._has_gone(known) else known), _SETTLED_SECONDS
+        if self._owner(technical_id) != shoot.uid or not await self._was_taken_over(technical_id, shoot.uid):
+            return None, _ABSENT_SECONDS
+        log.warning("Shoot %s was taken over, and is deleted: something of it is left here", shoot)
+        return Remnant.of(shoot, technical_id, deleted=True), _SETTLED_SECONDS
+
+    def _owner(self, technical_id: str) -> str | None:
+        """uid of the Shoot that a namespace of this seed belongs to."""
+        namespace = self._namespaces.get(technical_id)
+        return shoot_uid(namespace) if namespace is not None else None
+
+    async def _has_gone(self, remnant: Remnant) -> bool:
+        """Whether nothing is left of a deleted Shoot."""
+        if remnant.uid == self._owner(remnant.technical_id):
             return False
         entry = backup_entry_names(remnant.technical_id, remnant.uid)[1]
         return await self._clusters.seed.find(resources.BACKUP_ENTRY, entry) is None
 
-    async def _taken_over(self, technical_id: str, uid: str) -> ShootRef | None:
-        """The Shoot that a namespace belongs to, if another seed has put its mark into our bucket."""
-        cluster = await self._clusters.seed.find(resources.CLUSTER, technical_id)
-        shoot = ((cluster or {}).get("spec") or {}).get("shoot")
-        if not shoot or shoot["metadata"]["uid"] != uid:
-            return None
-        return ShootRef.of(shoot) if await self._was_taken_over(technical_id, uid) else None
-
-    def _is_left(self, shoot: Mapping[str, Any]) -> bool:
+    def _is_left(self, shoot: Mapping[str, Any], technical_id: str) -> bool:
         """Whether something of a Shoot that is elsewhere is here, or the mark that we were lost still stands."""
-        if not is_elsewhere(shoot, self._clusters.seed_name):
+        if not is_elsewhere(shoot, self._clusters.seed_name) or shoot["status"]["technicalID"] != technical_id:
             return False
-        metadata, technical_id = shoot["metadata"], shoot["status"]["technicalID"]
-        namespace, seed = self._namespaces.get(technical_id), self._seeds.get(self._clusters.seed_name)
-        if namespace is not None and shoot_uid(namespace) == metadata["uid"]:
+        metadata = shoot["metadata"]
+        if self._owner(technical_id) == metadata["uid"]:
             return True
         entry = self._entries.get(backup_entry_names(technical_id, metadata["uid"])[0], metadata["namespace"])
-        ours = entry is not None and seed is not None and entry["spec"]["bucketName"] == seed["metadata"]["uid"]
-        return ours and says_taken_over(entry)
+        return says_taken_over(entry)
 
     async def _tell(self, key: Key) -> None:
         """``key``: of our Seed."""
         seed = self._seeds.get(key.name)
         if seed is None:
             return
-        left = [
-            Remnant.of(ShootRef.of(each), each["status"]["technicalID"], deleted=False)
-            for each in self._shoots.list()
-            if self._is_left(each)
-        ]
-        text = written([*left, *self._deleted.values()])
+        left = [each for remnants in self._left.values() for each in remnants.values()]
+        text = written(left)
         try:
             if (seed["metadata"].get("annotations") or {}).get(SEED_REMAINS) != text:
                 patch = {"resourceVersion": seed["metadata"]["resourceVersion"], "annotations": {SEED_REMAINS: text}}
                 seed = await self._clusters.garden.patch(resources.SEED, key.name, None, {"metadata": patch})
-                log.info("seed %s holds something of %d Shoots", key.name, len(left) + len(self._deleted))
+                log.info("seed %s holds something of %d Shoots", key.name, len(left))
             if text is None:
                 await self._take_back(seed)
         except Conflict:
@@ -186,8 +210,25 @@ def _home(event: WatchEvent) -> Iterable[Key]:
 
 
 def _of_entry(event: WatchEvent) -> Iterable[Key]:
-    """The namespace of the control plane that a BackupEntry of the seed belongs to."""
-    return [Key(None, event.object["metadata"]["name"].rpartition("--")[0])]
+    """The namespace of the control plane that a BackupEntry of the garden or of the seed belongs to."""
+    return [Key(None, _technical_id(event.object))]
+
+
+def _technical_ids_of(entry: Object) -> Iterable[str]:
+    return (_technical_id(entry),) if says_taken_over(entry) else ()
+
+
+def _technical_id(entry: Object) -> str:
+    return str(entry["metadata"]["name"]).removeprefix("source-").rpartition("--")[0]
+
+
+def _shoot_of_entry(entry: Object) -> ShootRef | None:
+    """The Shoot that owns a BackupEntry of the garden."""
+    metadata = entry["metadata"]
+    owners = [each for each in metadata.get("ownerReferences") or () if each["kind"] == "Shoot"]
+    if len(owners) != 1:
+        return None
+    return ShootRef(namespace=metadata["namespace"], name=owners[0]["name"], uid=owners[0]["uid"])
 
 
 def _is_gone(event: WatchEvent) -> bool:

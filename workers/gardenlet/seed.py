@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from activities.garden.seed_status import write_seed_status
-from activities.kube.cache import Key, key_of
+from activities.kube.cache import Key
 from activities.kube.clusters import Clusters
 from activities.kube.controller import Controller, TryAgain
 from activities.kube.errors import ApiError, Conflict, NotFound
@@ -16,6 +16,7 @@ from api.conditions import Operation, merge
 from api.constants import OPERATION, OPERATION_RECONCILE, SEED_LEASE_NAMESPACE
 from api.times import micro_timestamp
 from workers.gardenlet.config import SeedConfig
+from workers.gardenlet.garden_caches import own_seed
 from workers.gardenlet.registration import MANAGER, register
 
 log = logging.getLogger(__name__)
@@ -34,14 +35,14 @@ class SeedController:
         self._clusters = clusters
         self._config = config
         self._identity = identity
-        self._seeds = clusters.garden_caches.of(resources.SEED)
+        self._seeds = own_seed(clusters)
         self._has_asked = False
 
     async def run(self) -> None:
         """Until cancelled."""
         seed = await register(self._clusters.garden, self._config)
         controller = Controller("seed", self._ask, workers=1)
-        controller.watch(self._seeds, when=lambda event: key_of(event.object).name == self._clusters.seed_name)
+        controller.watch(self._seeds)
         await asyncio.gather(controller.run(), self._keep_lease(seed))
 
     async def _ask(self, key: Key) -> None:

@@ -17,6 +17,7 @@ from activities.seed.namespace import is_foreign
 from activities.seed.shoot_state import ShootStateActivities
 from api import resources
 from api.operations import OperationType, ShootRef, ShootTask
+from workers.gardenlet.garden_caches import BY_TECHNICAL_ID, shoots_here
 
 _JITTER = timedelta(minutes=15)
 _SETTLE_SECONDS = 2.0
@@ -30,7 +31,7 @@ class ShootStateController:
         self._clusters = clusters
         self._period = period
         self._activities = ShootStateActivities(clusters)
-        self._shoots = clusters.garden_caches.of(resources.SHOOT)
+        self._shoots = shoots_here(clusters)
         self._controller = Controller("shoot states", self._persist, workers=2, longest_delay=300.0)
         self._controller.watch(self._shoots, when=_has_succeeded)
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
@@ -45,10 +46,8 @@ class ShootStateController:
     def _machine_changed(self, event: WatchEvent) -> None:
         if event.type == "MODIFIED" and event.old is not None and _provider_id(event.old) == _provider_id(event.object):
             return
-        namespace = event.object["metadata"]["namespace"]
-        for shoot in self._shoots.list():
-            if (shoot.get("status") or {}).get("technicalID") == namespace:
-                self._controller.enqueue(key_of(shoot), after=_SETTLE_SECONDS)
+        for shoot in self._shoots.by_index(BY_TECHNICAL_ID, event.object["metadata"]["namespace"]):
+            self._controller.enqueue(key_of(shoot), after=_SETTLE_SECONDS)
 
     async def _persist(self, key: Key) -> Requeue | None:
         shoot = self._shoots.get(key.name, key.namespace)

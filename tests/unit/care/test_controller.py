@@ -110,10 +110,11 @@ async def test_a_lost_seed_is_named_until_it_has_cleaned_up(world: World) -> Non
     """Whether the Shoot is asleep or not: its API server is not asked."""
     world.garden.put(SHOOTS, {**SHOOT, "spec": {**SHOOT["spec"], "hibernation": {"enabled": True}}})
     core = "/apis/core.gardener.cloud/v1beta1"
-    world.garden.put(f"{core}/seeds", {"metadata": {"name": "seed-2", "uid": "5eed"}})
+    world.garden.put(f"{core}/backupbuckets", {"metadata": {"name": "5eed"}, "spec": {"seedName": "seed-2"}})
     annotations = {"backupentry.core.gardener.cloud/taken-over": "true"}
     name = f"source-{NAMESPACE}--c0ffee"
-    entry = {"metadata": {"name": name, "annotations": annotations}, "spec": {"bucketName": "5eed"}}
+    spec = {"bucketName": "5eed", "seedName": "seed-1"}
+    entry = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
     world.garden.put(f"{core}/backupentries", entry, "garden-local")
 
     async with world.running(CareController(world.clusters, ShootCareConfig())):

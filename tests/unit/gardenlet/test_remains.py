@@ -44,7 +44,12 @@ def shoot(type_: str = "Restore", state: str = "Succeeded", **metadata: Any) -> 
 def mark(bucket: str = "5eed", taken_over: bool = True) -> dict[str, Any]:
     """The garden's BackupEntry of the bucket that the other seed goes on from."""
     annotations = {BACKUP_ENTRY_TAKEN_OVER: "true"} if taken_over else {}
-    metadata = {"name": "source-shoot--a--b--0f3c", "namespace": "garden-a", "annotations": annotations}
+    metadata = {
+        "name": "source-shoot--a--b--0f3c",
+        "namespace": "garden-a",
+        "annotations": annotations,
+        "ownerReferences": [{"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Shoot", "name": "b", "uid": "0f3c"}],
+    }
     return {"metadata": metadata, "spec": {"bucketName": bucket, "seedName": "seed-2"}}
 
 
@@ -58,9 +63,11 @@ class World:
     def __post_init__(self) -> None:
         self.garden.put(SEEDS, {"metadata": {"name": "seed-1", "uid": "5eed"}, "status": {"conditions": [READY]}})
 
-    def namespace(self, uid: str) -> None:
+    def namespace(self, uid: str, name: str = "b") -> None:
         annotations = {"shoot.gardener.cloud/uid": uid}
-        self.seed.put(NAMESPACES, {"metadata": {"name": "shoot--a--b", "annotations": annotations}})
+        labels = {"shoot.gardener.cloud/name": name, "shoot.gardener.cloud/namespace": "garden-a"}
+        metadata = {"name": f"shoot--a--{name}", "annotations": annotations, "labels": labels}
+        self.seed.put(NAMESPACES, {"metadata": metadata})
 
     def control_plane(self) -> None:
         """What the seed knows of a Shoot that the garden does not have."""
@@ -104,8 +111,7 @@ class World:
         other["metadata"]["name"] = "z"
         other["status"]["technicalID"] = "shoot--a--z"
         self.garden.put(SHOOTS, other)
-        annotations = {"shoot.gardener.cloud/uid": "1ast"}
-        self.seed.put(NAMESPACES, {"metadata": {"name": "shoot--a--z", "annotations": annotations}})
+        self.namespace("1ast", "z")
         await until(lambda: "1ast" in str(self.listed))
 
 

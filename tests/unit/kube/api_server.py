@@ -44,7 +44,7 @@ class ApiServer:
         self._version = 100
         self._oldest = 0
         self._issued = 0
-        self._log: list[tuple[int, str, Place, Object]] = []
+        self._log: list[tuple[int, str, Place, Object, Object | None]] = []
         self._applied: dict[tuple[Place, str], Object] = {}
         self._pages: dict[str, list[Object]] = {}
         """What is left of lists, as it was when their first page was asked for, by continue token."""
@@ -192,17 +192,20 @@ class ApiServer:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         queue: asyncio.Queue[Any] = asyncio.Queue()
-        for version, kind, place, obj in self._log:
+        for version, *event in self._log:
             if version > since:
-                queue.put_nowait((kind, obj, place))
+                queue.put_nowait(tuple(event))
         self._watches.add(queue)
         try:
             while (item := await queue.get()) is not None:
-                if len(item) == 3:
-                    kind, obj, place = item
-                    wanted = place[0] == collection and namespace in (None, place[1]) and _selected(request, obj)
-                    if not wanted:
+                if len(item) == 4:
+                    kind, place, obj, before = item
+                    if place[0] != collection or namespace not in (None, place[1]):
                         continue
+                    seen = _seen(request, kind, obj, before)
+                    if seen is None:
+                        continue
+                    kind = seen
                 else:
                     kind, obj = item
                 await self.watches_flow.wait()
@@ -305,7 +308,7 @@ class ApiServer:
             self._drop(place)
             return obj
         self.objects[place] = obj
-        self._publish("ADDED" if before is None else "MODIFIED", place, obj)
+        self._publish("ADDED" if before is None else "MODIFIED", place, obj, before)
         return obj
 
     def _drop(self, place: Place) -> None:
@@ -316,11 +319,11 @@ class ApiServer:
             del self._applied[key]
         self._publish("DELETED", place, obj)
 
-    def _publish(self, kind: str, place: Place, obj: Object) -> None:
-        obj = copy.deepcopy(obj)
-        self._log.append((self._version, kind, place, obj))
+    def _publish(self, kind: str, place: Place, obj: Object, before: Object | None = None) -> None:
+        event = kind, place, copy.deepcopy(obj), copy.deepcopy(before)
+        self._log.append((self._version, *event))
         for queue in self._watches:
-            queue.put_nowait((kind, obj, place))
+            queue.put_nowait(event)
 
 
 def refuse(status: int, reason: str, message: str, **details: Any) -> web.Response:
@@ -405,6 +408,17 @@ def _parse(path: str) -> tuple[str, str | None, str | None, str | None] | None:
     return "/" + "/".join([*prefix, rest[0]]), namespace, name, sub
 
 
+def _seen(request: web.Request, kind: str, obj: Object, before: Object | None) -> str | None:
+    """The type of an event for a watch with selectors; None: the watch does not see it.
+
+    An object that stops to match is deleted for this watch, and one that begins to match is new.
+    """
+    matches, matched = _selected(request, obj), before is not None and _selected(request, before)
+    if kind == "DELETED" or not matches:
+        return "DELETED" if matches or matched else None
+    return "MODIFIED" if matched else "ADDED"
+
+
 def _selected(request: web.Request, obj: Object) -> bool:
     labels = obj["metadata"].get("labels") or {}
     for term in filter(None, request.query.get("labelSelector", "").split(",")):
@@ -419,6 +433,9 @@ def _selected(request: web.Request, obj: Object) -> bool:
             return False
     for term in filter(None, request.query.get("fieldSelector", "").split(",")):
         key, _, value = term.partition("=")
-        if key == "metadata.name" and obj["metadata"]["name"] != value:
+        found: Any = obj
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        if str(found or "") != value:
             return False
     return True

@@ -196,7 +196,6 @@ async def test_a_new_seed_says_that_it_is_created_and_then_that_it_is_ready(repo
     assert operation(reporting)[1:] == ("Succeeded", 1)
     assert conditions(reporting) == {
         "GardenletReady": "True",
-        "ExtensionsReady": "True",
         "SeedSystemComponentsHealthy": "True",
         "BackupBucketsReady": "True",
     }

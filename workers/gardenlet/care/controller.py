@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -33,14 +33,14 @@ from api.conditions import (
 from api.names import backup_entry_names, node_agent_secret_name
 from workers.gardenlet.care import certificates, checks, constraints, garbage, names, webhooks
 from workers.gardenlet.config import ShootCareConfig
+from workers.gardenlet.extensions_ready import Heartbeats
+from workers.gardenlet.garden_caches import BY_TECHNICAL_ID, backup_entries_here, own_seed, shoots_here
 
 log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 10.0
 _NOT_SOONER_SECONDS = 2.0
 """Between two checks of a shoot, however much happens in its control plane."""
-_HEARTBEATS_SECONDS = 15.0
-_HEARTBEAT = "gardener-extension-heartbeat"
 _EXTENSIONS = (
     resources.CONTROL_PLANE,
     resources.WORKER,
@@ -49,6 +49,8 @@ _EXTENSIONS = (
     resources.EXTENSION,
     resources.CONTAINER_RUNTIME,
 )
+_BY_SOURCE_ENTRY = "source BackupEntry"
+"""Index of Shoots by the BackupEntry that they bring their backups from, were they to come from another seed."""
 _OURS = (*CONDITIONS, constants.CONDITION_SOURCE_SEED_CLEANED_UP)
 _WATCHED = (resources.DEPLOYMENT, resources.ETCD, resources.MANAGED_RESOURCE, *_EXTENSIONS)
 
@@ -60,14 +62,15 @@ class CareController:
         self._clusters = clusters
         self._config = config
         self._thresholds = {each.type: each.duration for each in config.condition_thresholds}
-        self._shoots = clusters.garden_caches.of(resources.SHOOT)
-        self._seeds = clusters.garden_caches.of(resources.SEED)
-        self._entries = clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY)
+        self._shoots = shoots_here(clusters)
+        self._shoots.index(_BY_SOURCE_ENTRY, _source_entries)
+        self._seeds = own_seed(clusters)
+        self._entries = backup_entries_here(clusters)
         self._exposures = clusters.seed_caches.of(resources.CONFIG_MAP, labels=gateway.SELECTOR)
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
         self._operations: dict[Key, object] = {}
         self._checked: dict[Key, float] = {}
-        self._heartbeats: tuple[float, dict[tuple[str, str], timedelta]] = (float("-inf"), {})
+        self._heartbeats = Heartbeats(clusters)
         self._controller = Controller("care", self._check, workers=5)
         self._controller.watch(self._shoots, when=self._new_operation)
         self._controller.watch(
@@ -78,7 +81,8 @@ class CareController:
 
     async def run(self) -> None:
         """Until cancelled."""
-        caches = (self._seeds, self._entries, self._exposures, self._namespaces)
+        heartbeats = (self._heartbeats.leases, self._heartbeats.registrations)
+        caches = (self._seeds, self._entries, self._exposures, self._namespaces, *heartbeats)
         await asyncio.gather(*(each.synced() for each in caches))
         await self._controller.run()
 
@@ -98,15 +102,15 @@ class CareController:
 
     def _shoots_in_namespace(self, event: WatchEvent) -> list[Key]:
         namespace = event.object["metadata"].get("namespace")
-        return [key_of(each) for each in self._shoots.list() if each.get("status", {}).get("technicalID") == namespace]
+        return [key_of(each) for each in self._shoots.by_index(BY_TECHNICAL_ID, namespace)]
 
     def _shoots_of_source(self, event: WatchEvent) -> list[Key]:
-        return [key_of(each) for each in self._shoots.list() if _source_entry(each) == key_of(event.object)]
+        return [key_of(each) for each in self._shoots.by_index(_BY_SOURCE_ENTRY, str(key_of(event.object)))]
 
     async def _check(self, key: Key) -> Requeue | None:
         namespace, name = key
         shoot = self._shoots.get(name, namespace)
-        if shoot is None or shoot.get("status", {}).get("seedName") != self._clusters.seed_name:
+        if shoot is None:
             return None
         technical_id = shoot["status"].get("technicalID")
         if not technical_id or _gone(shoot):
@@ -119,7 +123,7 @@ class CareController:
         self._checked[key] = time.monotonic()
         client = await self._client(technical_id)
         findings, constraints_ = await self._look(shoot, technical_id, client)
-        findings.extend(self._source_seed(shoot))
+        findings.extend(await self._source_seed(shoot))
         # What was found may be older than what was written meanwhile; what is written is the newest we know.
         await self._write(self._shoots.get(name, namespace) or shoot, findings, constraints_)
         if client is not None and not _hibernated(shoot):
@@ -180,7 +184,7 @@ class CareController:
         ]
         objects = [each for kind in _EXTENSIONS for each in self._clusters.seed_caches.of(kind).list(technical_id)]
         limit = self._config.stale_extension_health_checks_threshold
-        reported = checks.extension_findings(objects, types, await self._silences(), limit)
+        reported = checks.extension_findings(objects, types, self._heartbeats.silences(), limit)
         return [combine(each, reported) for each in own], await self._constraints(shoot, technical_id, client)
 
     def _control_plane(self, shoot: Object, technical_id: str) -> checks.ControlPlane:
@@ -271,39 +275,19 @@ class CareController:
             return Finding(type_, "False", "TunnelConnectionBroken", str(error))
         return None
 
-    def _source_seed(self, shoot: Object) -> list[Finding]:
+    async def _source_seed(self, shoot: Object) -> list[Finding]:
         """None, but while the seed that it was taken over from has not cleaned up."""
         entry = self._entries.get(_source_entry(shoot).name, shoot["metadata"]["namespace"])
         if entry is None or not says_taken_over(entry):
             return []
-        bucket = entry["spec"]["bucketName"]
-        names = [each["metadata"]["name"] for each in self._seeds.list() if each["metadata"]["uid"] == bucket]
-        return [checks.source_seed(names[0] if names else f"with the bucket {bucket}")]
+        name = entry["spec"]["bucketName"]
+        bucket = await self._clusters.garden.find(resources.CORE_BACKUP_BUCKET, name)
+        seed = bucket["spec"].get("seedName") if bucket is not None else None
+        return [checks.source_seed(seed or f"with the bucket {name}")]
 
     def _internal_domain(self) -> str:
         seed = self._seeds.get(self._clusters.seed_name) or {}
         return str(((seed.get("spec") or {}).get("dns") or {}).get("internal", {}).get("domain", ""))
-
-    async def _silences(self) -> dict[tuple[str, str], timedelta]:
-        """By kind and type of extension object: how long ago its extension's heartbeat was."""
-        read, known = self._heartbeats
-        if time.monotonic() - read < _HEARTBEATS_SECONDS:
-            return known
-        leases = await self._clusters.seed.list(resources.LEASE, fields=f"metadata.name={_HEARTBEAT}")
-        beats = {each["metadata"]["namespace"]: each for each in leases}
-        found: dict[tuple[str, str], timedelta] = {}
-        for registration in await self._clusters.garden.list(resources.CONTROLLER_REGISTRATION):
-            # Where nothing is installed by us, the extension runs beside us.
-            name = registration["metadata"]["name"]
-            lease = beats.get(f"extension-{name}") or beats.get(constants.GARDEN_NAMESPACE)
-            renewed = ((lease or {}).get("spec") or {}).get("renewTime")
-            if not renewed:
-                continue
-            silence = datetime.now(UTC) - datetime.fromisoformat(renewed)
-            for each in registration["spec"].get("resources") or ():
-                found[each["kind"], each["type"]] = silence
-        self._heartbeats = (time.monotonic(), found)
-        return found
 
     # Constraints
 
@@ -361,6 +345,10 @@ class CareController:
                 uid=metadata["uid"],
                 grace_seconds=0 if force else None,
             )
+
+
+def _source_entries(shoot: Object) -> Iterable[str]:
+    return (str(_source_entry(shoot)),)
 
 
 def _source_entry(shoot: Object) -> Key:

@@ -21,6 +21,7 @@ from activities.seed.namespace import is_foreign
 from api import constants, resources
 from workers.gardenlet.care.checks import lease_expired, outline_of_lease
 from workers.gardenlet.config import WatchdogConfig
+from workers.gardenlet.garden_caches import shoots_here
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class Watchdog:
     def __init__(self, clusters: Clusters, config: WatchdogConfig) -> None:
         self._clusters = clusters
         self._config = config
-        self._shoots = clusters.garden_caches.of(resources.SHOOT)
+        self._shoots = shoots_here(clusters)
         self._deployments = clusters.seed_caches.of(resources.DEPLOYMENT)
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
         self._streak: dict[str, tuple[Verdict, int]] = {}

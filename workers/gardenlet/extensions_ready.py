@@ -1,0 +1,156 @@
+"""The Seed's condition ExtensionsReady: its ControllerInstallations, and the heartbeats of extensions that it uses.
+
+Source: spec/api-core.md 12, "Seed extensions check"; spec/extensions.md 1.7.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from activities.garden.seed_status import write_seed_status
+from activities.kube.cache import Key
+from activities.kube.client import Object
+from activities.kube.clusters import Clusters
+from activities.kube.controller import Controller, Requeue, TryAgain
+from activities.kube.errors import Conflict
+from api import constants, resources
+from api.conditions import Finding, Operation, merge
+from workers.gardenlet.garden_caches import own_seed
+
+_PERIOD_SECONDS = 30.0
+_HEARTBEAT = "gardener-extension-heartbeat"
+_SETTLED = Operation("Reconcile", "Succeeded")
+"""A running operation of the Seed does not excuse an extension."""
+_RULES = (
+    ("Valid", "True", "NotAllExtensionsValid", "is not valid"),
+    ("Installed", "True", "NotAllExtensionsInstalled", "is not installed"),
+    ("Healthy", "True", "NotAllExtensionsHealthy", "is not healthy"),
+    ("Progressing", "False", "SomeExtensionsProgressing", "is progressing"),
+)
+"""Conditions of a ControllerInstallation, their good status, and what the Seed says of another one."""
+_USED = (
+    resources.BACKUP_BUCKET,
+    resources.CONTROL_PLANE,
+    resources.DNS_RECORD,
+    resources.EXTENSION,
+    resources.INFRASTRUCTURE,
+    resources.NETWORK,
+    resources.WORKER,
+)
+"""Kinds whose objects tell which extensions a seed uses; each Shoot has all of them but some optional ones."""
+
+
+class Heartbeats:
+    """How long ago the extensions of this seed renewed their Leases."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self.leases = clusters.seed_caches.of(resources.LEASE, fields=f"metadata.name={_HEARTBEAT}")
+        self.registrations = clusters.garden_caches.of(resources.CONTROLLER_REGISTRATION)
+
+    def silence(self, registration: Mapping[str, Any], now: datetime) -> timedelta | None:
+        """Time since the last heartbeat of a registered extension; None if there is no Lease.
+
+        An extension that no ControllerInstallation has brought here runs beside the gardenlet.
+        """
+        lease = self._lease(f"extension-{registration['metadata']['name']}") or self._lease(constants.GARDEN_NAMESPACE)
+        renewed = ((lease or {}).get("spec") or {}).get("renewTime")
+        return now - datetime.fromisoformat(renewed) if renewed else None
+
+    def silences(self) -> dict[tuple[str, str], timedelta]:
+        """By kind and type of extension object: time since the last heartbeat of its extension, where it has one."""
+        now = datetime.now(UTC)
+        found: dict[tuple[str, str], timedelta] = {}
+        for registration in self.registrations.list():
+            if (silence := self.silence(registration, now)) is not None:
+                found |= dict.fromkeys(kinds_of(registration), silence)
+        return found
+
+    def _lease(self, namespace: str) -> Object | None:
+        return self.leases.get(_HEARTBEAT, namespace)
+
+
+class ExtensionsCheck:
+    """One per gardenlet: writes the condition every 30 s where it has changed, and when a part of it changes."""
+
+    def __init__(self, clusters: Clusters, longest_silence: timedelta) -> None:
+        self._clusters = clusters
+        self._longest_silence = longest_silence
+        self._heartbeats = Heartbeats(clusters)
+        self._seeds = own_seed(clusters)
+        self._installations = clusters.garden_caches.of(
+            resources.CONTROLLER_INSTALLATION, fields=f"spec.seedRef.name={clusters.seed_name}"
+        )
+        self._used = [clusters.seed_caches.of(kind) for kind in _USED]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        parts = (self._installations, self._heartbeats.leases, self._heartbeats.registrations)
+        await asyncio.gather(*(each.synced() for each in (self._seeds, *parts)))
+        controller = Controller("extensions ready", self._check, workers=1)
+        ours = Key(None, self._clusters.seed_name)
+        for cache in (self._seeds, *parts):
+            controller.watch(cache, keys=lambda _: [ours])
+        await controller.run()
+
+    async def _check(self, key: Key) -> Requeue | None:
+        seed = self._seeds.get(key.name)
+        if seed is None:
+            return None
+        known = (seed.get("status") or {}).get("conditions") or []
+        finding = extensions_ready(self._installations.list(), self._faults())
+        conditions = merge(known, [finding], _SETTLED, {}, datetime.now(UTC))
+        if conditions != known:
+            try:
+                await write_seed_status(self._clusters.garden, seed, {"conditions": conditions})
+            except Conflict:
+                raise TryAgain("the Seed has changed meanwhile", after=0.5) from None
+        return Requeue(_PERIOD_SECONDS)
+
+    def _faults(self) -> list[str]:
+        """Extensions that this seed uses and that are not heard of."""
+        used = {
+            (cache.resource.kind, (each.get("spec") or {}).get("type", ""))
+            for cache in self._used
+            for each in cache.list()
+        }
+        now, faults = datetime.now(UTC), []
+        for registration in self._heartbeats.registrations.list():
+            if used.isdisjoint(kinds_of(registration)):
+                continue
+            silence, name = self._heartbeats.silence(registration, now), registration["metadata"]["name"]
+            if silence is None:
+                faults.append(f"{name} has written no heartbeat")
+            elif silence > self._longest_silence:
+                faults.append(f"{name} has written no heartbeat for more than {self._longest_silence}")
+        return sorted(faults)
+
+
+def kinds_of(registration: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Kinds and types of extension objects that a registered extension looks after."""
+    return [(each["kind"], each["type"]) for each in registration["spec"].get("resources") or ()]
+
+
+def extensions_ready(installations: Iterable[Mapping[str, Any]], silent: Iterable[str]) -> Finding:
+    """The condition, by the ControllerInstallations of a seed and its extensions without a recent heartbeat."""
+    found = sorted(installations, key=lambda each: str(each["metadata"]["name"]))
+    for type_, good, reason, fault in _RULES:
+        bad = []
+        for each in found:
+            status, message = _condition(each, type_)
+            if status != good:
+                bad.append(f"{each['metadata']['name']} {fault}" + (f": {message}" if message else ""))
+        if bad:
+            return Finding(constants.SEED_EXTENSIONS_READY, "False", reason, "; ".join(bad))
+    if faults := "; ".join(silent):
+        return Finding(constants.SEED_EXTENSIONS_READY, "False", "NotAllExtensionsHealthy", faults)
+    text = "All extensions installed into the seed cluster are ready and healthy."
+    return Finding(constants.SEED_EXTENSIONS_READY, "True", "AllExtensionsReady", text)
+
+
+def _condition(installation: Mapping[str, Any], type_: str) -> tuple[str, str]:
+    """Status and message of a condition; one that is missing is Unknown."""
+    for each in (installation.get("status") or {}).get("conditions") or ():
+        if each["type"] == type_:
+            return str(each["status"]), str(each.get("message", ""))
+    return "Unknown", ""
