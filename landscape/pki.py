@@ -122,6 +122,10 @@ class TemporalAuthority:
         """``role``: ``TEMPORAL_VIEWERS``, ``TEMPORAL_REPAIRERS`` or ``TEMPORAL_ADMINS``."""
         return self._clients.issue(name, name, [role])
 
+    def for_gateway(self, name: str) -> KeyPair:
+        """For what passes on the tokens of people, as the Temporal UI does."""
+        return self._clients.issue(f"gateway-{name}", name, [constants.TEMPORAL_GATEWAYS])
+
 
 def service_account_key(directory: Path) -> KeyPair:
     """Key pair that signs service account tokens: here ``certificate`` is the bare public key."""

@@ -32,6 +32,7 @@ def write(directory: Path, authority: Path, hosts: Sequence[str], seeds: Sequenc
     clients = {
         "controller-manager": signs.for_process("controller-manager"),
         "admin": signs.for_person("admin", constants.TEMPORAL_ADMINS),
+        "gateway": signs.for_gateway("gateway"),
         **{f"gardenlet-{seed}": signs.for_gardenlet(seed) for seed in seeds},
         **{f"provider-local-{seed}": signs.for_extension("provider-local", seed) for seed in seeds},
     }

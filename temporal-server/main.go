@@ -1,7 +1,9 @@
-// Temporal's server with our authorization: clients are known by their certificates, see package authorization.
+// Temporal's server with our authorization: clients are known by their certificates, and people by tokens, too; see
+// package authorization.
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -38,6 +40,7 @@ func run() error {
 	services := flag.String("service", strings.Join(temporal.DefaultServices, ","), "services to run, by commas")
 	namespaces := flag.String("namespaces", "default", "namespaces that clients may use, by commas")
 	keyFile := flag.String("task-token-keys", "", "file with the keys that bind task tokens to clients; of a frontend")
+	tokenFile := flag.String("oidc-config", "", "file that says whose tokens name people; without, no token counts")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
@@ -60,6 +63,10 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	people, err := peopleOf(*tokenFile, logger)
+	if err != nil {
+		return err
+	}
 	server, err := temporal.NewServer(
 		temporal.ForServices(names),
 		temporal.WithConfig(configuration),
@@ -67,13 +74,24 @@ func run() error {
 		temporal.InterruptOn(temporal.InterruptCh()),
 		temporal.WithTLSConfigFactory(authorization.ServersOnly{TLSConfigProvider: tls}),
 		temporal.WithAuthorizer(authorization.NewAuthorizer(strings.Split(*namespaces, ","), refusals)),
-		temporal.WithClaimMapper(func(*config.Config) upstream.ClaimMapper { return authorization.ClaimMapper{} }),
+		temporal.WithClaimMapper(func(*config.Config) upstream.ClaimMapper { return authorization.ClaimMapper{People: people} }),
 		temporal.WithChainedFrontendGrpcInterceptors(interceptors...),
 	)
 	if err != nil {
 		return fmt.Errorf("making the services %s: %w", *services, err)
 	}
 	return server.Start()
+}
+
+func peopleOf(file string, logger log.Logger) (*authorization.People, error) {
+	if file == "" {
+		return nil, nil
+	}
+	configuration, err := authorization.ReadTokenConfig(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading whose tokens name people (-oidc-config): %w", err)
+	}
+	return authorization.NewPeople(context.Background(), configuration, logger)
 }
 
 func load(file string) (*config.Config, error) {

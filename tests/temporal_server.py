@@ -47,8 +47,8 @@ class Cluster:
         )
         return TemporalServer(address=self.address, tls=tls)
 
-    async def client(self, certificate: KeyPair) -> Client:
-        return await connect_with(self.server(certificate), pydantic_data_converter)
+    async def client(self, certificate: KeyPair, token: str | None = None) -> Client:
+        return await connect_with(self.server(certificate), pydantic_data_converter, token)
 
     async def gardenlet(self, seed: str) -> Client:
         return await self.client(self.authority.for_gardenlet(seed))
@@ -62,6 +62,9 @@ class Cluster:
     async def person(self, name: str, role: str) -> Client:
         return await self.client(self.authority.for_person(name, role))
 
+    async def by_token(self, token: str | None) -> Client:
+        return await self.client(self.authority.for_gateway("ui"), token)
+
     def refusals(self) -> list[str]:
         return [line for line in self.log.read_text(errors="replace").splitlines() if "Call refused." in line]
 
@@ -72,8 +75,8 @@ def binary() -> str:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
-    """A cluster with the namespace and the search attributes of ours."""
+def cluster(*arguments: str) -> Iterator[Cluster]:
+    """A cluster with the namespace and the search attributes of ours; ``arguments`` are the server's own."""
     program = binary()
     with tempfile.TemporaryDirectory(prefix="temporal-server-") as made:
         directory = Path(made)
@@ -86,7 +89,7 @@ def cluster() -> Iterator[Cluster]:
         keys.write_text(f"first {b64encode(secrets.token_bytes(32)).decode()}\n")
         log = directory / "server.log"
         command = [program, f"--config-file={directory}/config.yaml", f"--service={','.join(_SERVICES)}"]
-        command += [f"--task-token-keys={keys}"]
+        command += [f"--task-token-keys={keys}", *arguments]
         with log.open("wb") as output:
             server = subprocess.Popen(command, stdout=output, stderr=output, cwd=directory)
         try:

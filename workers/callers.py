@@ -1,4 +1,4 @@
-"""Author of an update: the name in the certificate that Temporal was shown, in place of the name in the request.
+"""Author of an update: the name in the certificate or token that Temporal was shown, not the one in the request.
 
 Temporal's authorization (``temporal-server``) writes organization and name of each client into a header. Without that
 server there is no header, and the request's own word stands.
@@ -25,7 +25,7 @@ HEADER = "gardener-caller"
 
 
 class Caller(ApiModel):
-    """A client of Temporal, by the subject of its certificate."""
+    """A client of Temporal, by the subject of its certificate, or a person by their token."""
 
     organization: str
     name: str

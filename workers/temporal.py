@@ -90,7 +90,7 @@ class RenewableService(ServiceClient):
 
     async def renew(self, *files: bytes) -> None:
         """Raises TemporalConnectionError, and keeps the old connection, if the server does not take the new one."""
-        self._current = await _open(self.server, files)
+        self._current = await _open(self.server, files, self.config.api_key)
         self.files = files
 
     # What the SDK asks of a service client.
@@ -129,8 +129,13 @@ async def connect(connection: TemporalConnection, queue: str = GARDEN_QUEUE) -> 
     return await connect_with(connection, data_converter(connection.codec_key_file, queue, connection.shared_key_file))
 
 
-async def connect_with(server: TemporalServer, converter: DataConverter = DataConverter.default) -> Client:
-    """A client that reads payloads by ``converter``. Raises TemporalConnectionError."""
+async def connect_with(
+    server: TemporalServer, converter: DataConverter = DataConverter.default, token: str | None = None
+) -> Client:
+    """A client that reads payloads by ``converter``; ``token`` is a person's, with the certificate of a gateway.
+
+    Raises TemporalConnectionError.
+    """
     files: tuple[bytes, ...] = ()
     if server.tls is not None:
         try:
@@ -139,7 +144,7 @@ async def connect_with(server: TemporalServer, converter: DataConverter = DataCo
             raise TemporalConnectionError(
                 f"connecting to Temporal at {server.address}: {error.filename} can't be read: {error.strerror}"
             ) from None
-    service = RenewableService(server, files, await _open(server, files))
+    service = RenewableService(server, files, await _open(server, files, token))
     return Client(service, namespace=server.namespace, data_converter=converter)
 
 
@@ -164,11 +169,11 @@ async def follow_certificate(worker: Worker, interval: float = LOOK_AGAIN) -> No
     await follow_files(service.server.tls.files, service.files, use, interval)
 
 
-async def _open(server: TemporalServer, files: tuple[bytes, ...]) -> ServiceClient:
+async def _open(server: TemporalServer, files: tuple[bytes, ...], token: str | None) -> ServiceClient:
     """A new connection that the server has answered on."""
     tls = _tls_config(server, *files) if server.tls is not None else None
     try:
-        return await ServiceClient.connect(ConnectConfig(server.address, tls=tls))
+        return await ServiceClient.connect(ConnectConfig(server.address, api_key=token, tls=tls))
     except RuntimeError as error:
         raise TemporalConnectionError(
             f"connecting to Temporal at {server.address}: {_explained(server, error)}"

@@ -66,12 +66,18 @@ func (a *Authorizer) refusal(claims *authorization.Claims, target *authorization
 	if isServer(claims) {
 		return ""
 	}
+	if reason, isRefused := claims.Extensions.(tokenRefused); isRefused {
+		return string(reason)
+	}
 	client, known := claims.Extensions.(Identity)
 	if !known {
 		return "the client's certificate names no role"
 	}
 	if authorization.IsHealthCheckAPI(target.APIName) {
 		return ""
+	}
+	if client.Role == Gateways {
+		return "a gateway may do nothing without the token of a person"
 	}
 	service, method := api.ServiceName(target.APIName), api.MethodName(target.APIName)
 	if service != api.WorkflowServicePrefix && service != api.OperatorServicePrefix {

@@ -1,6 +1,7 @@
-// Package authorization decides what a client of Temporal may do, by the subject of its certificate.
+// Package authorization decides what a client of Temporal may do, by the subject of its certificate, or by a person's
+// token that a gateway passes on.
 //
-// A ClaimMapper reads the subject, an Authorizer answers for each call, and two interceptors follow: Caller writes the
+// A ClaimMapper reads subject and token, an Authorizer answers for each call, and two interceptors follow: Caller writes the
 // client's name into requests, and Tokens binds task tokens to the client that polled them.
 package authorization
 
@@ -33,6 +34,8 @@ const (
 	Repairers Role = "gardener.cloud:temporal:repairers"
 	// Admins are people who may do everything in our namespaces.
 	Admins Role = "gardener.cloud:temporal:admins"
+	// Gateways pass on the tokens of people, and may do nothing themselves.
+	Gateways Role = "gardener.cloud:temporal:gateways"
 
 	seedPrefix      = "gardener.cloud:system:seed:"
 	extensionPrefix = "gardener.cloud:system:extension:"
@@ -49,10 +52,10 @@ var (
 	people = map[Role]bool{Viewers: true, Repairers: true, Admins: true}
 )
 
-// Identity is a client, as its certificate names it.
+// Identity is a client, as its certificate or a person's token names it.
 type Identity struct {
 	Role Role
-	// Name is the certificate's common name.
+	// Name is the certificate's common name, or a claim of the token.
 	Name string
 	// Queue is the only task queue of a gardenlet or extension; empty for other roles.
 	Queue string
@@ -64,11 +67,19 @@ func (i Identity) String() string {
 	return fmt.Sprintf("%s (%s)", i.Name, i.Role)
 }
 
-// ClaimMapper maps a client certificate to an Identity.
-type ClaimMapper struct{}
+// ClaimMapper maps a client certificate to an Identity, and a gateway's certificate with a token to that of a person.
+type ClaimMapper struct {
+	// People reads tokens; without it each token is refused.
+	People *People
+}
+
+// tokenRefused stands in claims in place of an Identity: the Authorizer refuses the call with this reason, and logs it.
+type tokenRefused string
 
 // GetClaims refuses a certificate whose subject is not exactly one organization and one common name that we know.
-func (ClaimMapper) GetClaims(info *authorization.AuthInfo) (*authorization.Claims, error) {
+//
+// A call has one identity: a token with any other certificate than a gateway's is refused, not ignored.
+func (m ClaimMapper) GetClaims(info *authorization.AuthInfo) (*authorization.Claims, error) {
 	certificate := authorization.PeerCert(info.TLSConnection)
 	if certificate == nil {
 		return nil, errors.New("the client has no verified certificate")
@@ -77,7 +88,29 @@ func (ClaimMapper) GetClaims(info *authorization.AuthInfo) (*authorization.Claim
 	if err != nil {
 		return nil, fmt.Errorf("client certificate with subject %q: %w", certificate.Subject, err)
 	}
-	return &authorization.Claims{Subject: identity.Name, AuthType: string(identity.Role), Extensions: identity}, nil
+	if info.AuthToken != "" {
+		person, err := m.personOf(info.AuthToken, identity)
+		if err != nil {
+			return claimsOf(identity, tokenRefused(err.Error())), nil
+		}
+		identity = person
+	}
+	return claimsOf(identity, identity), nil
+}
+
+func claimsOf(identity Identity, extensions any) *authorization.Claims {
+	return &authorization.Claims{Subject: identity.Name, AuthType: string(identity.Role), Extensions: extensions}
+}
+
+func (m ClaimMapper) personOf(header string, client Identity) (Identity, error) {
+	switch {
+	case client.Role != Gateways:
+		return Identity{}, errors.New("a token counts with the certificate of a gateway alone")
+	case m.People == nil:
+		return Identity{}, errors.New("this server knows no issuer of tokens")
+	default:
+		return m.People.identityOf(header)
+	}
 }
 
 func identityOf(certificate *x509.Certificate) (Identity, error) {
@@ -87,7 +120,7 @@ func identityOf(certificate *x509.Certificate) (Identity, error) {
 	}
 	identity := Identity{Role: Role(organization), Name: name}
 	switch {
-	case identity.Role == Operators || people[identity.Role]:
+	case identity.Role == Operators || identity.Role == Gateways || people[identity.Role]:
 		return identity, nil
 	case identity.Role == Seeds:
 		seed, isSeed := strings.CutPrefix(name, seedPrefix)

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import WorkflowExecutionStatus
 
 from api import constants
-from api.operations import ShootRef, lifecycle_id
+from api.operations import OperationType, ShootRef, ShootTask, lifecycle_id, seed_queue
 from landscape import plan as plans
 from landscape import temporal_certificates
 from landscape.cluster import Credentials
@@ -27,6 +30,7 @@ from landscape.pki import TemporalAuthority
 from landscape.plan import SEEDS, Plan
 from landscape.temporal import server as temporal_server
 from tests.compose.engine import Compose, docker, engine
+from tests.forged_tasks import of_activity, schedule, sealed
 from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.shoots import CREATION, Shoot, eventually, started, temporal
 from tests.temporal_methods import OPEN, not_refused, plain_token
@@ -205,6 +209,68 @@ async def test_a_gardenlet_of_another_seed_reaches_nothing_of_this_one(cluster: 
     assert (await lifecycle.describe()).status is WorkflowExecutionStatus.RUNNING
     log = docker("logs", cluster.containers("temporal-frontend")[0])
     assert f"{constants.TEMPORAL_GARDENLET_PREFIX}{other}" in log
+
+
+@pytest.mark.attack(actor="T3", asset="A5", finding=4)
+@pytest.mark.parametrize("reason", ["destination", "changed"])
+async def test_a_gardenlet_refuses_a_deletion_under_the_key_of_another_seed_and_tells_it(
+    cluster: Cluster, shoot: Shoot, reason: str
+) -> None:
+    """The attacker has the rights of Temporal's administrator, and of keys the other seed's alone.
+
+    "changed": the payload names the queue that it is sent to, and not the one that its key is for.
+    """
+    live = shoot.get()
+    plan = plans.load(cluster.landscape.name)
+    assert plan is not None
+    own, queue, activity = seed_queue(shoot.other_seed), seed_queue(shoot.seed), "delete_namespace"
+    task = ShootTask(
+        shoot=ShootRef.of(live),
+        technical_id=shoot.technical_id,
+        seed=shoot.seed,
+        generation=live["metadata"]["generation"],
+        operation=OperationType.DELETE,
+    )
+    forged = await sealed(
+        task,
+        plan.derived_key(f"{shoot.other_seed}-gardenlet"),
+        own,
+        of_activity(own, activity),
+        claims=queue if reason == "changed" else "",
+    )
+    log = plan.logs / f"{shoot.seed}-gardenlet.log"
+    read, counted = log.stat().st_size, refusals(plan, shoot.seed, reason)
+    client = await temporal(cluster.landscape)
+
+    attack = await schedule(client, queue, activity, forged)
+    try:
+        await asyncio.to_thread(
+            eventually, lambda: refusals(plan, shoot.seed, reason) > counted, "the gardenlet counts a refusal", 60
+        )
+        told = log.read_bytes()[read:].decode(errors="replace")
+        assert f"refused a payload for activity '{activity}' on queue {queue}" in told
+        kinds = [event.WhichOneof("attributes") async for event in attack.fetch_history_events()]
+        assert kinds[-1] == "activity_task_scheduled_event_attributes", "the activity has no result"
+    finally:
+        await attack.terminate("end of test")
+
+    namespace = json.loads(cluster.landscape.kubectl(shoot.seed, "get", "ns", shoot.technical_id, "-o", "json"))
+    assert namespace["status"]["phase"] == "Active"
+    await asyncio.to_thread(shoot.reconcile, CREATION)
+
+
+def refusals(plan: Plan, seed: str, reason: str) -> float:
+    """Payloads that a seed's gardenlet has refused, by its metrics."""
+    health = yaml.safe_load((plan.configs / f"{seed}-gardenlet.yaml").read_text())["health"]
+    with urllib.request.urlopen(f"http://{health['address']}:{health['port']}/metrics", timeout=20) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "gardener_codec_refused_total"
+        and sample.labels == {"queue": seed_queue(seed), "reason": reason}
+    )
 
 
 async def test_its_history_is_in_the_cluster_and_encrypted(cluster: Cluster, shoot: Shoot) -> None:

@@ -27,7 +27,7 @@ CONFIGS: dict[str, Any] = {
     "setup": SetupConfig,
 }
 TEMPORAL = {"frontend", "internal-frontend", "history", "matching", "worker"}
-KEYS = ["--task-token-keys", "/etc/temporal/tls/task-tokens.keys"]
+KEYS = "--task-token-keys=/etc/temporal/tls/task-tokens.keys"
 
 
 def test_its_images_are_those_that_we_make():
@@ -37,9 +37,8 @@ def test_its_images_are_those_that_we_make():
 
 def test_each_service_of_temporal_is_a_container_of_its_own():
     commands = {name: service["command"] for name, service in SERVICES.items() if service["image"] == images.TEMPORAL}
-    assert commands == {
-        f"temporal-{name}": ["--service", name, *(KEYS if name.endswith("frontend") else [])] for name in TEMPORAL
-    }
+    further = {"frontend": [KEYS, "--oidc-config=${TEMPORAL_OIDC_CONFIG:-}"], "internal-frontend": [KEYS]}
+    assert commands == {f"temporal-{name}": [f"--service={name}", *further.get(name, [])] for name in TEMPORAL}
 
 
 def test_each_worker_runs_a_process_that_exists_with_its_configuration():

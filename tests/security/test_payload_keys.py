@@ -14,30 +14,26 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from google.protobuf.duration_pb2 import Duration
 from prometheus_client import REGISTRY
 from temporalio import activity, workflow
-from temporalio.api.command.v1 import Command, ScheduleActivityTaskCommandAttributes
-from temporalio.api.common.v1 import ActivityType, Payload, Payloads, WorkflowExecution, WorkflowType
-from temporalio.api.enums.v1 import CommandType
+from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution, WorkflowType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     PollActivityTaskQueueRequest,
-    PollWorkflowTaskQueueRequest,
     RespondActivityTaskCompletedRequest,
-    RespondWorkflowTaskCompletedRequest,
     SignalWorkflowExecutionRequest,
     StartWorkflowExecutionRequest,
 )
 from temporalio.client import Client, WorkflowHandle
-from temporalio.converter import ActivitySerializationContext, SerializationContext, WorkflowSerializationContext
+from temporalio.converter import SerializationContext, WorkflowSerializationContext
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.secrets.keyring import read_keyring, write_key_file
+from activities.secrets.keyring import write_key_file
 from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, TaskResult, seed_queue
+from tests.forged_tasks import of_activity, schedule, sealed
 from tests.temporal_dev_server import TEMPORAL
-from workers.codec import EncryptionCodec, data_converter, derived_keys
+from workers.codec import data_converter, derived_keys
 
 A, B = seed_queue("a"), seed_queue("b")
 TASK = ShootTask(
@@ -114,48 +110,11 @@ class Place:
 
     async def sealed_by_a(self, value: Any, context: SerializationContext, claims: str = "") -> Payload:
         """What an attacker with the key file of seed a encrypts, and says of it."""
-        converter = data_converter(None)
-        codec = EncryptionCodec(read_keyring(self.directory / "a.key"), A).with_context(context)
-        [payload] = await codec.encode(await converter.encode([value]))
-        if claims:
-            payload.metadata["encryption-destination"] = claims.encode()
-        return payload
+        return await sealed(value, self.directory / "a.key", A, context, claims)
 
     async def schedule(self, queue: str, kind: str, argument: Payload) -> None:
         """Have a workflow of the attacker schedule an activity on any queue, with any argument."""
-        service, namespace, own = self.client.workflow_service, self.client.namespace, f"attacker-{uuid.uuid4()}"
-        await service.start_workflow_execution(
-            StartWorkflowExecutionRequest(
-                namespace=namespace,
-                workflow_id=own,
-                workflow_type=WorkflowType(name="Attack"),
-                task_queue=TaskQueue(name=own),
-                request_id=own,
-            )
-        )
-        task = await service.poll_workflow_task_queue(
-            PollWorkflowTaskQueueRequest(namespace=namespace, task_queue=TaskQueue(name=own)),
-            timeout=timedelta(seconds=_POLL_SECONDS),
-        )
-        command = ScheduleActivityTaskCommandAttributes(
-            activity_id="1",
-            activity_type=ActivityType(name=kind),
-            task_queue=TaskQueue(name=queue),
-            input=Payloads(payloads=[argument]),
-            start_to_close_timeout=Duration(seconds=60),
-        )
-        await service.respond_workflow_task_completed(
-            RespondWorkflowTaskCompletedRequest(
-                namespace=namespace,
-                task_token=task.task_token,
-                commands=[
-                    Command(
-                        command_type=CommandType.COMMAND_TYPE_SCHEDULE_ACTIVITY_TASK,
-                        schedule_activity_task_command_attributes=command,
-                    )
-                ],
-            )
-        )
+        await schedule(self.client, queue, kind, argument)
 
     async def answer(self, queue: str, result: Payload) -> None:
         """Take a task from a queue before its worker does, and answer it."""
@@ -176,18 +135,6 @@ class Place:
             if event.HasField("activity_task_scheduled_event_attributes"):
                 return event.activity_task_scheduled_event_attributes.input.payloads[0]
         raise AssertionError("no activity was scheduled")
-
-
-def of_activity(queue: str, kind: str = "sync_cluster") -> ActivitySerializationContext:
-    return ActivitySerializationContext(
-        namespace="default",
-        activity_id="1",
-        activity_type=kind,
-        activity_task_queue=queue,
-        workflow_id="w",
-        workflow_type="Operation",
-        is_local=False,
-    )
 
 
 WORKFLOW = WorkflowSerializationContext(namespace="default", workflow_id="w")
@@ -238,7 +185,7 @@ async def test_a_task_forged_under_the_key_of_seed_a_is_refused_by_seed_b_and_to
     place: Place, claims: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Seed a encrypts a deletion by its own key, schedules it on the queue of seed b, and may name seed b in it."""
-    forged = await place.sealed_by_a(TASK, of_activity(A), claims)
+    forged = await place.sealed_by_a(TASK, of_activity(A, "sync_cluster"), claims)
     before = refused(B, reason)
     with caplog.at_level(logging.WARNING, logger="workers.codec"):
         async with place.gardenlet(await place.connected("b.key", B), B):
@@ -289,7 +236,7 @@ async def test_a_result_under_the_key_of_seed_a_is_refused_for_an_activity_of_se
     place: Place, claims: str, reason: str
 ) -> None:
     """Seed a takes a task from the queue of seed b, and answers it for seed b."""
-    forged = await place.sealed_by_a(TaskResult(note="forged"), of_activity(A), claims)
+    forged = await place.sealed_by_a(TaskResult(note="forged"), of_activity(A, "sync_cluster"), claims)
     before = refused(GARDEN_QUEUE, reason)
     handle = await place.begun(B)
     await place.answer(B, forged)

@@ -33,6 +33,7 @@ class Connection:
     codec_endpoint: str | None
     codec_ca: Path | None = None
     tls: TemporalTLS | None = None
+    token_file: Path | None = None
 
     async def connect(self) -> Client:
         has_roots = self.codec_key is not None and bool(read_keyring(self.codec_key).roots)
@@ -45,8 +46,9 @@ class Connection:
                 payload_codec=endpoint,
                 failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
             )
+        token = self.token_file.read_text().strip() if self.token_file else None
         return await connect_with(
-            TemporalServer(address=self.address, namespace=self.namespace, tls=self.tls), converter
+            TemporalServer(address=self.address, namespace=self.namespace, tls=self.tls), converter, token
         )
 
     def _remote_codec(self, endpoint: str) -> RemoteCodec:
@@ -83,6 +85,11 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--temporal-tls-server-name", help="A name in Temporal's certificate, if the host is none of them."
         ),
+        click.option(
+            "--temporal-token-file",
+            type=_FILE,
+            help="Your token, with your name and groups; the certificate is then a gateway's.",
+        ),
         click.option("--temporal-tls-key", type=_FILE, help="Key of the certificate."),
         click.option("--temporal-tls-cert", type=_FILE, help="Client certificate, with your name and role."),
         click.option(
@@ -105,9 +112,12 @@ def connection_of(
     temporal_tls_key: Path | None = None,
     temporal_tls_server_name: str | None = None,
     codec_ca: Path | None = None,
+    temporal_token_file: Path | None = None,
 ) -> Connection:
-    """Raises click.UsageError if only some of the files for TLS are given."""
+    """Raises click.UsageError if only some of the files for TLS are given, or a token without them."""
     given = temporal_tls_ca, temporal_tls_cert, temporal_tls_key
+    if temporal_token_file is not None and not any(given):
+        raise click.UsageError("--temporal-token-file needs the certificate of a gateway: --temporal-tls-cert")
     if temporal_address is None:
         facts = landscape_facts()["temporal"]
         temporal_address = facts["address"]
@@ -128,7 +138,9 @@ def connection_of(
         tls = TemporalTLS(
             ca_file=ca, certificate_file=certificate, private_key_file=key, server_name=temporal_tls_server_name
         )
-    return Connection(temporal_address, temporal_namespace, codec_key, codec_endpoint, codec_ca, tls)
+    return Connection(
+        temporal_address, temporal_namespace, codec_key, codec_endpoint, codec_ca, tls, temporal_token_file
+    )
 
 
 def run_async(work: "Coroutine[Any, Any, T] | Awaitable[T]") -> T:

@@ -51,6 +51,20 @@ def test_one_file_without_the_others_is_refused() -> None:
         connection_of("temporal:7233", "default", None, None, temporal_tls_cert=Path("/own.crt"))
 
 
+@pytest.mark.usefixtures("facts")
+def test_a_token_without_the_certificate_of_a_gateway_is_refused() -> None:
+    """Temporal would refuse it with the certificate of the landscape's administrator."""
+    with pytest.raises(click.UsageError, match="--temporal-tls-cert"):
+        connection_of(None, "default", None, None, temporal_token_file=Path("/token"))
+
+
+def test_a_token_that_is_not_there_is_named_and_ends_the_command() -> None:
+    own = Path("/own.ca"), Path("/own.crt"), Path("/own.key")
+    where = connection_of("127.0.0.1:1", "default", None, None, *own, temporal_token_file=Path("/no.token"))
+    with pytest.raises(click.ClickException, match=r"/no\.token"):
+        run_async(where.connect())
+
+
 def test_a_file_that_is_not_there_is_named_and_ends_the_command() -> None:
     where = connection_of("127.0.0.1:1", "default", None, None, Path("/no.ca"), Path("/no.crt"), Path("/no.key"))
     with pytest.raises(click.ClickException, match=r"Temporal at 127\.0\.0\.1:1: /no\.crt can't be read: No such file"):

@@ -46,6 +46,7 @@ def subject(certificate: x509.Certificate) -> tuple[str, str]:
             "gardener.cloud:system:extension:provider-local:seed-1",
         ),
         ("admin", "gardener.cloud:temporal:admins", "admin"),
+        ("gateway", "gardener.cloud:temporal:gateways", "gateway"),
     ],
 )
 def test_the_subject_of_a_certificate_says_what_its_client_is(
