@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 from api.server import app
 from tests.unit.telemetry.test_metrics import PROJECT, SEED, SHOOT
-from workers import admission, webhook_clients
+from workers import admission, codec, webhook_clients
 from workers.metrics import flows, garden, requests
 from workers.watchers import shoots
 
@@ -21,7 +21,7 @@ CHARTS = Path(__file__).parents[3] / "charts"
 BOARDS = sorted(CHARTS.glob("*/dashboards/*.json"))
 RULES = sorted(CHARTS.glob("*/rules/*.yaml"))
 _SUFFIXES = {Histogram: ("_bucket", "_count", "_sum"), Counter: ("_total",), Gauge: ("",)}
-_MODULES = (flows, requests, shoots, app, admission, webhook_clients)
+_MODULES = (flows, requests, shoots, app, admission, codec, webhook_clients)
 """Where metrics are made; importing them registers them."""
 FROM_SCRAPE = {"instance", "job", "namespace", "pod"}
 """Labels that Prometheus itself adds."""
