@@ -30,8 +30,7 @@ from activities.secrets.crypto import (
 )
 from api import resources
 from api.constants import ADMISSION_AUTHORITY, GARDEN_NAMESPACE
-from api.names import is_ip_address
-from workers.serving import ShownCertificate
+from workers.serving import ShownCertificate, renewal_due, server_certificate
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,6 @@ CLIENT = "kube-apiserver"
 """Common name of the API server's client certificate."""
 _SERVING_VALIDITY = timedelta(days=30)
 _CLIENT_VALIDITY = timedelta(days=365)
-_RENEW_PART = 0.8
 _LONGEST_SLEEP = timedelta(hours=1)
 
 
@@ -120,7 +118,10 @@ class SharedAuthority:
         for each in self._accepting:
             each.accept(authority.certificate)
         if self._shown is not None and (authority != self._signed_by or now >= self._renewal()):
-            self._serving, self._signed_by = _serving(authority, self._host, now), authority
+            self._serving = server_certificate(
+                "gardener-seed-authorizer", self._host, authority, now, _SERVING_VALIDITY
+            )
+            self._signed_by = authority
             self._shown.show(self._serving)
             log.info("the seed authorizer shows a certificate until %s", validity_of(self._serving.certificate)[1])
         self.ready.set()
@@ -130,22 +131,7 @@ class SharedAuthority:
         """When the certificate that is shown is to be renewed."""
         if self._serving is None:
             return datetime.max.replace(tzinfo=UTC)
-        begin, end = validity_of(self._serving.certificate)
-        return begin + (end - begin) * _RENEW_PART
-
-
-def _serving(authority: KeyPair, host: str, now: datetime) -> KeyPair:
-    addresses, names = ([host], []) if is_ip_address(host) else ([], [host])
-    return signed(
-        "gardener-seed-authorizer",
-        ca=authority,
-        usage=Usage.SERVER,
-        algorithm=KeyAlgorithm.P256,
-        now=now,
-        validity=_SERVING_VALIDITY,
-        dns_names=names,
-        ip_addresses=addresses,
-    )
+        return renewal_due(self._serving.certificate)
 
 
 def _secret(authority: KeyPair) -> Object:

@@ -23,20 +23,18 @@ from activities.kube.cache import Cache, Key
 from activities.kube.client import KubeClient, Object
 from activities.kube.controller import Controller, Requeue, TryAgain
 from activities.kube.errors import AlreadyExists, Conflict
-from activities.secrets.crypto import CLOCK_SKEW, KeyAlgorithm, KeyPair, Usage, self_signed_ca, signed, validity_of
+from activities.secrets.crypto import CLOCK_SKEW, KeyAlgorithm, KeyPair, self_signed_ca, validity_of
 from api import resources
 from api.constants import ADMISSION_WEBHOOK_AUTHORITY, OPERATION, OPERATION_RENEW
 from api.model import ApiModel
-from api.names import is_ip_address
 from api.server import webhook_configurations
 from api.times import timestamp
-from workers.serving import ShownCertificate
+from workers.serving import ShownCertificate, renewal_due, server_certificate
 
 log = logging.getLogger(__name__)
 
 SECRET = ADMISSION_WEBHOOK_AUTHORITY
 VALIDITY = timedelta(days=30)
-_RENEW_PART = 0.8
 SETTLE = timedelta(minutes=1)
 """Until every API server of the garden goes by what its webhooks say."""
 KEEP_OLD = timedelta(days=1)
@@ -79,7 +77,7 @@ class Step(Enum):
 
 def next_step(held: Held, host: str, *, asked: bool, trusted_since: datetime, now: datetime) -> Step | datetime:
     """What to do now, or when to look again. ``trusted_since``: from when on the webhooks say the present bundle."""
-    if not held.old and (asked or now >= _due(held.authority.certificate)):
+    if not held.old and (asked or now >= renewal_due(held.authority.certificate)):
         return Step.RENEW_AUTHORITY
     if not _is_by(held.serving, held.authority):
         return Step.RENEW_SERVING if now >= trusted_since + SETTLE else trusted_since + SETTLE
@@ -89,7 +87,7 @@ def next_step(held: Held, host: str, *, asked: bool, trusted_since: datetime, no
     if held.old:
         forget = _made(held.serving.certificate) + KEEP_OLD
         return Step.FORGET_OLD if now >= forget else forget
-    return _due(held.authority.certificate)
+    return renewal_due(held.authority.certificate)
 
 
 def taken(held: Held, step: Step, host: str, now: datetime) -> Held:
@@ -216,17 +214,7 @@ def _new_authority(now: datetime) -> KeyPair:
 
 
 def _new_serving(authority: KeyPair, host: str, now: datetime) -> KeyPair:
-    addresses, names = ([host], []) if is_ip_address(host) else ([], [host])
-    return signed(
-        "gardener-admission",
-        ca=authority,
-        usage=Usage.SERVER,
-        algorithm=KeyAlgorithm.P256,
-        now=now,
-        validity=VALIDITY,
-        dns_names=names,
-        ip_addresses=addresses,
-    )
+    return server_certificate("gardener-admission", host, authority, now, VALIDITY)
 
 
 def _hosts(serving: KeyPair) -> set[str]:
@@ -246,8 +234,3 @@ def _is_by(serving: KeyPair, authority: KeyPair) -> bool:
 
 def _made(certificate: bytes) -> datetime:
     return validity_of(certificate)[0] + CLOCK_SKEW
-
-
-def _due(certificate: bytes) -> datetime:
-    begin, end = validity_of(certificate)
-    return begin + (end - begin) * _RENEW_PART

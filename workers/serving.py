@@ -4,15 +4,38 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from activities.kube.client import load_certificate
-from activities.secrets.crypto import KeyPair
+from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, signed, validity_of
+from api.names import is_ip_address
 
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 10.0
 """Seconds. Kubelets bring a renewed Secret to its files within two minutes."""
+
+
+def server_certificate(name: str, host: str, authority: KeyPair, now: datetime, validity: timedelta) -> KeyPair:
+    """Certificate with common name ``name``, for a server that clients reach as ``host`` (DNS name or IP address)."""
+    addresses, names = ([host], []) if is_ip_address(host) else ([], [host])
+    return signed(
+        name,
+        ca=authority,
+        usage=Usage.SERVER,
+        algorithm=KeyAlgorithm.P256,
+        now=now,
+        validity=validity,
+        dns_names=names,
+        ip_addresses=addresses,
+    )
+
+
+def renewal_due(certificate: bytes) -> datetime:
+    """When 80 % of the validity of a certificate are over."""
+    begin, end = validity_of(certificate)
+    return begin + (end - begin) * 0.8
 
 
 class ShownCertificate:
