@@ -1,6 +1,7 @@
 """Shared copies of what a cluster holds: list once, then watch; waiters are woken by events."""
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import defaultdict
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Self, TypeVar
 
 from activities.heartbeat import waiting_for
+from activities.kube import liveness
 from activities.kube.client import Keep, KubeClient, Object, Objects, WatchEvent
 from activities.kube.errors import ApiError, Gone
 from api.resources import Resource
@@ -24,6 +26,10 @@ _LONGEST_DELAY = 3.0
 """Seconds between attempts to reach the API server again; short, because waiters sleep on it."""
 
 
+_SYNC_SECONDS = 10 * 60.0
+"""A cache that an API server has refused to list for so long fails its process's liveness."""
+_SILENCE_SECONDS = 10 * 60.0
+"""So does one that has had neither an answer nor an error: watches bring a bookmark each minute, requests time out."""
 _IDLE_SECONDS = 15 * 60.0
 """How long the cache of one namespace is kept for the next who asks: shoots come and go, their caches must, too."""
 
@@ -298,6 +304,10 @@ class Cache(ObjectStore):
         self._labels = labels
         self._fields = fields
         self._task: asyncio.Task[None] | None = None
+        self._started = self._heard = 0.0
+        """Seconds of the event loop: the start, and the last answer or error of the API server."""
+        self._refused = False
+        """Whether the last request reached an API server that could not serve it."""
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -308,9 +318,9 @@ class Cache(ObjectStore):
 
     def start(self) -> None:
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(
-                self._run(), name=f"cache of {self.resource} {self._namespace or ''}"
-            )
+            loop = asyncio.get_running_loop()
+            self._started = self._heard = loop.time()
+            self._task = loop.create_task(self._run_alive(), name=f"cache of {self.resource} {self._namespace or ''}")
 
     async def close(self) -> None:
         if self._task is not None:
@@ -323,6 +333,24 @@ class Cache(ObjectStore):
         if self._task is not None:
             self._task.cancel()
 
+    def fault(self) -> str | None:
+        """Why the cache stands still; None while it follows the API server, or waits for one that is away."""
+        now = asyncio.get_running_loop().time()
+        if (silent := now - self._heard) > _SILENCE_SECONDS:
+            return f"cache of {self.resource}: neither an answer nor an error for {silent:.0f} s"
+        if not self.is_synced and self._refused and now - self._started > _SYNC_SECONDS:
+            return f"cache of {self.resource}: could not be listed for {now - self._started:.0f} s: {self._last_error}"
+        return None
+
+    def _hear(self, error: ApiError | None = None) -> None:
+        self._heard = asyncio.get_running_loop().time()
+        self._refused = error is not None and error.status != 0
+
+    async def _run_alive(self) -> None:
+        # A tenant whose API server refuses requests must not have a gardenlet restarted.
+        with contextlib.nullcontext() if self._client.is_limited else liveness.running(self):
+            await self._run()
+
     async def _run(self) -> None:
         delay = _FIRST_DELAY
         while True:
@@ -332,8 +360,10 @@ class Cache(ObjectStore):
                 delay = _FIRST_DELAY
                 await self._follow(version)
             except Gone:
+                self._hear()
                 _log.debug("watch of %s is too old, listing again", self.resource)
             except ApiError as error:
+                self._hear(error)
                 if str(error) != self._last_error:
                     _log.warning("%s; trying again", error)
                 self._last_error = str(error)
@@ -353,6 +383,7 @@ class Cache(ObjectStore):
         for obj in found.values():
             self._put(obj)
         self._synced.set()
+        self._hear()
         return version
 
     async def _follow(self, version: str) -> None:
@@ -370,6 +401,7 @@ class Cache(ObjectStore):
                     on_open=self._heal,
                 ):
                     failures = 0
+                    self._hear()
                     version = event.object["metadata"]["resourceVersion"]
                     if event.type == "BOOKMARK":
                         continue
@@ -381,6 +413,7 @@ class Cache(ObjectStore):
             except ApiError as error:
                 if error.status not in (0, 429, 500, 502, 503, 504):
                     raise
+                self._hear(error)
                 self._last_error = str(error)
                 failures += 1
                 _log.debug("%s; reconnecting", error)
@@ -392,6 +425,7 @@ class Cache(ObjectStore):
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
 
     def _heal(self) -> None:
+        self._hear()
         self._last_error = ""
 
 

@@ -184,6 +184,11 @@ class KubeClient:
     def endpoint(self) -> Endpoint:
         return self._endpoint
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the client's API server belongs to a tenant, who decides what it answers."""
+        return self._limits is not None
+
     def reconfigure(self, endpoint: Endpoint) -> None:
         """Go on with another address or other credentials; requests in flight end on the old ones."""
         if not self._endpoint.same_connection(endpoint) and self._transport is not None:

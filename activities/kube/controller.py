@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from activities.kube import liveness
 from activities.kube.cache import Cache, Key, key_of
 from activities.kube.client import WatchEvent
 from activities.kube.errors import ApiError
@@ -14,6 +15,8 @@ _log = logging.getLogger(__name__)
 
 _EXPECTED_IN_A_ROW = 5
 """Reconciles in a row that may end with ``TryAgain`` before the log warns."""
+_STALLED_SECONDS = 30 * 60.0
+"""Keys that wait for a worker for so long fail the process's liveness; the longest reconciles copy whole backups."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Queue:
         self._running: set[Key] = set()
         self._again: set[Key] = set()
         self._delayed: dict[Key, asyncio.TimerHandle] = {}
+        self._taken = 0.0
+        """Seconds of the event loop: when keys began to wait, or when a worker took the last one."""
 
     def add(self, key: Key, after: float = 0.0) -> None:
         """Queue a key now, or after some seconds unless an earlier time is pending.
@@ -59,12 +64,24 @@ class Queue:
         elif key in self._running:
             self._again.add(key)
         elif key not in self._waiting:
+            if not self._waiting:
+                self._taken = asyncio.get_running_loop().time()
             self._waiting.add(key)
             self._ready.put_nowait(key)
+
+    @property
+    def running(self) -> Collection[Key]:
+        """Keys that workers have."""
+        return self._running
+
+    def stalled(self) -> float:
+        """Seconds in which keys have waited and no worker has taken one; 0 if none waits."""
+        return asyncio.get_running_loop().time() - self._taken if self._waiting else 0.0
 
     async def take(self) -> Key:
         key = await self._ready.get()
         self._waiting.discard(key)
+        self._taken = asyncio.get_running_loop().time()
         self._running.add(key)
         if (delayed := self._delayed.pop(key, None)) is not None:
             delayed.cancel()
@@ -120,6 +137,7 @@ class Controller:
         self._first_delay = first_delay
         self._longest_delay = longest_delay
         self._queue = Queue()
+        self._started = 0.0
         self._failures: dict[Key, int] = {}
         self._unsubscribe: list[Callable[[], None]] = []
 
@@ -145,14 +163,27 @@ class Controller:
 
     async def run(self) -> None:
         """Work until cancelled."""
+        self._started = asyncio.get_running_loop().time()
         try:
-            async with asyncio.TaskGroup() as group:
-                for number in range(self._workers):
-                    group.create_task(self._work(), name=f"{self.name} {number}")
+            with liveness.running(self):
+                await self._run_workers()
         finally:
             for unsubscribe in self._unsubscribe:
                 unsubscribe()
             self._queue.close()
+
+    def fault(self) -> str | None:
+        """Why the controller stands still: all its workers are in a reconcile for too long."""
+        stalled = min(self._queue.stalled(), asyncio.get_running_loop().time() - self._started)
+        if stalled <= _STALLED_SECONDS:
+            return None
+        keys = ", ".join(sorted(map(str, self._queue.running))[:3])
+        return f"controller {self.name}: no worker is free for {stalled:.0f} s; they reconcile {keys}"
+
+    async def _run_workers(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._workers):
+                group.create_task(self._work(), name=f"{self.name} {number}")
 
     async def _work(self) -> None:
         while True:

@@ -1,0 +1,34 @@
+"""Says which caches and controllers of this process stand still, for its liveness probe.
+
+A part that only a new process can set going again has a fault. An API server that does not answer is none, since a new
+process would not reach it either.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Part(Protocol):
+    """Something that runs for as long as its process does."""
+
+    def fault(self) -> str | None:
+        """Why the part stands still; None while it works."""
+
+
+_PARTS: dict[int, Part] = {}
+
+
+@contextmanager
+def running(part: Part) -> Iterator[None]:
+    """Within it, the part counts for the liveness of the process."""
+    _PARTS[id(part)] = part
+    try:
+        yield
+    finally:
+        _PARTS.pop(id(part), None)
+
+
+def fault() -> str | None:
+    """Faults of all parts that run, in one text; None if there are none."""
+    return "; ".join(text for part in list(_PARTS.values()) if (text := part.fault())) or None
