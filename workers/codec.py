@@ -88,17 +88,83 @@ class _Place:
         return f"activity {self.activity[:_QUOTED]!r} on queue {self.encode}" if self.activity else "a workflow"
 
 
+class KeyFiles:
+    """The key files of one process. They are read again when they have changed, without a restart.
+
+    A kubelet replaces the files of a Secret by another target of a link, and the landscape writes in place: both change
+    what ``stat`` tells of a file. Where a changed file cannot be used, the process goes on with the keys that it has.
+    """
+
+    def __init__(self, key_file: Path, shared_key_file: Path | None = None, purpose: str = "") -> None:
+        """``purpose``: a file without a key for it cannot be used; empty: any file can.
+
+        Raises CodecError if a file cannot be used. A missing purpose is not looked for here, but when a file changes.
+        """
+        self.path = key_file
+        self._shared_path = shared_key_file
+        self._purpose = purpose
+        self._seen = self._identity()
+        self.keyring, self.shared = read_keyring(key_file), read_shared_keys(shared_key_file)
+        self.version = 0
+        """Number of times that other keys were read."""
+
+    def look(self) -> int:
+        """The version of the keys, which are read first if a file has changed."""
+        # Looked at before it is read: a file that changes in between is read once more.
+        if (seen := self._identity()) != self._seen:
+            self._seen = seen
+            self._read_again()
+        return self.version
+
+    def _read_again(self) -> None:
+        try:
+            keyring, shared = read_keyring(self.path), read_shared_keys(self._shared_path)
+            if self._purpose and not keyring.keys(self._purpose):
+                raise CodecError(f"codec key file {self.path} has no key for {self._purpose}")
+        except CodecError as error:
+            log.error("a key file has changed and cannot be used, the keys read before stay in use: %s", error)
+            return
+        self.keyring, self.shared = keyring, shared
+        self.version += 1
+        log.info("codec key file %s has changed, and was read again", self.path)
+
+    def _identity(self) -> list[tuple[int, ...]]:
+        return [_identity(path) for path in (self.path, self._shared_path) if path is not None]
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """What tells one content of a file from another; empty if there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
 class _Ciphers:
     """Ciphers of each destination by key id."""
 
-    def __init__(self, keys: Keyring, shared: Mapping[str, bytes]) -> None:
+    def __init__(self, keys: Keyring, shared: Mapping[str, bytes], files: KeyFiles | None = None) -> None:
+        """``files``: where other keys are read when they change."""
+        self._files = files
+        self._version = 0
+        self._told = False
+        self._take(keys, shared)
+
+    def follow(self) -> None:
+        """Take the keys that the files hold now."""
+        if self._files is not None and (version := self._files.look()) != self._version:
+            self._version = version
+            self._take(self._files.keyring, self._files.shared)
+
+    def _take(self, keys: Keyring, shared: Mapping[str, bytes]) -> None:
         self.of: Callable[[str], dict[str, AESGCM]] = lru_cache(_DESTINATIONS)(
             lambda destination: {key_id: AESGCM(key) for key_id, key in keys.keys(queue_purpose(destination)).items()}
         )
         self.shared = {key_id: AESGCM(key) for key_id, key in shared.items()}
-        self._told = False
 
     def encrypt(self, payload: Payload, destination: str, activity: str) -> Payload:
+        self.follow()
         ciphers = self.of(destination) if destination else {}
         if not ciphers:
             raise CodecError(f"the key file has no key for {_named(destination)}")
@@ -112,6 +178,9 @@ class _Ciphers:
 
     def encrypt_by_shared_key(self, payload: Payload) -> Payload:
         """Encrypt as processes of an earlier version do and read."""
+        self.follow()
+        if not self.shared:
+            raise CodecError("the shared key, which a process of an earlier version needs, is not in use any more")
         key_id, cipher = next(iter(self.shared.items()))
         nonce = os.urandom(_NONCE_BYTES)
         sealed = cipher.encrypt(nonce, payload.SerializeToString(), key_id.encode())
@@ -119,6 +188,7 @@ class _Ciphers:
 
     def decrypt(self, payload: Payload) -> Payload:
         """Open a payload for the destination that its metadata names. Raises ``_Refused``."""
+        self.follow()
         key_id, destination, activity = (_text(payload, each) for each in (_KEY_ID, _DESTINATION, _ACTIVITY))
         if payload.metadata.get("encoding", b"") != ENCODING:
             raise _Refused("plain", "it is not encrypted")
@@ -160,14 +230,21 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         keys: of the process; payloads for destinations that it has no key of are neither written nor read.
         queue: the task queue of the process. Payloads of its workflows are encrypted for it.
         shared: keys that all processes had before destinations got their own. Payloads under them are only read.
+        files: where other keys are read when they change.
     """
 
-    def __init__(self, keys: Keyring, queue: str = GARDEN_QUEUE, shared: Mapping[str, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        keys: Keyring,
+        queue: str = GARDEN_QUEUE,
+        shared: Mapping[str, bytes] | None = None,
+        files: KeyFiles | None = None,
+    ) -> None:
         # People send signals, updates and queries to workflows of the garden side.
         senders = (queue, OPERATORS) if queue == GARDEN_QUEUE else (queue,)
         self._workflows = _Place(encode=queue, decode=senders)
         self._place = self._workflows
-        self._ciphers = _Ciphers(keys, shared or {})
+        self._ciphers = _Ciphers(keys, shared or {}, files)
         self._answers_by_shared_key = False
         """For the codec of one attempt of an activity: its arguments came from a process of an earlier version, which
         cannot read another answer."""
@@ -175,6 +252,7 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
     @property
     def key_id(self) -> str:
         """Id of the key that encrypts payloads of workflows."""
+        self._ciphers.follow()
         return next(iter(self._ciphers.of(self._workflows.encode)), "")
 
     def with_context(self, context: SerializationContext) -> Self:
@@ -229,8 +307,14 @@ def _place(queue: str, activity: str) -> _Place:
 class ReadingCodec(PayloadCodec):
     """Decrypts each payload for the destination that its metadata names: for people who look at histories."""
 
-    def __init__(self, keys: Keyring, shared: Mapping[str, bytes] | None = None) -> None:
-        self._ciphers = _Ciphers(keys, shared or {})
+    def __init__(self, keys: Keyring, shared: Mapping[str, bytes] | None = None, files: KeyFiles | None = None) -> None:
+        """``files``: where other keys are read when they change."""
+        self._ciphers = _Ciphers(keys, shared or {}, files)
+
+    @classmethod
+    def of_files(cls, files: KeyFiles) -> Self:
+        """A codec by the keys that these files hold from time to time."""
+        return cls(files.keyring, files.shared, files)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         raise CodecError("this codec only reads")
@@ -297,7 +381,7 @@ def _first(text: str, limit: int) -> str:
 def data_converter(
     key_file: Path | None, queue: str = GARDEN_QUEUE, shared_key_file: Path | None = None
 ) -> DataConverter:
-    """How clients and workers talk to Temporal: pydantic models, encrypted.
+    """How clients and workers talk to Temporal: pydantic models, encrypted. The key files may change meanwhile.
 
     Failures are encrypted, too: their messages name objects. Without a key file (tests, histories that
     were recorded decoded) nothing is.
@@ -312,9 +396,9 @@ def data_converter(
     """
     if key_file is None:
         return pydantic_data_converter
-    keys = read_keyring(key_file)
-    codec = EncryptionCodec(keys, queue, read_shared_keys(shared_key_file))
-    if keys.roots and queue != GARDEN_QUEUE:
+    files = KeyFiles(key_file, shared_key_file, queue_purpose(queue))
+    codec = EncryptionCodec(files.keyring, queue, files.shared, files)
+    if files.keyring.roots and queue != GARDEN_QUEUE:
         log.warning(
             "codec key file %s holds root keys, which are for the garden side alone: give queue %s its own file by "
             "`gardener keys derive`",
@@ -363,19 +447,35 @@ def derived_keys(root: Path, *, gardenlet: str = "", provider_local: str = "", o
 
 
 def sealings(key_file: Path, shared_key_file: Path | None = None) -> Callable[[str], Sealing]:
-    """What seals and opens ShootStates of a seed, by the seed's name.
+    """What seals and opens ShootStates of a seed, by the seed's name. The key files may change meanwhile.
 
     Raises CodecError if a file cannot be used; the result raises it for a seed that the file has no key for.
     """
-    keyring, shared = read_keyring(key_file), read_shared_keys(shared_key_file)
+    files = KeyFiles(key_file, shared_key_file)
 
     def of_seed(seed: str) -> Sealing:
-        keys = keyring.keys(shoot_state_purpose(seed))
-        if not keys:
-            raise CodecError(
-                f"codec key file {key_file} has no key for ShootStates of seed {seed}: see `gardener keys derive`"
-            )
-        return Sealing(seed, keys, shared)
+        version = files.look()
+
+        def keys() -> Mapping[str, bytes]:
+            found = files.keyring.keys(shoot_state_purpose(seed))
+            if not found:
+                raise CodecError(
+                    f"codec key file {key_file} has no key for ShootStates of seed {seed}: see `gardener keys derive`"
+                )
+            return found
+
+        def changed() -> tuple[Mapping[str, bytes], Mapping[str, bytes]] | None:
+            nonlocal version
+            if (now := files.look()) == version:
+                return None
+            version = now
+            try:
+                return keys(), files.shared
+            except CodecError as error:
+                log.error("a key file has changed, the keys read before stay in use: %s", error)
+                return None
+
+        return Sealing(seed, keys(), files.shared, changed)
 
     return of_seed
 

@@ -19,12 +19,12 @@ from temporalio.api.common.v1 import Payloads
 from temporalio.converter import PayloadCodec
 
 from activities.kube.client import KubeClient
-from activities.secrets.keyring import CodecError, read_keyring
+from activities.secrets.keyring import CodecError
 from api.model import ApiModel
 from api.resources import SHOOT, TOKEN_REVIEW
 from api.server.review import User
 from workers.access import may
-from workers.codec import ReadingCodec, read_shared_keys
+from workers.codec import KeyFiles, ReadingCodec
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 from workers.serving import ClientsFile, ServingCertificate
 
@@ -177,7 +177,7 @@ async def run(config_path: str) -> None:
     following = [certificate.follow()]
     if config.client_ca_file is not None:
         following.append(ClientsFile(config.client_ca_file, certificate).follow())
-    codec = ReadingCodec(read_keyring(config.codec_key_file), read_shared_keys(config.shared_key_file))
+    codec = ReadingCodec.of_files(KeyFiles(config.codec_key_file, config.shared_key_file))
     app = application(codec, GardenAccess(garden), config.allowed_origins)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

@@ -10,7 +10,7 @@ import binascii
 import gzip
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -35,12 +35,25 @@ class Sealing:
         keys: the seed's keys by id.
         shared: keys that all seeds had before each got its own. While there are any, values that were sealed by
             them open, and so do values that were never sealed.
+        changed: returns other keys and shared keys when there are some, and None otherwise.
     """
 
     def __init__(
-        self, seed: str = "", keys: Mapping[str, bytes] | None = None, shared: Mapping[str, bytes] | None = None
+        self,
+        seed: str = "",
+        keys: Mapping[str, bytes] | None = None,
+        shared: Mapping[str, bytes] | None = None,
+        changed: Callable[[], tuple[Mapping[str, bytes], Mapping[str, bytes]] | None] = lambda: None,
     ) -> None:
         self._seed = seed
+        self._changed = changed
+        self._take(keys, shared)
+
+    def _follow(self) -> None:
+        if (found := self._changed()) is not None:
+            self._take(*found)
+
+    def _take(self, keys: Mapping[str, bytes] | None, shared: Mapping[str, bytes] | None) -> None:
         self._ciphers = {key_id: AESGCM(key) for key_id, key in (keys or {}).items()}
         self._shared = {key_id: AESGCM(key) for key_id, key in (shared or {}).items()}
         self._current = next(iter(self._ciphers), "")
@@ -50,6 +63,7 @@ class Sealing:
 
         It opens only for the same seed, and only as the same item of the ShootState of the same Shoot.
         """
+        self._follow()
         if not self._current:
             return value
         nonce = os.urandom(_NONCE_BYTES)
@@ -62,6 +76,7 @@ class Sealing:
 
         Raises CannotOpen, and ``api.compression.TooLarge``.
         """
+        self._follow()
         if not self._ciphers:
             return value
         seed = sealed_by(value)
@@ -87,6 +102,7 @@ class Sealing:
 
     def is_current(self, value: Any) -> bool:
         """Whether a value is sealed as ``seal`` does it now: for this seed, by its first key."""
+        self._follow()
         if not self._current:
             return True
         return sealed_by(value) == self._seed and str(value[_SEALED]).startswith(f"{self._current}:")

@@ -24,6 +24,8 @@ from activities.secrets.keyring import (
     read_keyring,
     write_key_file,
 )
+from activities.secrets.sealing import CannotOpen
+from api.operations import ShootRef
 from workers.codec import (
     EncryptionCodec,
     OperatorCodec,
@@ -319,3 +321,78 @@ def test_a_long_failure_keeps_its_beginning_and_fits() -> None:
     assert failure.ByteSize() < 2048
     error = TrimmedFailures().from_failure(failure, default().payload_converter)
     assert str(error).startswith("why xxx")
+
+
+class Mounted:
+    """A key file that a kubelet mounts: a link to a file below ``..data``, which is a link to the newest version."""
+
+    def __init__(self, directory: Path, content: str) -> None:
+        self._directory, self._version = directory, 0
+        directory.mkdir()
+        self.show(content)
+        self.path = directory / "key"
+        self.path.symlink_to("..data/key")
+
+    def show(self, content: str) -> None:
+        """Replace the file as a kubelet does, in one step."""
+        self._version += 1
+        version = self._directory / f"..{self._version}"
+        version.mkdir()
+        (version / "key").write_text(content)
+        new = self._directory / "..data_tmp"
+        new.symlink_to(version.name)
+        new.rename(self._directory / "..data")
+
+
+async def test_a_process_reads_its_key_file_again_when_the_file_has_changed(tmp_path: Path) -> None:
+    """Else each step of a rotation would need a restart of all processes."""
+    root, _ = write_derived(tmp_path, gardenlet="a")
+    file = Mounted(tmp_path / "mounted", derived_keys(root, gardenlet="a"))
+    [first] = read_keyring(root).roots
+    seed = data_converter(file.path, "seed-a").payload_codec
+    assert isinstance(seed, EncryptionCodec)
+    bound, sealing = seed.with_context(of_activity("seed-a")), sealings(file.path)("a")
+    shoot = ShootRef(namespace="garden-local", name="demo", uid="uid")
+    old = await bound.encode([payload()]), sealing.seal("value", shoot, "item")
+
+    add_root_key(root)
+    second = list(read_keyring(root).roots)[1]
+    promote_root_key(root, second)
+    file.show(derived_keys(root, gardenlet="a"))
+    side = EncryptionCodec(read_keyring(root)).with_context(of_activity("seed-a"))
+
+    assert await bound.decode(await side.encode([payload("new")])) == [payload("new")]
+    assert (await bound.encode([payload()]))[0].metadata["encryption-key-id"] == second.encode()
+    assert seed.key_id == second
+    assert not sealing.is_current(old[1])
+    assert sealing.seal("value", shoot, "item")["sealed"].startswith(f"{second}:")
+    assert await bound.decode(old[0]) == [payload()]
+    assert sealing.open(old[1], shoot, "item") == "value"
+
+    root.write_text("".join(line for line in root.read_text().splitlines(keepends=True) if not line.startswith(first)))
+    file.show(derived_keys(root, gardenlet="a"))
+    with pytest.raises(CodecError, match=f"no key '{first}'"):
+        await bound.decode(old[0])
+    with pytest.raises(CannotOpen, match="not in the key file"):
+        sealing.open(old[1], shoot, "item")
+
+
+@pytest.mark.parametrize("content", ["", "no key", f"b {'A' * 43}= queue/seed-b\n"], ids=["empty", "broken", "foreign"])
+async def test_a_key_file_that_became_unusable_changes_nothing_and_is_told_once(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that forgot its keys could not go on until it is started again."""
+    root, _ = write_derived(tmp_path, gardenlet="a")
+    good = derived_keys(root, gardenlet="a")
+    file = Mounted(tmp_path / "mounted", good)
+    codec = data_converter(file.path, "seed-a").payload_codec
+    assert codec is not None
+
+    file.show(content)
+    for _ in range(2):
+        assert await codec.decode(await codec.encode([payload()])) == [payload()]
+
+    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(told) == 1
+    assert str(file.path) in told[0]
+    assert "AAAA" not in told[0]
