@@ -98,7 +98,7 @@ class KeptBackupsWatcher:
 
 
 def judge(entry: Object, seed: Object | None, shoots: Collection[str], project: str | None) -> ShootTask:
-    """The task of deleting backups, made of what the garden records.
+    """Task that deletes the backups, made from the garden's objects.
 
     ``seed`` is the Seed that the entry names, ``shoots`` are the uids of all Shoots, ``project`` owns the namespace.
 
