@@ -34,7 +34,7 @@ _GONE_SECONDS = 120.0
 
 
 class ControlPlane:
-    """What one control plane is made of, without what the cluster has added."""
+    """Objects of one control plane, without the fields that the cluster has added."""
 
     def __init__(self, namespace: Object, objects: list[Object]) -> None:
         self._namespace = namespace

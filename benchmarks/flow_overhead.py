@@ -1,8 +1,8 @@
-"""What the flow engine costs: a flow of 90 no-op activities against the same activities in hand-written Temporal code.
+"""Cost of the flow engine: a flow of 90 no-op activities against the same activities in hand-written Temporal code.
 
 Both run the same graph (fifteen layers of six tasks, each after two of the layer before) in one worker process
-on one dev server, tuned as the landscape tunes it, in turns. The engine's run has everything a
-real one has: the query, the tree in the UI, and an activity that asks for progress meanwhile.
+on one dev server, tuned as the landscape tunes it, in turns. The engine's flow has all parts
+of a real flow: the query, the tree in the UI, and an activity that asks for progress meanwhile.
 
     python -m benchmarks.flow_overhead [--runs 20]
 """

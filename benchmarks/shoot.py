@@ -92,7 +92,7 @@ async def _one(facts: dict[str, Any], garden: KubeClient, caches: Caches, name: 
         took["deletion"] = await _deletion(garden, caches, namespace, name)
         seeds = Caches(seed)
         try:
-            # Nobody has given the user rights there; what is ready answers everybody.
+            # The user has no permissions in this cluster, but a ready API server answers /readyz to every client.
             took["by hand"] = await by_hand.start(seed, functools.partial(_answers, config, "/readyz"))
         finally:
             await by_hand.remove(seed, seeds)
@@ -111,7 +111,7 @@ async def _deletion(garden: KubeClient, caches: Caches, namespace: str, name: st
 
 
 async def _user_kubeconfig(garden: KubeClient, caches: Caches, namespace: str, name: str) -> dict[str, object]:
-    """What the user gets, as soon as there is an address and a name for it in the DNS."""
+    """Kubeconfig of a user, as soon as the Shoot has an address and a DNS name."""
 
     def advertised(shoot: dict[str, Any] | None) -> bool | None:
         return bool((shoot or {}).get("status", {}).get("advertisedAddresses")) or None

@@ -47,7 +47,7 @@ async def _measure(facts: dict[str, Any], events: int) -> dict[str, Any]:
     manifest = yaml.safe_load(EXAMPLE.read_text())
     name, namespace = "signals", manifest["metadata"]["namespace"]
     manifest |= {"metadata": {"name": name, "namespace": namespace}}
-    manifest["spec"]["schedulerName"] = "nobody"
+    manifest["spec"]["schedulerName"] = "none"
     host = urlsplit(facts["temporal"]["ui"]).hostname
     metrics = f"http://{host}:{CONTROLLER_MANAGER_PORT}/metrics"
     try:

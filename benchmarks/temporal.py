@@ -1,12 +1,12 @@
-"""What a Temporal cluster costs and what it brings: the landscape's dev server beside that of ``docker-compose.yaml``.
+"""Compare the landscape's dev server with the Temporal cluster of ``docker-compose.yaml``.
 
     python -m benchmarks.temporal [--runs 5] [--flows 30] [--without-cluster]
     python -m benchmarks.temporal --cluster HOST:PORT --certificate DIRECTORY
 
-Without an address, the cluster is brought up for as long as this takes; its images are made where they are missing.
-The dev server is asked in plain text, and through the Envoy of a landscape, which asks for a certificate. All are
-asked in turns by one worker process: for a workflow of activities one after the other, and for many flows of 90 tasks
-at once (``benchmarks.flow_overhead``). Printed are medians.
+Without an address, the benchmark starts the cluster and stops it at the end; it builds missing images. It uses the dev
+server in plain text, and through the Envoy of a landscape, which requires a certificate. One worker process uses all of
+them in turns: for a workflow of activities one after the other, and for many flows of 90 tasks at once
+(``benchmarks.flow_overhead``). It prints medians.
 """
 
 import argparse

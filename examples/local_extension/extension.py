@@ -27,14 +27,14 @@ from workers.provider_local.controller import ExtensionController
 from workers.provider_local.heartbeat import run_heartbeat
 
 NAME = "local-ext"
-"""Of the ControllerRegistration, too: by it the gardenlet knows whose heartbeat it sees."""
+"""Name of the ControllerRegistration, too: by it the gardenlet finds the heartbeat of this extension."""
 DELETION_SECONDS = 120
 
 log = logging.getLogger(NAME)
 
 
 class LocalExtension(Actuator):
-    """What one type does. Every method may run twice: it writes the same again, or finds nothing to delete."""
+    """Actuator of one type. Every method may run twice: it writes the same again, or finds nothing to delete."""
 
     resource = EXTENSION
 
@@ -61,7 +61,7 @@ class LocalExtension(Actuator):
         return {"conditions": [condition], "state": {"greeting": data["greeting"]}}
 
     async def delete(self, extension: Extension) -> None:
-        """Take it out of the shoot first: that needs the API server, which still answers now."""
+        """Delete the object in the shoot first: that needs the API server, which still answers now."""
         if self._in_shoot:
             await delete_quietly(self._seed, MANAGED_RESOURCE, self._name, extension.namespace)
             gone = self._caches.of(MANAGED_RESOURCE, extension.namespace).wait_for(
@@ -77,12 +77,12 @@ class LocalExtension(Actuator):
         await self.force_delete(extension)
 
     async def force_delete(self, extension: Extension) -> None:
-        """The shoot is given up: only what is in the seed is cleaned up."""
+        """Delete only the objects in the seed: the shoot cannot be reached any more."""
         for resource in (SECRET, CONFIG_MAP):
             await delete_quietly(self._seed, resource, self._name, extension.namespace)
 
     async def migrate(self, extension: Extension) -> dict[str, Any]:
-        """Leave the shoot as it is; ``state`` goes to the other seed."""
+        """Leave the shoot as it is; ``state`` moves to the destination."""
         if self._in_shoot and await self._seed.find(MANAGED_RESOURCE, self._name, extension.namespace):
             keep = {"spec": {"keepObjects": True}}
             await self._seed.patch(MANAGED_RESOURCE, self._name, extension.namespace, keep)
@@ -138,7 +138,7 @@ def _seed(kubeconfig: str, token_file: Path | None) -> KubeClient:
 
 
 async def run(kubeconfig: str, namespace: str, token_file: Path | None = None) -> None:
-    """Serve all types until cancelled; whoever starts it again goes on from what the objects say."""
+    """Serve all types until cancelled. A restarted process continues from the status of the objects."""
     async with _seed(kubeconfig, token_file) as seed:
         caches = Caches(seed)
         actuators = [

@@ -1,6 +1,6 @@
-"""What our processes count and measure, for Prometheus: served at ``/metrics`` of each.
+"""Metrics of our processes, for Prometheus; each process serves them at ``/metrics``.
 
-``flows``: operations and their tasks, by who works on them. ``requests``: what we ask API servers. ``garden``: the
-state of Shoots, Seeds and Projects, under the names of Gardener's metrics exporter. All of them, and boards and alerts
-made of them: docs/observability.md.
+``flows``: operations and their tasks, from the process that runs them. ``requests``: requests to API servers.
+``garden``: the state of Shoots, Seeds and Projects, under the names of Gardener's metrics exporter. docs/observability.md
+lists all metrics, and the boards and alerts that use them.
 """

@@ -1,6 +1,6 @@
 """The garden's objects as metrics, named as Gardener's metrics exporter names them.
 
-Made from the watch cache when somebody asks: nothing is kept that could be stale. Cost: O(Shoots) per scrape.
+Computed from the watch cache at each scrape: no stored value can be stale. Cost: O(Shoots) per scrape.
 """
 
 from collections import Counter

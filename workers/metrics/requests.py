@@ -1,4 +1,4 @@
-"""What we ask API servers, and how long they take to answer."""
+"""Requests to API servers, and the time until their answers."""
 
 import time
 from collections.abc import Iterator

@@ -103,7 +103,7 @@ class KeptBackupsWatcher:
 
 
 def judge(entry: Object, seed: Object | None, exists: Callable[[str], bool], project: str | None) -> ShootTask:
-    """The task of deleting backups, made of what the garden records.
+    """Task that deletes the backups, made from the garden's objects.
 
     ``seed`` is the Seed that the entry names, ``exists`` says whether a Shoot with a uid exists, ``project`` owns the
     namespace.

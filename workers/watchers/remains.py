@@ -144,7 +144,7 @@ class RemainsWatcher:
 
 
 def judge(remnant: Remnant, seed: Object, shoot: Object | None, entry: Object | None, project: str | None) -> FlowInput:
-    """The input of the cleaning, made of what the garden records.
+    """Input of the cleanup, made from the garden's objects.
 
     ``shoot`` has the claimed uid; None: no Shoot of the garden has it. ``entry`` is the garden's BackupEntry
     ``source-…`` of the claimed Shoot. ``project`` owns the claimed namespace.

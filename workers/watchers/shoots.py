@@ -96,7 +96,7 @@ class ShootWatcher:
 
 
 def _concern(shoot: Mapping[str, Any]) -> object:
-    """What a lifecycle decides by; an annotation does not raise a custom resource's generation."""
+    """Fields by which a lifecycle decides; an annotation does not raise a custom resource's generation."""
     metadata, status = shoot["metadata"], shoot.get("status") or {}
     last = status.get("lastOperation") or {}
     # An operator moves a control plane by writing these into the status.
