@@ -151,10 +151,16 @@ def turn(request: pytest.FixtureRequest, run_directory: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Shoot]":
+def shoot(
+    landscape: Landscape, run_directory: Path, worker_id: str, tmp_path_factory: pytest.TempPathFactory
+) -> "Iterator[Shoot]":
     """The Shoot with two machines that tests share, created. Its deletion is the last of the tests in test_shoot."""
     from tests.landscape.shoots import CREATION, Shoot
 
+    owner = run_directory / "owner of the shared Shoot"
+    if owner.exists() and owner.read_text() != worker_id:
+        pytest.fail(f"{owner.read_text()} has the shared Shoot, so {worker_id} must not use it: --dist loadfile")
+    owner.write_text(worker_id)
     shoot = Shoot(landscape, "tests", tmp_path_factory.mktemp("kubeconfigs"))
     shoot.apply(shoot.manifest(machines=2))
     shoot.wait_for_state("Succeeded", CREATION)

@@ -1,6 +1,7 @@
 """Where keys and tokens must not be, and which there are: of a Shoot, while it is there."""
 
 import base64
+import contextlib
 import json
 import re
 import urllib.request
@@ -74,7 +75,10 @@ def logs(shoot: Shoot) -> dict[str, bytes]:
     """Of the landscape's processes, of pods in the seeds, of machines and the pods on them."""
     directory = shoot.landscape.directory
     paths = [*directory.glob("logs/*"), *directory.glob("*/pod-logs/*/*/*.log")]
-    told = {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+    told = {}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # of a pod that ends meanwhile: other Shoots come and go
+            told[str(path.relative_to(directory))] = path.read_bytes()
     for machine in json.loads(_cloud(shoot, "get", "pods", "-o", "json"))["items"]:
         name = machine["metadata"]["name"]
         command = "journalctl --no-pager --output=cat; cat /var/log/pods/*/*/*.log"

@@ -106,8 +106,6 @@ class Run:
     flow: FlowKind = FlowKind.RECONCILE
     consume: tuple[str, ...] = ()
     """Values of the operation annotation that this answers."""
-    resume: bool = False
-    """Go on from the outcome of the attempt before."""
 
 
 @dataclass(frozen=True)
@@ -207,8 +205,7 @@ def decide(view: ShootView, memory: Memory, now: datetime, random: Random) -> De
         return Rest(f"{memory.paused}; it goes on once somebody resumes it")
     if (put_off := _put_off(view, memory, operation, flow, seed, now)) is not None:
         return put_off
-    resume = _same(view, memory, operation, flow) and bool(memory.outcome.failed or memory.outcome.canceled)
-    run = Run(operation, flow, tuple(filter(_starts, view.operations)), resume)
+    run = Run(operation, flow, tuple(filter(_starts, view.operations)))
     return _due(view, memory, flow, now, random) or _seed_gate(view, seed) or run
 
 

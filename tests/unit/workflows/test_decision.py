@@ -80,7 +80,6 @@ def test_an_attempt_with_new_credentials_keeps_nothing_of_the_one_before() -> No
     view = seen(last_operation=last(R, "Failed"), operations=("rotate-ca-start",))
     step = decided(view, memory)
     assert isinstance(step, Run)
-    assert not step.resume
     assert remember(memory, view, step).outcome == FlowOutcome()
 
 
@@ -98,7 +97,6 @@ def test_a_resumed_attempt_needs_the_same_generation_type_and_version() -> None:
         view = retry.model_copy(update=other)
         step = decided(view, memory)
         assert isinstance(step, Run)
-        assert step.resume is resumes
         assert bool(remember(memory, view, step).outcome.failed) is resumes
 
 
@@ -174,7 +172,7 @@ def test_giving_up_the_cloud_is_a_new_deletion_whatever_became_of_the_ordinary_o
     before = remember(Memory(), seen(deleting=True), Run(D, FlowKind.DELETE)).model_copy(update={"ended": NOW})
     step = decided(view, before)
     assert isinstance(step, Run)
-    assert (step.operation, step.flow, step.resume) == (D, FlowKind.FORCE_DELETE, False)
+    assert (step.operation, step.flow) == (D, FlowKind.FORCE_DELETE)
     memory = remember(before, view, step)
     assert (memory.flow, memory.attempts) == (FlowKind.FORCE_DELETE, 1)
 
