@@ -120,7 +120,9 @@ def test_a_shoot_goes_after_its_bastions(reached: Shoot) -> None:
     reached.delete(wait=False)
     state = "--for=jsonpath={.status.lastOperation.state}=Error"
     reached.garden("wait", state, f"shoot/{reached.name}", "--timeout=30s")
-    assert f"Bastions exist: {NAME}; they go first" in reached.get()["status"]["lastOperation"]["description"]
+    assert (
+        f"Bastions exist: {NAME}; they must be deleted first" in reached.get()["status"]["lastOperation"]["description"]
+    )
     assert "infrastructure" in reached.control_plane("get", "infrastructures", "-o", "name")
 
     let_go(reached)

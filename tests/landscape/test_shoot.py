@@ -120,7 +120,7 @@ async def test_its_workflows_show_the_tree_of_tasks(shoot: Shoot) -> None:
     creation = await details(shoot.flows()[-1]["workflowId"])
     assert "wait_worker" in creation
     assert "cleanup_secrets" in creation
-    assert "all is done" in await details(lifecycle_id(ref))
+    assert "the last operation succeeded" in await details(lifecycle_id(ref))
 
 
 # The cluster in use
