@@ -1,1 +1,1 @@
-"""The Kubernetes API of Gardener: models, defaults, validation, names. Imports nothing of ours."""
+"""The Kubernetes API of Gardener: models, defaults, validation, names. It imports no other package of this project."""

@@ -1,4 +1,4 @@
-"""Who may do what in the garden: roles of our own processes, by group."""
+"""Access to the garden: RBAC roles of our own processes, by group."""
 
 from base64 import b64encode
 from datetime import datetime
@@ -11,15 +11,15 @@ from api.times import timestamp
 Manifest = dict[str, Any]
 
 OPERATORS = "gardener.cloud:system:operators"
-"""Group of our processes of the garden itself."""
+"""Group of the processes that run in the garden."""
 SEEDS = "gardener.cloud:system:seeds"
 """Group of gardenlets."""
 
 DISCOVERY_SERVERS = "gardener.cloud:system:discovery-servers"
-"""Group of who serves the public keys of shoots: it reads nothing else."""
+"""Group of the discovery servers, which publish the keys of shoots; they read nothing else."""
 
 CODEC_SERVERS = "gardener.cloud:system:codec-servers"
-"""Group of the codec endpoint. It asks whose a token is and what a user may do, and reads no object."""
+"""Group of the codec endpoint. It creates TokenReviews and SubjectAccessReviews, and reads no object."""
 
 BOOTSTRAPPERS = "system:bootstrappers"
 """Group of all bootstrap tokens, in the garden and in a Shoot; another group says for which seed or Machine one is."""
@@ -29,7 +29,11 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
-    """Roles of our processes in the garden. Gardenlets get one only if an operator wants them unrestricted."""
+    """Roles of our processes in the garden.
+
+    Args:
+        unrestricted_gardenlets: give gardenlets a role, too. Otherwise the seed authorizer decides what each may do.
+    """
     everything = ["*"]
     read = ["get", "list", "watch"]
     common = [
@@ -41,7 +45,7 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
         rule(["rbac.authorization.k8s.io"], ["roles", "rolebindings"], everything),
         rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], read),
         rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
-        # Admission keeps its own webhooks.
+        # Admission updates the configurations of its own webhooks.
         rule(["admissionregistration.k8s.io"], _WEBHOOKS, ["create"]),
         rule(["admissionregistration.k8s.io"], _WEBHOOKS, ["get", "patch"]) | {"resourceNames": ["gardener-admission"]},
         rule(["certificates.k8s.io"], ["certificatesigningrequests"], read),
@@ -70,7 +74,7 @@ def access(*, unrestricted_gardenlets: bool = False) -> list[Manifest]:
 
 
 def seeds_access() -> list[Manifest]:
-    """The role of unrestricted gardenlets: each may do in the whole garden what any of them may need."""
+    """Role of unrestricted gardenlets: each has all rights that any gardenlet needs, in the whole garden."""
     read = ["get", "list", "watch"]
     rules = [
         rule(["core.gardener.cloud"], ["*"], [*read, "create", "update", "patch", "delete"]),
@@ -86,7 +90,7 @@ def seeds_access() -> list[Manifest]:
 
 
 def bootstrap_group(seed: str) -> str:
-    """Group of the bootstrap tokens that are for one seed: ``auth-extra-groups`` of a token's Secret.
+    """Group of the bootstrap tokens for one seed: ``auth-extra-groups`` of a token's Secret.
 
     Kubernetes allows no dots in these groups, and no seed's name holds a colon.
     """
@@ -102,7 +106,7 @@ def machine_bootstrap_group(machine: str) -> str:
 
 
 def bootstrap_secret(seed: str, token_id: str, secret: str, until: datetime) -> Manifest:
-    """Secret of the garden that makes a bootstrap token for one seed."""
+    """Secret of the garden that defines a bootstrap token for one seed."""
     content = {
         "description": f"bootstraps the gardenlet of {seed}",
         "token-id": token_id,
@@ -121,7 +125,7 @@ def bootstrap_secret(seed: str, token_id: str, secret: str, until: datetime) -> 
 
 
 def _seed_client() -> list[Manifest]:
-    """Rights to ask for a gardenlet's certificate. The approver grants it for the requester's own seed only."""
+    """Rights to request a gardenlet's certificate. The approver approves it for the requester's own seed only."""
     return [
         rule(["certificates.k8s.io"], ["certificatesigningrequests"], ["get", "create"]),
         rule(["certificates.k8s.io"], ["certificatesigningrequests/seedclient"], ["create"]),
@@ -129,7 +133,7 @@ def _seed_client() -> list[Manifest]:
 
 
 def bound_role(name: str, rules: list[Manifest], group: str, namespace: str = "") -> list[Manifest]:
-    """A role and its binding; in the whole cluster, or in one namespace."""
+    """Manifests of a role and its binding, for the whole cluster or for one namespace."""
     version = f"{_RBAC}/v1"
     kind, metadata = ("Role", {"namespace": namespace}) if namespace else ("ClusterRole", {})
     return [

@@ -1,6 +1,6 @@
-"""Mails about a Shoot: whom its owner wants to be written to, and by which server the garden sends them.
+"""Mails of alerts of a Shoot: their receivers, and the mail server of the garden.
 
-The server is in a Secret of the garden of role ``alerting``, as Gardener's. Source: spec/api-core.md 2.
+A Secret of the garden with role ``alerting`` names the server, as in Gardener. Source: spec/api-core.md 2.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from api.constants import PURPOSE_TESTING, ROLE
 
 ALERTING_ROLE = "alerting"
 SELECTOR = f"{ROLE}={ALERTING_ROLE}"
-"""Of the Secret in namespace ``garden``."""
+"""Label selector of the Secret in namespace ``garden``."""
 _SMTP = "smtp"
 _REQUIRED = ("from", "smarthost")
 
 
 @dataclass(frozen=True)
 class Smarthost:
-    """The server that takes the mails; it must speak TLS."""
+    """Mail server of the garden; it must support TLS."""
 
     address: str
-    """Host and port."""
+    """Host and port of the server."""
     sender: str
     user: str = ""
     password: str = field(default="", repr=False)
     identity: str = ""
     ca: str = ""
-    """Who has signed its certificate, as PEM; empty: one whom everybody trusts."""
+    """Certificate of the CA that issued its certificate, as PEM; empty if a public CA did."""
 
 
 def receivers(shoot: Mapping[str, Any]) -> list[str]:
-    """Addresses of people who are to be written to about a Shoot, as the API has it."""
+    """Mail addresses that get the alerts of a Shoot, which is given as the API has it."""
     spec = shoot["spec"]
     if spec.get("purpose") == PURPOSE_TESTING:
         return []
@@ -42,21 +42,21 @@ def receivers(shoot: Mapping[str, Any]) -> list[str]:
 
 
 def servers(secrets: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """What the Secrets with this label that are of mail servers have; others are of other ways to tell people."""
+    """Data of the Secrets with this label that describe a mail server; others describe other receivers of alerts."""
     return [data for each in secrets if (data := _decoded(each)).get("auth_type") == _SMTP]
 
 
 def smarthost(secrets: Iterable[Mapping[str, Any]]) -> Smarthost | None:
-    """That of the garden; None if it has none.
+    """Mail server of the garden; None if it has none.
 
     Raises:
-        ValueError: the Secret lacks something, or there are several.
+        ValueError: a required key is missing in the Secret, or there are several Secrets.
     """
     found = servers(secrets)
     if not found:
         return None
     if len(found) > 1:
-        raise ValueError(f"there are {len(found)} Secrets with label {SELECTOR} and auth_type {_SMTP}: one is enough")
+        raise ValueError(f"{len(found)} Secrets have label {SELECTOR} and auth_type {_SMTP}: only one is allowed")
     data = found[0]
     if missing := [key for key in _REQUIRED if not data.get(key)]:
         raise ValueError(f"the Secret with label {SELECTOR} lacks {', '.join(missing)}")

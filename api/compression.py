@@ -1,4 +1,4 @@
-"""Unpacking with a limit: some hundred bytes of gzip can hold gigabytes, and the sender may mean harm.
+"""Decompression with a limit of size: a few hundred bytes of gzip can unpack to gigabytes, and senders are not trusted.
 
 Standard library only: etcd's wrapper imports this before etcd starts.
 """
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 
 MIB = 1 << 20
 SEALED_LIMIT = 4 * MIB
-"""Bytes of one sealed value. It was part of an object in etcd, which takes 1.5 MiB in one request."""
+"""Maximum size in bytes of one encrypted value. It was part of an object in etcd, whose limit is 1.5 MiB."""
 LIMIT = 32 * MIB
-"""Bytes of one set of machines, or of one key of manifests: ten times what the largest known ones have."""
+"""Maximum size in bytes of the machines of one Shoot, or of one key of manifests: ten times the largest known ones."""
 
 _GZIP = 31
 """zlib's window bits for data with gzip's header."""
@@ -18,14 +18,14 @@ _PIECE = MIB
 
 
 class TooLarge(ValueError):
-    """The data unpacks to more than the reader takes."""
+    """The data unpacks to more than the limit."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"unpacks to more than {limit / MIB:.0f} MiB")
 
 
 class Damaged(ValueError):
-    """The data is not gzip, or is not whole."""
+    """The data is not gzip, or is truncated."""
 
 
 def unzip(data: bytes, limit: int) -> bytes:

@@ -1,6 +1,6 @@
-"""From what a check found to what the Shoot's status says. Source: spec/flows.md 9 and 10."""
+"""Computes conditions of a Shoot's status from the results of checks. Source: spec/flows.md 9 and 10."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,14 +10,14 @@ from api.times import timestamp
 
 NOT_CHECKED = "ConditionNotChecked"
 CHECK_ERROR = "ConditionCheckError"
-_PARDONED = "Progressing"
+
 _RANK: Mapping[str, int] = {"True": 0, "Progressing": 1, "Unknown": 2, "False": 3}
 _LABELS = ("healthy", "progressing", "unknown", "unhealthy")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check saw."""
+    """Result of one check."""
 
     type: str
     status: str
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Operation:
-    """The last operation, as far as conditions depend on it."""
+    """Facts of the last operation that conditions depend on."""
 
     type: str = ""
     state: str = ""
@@ -51,8 +51,8 @@ class Operation:
         )
 
     @property
-    def pardons(self) -> bool:
-        """Whether what is not well yet is only on its way."""
+    def in_progress(self) -> bool:
+        """Whether failed checks are shown as Progressing, because the operation may not have reached them yet."""
         unfinished = self.type in ("Create", "Delete", "Restore") and self.state != "Succeeded"
         return not self.type or unfinished or (self.state == "Processing" and not self.errors)
 
@@ -67,16 +67,16 @@ def next_status(
     threshold: timedelta | None,
     now: datetime,
 ) -> str:
-    """The status of a condition after a check.
+    """Status of a condition after a check.
 
-    What fails is Progressing at first, where its type has a threshold, and False only once that is over since the
-    transition and since the last success of an operation. Another reason, or a success just now, gives what is
-    False the same time again.
+    If its type has a threshold, a failed check makes the condition Progressing first. It becomes False when the
+    threshold has passed since the transition, and since the last success of an operation. If the reason changes, or an
+    operation succeeds, a False condition becomes Progressing again for the same time.
     """
     if not finding.bad:
         return finding.status
-    if operation.pardons:
-        return _PARDONED
+    if operation.in_progress:
+        return "Progressing"
     before = (known or {}).get("status")
     if threshold is None or before not in ("True", "Progressing", "False"):
         return "False"
@@ -95,7 +95,7 @@ def merge(
     thresholds: Mapping[str, timedelta],
     now: datetime,
 ) -> list[dict[str, Any]]:
-    """Conditions with what was found; an unchanged one keeps its times, one that nobody looked at stays as it is."""
+    """Conditions updated with the findings. Unchanged conditions keep their times; those without a finding stay."""
     merged = {each["type"]: dict(each) for each in known}
     moment = timestamp(now)
     for finding in findings:
@@ -108,7 +108,7 @@ def merge(
             "message": finding.message,
             **({"codes": list(finding.codes)} if finding.codes else {}),
         }
-        if old is not None and _said(old) == new:
+        if old is not None and _without_times(old) == new:
             continue
         stays = old is not None and old.get("status") == status
         transition = old.get("lastTransitionTime", moment) if stays and old is not None else moment
@@ -116,24 +116,27 @@ def merge(
     return list(merged.values())
 
 
-def _said(condition: Mapping[str, Any]) -> dict[str, Any]:
+def _without_times(condition: Mapping[str, Any]) -> dict[str, Any]:
     times = ("lastTransitionTime", "lastUpdateTime")
     return {key: value for key, value in condition.items() if key not in times and value != []}
 
 
 def combine(finding: Finding, others: Iterable[Finding]) -> Finding:
-    """One's own finding and those of extensions about the same: the worst speaks, our own first."""
+    """The worst of a finding of ours and the findings of extensions for the same type; ours if they are equal."""
     same = [each for each in others if each.type == finding.type]
     return max([finding, *same], key=lambda each: (_RANK.get(each.status, 2), each is finding))
 
 
 def not_checked(types: Iterable[str]) -> list[Finding]:
-    """What is said of a hibernated cluster."""
+    """Findings for a hibernated cluster, which is not checked."""
     return [Finding(each, "True", NOT_CHECKED, "Shoot cluster has been hibernated.") for each in types]
 
 
 def after_success(conditions: Iterable[Mapping[str, Any]], types: Iterable[str], now: datetime) -> list[dict[str, Any]]:
-    """Conditions after an operation succeeded: what is not False is to be looked at anew. Source: spec/flows.md 1.4."""
+    """Conditions after a successful operation: all but False ones become Progressing until the next check.
+
+    Source: spec/flows.md 1.4.
+    """
     moment = timestamp(now)
     asked = set(types)
     return [
@@ -145,7 +148,7 @@ def after_success(conditions: Iterable[Mapping[str, Any]], types: Iterable[str],
 
 
 def status_label(status: Mapping[str, Any]) -> str:
-    """``shoot.gardener.cloud/status``: the worst of conditions and operation. Source: spec/flows.md 9."""
+    """Value of label ``shoot.gardener.cloud/status``: worst of conditions and operation. Source: spec/flows.md 9."""
     operation = status.get("lastOperation") or {}
     failing = bool(status.get("lastErrors"))
     if not operation:
@@ -156,11 +159,10 @@ def status_label(status: Mapping[str, Any]) -> str:
         return "unhealthy" if failing else "healthy"
     if operation.get("state") in ("Error", "Failed", "Pending", "Aborted") or failing:
         return "unhealthy"
-    worst: Callable[[Mapping[str, Any]], int] = lambda each: _RANK.get(each.get("status", ""), 2)  # noqa: E731
-    # What another seed has left to do says nothing of the cluster.
+    # The cleanup in a former seed does not affect the cluster.
     others = constants.CONDITION_SOURCE_SEED_CLEANED_UP
     own = [each for each in status.get("conditions") or [] if each.get("type") != others]
-    return _LABELS[max(map(worst, own), default=0)]
+    return _LABELS[max((_RANK.get(each.get("status", ""), 2) for each in own), default=0)]
 
 
 CONDITIONS = (
@@ -170,11 +172,11 @@ CONDITIONS = (
     constants.CONDITION_EVERY_NODE_READY,
     constants.CONDITION_SYSTEM_COMPONENTS_HEALTHY,
 )
-"""In the order in which a Shoot's status shows them."""
+"""Types of conditions, in the order of a Shoot's status."""
 
 WEBHOOK_CONSTRAINTS = ("HibernationPossible", "MaintenancePreconditionsSatisfied")
 
 
 def wanted(*, workers: bool) -> tuple[str, ...]:
-    """Types that a Shoot has."""
+    """Types of conditions of a Shoot with or without workers."""
     return tuple(each for each in CONDITIONS if workers or each != constants.CONDITION_EVERY_NODE_READY)

@@ -68,7 +68,7 @@ def kinds(side: Side) -> list[type[KubeObject]]:
 
 
 def crds(side: Side) -> list[dict[str, Any]]:
-    """CustomResourceDefinitions to apply there."""
+    """CustomResourceDefinitions to apply in the garden, in a seed, or in a shoot."""
     return [crd(model) for model in kinds(side)]
 
 
@@ -124,7 +124,7 @@ def schema(model: type[KubeObject]) -> dict[str, Any]:
     document = model.model_json_schema(by_alias=True, mode="validation")
     describe_fields(model, document)
     structural = _structural(document, document.get("$defs", {}))
-    # The API server knows metadata better than we do, and allows no more than a type here.
+    # The API server has its own schema of metadata, and allows only a type here.
     structural["properties"]["metadata"] = {"type": "object"}
     for name in ("apiVersion", "kind"):
         structural["properties"][name] = {"type": "string"}
@@ -140,9 +140,9 @@ _DROPPED = frozenset({"$defs", "$ref", "title", "anyOf", "allOf", "const", "disc
 
 
 def _structural(node: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
-    """Rewrite a pydantic JSON schema node as Kubernetes wants it, ``$ref`` and ``null`` resolved."""
+    """Convert a pydantic JSON schema node to a structural schema of Kubernetes, with ``$ref`` and ``null`` resolved."""
     if "$ref" in node:
-        # What stands beside the reference (default, markers) belongs to the field and wins.
+        # Keys next to the reference (default, markers) belong to the field, so they win.
         node = {**defs[node["$ref"].rsplit("/", 1)[1]], **node}
         return _structural({key: value for key, value in node.items() if key != "$ref"}, defs)
     if "anyOf" in node:
@@ -159,7 +159,7 @@ def _structural(node: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     if "items" in result:
         result["items"] = _structural(result["items"], defs)
     if "properties" in result:
-        # Unknown fields: pruned, or refused with fieldValidation=Strict, as a typed API server does.
+        # The API server prunes unknown fields, or refuses them with fieldValidation=Strict, as for built-in kinds.
         result.pop("additionalProperties", None)
         _resolve_properties(result, defs)
     elif isinstance(result.get("additionalProperties"), dict):
@@ -168,7 +168,7 @@ def _structural(node: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resolve_properties(result: dict[str, Any], defs: dict[str, Any]) -> None:
-    """Resolve an object's fields; their immutability becomes CEL rules of the object."""
+    """Resolve the fields of an object; immutable fields become CEL rules of the object."""
     required = set(result.get("required", ()))
     rules = list(result.get("x-kubernetes-validations", ()))
     properties = {}

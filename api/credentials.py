@@ -1,4 +1,4 @@
-"""How a Shoot names the binding to its cloud's credentials, and the binding these. Source: spec/api-core.md 10.1."""
+"""Resolves the binding of a Shoot, and the cloud credentials of the binding. Source: spec/api-core.md 10.1."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from api.resources import Resource
 
 
 class Credentials(NamedTuple):
-    """Which object holds them."""
+    """Reference to the object that holds the credentials."""
 
     api_version: str
     kind: str
@@ -23,18 +23,18 @@ class Credentials(NamedTuple):
 
 @dataclass(frozen=True)
 class Binding:
-    """One of the two kinds."""
+    """One of the two kinds of bindings: SecretBinding and CredentialsBinding."""
 
     resource: Resource
     shoot_field: str
-    """Of the spec of Shoots."""
+    """Field in the spec of Shoots that names the binding."""
     credentials_field: str
-    """Of the binding."""
+    """Field of the binding that refers to the credentials."""
     label: str
-    """Of the credentials."""
+    """Label of the credentials' object that marks it as referenced by such a binding."""
 
     def credentials(self, binding: Mapping[str, Any]) -> Credentials:
-        """What a binding refers to: a Secret of its own namespace, unless it says otherwise."""
+        """Credentials that a binding refers to; by default a Secret of the binding's namespace."""
         reference = binding[self.credentials_field]
         namespace = reference.get("namespace") or binding["metadata"]["namespace"]
         return Credentials(

@@ -1,8 +1,8 @@
-"""When a cron expression fires: five fields; numbers, names, ``*``, lists, ranges, steps; in a time zone.
+"""Times at which a cron expression fires: five fields; numbers, names, ``*``, lists, ranges, steps; in a time zone.
 
-A local time that daylight saving leaves out does not fire, one that it repeats fires once, the second time: so does
-Temporal, which starts what these expressions ask for. Day of month and day of week are alternatives if both are
-restricted, as in every cron.
+Local times that daylight saving skips do not fire; those that it repeats fire once, at the second occurrence. Temporal,
+which starts workflows by these expressions, does the same. If day of month and day of week are both restricted, one of
+them suffices, as in every cron.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _LONGEST_GAP = timedelta(days=366 * 8)  # 29 February, over a year that is no le
 
 
 class InvalidSchedule(ValueError):
-    """An expression that does not fire, or makes no sense; the text says which field."""
+    """The expression is invalid or never fires; the text names the field."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,11 @@ class Cron:
 
     @classmethod
     def parse(cls, expression: str) -> "Cron":
-        """Raises InvalidSchedule."""
+        """Parse an expression of five fields.
+
+        Raises:
+            InvalidSchedule: it has another number of fields, or an invalid one.
+        """
         parts = expression.split()
         if len(parts) != len(_FIELDS):
             raise InvalidSchedule(f"schedule {expression!r} has {len(parts)} fields, must be {len(_FIELDS)}")
@@ -58,7 +62,7 @@ class Cron:
         return cls(expression, minutes, hours, days, months, sunday_is_zero, either)
 
     def next_after(self, time: datetime, zone: tzinfo = UTC) -> datetime:
-        """The first minute after ``time`` that the expression names, in UTC.
+        """The first minute after ``time`` at which the expression fires, in UTC.
 
         Raises:
             InvalidSchedule: there is none within eight years.
@@ -71,7 +75,7 @@ class Cron:
         raise InvalidSchedule(f"schedule {self.expression!r} never fires")
 
     def last_until(self, time: datetime, since: datetime, zone: tzinfo = UTC) -> datetime | None:
-        """The last minute after ``since`` and not after ``time`` that the expression names, in UTC."""
+        """The last minute after ``since``, up to ``time``, at which the expression fires, in UTC."""
         last = None
         begin = since.astimezone(zone).replace(tzinfo=None) - timedelta(hours=1)
         for candidate in self._minutes_from(begin, time.astimezone(zone).replace(tzinfo=None) + timedelta(hours=1)):
@@ -81,7 +85,7 @@ class Cron:
         return last
 
     def _minutes_from(self, begin: datetime, end: datetime) -> Iterator[datetime]:
-        """Local times, those that a clock shows twice or never among them."""
+        """Local times, including those that occur twice or never because of daylight saving."""
         candidate = begin.replace(second=0, microsecond=0, fold=0)
         while candidate < end:
             if candidate.month not in self.months or not self._allows_day(candidate):
@@ -99,7 +103,11 @@ class Cron:
 
 
 def next_after(expression: str, time: datetime) -> datetime:
-    """The first minute after ``time`` that an expression names; UTC. Raises InvalidSchedule."""
+    """The first minute after ``time`` at which an expression fires, in UTC.
+
+    Raises:
+        InvalidSchedule: the expression is invalid, or never fires.
+    """
     return Cron.parse(expression).next_after(time)
 
 

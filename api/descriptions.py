@@ -1,6 +1,6 @@
-"""Texts for ``kubectl explain``: what stands below a field in its model.
+"""Descriptions for ``kubectl explain``: the docstrings below fields of the models.
 
-Read from the source, and only when definitions are made: processes that use a model don't pay for it.
+They are read from the source, and only when CustomResourceDefinitions are generated: other processes need no source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 
 def describe_fields(model: type[BaseModel], document: dict[str, Any]) -> None:
-    """Add descriptions to a JSON schema document of ``model``: of its kind, and of fields that have a text."""
+    """Add descriptions to a JSON schema document of ``model``: of the kind, and of fields with a docstring."""
     document.setdefault("description", inspect.cleandoc(getattr(inspect.getmodule(model), "__doc__", None) or ""))
     for part in _parts(model, set()):
         node = document if part is model else document.get("$defs", {}).get(part.__name__, {})
@@ -46,7 +46,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 @cache
 def _texts(model: type) -> dict[str, str]:
-    """Strings that follow a field in the body of a class, by the field's name."""
+    """Docstrings of the fields of a class, by name of the field."""
     if not issubclass(model, BaseModel) or model is BaseModel:
         return {}
     body = _classes(inspect.getmodule(model)).get(model.__name__, [])

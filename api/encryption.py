@@ -1,8 +1,8 @@
-"""What of a Shoot's objects is stored encrypted, and how: as it is wanted, and as it is.
+"""Encryption of a Shoot's resources in etcd: which resources, and by which provider; desired and present state.
 
-The spec says what is wanted; ``status.credentials.encryptionAtRest`` says what is. A difference is a rotation of the
-key that completes by itself: everything is written anew once, as it is wanted now. Source: spec/credentials.md 6,
-where a change of the kinds alone keeps the key.
+The desired state is in the spec, the present one in ``status.credentials.encryptionAtRest``. If they differ, the
+encryption key is rotated, and the rotation completes automatically: all resources are rewritten once, in the desired
+way. Source: spec/credentials.md 6, where a change of the resources alone keeps the key.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ GCM = "aesgcm"
 @dataclass(frozen=True)
 class Encryption:
     provider: str = DEFAULT_PROVIDER
-    """``aescbc``, ``aesgcm`` or ``secretbox``; its keys have 32 bytes, so both of AES are AES-256."""
+    """``aescbc``, ``aesgcm`` or ``secretbox``; its keys have 32 bytes, so both AES providers use AES-256."""
     resources: frozenset[str] = frozenset()
-    """Kinds beside Secrets, as in ``deployments.apps``."""
+    """Resources in addition to Secrets, for example ``deployments.apps``."""
 
     @classmethod
     def _of(cls, config: Mapping[str, Any]) -> Self:
@@ -27,26 +27,26 @@ class Encryption:
 
     @classmethod
     def wanted(cls, shoot: Mapping[str, Any]) -> Self:
-        """By the spec of a Shoot as the API has it."""
+        """Encryption that the spec of a Shoot wants."""
         return cls._of((shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}).get("encryptionConfig") or {})
 
     @classmethod
     def at_rest(cls, shoot: Mapping[str, Any]) -> Self:
-        """By its status. Of a Shoot that tells none, those kinds are encrypted that it wants, by the default."""
+        """Encryption in the status of a Shoot. If the status has none: the resources of the spec, by the default."""
         found = known(shoot)
         return cls._of(found) if found is not None else cls(resources=cls.wanted(shoot).resources)
 
     def status(self) -> dict[str, Any]:
-        """As ``encryptionAtRest`` has it."""
+        """Value of ``status.credentials.encryptionAtRest``."""
         return {"provider": {"type": self.provider}, "resources": sorted(self.resources)}
 
 
 def known(shoot: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """``status.credentials.encryptionAtRest``; None if it is not told yet."""
+    """``status.credentials.encryptionAtRest`` of a Shoot; None if it is not set yet."""
     found: Mapping[str, Any] | None = ((shoot.get("status") or {}).get("credentials") or {}).get("encryptionAtRest")
     return found
 
 
 def changes(shoot: Mapping[str, Any]) -> bool:
-    """Whether what is stored is not yet stored as it is wanted."""
+    """Whether resources in etcd are not yet encrypted as the spec wants."""
     return Encryption.wanted(shoot) != Encryption.at_rest(shoot)

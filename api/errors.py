@@ -1,4 +1,4 @@
-"""Gardener's error codes: what went wrong, whether trying again can help, and whose turn it is."""
+"""Gardener's error codes: kind of the error, whether a retry can succeed, and whether owner or operator must act."""
 
 from enum import StrEnum
 
@@ -20,16 +20,16 @@ class ErrorCode(StrEnum):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same request may succeed later without anybody's doing."""
+        """Whether the same request may succeed later without an action of owner or operator."""
         return self not in _FINAL
 
     @property
     def user(self) -> bool:
-        """Whether the owner of the cluster, not the operator, has to act."""
+        """Whether the owner of the cluster must act, not the operator."""
         return self not in _OPERATOR
 
 
-# ERR_INFRA_RATE_LIMITS_EXCEEDED ends an operation, too; the garden's retry controller starts it again later.
+# ERR_INFRA_RATE_LIMITS_EXCEEDED ends an operation, too; the lifecycle starts it again 10 to 15 minutes later.
 _FINAL = frozenset(
     {
         ErrorCode.INFRA_UNAUTHENTICATED,

@@ -1,4 +1,4 @@
-"""What flows, the lifecycle and the garden's activities say to each other about an operation."""
+"""Data that flows, the lifecycle and the garden's activities exchange about an operation."""
 
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,10 +14,10 @@ from api.rotation import ActiveRotation, Kind, Phase
 
 
 class TaskState(StrEnum):
-    """Where one task of a flow is."""
+    """State of one task of a flow."""
 
     WAITING = "Waiting"
-    """For its predecessors."""
+    """Waits for its predecessors."""
     RUNNING = "Running"
     FINISHED = "Finished"
     KEPT = "Kept"
@@ -30,42 +30,42 @@ class TaskState(StrEnum):
 
     @property
     def done(self) -> bool:
-        """Whether what comes after it may run."""
+        """Whether the successors of the task may run."""
         return self in (TaskState.FINISHED, TaskState.KEPT, TaskState.SKIPPED)
 
 
 class FinishedTask(ApiModel):
-    """A task that needs not run again while its digest is the same."""
+    """A task that need not run again while its digest is the same."""
 
     name: str
     digest: str
-    """Of its inputs, without times."""
+    """Digest of its inputs, without times."""
     result: TaskResult = TaskResult()
     attempt: int
     trigger: str
-    """RFC 3339 start of the attempt in which it ran; what waits for its effect waits for this one."""
+    """RFC 3339 start of the attempt in which it ran. A task that waits for its effect waits for this timestamp."""
 
 
 class FailedTask(ApiModel):
-    """A task that ended for good."""
+    """A task that failed with an error that is not retried."""
 
     name: str
     message: str
     type: str = ""
-    """Type of the ApplicationError: one of ``api.errors.ErrorCode``, or a name of ours."""
+    """Type of the ApplicationError: one of ``api.errors.ErrorCode``, or a type that our activities define."""
     codes: tuple[str, ...] = ()
     at: datetime
     attempt: int
 
 
 class FlowOutcome(ApiModel):
-    """How a flow ended; what the next attempt of the same generation starts with."""
+    """Result of a flow; the next attempt of the same generation starts with it."""
 
     finished: tuple[FinishedTask, ...] = ()
     failed: tuple[FailedTask, ...] = ()
     canceled: bool = False
     repairs: tuple[Repair, ...] = ()
-    """What people did to it, in order."""
+    """Interventions of operators, in their order."""
 
 
 class Attempt(ApiModel):
@@ -73,13 +73,13 @@ class Attempt(ApiModel):
 
     number: int = 1
     trigger: str = ""
-    """RFC 3339 start."""
+    """Start of the attempt, RFC 3339."""
     deadline: datetime | None = None
-    """Until when transient errors are retried; None: for ever (UTC)."""
+    """Time up to which transient errors are retried (UTC); None: without limit."""
     kept: FlowOutcome = FlowOutcome()
-    """How the attempt before ended."""
+    """Outcome of the attempt before."""
     paused: Repair | None = None
-    """Who wants no task to start now."""
+    """The intervention that pauses the flow from its start; None if it is not paused."""
 
 
 class TaskProgress(ApiModel):
@@ -88,12 +88,12 @@ class TaskProgress(ApiModel):
     state: TaskState
     after: tuple[str, ...] = ()
     note: str = ""
-    """Why skipped, kept from which attempt, the result's note, or the error."""
+    """Reason of a skip, the attempt that a task is kept from, the note in its result, or its error."""
     queue: str = ""
     started: datetime | None = None
     ended: datetime | None = None
     unanswered_since: datetime | None = None
-    """Since when nobody takes the task from its queue."""
+    """Time since which no worker has taken the task from its queue."""
 
 
 class FlowProgress(ApiModel):
@@ -108,7 +108,7 @@ class FlowProgress(ApiModel):
     failed: tuple[FailedTask, ...] = ()
 
 
-# What the lifecycle sees and asks for.
+# Inputs and results of the lifecycle's activities.
 
 
 class LastOperation(ApiModel):
@@ -118,34 +118,34 @@ class LastOperation(ApiModel):
 
 
 class ShootView(ApiModel):
-    """Everything that the decision looks at, and no more: histories stay small and tell no secrets."""
+    """All facts of a Shoot that the decision needs, and no others: histories stay small and hold no secrets."""
 
     generation: int
     deleting: bool = False
     finalizer: bool = True
     uid_recorded: bool = False
-    """``status.uid`` is set: something of the cluster may exist."""
+    """``status.uid`` is set: objects of the cluster may exist."""
     spec_seed: str | None = None
     status_seed: str | None = None
     observed_generation: int = 0
     last_operation: LastOperation | None = None
     gardener_version: str = ""
-    """That of the last operation."""
+    """Version of our code that ran the last operation."""
     our_version: str = ""
     operations: tuple[str, ...] = ()
     """Values of the annotation ``gardener.cloud/operation``."""
     repairs: tuple[Repair, ...] = ()
-    """What annotations ask for."""
+    """Interventions that annotations request."""
     asked_by: str = ""
-    """Who wrote the annotations that repair or retry."""
+    """Name of the user who wrote the annotations that repair or retry."""
     ignored: bool = False
     rate_limited: bool = False
-    """The last operation met a rate limit of the cloud, by the codes of its errors."""
+    """The error codes of the last operation contain a rate limit of the cloud."""
     uid: str = ""
     force_delete: bool = False
-    """Its owner gives up what the cloud holds; irreversible."""
+    """The owner requests a deletion that leaves resources in the cloud; irreversible."""
     hibernation_switched: bool = False
-    """The spec wants the cluster asleep while it is awake, or the other way round."""
+    """``spec.hibernation.enabled`` differs from ``status.hibernated``."""
     confined: bool = False
     """``spec.maintenance.confineSpecUpdateRollout``."""
     in_window_only: bool = False
@@ -154,36 +154,37 @@ class ShootView(ApiModel):
     """Begin and end of ``spec.maintenance.timeWindow``."""
     sync_period: timedelta = timedelta(hours=1)
     bastions: tuple[str, ...] = ()
-    """Of this Shoot and its seed; looked for only where they are in the way."""
+    """Names of the Shoot's Bastions on its seed; read only if the Shoot is deleted or moves, which they prevent."""
     source_lost: bool = False
-    """An operator says that the seed which the control plane leaves takes no part any more."""
+    """An operator has declared by annotation that the source seed of the move is lost."""
     prepared_at: str = ""
-    """Seed that has begun to take the control plane over, while it moves: from then on the move can only go on."""
+    """Destination seed that the backups are handed over to: from then on the move cannot be aborted. Else empty."""
     migration_fault: str = ""
-    """Why the control plane cannot move now."""
+    """Reason for which the control plane cannot move now; empty if it can."""
     emergency_stop: bool = False
-    """The responsible Seed is annotated so that nothing is done on it."""
+    """An annotation of the responsible Seed stops all operations there."""
     seed_exists: bool = True
     seed_fault: str = ""
-    """Why the responsible Seed takes no operation now."""
+    """Reason for which the responsible Seed cannot run an operation now; empty if it can."""
 
     @property
     def version_changed(self) -> bool:
-        """Whether the last operation was run by other code than ours."""
+        """Whether another version of our code ran the last operation."""
         return self.last_operation is not None and self.gardener_version != self.our_version
 
 
 class ShootRules(ApiModel):
-    """When Shoots are reconciled; configuration, named as Gardener's ``controllers.shoot``."""
+    """Configuration of when Shoots are reconciled; fields have the names of Gardener's ``controllers.shoot``."""
 
     sync_period: timedelta = Field(default=timedelta(hours=1), gt=timedelta())
     respect_sync_period_overwrite: bool = False
-    """``shoot.gardener.cloud/ignore`` and ``.../sync-period`` count in all namespaces, not only in ``garden``."""
+    """Annotations ``shoot.gardener.cloud/ignore`` and ``…/sync-period`` have effect in all namespaces; else in
+    ``garden`` only."""
     reconcile_in_maintenance_only: bool = False
 
 
 class ShootFacts(ApiModel):
-    """What of a Shoot decides which tasks a flow has; of the generation the operation works on."""
+    """Facts that decide which tasks a flow has, of the generation that the operation reconciles."""
 
     workerless: bool = False
     hibernated: bool = False
@@ -192,30 +193,30 @@ class ShootFacts(ApiModel):
     skip_readiness: bool = False
     skip_cleanup: bool = False
     extensions: dict[str, str] = Field(default_factory=dict)
-    """Phases (``api.registrations.Phase``) in which the Shoot has Extensions, and a version of what it wants there."""
+    """Phases (``api.registrations.Phase``) in which the Shoot has Extensions, each with a digest of the Extensions."""
     extension_minutes: float = 3
-    """The longest that one of them may take."""
+    """Longest timeout of these Extensions, in minutes."""
     tasks: tuple[str, ...] = ()
     """Values of the annotation ``shoot.gardener.cloud/tasks`` that this operation answers."""
     container_runtimes: bool = False
-    """A pool has one beside containerd."""
+    """A worker pool has a container runtime in addition to containerd."""
     managed_issuer: bool = False
-    """The public keys of its tokens are published in the garden."""
+    """The garden publishes the public keys of the Shoot's service account tokens."""
     ssh_access: bool = True
-    """Its nodes are to be reached by SSH."""
+    """SSH access to the nodes is enabled."""
     failure_tolerance: bool = False
-    """The control plane is to survive the loss of a node or zone."""
+    """The control plane must survive the loss of a node or zone."""
     credentials: str = ""
-    """Version of the cloud credentials' Secret: new credentials make their copy, and what uses it, run again."""
+    """Version of the Secret with the cloud's credentials. Tasks that use the Secret run again if it changes."""
     rotations: tuple[ActiveRotation, ...] = ()
 
     def phase(self, kind: Kind) -> Phase:
-        """How far a rotation under way is."""
+        """Phase of a rotation that is in progress; ``Phase.NONE`` if there is none."""
         return next((each.phase for each in self.rotations if each.kind is kind), Phase.NONE)
 
 
 class Survey(ApiModel):
-    """What is there in the seed when a deletion or migration starts. Source: spec/flows.md 3."""
+    """Objects that exist in the seed when a deletion or migration starts. Source: spec/flows.md 3."""
 
     namespace: bool
     """NS: exists and is not terminating."""
@@ -226,15 +227,15 @@ class Survey(ApiModel):
     controller_manager: bool
     """Deployment of the kube-controller-manager exists."""
     api_server: bool = False
-    """Namespace and Deployment of the API server exist, whatever else does."""
+    """Namespace and Deployment of the API server exist."""
     backups: bool = False
-    """SNAP: the namespace exists, and the backups are this seed's still. Source: spec/flows.md 5."""
+    """SNAP: the namespace exists, and the BackupEntry still names this seed. Source: spec/flows.md 5."""
     foreign: bool = False
     """The namespace exists, and belongs to another Shoot."""
 
 
 class StartOperation(ApiModel):
-    """Ask to record the start of an operation in the Shoot."""
+    """Input of ``start_operation``, which records the start of an operation in the Shoot."""
 
     shoot: ShootRef
     operation: OperationType
@@ -242,11 +243,11 @@ class StartOperation(ApiModel):
     consume: tuple[str, ...] = ()
     """Values of the operation annotation that this operation answers."""
     asked_by: str = ""
-    """Who wrote them, as far as it is known."""
+    """Name of the user who wrote these values; empty if unknown."""
 
 
 class StartedOperation(ApiModel):
-    """What an operation's flow starts with."""
+    """Result of ``start_operation``: task and facts that the flow starts with."""
 
     task: ShootTask
     facts: ShootFacts
@@ -264,12 +265,12 @@ class FlowInput(ApiModel):
     """For ForgetShoot: the garden has a BackupEntry ``source-…`` of the seed that is cleaned up, and the destination
     deletes it last."""
     sources: tuple[str, ...] = ()
-    """Seeds whose gardenlets may have written the ShootState of a control plane that moves, as the lifecycle remembers
-    them. Empty in flows that began when all seeds had one key: those reseal nothing."""
+    """Seeds whose gardenlets may have written the ShootState of a control plane that moves, as the lifecycle recorded
+    them. Empty in flows that started when all seeds had one key: these do not encrypt the ShootState again."""
 
 
 class FinishOperation(ApiModel):
-    """Ask to record the end of an operation in the Shoot."""
+    """Input of ``finish_operation``, which records the end of an operation in the Shoot."""
 
     task: ShootTask
     attempt: int
@@ -277,20 +278,20 @@ class FinishOperation(ApiModel):
     """Succeeded, Error or Failed."""
     description: str
     tasks: tuple[str, ...] = ()
-    """What the annotation ``shoot.gardener.cloud/tasks`` asked for and a success has done."""
+    """Values of the annotation ``shoot.gardener.cloud/tasks`` that a successful operation has executed."""
     failed: tuple[FailedTask, ...] = ()
     hibernated: bool = False
-    """Whether the Shoot sleeps now, if the operation succeeded."""
+    """Whether the Shoot is hibernated now, if the operation succeeded."""
     workflow_id: str = ""
-    """Of the attempt; empty in histories of before."""
+    """Workflow id of the attempt; empty in histories of earlier versions."""
 
 
 class Refusal(ApiModel):
-    """Ask to say in the Shoot why nothing is done now."""
+    """Input of ``refuse_operation``, which records in the Shoot why no operation starts."""
 
     shoot: ShootRef
     state: str = ""
-    """Pending or Error for lastOperation; empty to leave it as it is."""
+    """State for lastOperation, Pending or Error; empty to leave lastOperation as it is."""
     description: str
     consume: tuple[str, ...] = ()
     """Values of the operation annotation that have no effect in this state."""
@@ -306,24 +307,24 @@ class FlowId(ApiModel):
 
 
 class RecordRepair(ApiModel):
-    """Ask to tell in the Shoot's Events of an intervention, and to take its annotation away."""
+    """Input of ``record_repair``, which records an intervention in an Event of the Shoot and removes its annotation."""
 
     shoot: ShootRef
     repair: Repair
     refused: str = ""
-    """Why it was not accepted."""
+    """Reason for which the intervention was refused; empty if it was accepted."""
 
 
 class EditFlow(ApiModel):
-    """Ask a running flow to do something else with one of its tasks."""
+    """Input of ``edit_flow``, which makes a running flow skip a task or take its result from the operator."""
 
     flow: FlowId
     repair: Repair
 
 
 class ReportProgress(ApiModel):
-    """Ask to keep the Shoot's status in step with a running flow."""
+    """Input of ``report_progress``, which writes the progress of a running flow into the Shoot's status."""
 
     task: ShootTask
     seconds: float = Field(default=5, gt=0)
-    """Between two writes. Source: ``progressReportPeriod``, spec/flows.md 1.4."""
+    """Time between two writes. Source: ``progressReportPeriod``, spec/flows.md 1.4."""

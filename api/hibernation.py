@@ -1,4 +1,7 @@
-"""When a Shoot's schedules switch its hibernation: pure functions of its spec. Source: spec/api-core.md 12."""
+"""Times at which a Shoot's schedules hibernate it or wake it up: pure functions of its spec.
+
+Source: spec/api-core.md 12.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,12 +12,12 @@ from zoneinfo import ZoneInfo
 from api.cron import Cron, InvalidSchedule, zone_of
 
 DEADLINE = timedelta(hours=2)
-"""A switch that could not be made in this time is left out: ``triggerDeadlineDuration``."""
+"""A switch that was not possible within this time is skipped: ``triggerDeadlineDuration``."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """One side of a schedule: the Shoot falls asleep at its start and wakes up at its end."""
+    """Start or end of a schedule: the Shoot is hibernated at the start, and woken up at the end."""
 
     name: str
     """``start-0`` for the start of the first schedule."""
@@ -29,14 +32,14 @@ class Edge:
 
 @dataclass(frozen=True)
 class Tick:
-    """An edge at one time."""
+    """One time at which an edge occurs."""
 
     at: datetime
     edge: Edge
 
 
 def edges(spec: Mapping[str, Any]) -> list[Edge]:
-    """All edges of a Shoot's spec; what cannot be read, which admission refuses, is left out."""
+    """All edges of a Shoot's spec. Invalid ones, which admission refuses, are skipped."""
     found = []
     for index, schedule in enumerate((spec.get("hibernation") or {}).get("schedules") or ()):
         location = schedule.get("location") or "UTC"
@@ -51,7 +54,7 @@ def edges(spec: Mapping[str, Any]) -> list[Edge]:
 
 
 def latest_tick(among: Iterable[Edge], since: datetime, until: datetime) -> Tick | None:
-    """The last edge after ``since`` and not after ``until``; of two at once the one that stands later in the spec."""
+    """The last edge after ``since``, up to ``until``; of two at the same time, the later one in the spec."""
     latest: Tick | None = None
     for edge in among:
         at = edge.cron.last_until(until, since, edge.zone)

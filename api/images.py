@@ -1,6 +1,6 @@
-"""The image vector: every container image by its upstream name.
+"""Image vector: all container images by their upstream names.
 
-The landscape builds the same names, so manifests are the same here and in production.
+The landscape builds images of the same names, so manifests are the same there and in production.
 """
 
 OWN_VERSION = "v0.1.0"
@@ -23,9 +23,9 @@ TEMPORAL_VERSION = "1.32.1"
 POSTGRESQL_VERSION = "15"
 
 GARDENER = f"ghcr.io/gardener-on-temporal/gardener:{OWN_VERSION}"
-"""Our one image: Debian, Python, our code, etcd and etcdutl, openvpn, iproute2, iptables."""
+"""Image of our own components: Debian, Python, our code, etcd and etcdutl, openvpn, iproute2, iptables."""
 MACHINE = f"ghcr.io/gardener-on-temporal/machine:{OWN_VERSION}"
-"""A machine of provider-local: Debian with systemd, containerd, runc, CNI plugins, our node agent."""
+"""Image of a machine of provider-local: Debian with systemd, containerd, runc, CNI plugins, our node agent."""
 COREDNS = f"registry.k8s.io/coredns/coredns:v{COREDNS_VERSION}"
 FLANNEL = f"ghcr.io/flannel-io/flannel:v{FLANNEL_VERSION}"
 METRICS_SERVER = f"registry.k8s.io/metrics-server/metrics-server:v{METRICS_SERVER_VERSION}"

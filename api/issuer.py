@@ -1,7 +1,7 @@
-"""The managed issuer of a shoot's service account tokens: where third parties find the keys by which they trust them.
+"""Managed issuer of a shoot's service account tokens: it publishes the keys by which third parties verify the tokens.
 
-The garden names a host (a Secret of role ``shoot-service-account-issuer``), a seed publishes keys in a Secret of the
-garden, and the discovery server of the garden serves them at that host. Source: spec/api-core.md 10.1,
+A Secret of the garden (role ``shoot-service-account-issuer``) names a host. The gardenlet writes the public keys into
+another Secret of the garden, and the discovery server publishes them at that host. Source: spec/api-core.md 10.1,
 spec/credentials.md 2.
 """
 
@@ -12,33 +12,33 @@ from api.constants import AUTHENTICATION_ISSUER, ROLE
 MANAGED = "managed"
 ISSUER_ROLE = "shoot-service-account-issuer"
 SELECTOR = f"{ROLE}={ISSUER_ROLE}"
-"""Of the Secret in namespace ``garden`` that names the host."""
+"""Label selector of the Secret in namespace ``garden`` that names the host."""
 HOSTNAME = "hostname"
-"""Its key: the host, with a port if it is not 443."""
+"""Key of that Secret: the host, with a port if it is not 443."""
 
 PATH = "/projects/{project}/shoots/{uid}/issuer"
-"""Of an issuer, at that host."""
+"""URL path of an issuer at that host."""
 PUBLIC_KEYS = {"authentication.gardener.cloud/public-keys": "serviceaccount"}
-"""Label of the Secrets with what is published."""
+"""Label of the Secrets with the published documents."""
 OPENID_CONFIGURATION, KEY_SET = "openid-config", "jwks"
-"""Their keys."""
+"""Keys of these Secrets."""
 
 
 def is_managed(annotations: Mapping[str, str] | None) -> bool:
-    """Whether a Shoot asks for it."""
+    """Whether the annotations of a Shoot request the managed issuer."""
     return (annotations or {}).get(AUTHENTICATION_ISSUER) == MANAGED
 
 
 def issuer_url(hostname: str, project: str, uid: str) -> str:
-    """What the tokens of a Shoot name as their issuer."""
+    """URL of the issuer in the tokens of a Shoot."""
     return f"https://{hostname}{PATH.format(project=project, uid=uid)}"
 
 
 def key_set_url(issuer: str) -> str:
-    """Where the public keys of an issuer are."""
+    """URL of the public keys of an issuer."""
     return f"{issuer}/jwks"
 
 
 def secret_name(project: str, uid: str) -> str:
-    """The Secret with what a Shoot publishes."""
+    """Name of the Secret with the published documents of a Shoot."""
     return f"{project}--{uid}"

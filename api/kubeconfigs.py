@@ -1,4 +1,4 @@
-"""Kubeconfigs of a Shoot that were given out: who got them, and which of them nobody has any more."""
+"""Records of the kubeconfigs that were issued for a Shoot: their users, and whether they were discarded."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,39 +9,39 @@ from pydantic import Field
 from api.model import ApiModel
 
 SHOWN_DIGITS = 8
-"""Of a serial number: as many as people get to see, and have to type."""
+"""Number of digits of a serial number that the CLI shows, and that users must type."""
 
 
 class Discard(ApiModel):
-    """Somebody's word that nobody has a kubeconfig any more."""
+    """Statement of a user that all copies of a kubeconfig are deleted."""
 
     by: str
     at: str
-    """RFC 3339."""
+    """Time of the statement, RFC 3339."""
     reason: str = Field(min_length=1, max_length=500)
 
 
 class IssuedKubeconfig(ApiModel):
-    """One that was given out."""
+    """One issued kubeconfig."""
 
     user: str
     issuer: str
-    """Common name of the authority that its certificate is by."""
+    """Common name of the CA that issued its certificate."""
     expires: str
-    """RFC 3339."""
+    """End of its validity, RFC 3339."""
     discarded: Discard | None = None
 
     def expired(self, now: datetime) -> bool:
-        """Whether it is of no use any more."""
+        """Whether its certificate has expired."""
         return datetime.fromisoformat(self.expires) <= now
 
 
 def issued(config_map: Mapping[str, Any] | None) -> dict[str, IssuedKubeconfig]:
-    """By the serial numbers of their certificates, in their order; none if nothing was ever noted."""
+    """Issued kubeconfigs by the serial numbers of their certificates, sorted; empty if there is no record."""
     data: Mapping[str, str] = (config_map or {}).get("data") or {}
     return {serial: IssuedKubeconfig.model_validate_json(data[serial]) for serial in sorted(data)}
 
 
 def noted(entry: IssuedKubeconfig) -> str:
-    """As it is written down."""
+    """JSON of a record, as the ConfigMap holds it."""
     return entry.model_dump_json(exclude_none=True)

@@ -1,4 +1,4 @@
-"""Label selectors, conditions and networks: small questions that many ask of an object."""
+"""Small functions on objects that many modules use: label selectors, conditions, networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RESERVED = [ipaddress.ip_network(f"{first}.0.0.0/8") for first in range(240, 24
 
 
 def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Whether labels satisfy a selector; no selector, or an empty one, is satisfied by all."""
+    """Whether labels match a selector. All labels match an empty selector, or None."""
     if selector is None:
         return True
     if any(labels.get(key) != value for key, value in (selector.match_labels or {}).items()):
@@ -32,7 +32,7 @@ def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 
 
 def pod_security(level: Literal["privileged", "baseline", "restricted"]) -> dict[str, str]:
-    """Labels of a namespace: pods above this level are refused, and those above ``restricted`` audited."""
+    """Labels of a namespace: the API server refuses pods above this level, and audits pods above ``restricted``."""
     prefix = "pod-security.kubernetes.io"
     return {f"{prefix}/enforce": level, f"{prefix}/audit": "restricted", f"{prefix}/warn": "restricted"}
 
@@ -43,12 +43,12 @@ def condition_status(conditions: Iterable[Condition] | None, kind: str) -> str |
 
 
 def is_true(value: str | None) -> bool:
-    """Whether an annotation or label means yes."""
+    """Whether the value of an annotation or label is true."""
     return value in ("1", "t", "T", "true", "TRUE", "True")
 
 
 def overlapping(networks: Mapping[str, str | None]) -> list[tuple[str, str]]:
-    """Pairs of names whose networks share addresses; networks that are unset or malformed are left out."""
+    """Pairs of names whose networks share addresses; unset and malformed networks are skipped."""
     parsed = {name: network for name, cidr in networks.items() if (network := parse_network(cidr)) is not None}
     return [
         (one, other)
@@ -65,6 +65,6 @@ def parse_network(cidr: str | None) -> ipaddress.IPv4Network | ipaddress.IPv6Net
 
 
 def is_reserved(cidr: str) -> bool:
-    """Whether a network touches ranges that Gardener keeps for itself (240.0.0.0/8 to 244.0.0.0/8)."""
+    """Whether a network overlaps with the ranges that Gardener reserves (240.0.0.0/8 to 244.0.0.0/8)."""
     network = parse_network(cidr)
     return network is not None and network.version == 4 and any(network.overlaps(each) for each in _RESERVED)

@@ -1,4 +1,4 @@
-"""How long a Shoot may live by its quotas: pure functions. Source: spec/api-core.md 10.2 and 12, "Shoot quota"."""
+"""Lifetime of a Shoot by its quotas: pure functions. Source: spec/api-core.md 10.2 and 12, "Shoot quota"."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -8,15 +8,15 @@ from api import constants
 
 
 def lifetime(quotas: Iterable[Mapping[str, Any]]) -> timedelta | None:
-    """The shortest that any of the quotas allows; None if none of them limits it."""
+    """The shortest lifetime of all quotas; None if no quota limits the lifetime."""
     days = [each["spec"]["clusterLifetimeDays"] for each in quotas if each["spec"].get("clusterLifetimeDays")]
     return timedelta(days=min(days)) if days else None
 
 
 def expiration(shoot: Mapping[str, Any], allowed: timedelta) -> datetime:
-    """When the Shoot's life ends: as its owner has set it, else counted from its creation.
+    """Expiration time of a Shoot: the one in its annotation, or else ``allowed`` after its creation.
 
-    What cannot be read, and admission refuses, counts as not set.
+    An invalid annotation, which admission refuses, is ignored.
     """
     metadata = shoot["metadata"]
     text = (metadata.get("annotations") or {}).get(constants.SHOOT_EXPIRATION_TIMESTAMP, "")
@@ -24,7 +24,7 @@ def expiration(shoot: Mapping[str, Any], allowed: timedelta) -> datetime:
 
 
 def parsed(text: str) -> datetime | None:
-    """A time with a zone; None if it is none."""
+    """Parse a time with a zone; None if the text is not such a time."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

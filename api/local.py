@@ -1,4 +1,4 @@
-"""Kinds of ``local.provider.extensions.gardener.cloud/v1alpha1``, which provider-local alone understands.
+"""Kinds of ``local.provider.extensions.gardener.cloud/v1alpha1``, which only provider-local reads.
 
 They travel inside ``providerConfig``, ``providerStatus`` and ``providerSpec`` of other kinds.
 """
@@ -23,18 +23,18 @@ class InvalidProviderConfig(ValueError):
 
 
 class CloudProfileConfig(ApiModel):
-    """``CloudProfile.spec.providerConfig``: facts about the cloud that all its shoots share."""
+    """``CloudProfile.spec.providerConfig``: settings of the cloud that all its shoots share."""
 
     api_version: _ApiVersion = API_VERSION
     kind: Literal["CloudProfileConfig"] = "CloudProfileConfig"
     machine_network: str
-    """CIDR that machines get their addresses from."""
+    """CIDR from which machines get their addresses."""
     images_directory: str = ""
     """Directory on the cloud's host with image archives, mounted read-only into each machine."""
 
 
 class InfrastructureStatus(ApiModel):
-    """``Infrastructure.status.providerStatus``: where the machines of this shoot go."""
+    """``Infrastructure.status.providerStatus``: place of the machines of this shoot."""
 
     api_version: _ApiVersion = API_VERSION
     kind: Literal["InfrastructureStatus"] = "InfrastructureStatus"
@@ -43,7 +43,7 @@ class InfrastructureStatus(ApiModel):
 
 
 class MachineProviderSpec(ApiModel):
-    """``MachineClass.providerSpec``: what a machine of this class is made of."""
+    """``MachineClass.providerSpec``: properties of a machine of this class."""
 
     api_version: _ApiVersion = API_VERSION
     kind: Literal["MachineProviderSpec"] = "MachineProviderSpec"
@@ -52,7 +52,7 @@ class MachineProviderSpec(ApiModel):
     images_directory: str = ""
     cpu_millis: int
     memory_bytes: int
-    """What the machine's pod requests in the cloud."""
+    """Memory request of the machine's pod in the cloud."""
 
 
 def infrastructure_namespace(technical_id: str) -> str:
@@ -61,7 +61,7 @@ def infrastructure_namespace(technical_id: str) -> str:
 
 
 def bootstrap_token_id(machine_uid: str) -> str:
-    """Public part of a machine's bootstrap token: the same for each attempt to make it."""
+    """Public part of a machine's bootstrap token: the same for each attempt to create the machine."""
     return hashlib.sha256(machine_uid.encode()).hexdigest()[:6]
 
 

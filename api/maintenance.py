@@ -1,4 +1,4 @@
-"""What maintenance changes in a Shoot: newer versions of Kubernetes and of machine images, and new credentials.
+"""Maintenance of a Shoot: updates of Kubernetes and of machine images, and rotations of credentials.
 
 Pure functions of the Shoot, its cloud profile and the time. Source: spec/api-core.md 12, "Shoot maintenance", and
 spec/credentials.md 7.
@@ -25,7 +25,7 @@ Fits = Callable[[Version], bool]
 
 _BY_PREFERENCE = ("supported", "deprecated")
 _CONVERTED = ("cloud_profile_name", "secret_binding_name")
-"""Fields that are gone, but whose meaning must move to another one, which is their owner's to do."""
+"""Removed fields whose value must move to another field. Maintenance leaves that to the owner of the Shoot."""
 
 KUBERNETES = "KubernetesVersionMaintenance"
 MACHINE_IMAGE = "MachineImageVersionMaintenance"
@@ -36,19 +36,19 @@ _ROTATED = {
     Kind.SSH_KEYPAIR: "rotate-ssh-keypair",
     Kind.OBSERVABILITY: "rotate-observability-credentials",
 }
-"""Credentials that can be rotated in the window, by themselves: they need nothing of their owner."""
+"""Credentials that maintenance rotates, each with its operation: the rotation needs no action of the owner."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """One change, done or failed."""
+    """One change that is made, or that is not possible."""
 
     kind: str
-    """Reason of its Event."""
+    """Reason of the Event that reports the change."""
     where: str
     """``Control Plane``, or the worker pool."""
     what: str
-    """What is done, or could not be done."""
+    """Description of the change, or of the failure."""
     reason: str
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Update:
 
 @dataclass
 class Plan:
-    """Changes, failures, a merge patch of the Shoot's spec that makes the changes, and operations to be asked for."""
+    """Changes, failures, a merge patch of the Shoot's spec with the changes, and operations to request."""
 
     updates: list[Update] = field(default_factory=list)
     failures: list[Update] = field(default_factory=list)
@@ -66,11 +66,11 @@ class Plan:
 
 
 class NoVersion(Exception):
-    """There is nothing to update to; the text says what the cloud profile lacks."""
+    """The cloud profile offers no version to update to; the text names the missing version."""
 
 
 def plan_maintenance(obj: Mapping[str, Any], profile: CloudProfile, now: datetime, asked: Sequence[str] = ()) -> Plan:
-    """Everything that maintenance changes in the Shoot ``obj`` now; ``asked``: operations that others ask for."""
+    """Plan the maintenance of the Shoot ``obj`` now; ``asked``: operations that its annotations request already."""
     plan = _Planner(obj, profile, now).plan()
     for kind, period in _due_rotations(obj, now, asked):
         plan.operations.append(_ROTATED[kind])
@@ -80,9 +80,10 @@ def plan_maintenance(obj: Mapping[str, Any], profile: CloudProfile, now: datetim
 
 
 def _due_rotations(obj: Mapping[str, Any], now: datetime, asked: Sequence[str]) -> Iterable[tuple[Kind, str]]:
-    """Credentials that are older than their owner wants them to get, and their period.
+    """Credentials that are older than the rotation period of the spec, each with the period.
 
-    What is out of order now is left to a later window; what others ask for, or have begun, to them.
+    Skipped are rotations that are not allowed now, which a later window starts, and rotations that are requested or in
+    progress.
     """
     facts, status = RotationFacts.of_shoot(obj), status_of(obj)
     configured = ((obj["spec"].get("maintenance") or {}).get("autoRotation") or {}).get("credentials") or {}
@@ -116,7 +117,7 @@ class _Planner:
         version = self._kubernetes("Control Plane", before, None)
         if version != before:
             self._plan.spec["kubernetes"] = {"version": version}
-            self._drop_what_is_gone(version)
+            self._drop_removed_fields(version)
         workers = deepcopy(self._obj["spec"]["provider"].get("workers") or [])
         for raw, pool in zip(workers, spec.provider.workers or [], strict=True):
             self._maintain_pool(raw, pool, version)
@@ -135,7 +136,7 @@ class _Planner:
             raw["machine"]["image"]["version"] = self._image(where, pool, image.name, image.version, kubelet)
 
     def _kubernetes(self, where: str, current: str, limit: str | None) -> str:
-        """The version afterwards; never above the control plane's."""
+        """Version of Kubernetes after the maintenance; at most ``limit``, the version of the control plane."""
         if not is_version(current):
             return current
         versions = self._profile.spec.kubernetes.versions
@@ -149,7 +150,7 @@ class _Planner:
         return self._noted(KUBERNETES, where, "Kubernetes version", current, reason, choose)
 
     def _image(self, where: str, pool: Worker, name: str, current: str, kubelet: str) -> str:
-        """The version of the pool's image afterwards."""
+        """Version of the pool's machine image after the maintenance."""
         image = next((each for each in self._profile.spec.machine_images if each.name == name), None)
         versions: Sequence[MachineImageVersion] = image.versions if image else ()
         forced = _forced(versions, current, self._now)
@@ -164,7 +165,7 @@ class _Planner:
     def _noted(
         self, kind: str, where: str, what: str, current: str, reason: str, choose: Callable[[], str | None]
     ) -> str:
-        """The chosen version, or the current one; the plan says what came of it."""
+        """The chosen version, or the current one; records the update or the failure in the plan."""
         try:
             target = choose()
         except NoVersion as error:
@@ -177,8 +178,8 @@ class _Planner:
         self._plan.updates.append(Update(kind, where, text, reason))
         return target
 
-    def _drop_what_is_gone(self, version: str) -> None:
-        """Fields that the new minor does not know any more; without them it would be refused."""
+    def _drop_removed_fields(self, version: str) -> None:
+        """Drop fields that the new minor version does not support: admission would refuse the update with them."""
         spec, minor = self._shoot.spec, Version(version).minor
         for dotted, gone in GONE.items():
             path = field_path(spec, dotted)
@@ -195,7 +196,7 @@ class _Planner:
 
 
 def _forced(versions: Iterable[ExpirableVersion], current: str, now: datetime) -> str:
-    """Why a version cannot stay; empty if it can."""
+    """Reason for which a version must be replaced; empty if it may stay."""
     found = find(versions, current)
     if found is None:
         return "not offered any more"
@@ -203,9 +204,10 @@ def _forced(versions: Iterable[ExpirableVersion], current: str, now: datetime) -
 
 
 def _kubernetes_target(versions: Sequence[ExpirableVersion], current: str, forced: bool, now: datetime) -> str | None:
-    """The newest patch; if there is none and the version cannot stay, the newest one of the next minor.
+    """The newest patch version. If there is none and the update is forced, the newest version of the next minor.
 
-    Raises NoVersion.
+    Raises:
+        NoVersion: the update is forced, and the next minor has no version.
     """
     here = Version(current)
     if newer := _newest(versions, now, lambda v: _minor(v) == _minor(here) and v > here):
@@ -226,9 +228,10 @@ def _image_target(
     forced: bool,
     now: datetime,
 ) -> str | None:
-    """The newest version that the image's strategy allows; the newest patch is taken first.
+    """The newest version that the image's update strategy allows; a newer patch version comes first.
 
-    Raises NoVersion.
+    Raises:
+        NoVersion: the update is forced, and no version fits.
     """
     if image is None:
         raise NoVersion("the cloud profile does not offer this image any more")
@@ -245,7 +248,7 @@ def _image_target(
     target = next(filter(None, map(newer, reach)), None)
     if target is not None or not forced:
         return target
-    # What cannot stay goes one step further than it would by itself, or to what has expired, too.
+    # A forced update may go one step further than the strategy allows, and to expired versions.
     known = [Version(each.version) for each in versions if stage(each, now) not in ("preview", "unavailable")]
     following_minor = min(
         (_minor(v) for v in known if v.major == here.major and _minor(v) > _minor(here)), default=None
@@ -263,7 +266,7 @@ def _image_target(
 
 
 def _newest(versions: Iterable[ExpirableVersion], now: datetime, fits: Fits, *, expired: bool = False) -> str | None:
-    """The highest fitting version of the best classification; expired ones only if nothing else is there."""
+    """The highest fitting version of the best classification; with ``expired``, expired ones as the last choice."""
     for wanted in (*_BY_PREFERENCE, *(("expired",) if expired else ())):
         found = [
             each.version

@@ -12,7 +12,7 @@ from random import Random
 SHORTEST = timedelta(minutes=30)
 LONGEST = timedelta(hours=6)
 TAIL = timedelta(minutes=15)
-"""Nothing is begun in a window's last minutes, so that what has begun also ends in it."""
+"""In the last minutes of a window no operation starts, so that operations end within the window."""
 
 _DAY = timedelta(days=1)
 _TIME = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9])([0-5][0-9])([+-])(0[0-9]|1[0-4])([0-5][0-9])")
@@ -20,24 +20,24 @@ _TIME = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9])([0-5][0-9])([+-])(0[0-9]|1[0
 
 @dataclass(frozen=True)
 class MaintenanceWindow:
-    """``begin`` after midnight in UTC; ``length`` less than a day. The end is no part of it."""
+    """A daily window. ``begin``: time after midnight in UTC; ``length``: less than a day. The end is exclusive."""
 
     begin: timedelta
     length: timedelta
 
     @classmethod
     def parse(cls, begin: str, end: str) -> "MaintenanceWindow":
-        """``220000+0100`` and ``230000+0100``; an end before its begin is that of the next day.
+        """Parse ``220000+0100`` and ``230000+0100``; an end before the begin is on the next day.
 
         Raises:
-            ValueError: not times of that form.
+            ValueError: a time does not have this form.
         """
         first, last = _after_midnight(begin), _after_midnight(end)
         return cls(begin=first, length=(last - first) % _DAY)
 
     @property
     def effective(self) -> "MaintenanceWindow":
-        """In which things are begun: it ends 15 minutes sooner."""
+        """Part of the window in which operations may start: it ends 15 minutes earlier."""
         return replace(self, length=max(self.length - TAIL, timedelta()))
 
     def contains(self, now: datetime) -> bool:
@@ -54,11 +54,11 @@ class MaintenanceWindow:
         return self.latest_begin(now) + _DAY
 
     def random_time_of_next(self, now: datetime, random: Random) -> datetime:
-        """A moment of the next window that has not begun: Shoots of one window do not all start at once."""
+        """Random moment of the next window, so that Shoots with the same window do not all start at once."""
         return self.next_begin(now) + self.length * random.random()
 
     def random_rest(self, now: datetime, random: Random) -> datetime:
-        """A moment between ``now`` and the end of the window that ``now`` is in; outside of one it is ``now``."""
+        """Random moment between ``now`` and the end of the present window; ``now`` outside of a window."""
         left = self.latest_begin(now) + self.length - now
         return now + max(left, timedelta()) * random.random()
 

@@ -1,7 +1,7 @@
-"""What every kind of the Kubernetes API is built from: base models, metadata, conditions, field types.
+"""Building blocks of all kinds of the Kubernetes API: base models, metadata, conditions, field types.
 
-Models are the one source of the CustomResourceDefinitions (``api.crds``): a field's type gives its
-schema, its default the API server's default, its markers the list type and immutability rules.
+CustomResourceDefinitions are generated from the models alone (``api.crds``): the type of a field becomes its schema,
+its default the API server's default, its markers the list type and immutability rules.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _ACRONYMS = {word.lower(): word for word in _WORDS.split()}
 
 
 def camel(name: str) -> str:
-    """Wire name of a field, with Gardener's habit of upper-case acronyms: ``kube_api_server`` -> ``kubeAPIServer``."""
+    """Wire name of a field, with upper-case acronyms as in Gardener: ``kube_api_server`` -> ``kubeAPIServer``."""
     first, *rest = name.split("_")
     return first + "".join(_ACRONYMS.get(word, word[:1].upper() + word[1:]) for word in rest)
 
 
 class KubeModel(BaseModel):
-    """Part of a Kubernetes object. Keeps unknown fields, so a newer writer's words survive our reading."""
+    """Part of a Kubernetes object. It keeps unknown fields, so that a write loses no field of a newer API."""
 
     model_config = ConfigDict(
         alias_generator=camel,
@@ -35,14 +35,14 @@ class KubeModel(BaseModel):
     )
 
     def to_wire(self) -> dict[str, Any]:
-        """The object as JSON: what was read or set. Unset defaults are left to the API server, nulls mean unset."""
+        """The object as JSON, with the fields that were read or set. The API server sets defaults; null means unset."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
 
 
-# Field types whose schema Python's types cannot say.
+# Field types whose schema cannot be derived from a Python type.
 
 Raw = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
-"""Any object, kept as it is: provider configuration, embedded Kubernetes types."""
+"""Any object, kept unchanged: provider configuration, embedded Kubernetes types."""
 RawValue = Annotated[Any, WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True})]
 IntOrString = Annotated[int | str, WithJsonSchema({"x-kubernetes-int-or-string": True})]
 Quantity = Annotated[
@@ -65,13 +65,13 @@ DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_
 # Markers, used as ``Annotated[type, MARKER]``.
 
 IMMUTABLE = Field(json_schema_extra={"x-immutable": "always"})
-"""Fixed at creation."""
+"""Marks a field that cannot change after the creation of the object."""
 IMMUTABLE_ONCE_SET = Field(json_schema_extra={"x-immutable": "once"})
-"""May be set later, then fixed."""
+"""Marks a field that cannot change once it is set; it may be set after the creation."""
 
 
 def map_list(*keys: str) -> Any:
-    """Marks a list whose items are told apart by ``keys``: merged by server-side apply, no duplicates."""
+    """Marks a list whose items are identified by ``keys``: merged by server-side apply, no duplicates."""
     return Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)})
 
 
@@ -127,7 +127,7 @@ AGE = Column("Age", ".metadata.creationTimestamp", "date")
 
 @dataclass(frozen=True)
 class Definition:
-    """How a kind is served: everything of its CustomResourceDefinition but the schema."""
+    """How a kind is served: its CustomResourceDefinition without the schema."""
 
     group: str
     version: str
@@ -137,16 +137,16 @@ class Definition:
     columns: tuple[Column, ...] = (AGE,)
     status: bool = True
     scale: tuple[str, str, str] | None = None
-    """JSON paths of spec replicas, status replicas and, where there is one, the label selector."""
+    """JSON paths of spec replicas, status replicas and label selector; the last may be empty."""
     selectable: tuple[str, ...] = ()
-    """JSON paths usable as field selectors."""
+    """JSON paths that field selectors may use."""
     protected: bool = True
-    """Whether it goes only with a second word."""
+    """Whether a deletion needs the annotation ``confirmation.gardener.cloud/deletion``."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 class KubeObject(KubeModel):
-    """A whole object. A subclass is a kind; its ``definition`` says how it is served."""
+    """A whole object. Each kind is a subclass; its ``definition`` tells how the kind is served."""
 
     definition: ClassVar[Definition]
 
@@ -163,7 +163,7 @@ class KubeObject(KubeModel):
 
 
 class Condition(KubeModel):
-    """A failing check first turns ``Progressing`` for its threshold, then ``False``."""
+    """A condition. A failed check first makes it ``Progressing``, and ``False`` after the threshold of its type."""
 
     type: str
     status: str
@@ -172,14 +172,15 @@ class Condition(KubeModel):
     reason: str = ""
     message: str = ""
     codes: list[str] | None = None
-    """Of ``api.errors.ErrorCode``; a newer writer may know more."""
+    """Values of ``api.errors.ErrorCode``; newer versions may write others."""
 
 
 Conditions = Annotated[list[Condition], map_list("type")]
 
 
 class LastOperation(KubeModel):
-    """``Error`` is retried; ``Failed`` is given up until a spec change, a new version or ``retry``."""
+    """An operation in state ``Error`` is retried; in ``Failed`` only after a change of the spec, a new version or
+    ``retry``."""
 
     description: str = ""
     last_update_time: Timestamp | None = None
@@ -192,12 +193,12 @@ class LastError(KubeModel):
     description: str
     task_id: str | None = None
     codes: list[str] | None = None
-    """Of ``api.errors.ErrorCode``; a newer writer may know more."""
+    """Values of ``api.errors.ErrorCode``; newer versions may write others."""
     last_update_time: Timestamp | None = None
 
 
 class GardenerInfo(KubeModel):
-    """Which Gardener last acted on an object."""
+    """Component and version of Gardener that last acted on an object."""
 
     id: str
     name: str
@@ -220,7 +221,7 @@ class CrossVersionObjectReference(KubeModel):
 
 
 class ObjectReference(KubeModel):
-    """Names an object of any namespace, for example credentials."""
+    """Reference to an object in any namespace, for example to credentials."""
 
     api_version: str | None = None
     kind: str | None = None

@@ -1,4 +1,4 @@
-"""Names: those of hosts, and those that one object gives to others. Source: spec/api.md 3, spec/extensions.md 3."""
+"""Names of hosts, and names of objects that follow from other objects. Source: spec/api.md 3, spec/extensions.md 3."""
 
 import hashlib
 import ipaddress
@@ -10,28 +10,28 @@ from api.constants import KUBE_RESERVED
 from api.operations import ShootTask
 
 _FIXED_KUBELET_SETTINGS = ("cpuManagerPolicy", "evictionHard")
-"""Beside what is reserved, what scheduled pods count on: a node that had less for them after a restart of its kubelet
-would throw some out."""
+"""Settings of the kubelet, in addition to reservations, that change the resources for scheduled pods: a running node
+whose kubelet restarts with others would evict pods."""
 
 
 def plain(domain: str) -> str:
-    """A domain as the DNS compares it: in lower case, without the dot at its end and the ``*`` at its beginning."""
+    """A domain in lower case, without the dot at its end and the ``*`` at its beginning, for comparison."""
     return domain.lower().rstrip(".").removeprefix("*.")
 
 
 def same_or_below(domain: str, other: str) -> bool:
-    """Whether a domain is another one, or a part of it."""
+    """Whether a domain is equal to another one, or a subdomain of it."""
     domain, other = plain(domain), plain(other)
     return domain == other or domain.endswith(f".{other}")
 
 
 def overlap(domain: str, other: str) -> bool:
-    """Whether two domains are the same, or one is a part of the other."""
+    """Whether two domains are equal, or one is a subdomain of the other."""
     return same_or_below(domain, other) or same_or_below(other, domain)
 
 
 def is_ip_address(host: str) -> bool:
-    """Whether a host is given by its address, and not by a name."""
+    """Whether a host is an IP address, and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -40,7 +40,7 @@ def is_ip_address(host: str) -> bool:
 
 
 def dns_record_type(address: str) -> str:
-    """Of a record that leads to an address: ``A`` or ``AAAA``, or ``CNAME`` if that is a host name."""
+    """Type of a DNS record for an address: ``A`` or ``AAAA``, or ``CNAME`` if the address is a host name."""
     try:
         return "A" if ipaddress.ip_address(address).version == 4 else "AAAA"
     except ValueError:
@@ -48,24 +48,24 @@ def dns_record_type(address: str) -> str:
 
 
 def technical_id(project: str, shoot: str) -> str:
-    """Control-plane namespace in the seed."""
+    """Name of the control-plane namespace in the seed."""
     return f"shoot--{project}--{shoot}"
 
 
 def project_and_shoot(technical_id: str) -> tuple[str, str]:
-    """The inverse of ``technical_id``; neither name may hold ``--``."""
+    """Inverse of ``technical_id``: names of project and shoot, which must not contain ``--``."""
     _, project, shoot = technical_id.split("--")
     return project, shoot
 
 
 def internal_api_domain(technical_id: str, internal_domain: str) -> str:
-    """``api.<shoot>.<project>.<internal domain>``."""
+    """Internal host name of the API server: ``api.<shoot>.<project>.<internal domain>``."""
     project, shoot = project_and_shoot(technical_id)
     return f"api.{shoot}.{project}.{internal_domain}"
 
 
 def owner_of(host: str, internal_domain: str) -> str:
-    """Technical ID of the control plane whose internal name a host is; empty if it is no such name."""
+    """Technical ID of the control plane with this internal host name; empty if the host is not such a name."""
     name = plain(host).removesuffix(f".{plain(internal_domain)}")
     match name.split("."):
         case ["api", shoot, project] if internal_domain and name != plain(host):
@@ -74,36 +74,39 @@ def owner_of(host: str, internal_domain: str) -> str:
 
 
 def ingress_host(prefix: str, project: str, shoot: str, domain: str) -> str:
-    """``<prefix>-<project>--<shoot>.<domain>``: something of a control plane, by its seed's ingress domain.
+    """Host of a component of a control plane below its seed's ingress domain: ``<prefix>-<project>--<shoot>.<domain>``.
 
-    One label before the domain, so that the seed's wildcard record and a wildcard certificate cover it. The prefix
-    says what it is: ``p`` is Prometheus.
+    It adds only one label to the domain, so that the seed's wildcard record and a wildcard certificate cover it. The
+    prefix names the component: ``p`` is Prometheus.
     """
     return f"{prefix}-{project}--{shoot}.{domain}"
 
 
 def dns_record_name(shoot: str, role: str) -> str:
-    """DNSRecord of a Shoot; role is ``internal``, ``external`` or ``ingress``."""
+    """Name of a DNSRecord of a Shoot; role is ``internal``, ``external`` or ``ingress``."""
     return f"{shoot}-{role}"
 
 
 def backup_entry_name(task: ShootTask) -> str:
-    """BackupEntry of a Shoot, the same in garden and seed, and its prefix in the bucket."""
+    """Name of a Shoot's BackupEntry in garden and seed; also the prefix of its backups in the bucket."""
     return backup_entry_names(task.technical_id, task.shoot.uid)[1]
 
 
 def issued_kubeconfigs(shoot: str) -> str:
-    """ConfigMap in the project's namespace: who got a kubeconfig of a Shoot, and until when it is valid."""
+    """Name of the ConfigMap in the project's namespace with the users and expiration times of a Shoot's kubeconfigs."""
     return f"{shoot}.issued-kubeconfigs"
 
 
 def source_backup_entry_name(task: ShootTask) -> str:
-    """BackupEntry on the bucket that a control plane's backups come from, while it moves."""
+    """Name of the BackupEntry for the source seed's bucket, while the control plane moves."""
     return backup_entry_names(task.technical_id, task.shoot.uid)[0]
 
 
 def backup_entry_names(technical_id: str, uid: str) -> tuple[str, str]:
-    """Both of a Shoot's: the one that it has while it moves, which tells of its destination first, and its own."""
+    """Names of a Shoot's BackupEntries: the one for the source seed's bucket during a move, and its own.
+
+    During a move the first one names the destination seed earlier than the second.
+    """
     own = f"{technical_id}--{uid}"
     return f"source-{own}", own
 
@@ -111,9 +114,9 @@ def backup_entry_names(technical_id: str, uid: str) -> tuple[str, str]:
 def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
     """Key of a pool's node configuration: a new key means new machines.
 
-    ``gardener-node-agent-<pool>-<16 hex>`` over what a running node cannot take over: the Kubernetes
-    minor, machine type, image, volumes, container runtime, what the kubelet reserves, and the start times of
-    CA and service account key rotations. Other settings of the kubelet reach running nodes by their node agents.
+    ``gardener-node-agent-<pool>-<16 hex>``, a digest of the settings that cannot change on a running node: Kubernetes
+    minor, machine type, image, volumes, container runtime, reservations of the kubelet, and the start times of
+    CA and service account key rotations. Node agents apply other settings of the kubelet on running nodes.
     Source: spec/extensions.md 3; which settings: Gardener docs/usage/shoot-operations/shoot_updates.md.
     """
     kubernetes = pool.get("kubernetes") or {}
@@ -140,13 +143,16 @@ def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) ->
 
 
 def operating_system_config_names(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> tuple[str, str]:
-    """OperatingSystemConfigs of a pool, with purpose ``provision`` and ``reconcile``."""
+    """Names of a pool's OperatingSystemConfigs with purpose ``provision`` and ``reconcile``."""
     key = node_agent_secret_name(shoot, pool)
     return f"{key}-init", f"{key}-original"
 
 
 def _rotation_of_pool(rotation: Mapping[str, Any], pool: str) -> str | None:
-    """Start of the rotation that a pool's machines are of: a pool that is still to be rolled is of the one before."""
+    """Start of the last rotation that has reached the machines of a pool.
+
+    For a pool whose rollout is pending, that is the rotation before the present one.
+    """
     for pending in rotation.get("pendingWorkersRollouts") or ():
         if pending["name"] == pool:
             before: str | None = pending.get("lastInitiationTime")

@@ -1,4 +1,4 @@
-"""What flows and activities say to each other: references, never objects, never secret values."""
+"""Inputs and results of activities: references to objects, never objects or secret values."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -29,7 +29,7 @@ class OperationType(StrEnum):
 
 
 class ShootRef(ApiModel):
-    """Names one Shoot for all time: delete and recreate it, and the uid differs."""
+    """Identifies one Shoot: a Shoot that is deleted and created again has another uid."""
 
     namespace: str
     name: str
@@ -37,7 +37,7 @@ class ShootRef(ApiModel):
 
     @classmethod
     def of(cls, shoot: Mapping[str, Any]) -> Self:
-        """Of a Shoot as the API has it."""
+        """Reference to a Shoot, given as the API has it."""
         metadata = shoot["metadata"]
         return cls(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
 
@@ -46,15 +46,15 @@ class ShootRef(ApiModel):
 
 
 def lifecycle_id(shoot: ShootRef) -> str:
-    """Workflow id of a Shoot's lifecycle; those of its operations and rotations begin with it."""
+    """Workflow id of a Shoot's lifecycle; ids of its operations and rotations begin with it."""
     return f"shoot/{shoot.namespace}/{shoot.name}/{shoot.uid}"
 
 
 class ShootTask(ApiModel):
     """Input of every activity of a Shoot's flow.
 
-    What the Shoot should look like is not in here: activities read it from the ``Cluster``
-    resource in the seed, which the flow's first task pinned for this generation.
+    It does not hold the desired state: activities read that from the ``Cluster`` object in the seed, which the flow's
+    first task has written for this generation.
     """
 
     shoot: ShootRef
@@ -64,7 +64,7 @@ class ShootTask(ApiModel):
     generation: int
     operation: OperationType
     destination: str = ""
-    """Seed that the control plane goes to; empty if it stays."""
+    """Seed that the control plane moves to; empty if it does not move."""
     trigger: str = ""
     """RFC 3339 start of the operation; written as ``gardener.cloud/timestamp`` on extension objects."""
 
@@ -74,7 +74,7 @@ class ForwardTask(ApiModel):
 
     task: ShootTask
     address: str
-    """Of the gateway of the seed that the control plane goes to: an IP address, or a host name."""
+    """Address of the gateway of the destination seed: an IP address, or a host name."""
 
 
 class ResealShootState(ApiModel):
@@ -82,16 +82,16 @@ class ResealShootState(ApiModel):
 
     shoot: ShootRef
     seed: str
-    """The seed whose gardenlet is to read the ShootState."""
+    """Seed whose gardenlet must be able to decrypt the ShootState."""
     sources: tuple[str, ...]
-    """Seeds whose gardenlets may have written it: the garden gave the Shoot's control plane to them."""
+    """Seeds whose gardenlets may have encrypted it: the control plane was assigned to them."""
 
 
 class TaskResult(ApiModel):
     """Small result of an activity, kept in the flow's outcome."""
 
     secrets: tuple[str, ...] = ()
-    """Names of the Secrets that the secrets manager handed out; what no task names is cleaned up."""
+    """Names of the Secrets that the task got from the secrets manager; Secrets that no task names are deleted."""
     note: str = ""
     """One short human-readable line, for example an address."""
 
@@ -111,7 +111,7 @@ class ExtensionKind(StrEnum):
 
 
 class Wait(ApiModel):
-    """How long an activity waits for an object, and when an error it reports becomes final.
+    """Time for which an activity waits for an object, and time after which an error of the object is final.
 
     Source: spec/extensions.md 1.4.
     """

@@ -1,7 +1,8 @@
-"""Admission policies of the API server itself: no server of ours has to be up for them.
+"""Admission policies, which the API server evaluates itself, without a webhook server.
 
-They refuse deletions that are not confirmed (source: spec/api-extensions.md 1), pods of control planes that would reach
-their host, and ManagedResources by which an extension would use the rights of a seed's resource manager.
+Some refuse deletions without the annotation ``confirmation.gardener.cloud/deletion`` (source: spec/api-extensions.md
+1), one refuses pods of control planes that could access their host, and one refuses ManagedResources by which an
+extension would use the rights of a seed's resource manager.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from api.constants import CONFIRMATION_DELETION, DELETION_PROTECTED, DRUID, EXTE
 from api.crds import kinds
 
 _UNCONFIRMED = {"clusters", "etcdcopybackupstasks"}
-"""Copies and orders: nothing is lost with them."""
+"""Kinds that need no confirmation: copies and requests, whose deletion loses no data."""
 _API = "admissionregistration.k8s.io/v1"
 _CAPABILITIES = ("NET_ADMIN", "MKNOD", "NET_BIND_SERVICE")
-"""The first two make the VPN's tunnel device, in the network namespace of its pod."""
+"""Capabilities that containers may add. The first two create the VPN's tunnel device, in the network namespace of its
+pod."""
 
 
 def deletion_protection(side: Literal["garden", "seed"]) -> list[dict[str, Any]]:
-    """Policies, and their bindings, to apply in the garden or in a seed."""
+    """Policies and bindings against unconfirmed deletions, to apply in the garden or in a seed."""
     protected: dict[str, list[str]] = {}
     for served in (model.definition for model in kinds(side)):
         if served.group in (EXTENSIONS, DRUID) and served.plural not in _UNCONFIRMED:
@@ -52,10 +54,9 @@ def _policy(suffix: str, protected: dict[str, list[str]], selector: dict[str, An
 
 
 def control_plane_pods() -> list[dict[str, Any]]:
-    """Policy of a seed, and its binding: no pod in a control plane's namespace reaches its host.
+    """Policy of a seed, and its binding: no pod in a control-plane namespace can access its host.
 
-    Pod security admission has no level between: the VPN's server needs NET_ADMIN, and with that a namespace's level
-    is ``privileged``.
+    Pod security admission cannot do that: the VPN server needs NET_ADMIN, which only the level ``privileged`` allows.
     """
     kinds_of_containers = ("containers", "initContainers", "ephemeralContainers")
     containers = [(f"has(object.spec.{kind})", f"object.spec.{kind}") for kind in kinds_of_containers]

@@ -10,7 +10,7 @@ from api.core.v1beta1.project import Project
 
 
 def namespace_name(project: Project) -> str:
-    """The Project's namespace; one that nobody else can guess if the owner did not choose."""
+    """Name of the Project's namespace: the one that the owner chose, or else a name that others cannot guess."""
     if project.spec.namespace:
         return project.spec.namespace
     suffix = hashlib.sha256(project.metadata.uid.encode()).hexdigest()[:5]
@@ -18,7 +18,7 @@ def namespace_name(project: Project) -> str:
 
 
 def desired_namespace(project: Project, found: dict[str, Any] | None) -> dict[str, Any]:
-    """The namespace as server-side apply wants it: made for the Project, or adopted and kept after it.
+    """Manifest of the namespace for server-side apply: created for the Project, or adopted and kept after it.
 
     Raises:
         PermissionError: the namespace exists and is not marked as this Project's.

@@ -1,4 +1,4 @@
-"""What ControllerRegistrations say about a Shoot: which extensions it has, when they run, who must be there.
+"""Evaluates ControllerRegistrations for a Shoot: its extensions, their phases, and the controllers that it needs.
 
 Source: spec/extensions.md 1.8, spec/flows.md 1.5.
 """
@@ -19,11 +19,11 @@ from api.core.v1beta1.controller_registration import (
 from api.durations import parse_duration
 
 _TIMEOUT = timedelta(minutes=3)
-"""``reconcileTimeout`` where a registration names none."""
+"""Default of ``reconcileTimeout``."""
 
 
 class Phase(StrEnum):
-    """When an Extension is deployed, or deleted."""
+    """Part of a flow in which an Extension is deployed or deleted."""
 
     BEFORE_API_SERVER = "BeforeKubeAPIServer"
     AFTER_API_SERVER = "AfterKubeAPIServer"
@@ -43,9 +43,9 @@ class WantedExtension:
 def wanted_extensions(
     shoot: Mapping[str, Any], registrations: Iterable[Mapping[str, Any]], phase: Phase | None = None
 ) -> list[WantedExtension]:
-    """Extensions that a Shoot asks for or gets by itself, of one phase of the reconciliation or of all.
+    """Extensions of a Shoot that its spec or a registration enables, of one phase of the reconciliation or of all.
 
-    ``autoEnable`` switches one on without an entry in ``spec.extensions``; an entry with ``disabled`` switches it off.
+    ``autoEnable`` enables an extension without an entry in ``spec.extensions``; ``disabled`` in an entry disables it.
     """
     entries = {each["type"]: each for each in shoot["spec"].get("extensions") or ()}
     workerless = not shoot["spec"]["provider"].get("workers")
@@ -65,7 +65,7 @@ def wanted_extensions(
 
 
 def deletion_phases(registrations: Iterable[Mapping[str, Any]]) -> dict[str, Phase]:
-    """Whether an Extension of each type goes before or after the API server; most need it to clean up."""
+    """Phase of the deletion, by type of Extension: before or after the API server. Most types need it to clean up."""
     after = Phase.AFTER_API_SERVER
     return {
         each.type: after if _lifecycle(each).delete == after else Phase.BEFORE_API_SERVER
@@ -74,7 +74,7 @@ def deletion_phases(registrations: Iterable[Mapping[str, Any]]) -> dict[str, Pha
 
 
 def versions_by_phase(wanted: Iterable[WantedExtension]) -> dict[str, str]:
-    """A digest of what is wanted in each phase that has something: with another one its tasks run again."""
+    """Digest of the Extensions of each phase that has some: if it changes, the tasks of the phase run again."""
     found: dict[str, list[Any]] = {}
     for each in wanted:
         found.setdefault(each.phase, []).append([each.type, each.provider_config, each.timeout.total_seconds()])
@@ -87,7 +87,7 @@ def versions_by_phase(wanted: Iterable[WantedExtension]) -> dict[str, str]:
 def required_pairs(
     shoot: Mapping[str, Any], seed: Mapping[str, Any], registrations: Iterable[Mapping[str, Any]]
 ) -> set[tuple[str, str]]:
-    """Kinds and types of extension objects that the flows of a Shoot will order."""
+    """Kinds and types of the extension objects that flows of a Shoot create."""
     spec = shoot["spec"]
     pairs = {("Extension", each.type) for each in wanted_extensions(shoot, registrations)}
     pairs |= {("Extension", each["type"]) for each in spec.get("extensions") or () if not each.get("disabled")}
@@ -116,7 +116,7 @@ def responsible(registrations: Iterable[Mapping[str, Any]]) -> dict[tuple[str, s
     """Name of the registration whose controller is primary for each kind and type."""
     return {
         (resource.kind, resource.type): registration.metadata.name
-        for registration in _living(registrations)
+        for registration in _not_deleted(registrations)
         for resource in registration.spec.resources or ()
         if resource.primary
     }
@@ -125,13 +125,13 @@ def responsible(registrations: Iterable[Mapping[str, Any]]) -> dict[tuple[str, s
 def _of_kind_extension(registrations: Iterable[Mapping[str, Any]]) -> list[ControllerResource]:
     return [
         resource
-        for registration in _living(registrations)
+        for registration in _not_deleted(registrations)
         for resource in registration.spec.resources or ()
         if resource.kind == "Extension" and resource.primary
     ]
 
 
-def _living(registrations: Iterable[Mapping[str, Any]]) -> list[ControllerRegistration]:
+def _not_deleted(registrations: Iterable[Mapping[str, Any]]) -> list[ControllerRegistration]:
     found = [ControllerRegistration.of(dict(each)) for each in registrations]
     return [each for each in found if each.metadata.deletion_timestamp is None]
 

@@ -1,7 +1,7 @@
-"""What a seed still holds of Shoots that other seeds took over while it was lost.
+"""Stale control planes: objects that a seed still holds of Shoots that other seeds took over while it was lost.
 
-The gardenlet of that seed lists it in an annotation of its Seed, and so asks the controller-manager to have it cleaned
-up. Source: spec/flows.md 8.
+The gardenlet of that seed lists them in an annotation of its Seed, so that the controller-manager starts their cleanup.
+Source: spec/flows.md 8.
 """
 
 import re
@@ -15,15 +15,15 @@ from api.model import ApiModel
 from api.operations import ShootRef
 
 MAX_REMAINS = 100
-"""Entries in the annotation. A gardenlet with more lists the others once these are gone: all annotations of an object
-have 256 KiB together."""
+"""Maximum number of entries in the annotation: all annotations of an object may have 256 KiB together. A gardenlet with
+more of them lists the others after the cleanup of these."""
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 _UID = r"^[0-9A-Za-z][-0-9A-Za-z]{0,63}$"
 
 
 class Remnant(ApiModel):
-    """A Shoot of whose control plane a seed still holds something."""
+    """A Shoot with a stale control plane in a seed."""
 
     namespace: str = Field(pattern=_LABEL)
     name: str = Field(pattern=_LABEL)
@@ -51,7 +51,11 @@ _Remains = TypeAdapter(list[Remnant])
 
 
 def remains_of(seed: Mapping[str, Any]) -> list[Remnant]:
-    """What the gardenlet of a Seed says. Raises BadRemains if it cannot be read."""
+    """Stale control planes that the gardenlet of a Seed reports.
+
+    Raises:
+        BadRemains: the annotation cannot be read.
+    """
     text = (seed["metadata"].get("annotations") or {}).get(SEED_REMAINS)
     if not text:
         return []
@@ -61,12 +65,12 @@ def remains_of(seed: Mapping[str, Any]) -> list[Remnant]:
         fields = sorted({re.sub(r"[^\w.]", "?", ".".join(map(str, each["loc"])))[:80] for each in error.errors()})
         raise BadRemains(f"annotation {SEED_REMAINS} cannot be read: {', '.join(fields[:5]) or 'no JSON'}") from None
     if len(remains) > MAX_REMAINS:
-        raise BadRemains(f"annotation {SEED_REMAINS} has {len(remains)} entries, and may have {MAX_REMAINS}")
+        raise BadRemains(f"annotation {SEED_REMAINS} has {len(remains)} entries, more than the maximum {MAX_REMAINS}")
     return remains
 
 
 def written(remains: Sequence[Remnant]) -> str | None:
-    """The value of the annotation; None: it is to be removed."""
+    """Value of the annotation; None if the annotation must be removed."""
     if not remains:
         return None
     ordered = sorted(remains, key=lambda each: (each.namespace, each.name, each.uid))[:MAX_REMAINS]
@@ -74,7 +78,7 @@ def written(remains: Sequence[Remnant]) -> str | None:
 
 
 def is_elsewhere(shoot: Mapping[str, Any], seed: str) -> bool:
-    """Whether another seed than ``seed`` is responsible for a Shoot, and has its control plane whole."""
+    """Whether another seed than ``seed`` is responsible for a Shoot, and has its complete control plane."""
     status = shoot.get("status") or {}
     responsible, last = status.get("seedName"), status.get("lastOperation") or {}
     if not responsible or not status.get("technicalID") or seed in (responsible, shoot["spec"].get("seedName")):

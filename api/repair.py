@@ -1,7 +1,7 @@
-"""What a person does to an operation that does not go on by itself: data, and its form as annotations.
+"""Interventions of an operator in an operation that does not succeed by itself: data, and their form as annotations.
 
-Every intervention says who did it and why. It edits what the next attempt starts with, or what a running flow
-still does; never an object of Kubernetes by hand.
+Every intervention names the operator and the reason. It changes the outcome that the next attempt starts with, or the
+tasks of a running flow; it changes no object of Kubernetes.
 """
 
 import json
@@ -17,21 +17,21 @@ from api.operations import TaskResult
 
 
 class Action(StrEnum):
-    """What is done; the end of the annotation's name, and the subcommand of ``gardener flow``."""
+    """Kind of an intervention; the end of the annotation's name, and the subcommand of ``gardener flow``."""
 
     RETRY = "retry-from"
-    """Go on with the failed tasks; with a task: run it, and all that comes after it, again."""
+    """Run the failed tasks again; with the name of a task: run that task and all tasks after it again."""
     SKIP = "skip"
     """Count a task as done without running it."""
     PROVIDE = "provide"
-    """Count a task as done, with a result given by hand."""
+    """Count a task as done, with a result that the operator gives."""
     RESET = "reset"
-    """Put the operation back to before a task, also while it runs."""
+    """Run a task and all tasks after it again, also if the operation is running."""
     PAUSE = "pause"
     """Start no new task and no new operation."""
     RESUME = "resume"
     CANCEL = "cancel"
-    """End the operation at a task border; what is finished stays so."""
+    """Cancel the running tasks and end the operation; finished tasks stay finished."""
 
     @property
     def needs_task(self) -> bool:
@@ -39,7 +39,7 @@ class Action(StrEnum):
 
     @property
     def by_hand(self) -> bool:
-        """Whether it does a task's work in its place."""
+        """Whether the operator has done the work of a task, so that the flow does not run it."""
         return self in (Action.SKIP, Action.PROVIDE)
 
 
@@ -47,7 +47,7 @@ _DONE = {
     Action.RETRY: "retried",
     Action.SKIP: "skipped",
     Action.PROVIDE: "provided the result of",
-    Action.RESET: "put it back to before",
+    Action.RESET: "reset the operation to before",
     Action.PAUSE: "paused",
     Action.RESUME: "resumed",
     Action.CANCEL: "canceled",
@@ -62,11 +62,11 @@ class Repair(ApiModel):
     reason: str = ""
     by: str
     result: TaskResult | None = None
-    """What ``provide`` gives."""
+    """Result of the task; for ``provide`` only."""
     at: datetime | None = None
-    """When it was accepted."""
+    """Time at which the lifecycle accepted the intervention (UTC)."""
     attempt: int = 0
-    """The attempt that it was made for: a reset counts in no later one."""
+    """Number of the attempt for which it was made: a reset has no effect in later ones."""
 
     def __str__(self) -> str:
         task = f" {'from ' if self.action is Action.RETRY else ''}{self.task}" if self.task else ""
@@ -74,23 +74,23 @@ class Repair(ApiModel):
 
     @property
     def is_pause(self) -> bool:
-        """Whether it begins or ends a pause."""
+        """Whether the intervention begins or ends a pause."""
         return self.action in (Action.PAUSE, Action.RESUME)
 
     @property
     def fault(self) -> str:
-        """Why it can never be accepted; empty if it can."""
+        """Error in the intervention itself, in whatever state the operation is; empty if there is none."""
         if self.action.needs_task and not self.task:
             return f"{self.action} needs the name of a task"
         if not self.by:
-            return f"{self.action} needs to say who asks for it"
+            return f"{self.action} needs the name of the user who requests it"
         if not self.reason and self.action not in (Action.RETRY, Action.RESUME):
-            return f"{self.action} needs a reason: those who look at the operation later want to know why"
+            return f"{self.action} needs a reason: it is recorded for operators who inspect the operation later"
         return ""
 
 
 def annotation(action: Action) -> str:
-    """Name of the annotation that asks for an action."""
+    """Name of the annotation that requests an action."""
     return REPAIR_PREFIX + action
 
 
@@ -98,7 +98,7 @@ ANNOTATIONS = {annotation(action): action for action in Action}
 
 
 def asked(annotations: Mapping[str, str]) -> tuple[Repair, ...]:
-    """What the annotations ask for, readable ones only; who asks was written by admission."""
+    """Interventions that the annotations request, readable ones only. Admission has written the name of the user."""
     return tuple(
         repair
         for name, action in ANNOTATIONS.items()
@@ -108,7 +108,7 @@ def asked(annotations: Mapping[str, str]) -> tuple[Repair, ...]:
 
 
 def faults(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Annotations that can not be read or accepted, and why."""
+    """Errors of the annotations that cannot be read or accepted, by name of the annotation."""
     found = {}
     for name, action in ANNOTATIONS.items():
         if name in annotations:
@@ -118,12 +118,12 @@ def faults(annotations: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-SOMEBODY = "somebody"
-"""Who wrote an annotation that did not pass admission."""
+UNKNOWN_USER = "an unknown user"
+"""Name of the user who wrote an annotation that did not pass admission."""
 
 
 def without(annotations: Mapping[str, str], name: str = "") -> dict[str, str | None]:
-    """Merge patch that takes an annotation away, and the author's with the last of them."""
+    """Merge patch that removes an annotation; with the last of them it removes the author's name, too."""
     gone: dict[str, str | None] = {name: None} if name else {}
     if REPAIR_BY in annotations and not [each for each in ANNOTATIONS if each in annotations and each != name]:
         gone[REPAIR_BY] = None
@@ -131,21 +131,21 @@ def without(annotations: Mapping[str, str], name: str = "") -> dict[str, str | N
 
 
 def _author(annotations: Mapping[str, str]) -> str:
-    return annotations.get(REPAIR_BY) or SOMEBODY
+    return annotations.get(REPAIR_BY) or UNKNOWN_USER
 
 
 def _parsed(action: Action, text: str, by: str) -> Repair | str:
-    """The repair, or why the text is none."""
+    """The repair, or the error in the text."""
     if action is Action.PROVIDE:
         try:
             return Repair.model_validate(json.loads(text) | {"action": action, "by": by})
         except (ValueError, TypeError, ValidationError):
-            return 'must be like {"task": "wait_worker", "result": {"note": "…"}, "reason": "…"}'
+            return 'must have the form {"task": "wait_worker", "result": {"note": "…"}, "reason": "…"}'
     if action is Action.RETRY:
         return Repair(action=action, task=text.strip(), by=by)
     if action.needs_task:
         task, colon, reason = text.partition(":")
         if not colon:
-            return "must be like TASK:REASON"
+            return "must have the form TASK:REASON"
         return Repair(action=action, task=task.strip(), reason=reason.strip(), by=by)
     return Repair(action=action, reason=text.strip(), by=by)

@@ -1,7 +1,7 @@
-"""Where each kind lives in the Kubernetes API: group, version, plural, scope.
+"""Place of each kind in the Kubernetes API: group, version, plural, scope.
 
-One constant per kind that we touch. Kinds of other people, which a ManagedResource or a user's
-cluster may hold, are found by discovery instead (``activities.kube.client.KubeClient.resource_for``).
+One constant for each kind that our code uses. Other kinds, which a ManagedResource or a user's cluster may contain, are
+found by discovery (``activities.kube.client.KubeClient.resource_for``).
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """As in an object's ``apiVersion``: ``v1``, ``apps/v1``."""
+        """Value of an object's ``apiVersion``: ``v1``, ``apps/v1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """URL path of the collection (all namespaces if none is given), the object or its subresource."""
+        """URL path of the collection (of all namespaces if none is given), of an object, or of its subresource."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]
@@ -41,7 +41,7 @@ _REGISTRY: dict[tuple[str, str], Resource] = {}
 
 
 class UnknownKind(KeyError):
-    """The kind has no constant here; ask the cluster by ``KubeClient.resource_for``."""
+    """The kind has no constant here; use discovery by ``KubeClient.resource_for``."""
 
     def __init__(self, api_version: str, kind: str) -> None:
         super().__init__(api_version, kind)

@@ -1,6 +1,6 @@
-"""Rotation of a Shoot's credentials: what operations and reconciles do to ``status.credentials.rotation``.
+"""Rotation of a Shoot's credentials: how operations and reconciles change ``status.credentials.rotation``.
 
-Pure functions of the status and the time, on the objects as the API has them. Source: spec/credentials.md 3.
+Pure functions of the status and the time, on objects as the API has them. Source: spec/credentials.md 3.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,14 +19,14 @@ Status = Mapping[str, Any]
 """``Shoot.status.credentials.rotation``."""
 
 FORCED_COMPLETION = "credentials.gardener.cloud/forced-completion"
-"""Annotation of a Shoot: why old credentials go although somebody needs them."""
+"""Annotation of a Shoot: reason to drop old credentials although clients still use them."""
 ROLLOUT = "rotate-rollout-workers"
 AUTOMATIC_ENCRYPTION_MINOR = 34
-"""From this minor of Kubernetes 1 on the rotation of the etcd encryption key needs no second word."""
+"""From this minor version of Kubernetes 1 on, the rotation of the etcd encryption key completes automatically."""
 
 
 class Kind(StrEnum):
-    """What is rotated, as the status calls it."""
+    """Kind of credentials; values are the names of the fields in the status."""
 
     CERTIFICATE_AUTHORITIES = "certificateAuthorities"
     SERVICE_ACCOUNT_KEY = "serviceAccountKey"
@@ -36,12 +36,12 @@ class Kind(StrEnum):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Name of the kind in messages."""
         return _TITLES[self]
 
 
 class Phase(StrEnum):
-    """How far a rotation in two steps is."""
+    """Phase of a rotation in two steps."""
 
     NONE = ""
     PREPARING = "Preparing"
@@ -58,17 +58,17 @@ class Phase(StrEnum):
 
     @property
     def in_progress(self) -> bool:
-        """Whether a reconcile runs, or is repeated until it succeeds."""
+        """Whether a reconcile must succeed before the rotation can advance."""
         return self.preparing or self is Phase.COMPLETING
 
     @property
     def preparing(self) -> bool:
-        """Whether new credentials are being made and spread."""
+        """Whether new credentials are being created and distributed."""
         return self in (Phase.PREPARING, Phase.PREPARING_WITHOUT_WORKERS_ROLLOUT)
 
 
 class Verb(StrEnum):
-    """What an operation does to one kind of credentials."""
+    """Effect of an operation on one kind of credentials."""
 
     START = "start"
     START_WITHOUT_ROLLOUT = "start without rollout"
@@ -94,10 +94,10 @@ _TITLES = {
     Kind.OBSERVABILITY: "observability passwords",
 }
 ROLLING = (Kind.CERTIFICATE_AUTHORITIES, Kind.SERVICE_ACCOUNT_KEY)
-"""Kinds that machines have to be replaced for."""
+"""Kinds whose rotation replaces the machines."""
 PHASED = (*ROLLING, Kind.ETCD_ENCRYPTION_KEY)
 ONE_STEP = (Kind.SSH_KEYPAIR, Kind.OBSERVABILITY)
-"""Kinds that the next reconcile replaces at once."""
+"""Kinds that the next reconcile rotates in one step."""
 
 CREDENTIALS_START = "rotate-credentials-start"
 CREDENTIALS_START_WITHOUT_ROLLOUT = "rotate-credentials-start-without-workers-rollout"
@@ -121,21 +121,21 @@ SINGLE: Mapping[str, tuple[Kind, Verb]] = {
     "rotate-ssh-keypair": (Kind.SSH_KEYPAIR, Verb.ONCE),
     "rotate-observability-credentials": (Kind.OBSERVABILITY, Verb.ONCE),
 }
-"""What an operation of one kind of credentials does."""
+"""Kind of credentials and effect of each operation that is for one kind."""
 
 
 class ActiveRotation(ApiModel):
-    """A rotation in two steps as a Shoot's status has it."""
+    """A rotation in two steps, as in a Shoot's status."""
 
     kind: Kind
     phase: Phase
     initiated: str
-    """RFC 3339, in seconds."""
+    """Start of the rotation, RFC 3339, in seconds."""
     initiation_finished: str = ""
     automatic: bool = False
-    """It is completed without another word."""
+    """The rotation is completed automatically after a successful preparation."""
     pending_pools: tuple[str, ...] = ()
-    """Worker pools whose machines are of before the start."""
+    """Worker pools whose machines are older than the start of the rotation."""
 
 
 class RotationInput(ApiModel):
@@ -144,29 +144,29 @@ class RotationInput(ApiModel):
     shoot: ShootRef
     kind: Kind
     initiated: str
-    """RFC 3339, in seconds: names the rotation among those of its kind."""
+    """Start of the rotation, RFC 3339, in seconds; it identifies the rotation among those of its kind."""
     seen: Phase = Phase.NONE
-    """The phase that was seen last."""
+    """Phase that the workflow read last."""
     seen_in: str = ""
-    """The seed that the control plane was in then."""
+    """Seed of the control plane at that time."""
 
 
 class RotationView(ApiModel):
-    """What a rotation's workflow sees of its Shoot."""
+    """Facts of a Shoot that the workflow of a rotation needs."""
 
     seed: str = ""
     technical_id: str = ""
     rotation: ActiveRotation | None = None
-    """None: it is over, another one has begun, or the Shoot is gone."""
+    """None if the rotation has ended, another one has started, or the Shoot is deleted."""
     owners_turn: bool = True
-    """Nothing happens until somebody asks for it."""
+    """The workflow must not request the next step: a reconcile is in progress, or a user must request it."""
 
 
 class User(ApiModel):
-    """Somebody who needs the old credentials."""
+    """A client that uses the old credentials."""
 
     who: str
-    """Kind and name: ``node machine-1``."""
+    """Kind and name of the client: ``node machine-1``."""
     why: str
     remedy: str
 
@@ -175,7 +175,7 @@ class User(ApiModel):
 
 
 class Survey(ApiModel):
-    """Who still needs the old credentials, as far as can be known."""
+    """Clients that still use the old credentials, as far as they can be found."""
 
     users: tuple[User, ...] = ()
 
@@ -186,7 +186,7 @@ class Survey(ApiModel):
 
 
 class SurveyRequest(ApiModel):
-    """Ask who still needs the old credentials."""
+    """Input of ``find_users_of_old_credentials``."""
 
     shoot: ShootRef
     technical_id: str
@@ -195,7 +195,7 @@ class SurveyRequest(ApiModel):
 
 
 class SurveyReport(ApiModel):
-    """Ask to write into the Shoot what a survey found."""
+    """Input of ``report_survey``, which writes the clients with old credentials into the Shoot's constraints."""
 
     shoot: ShootRef
     kind: Kind
@@ -203,19 +203,19 @@ class SurveyReport(ApiModel):
 
 
 class RotationStep(ApiModel):
-    """Ask for the next operation of a rotation."""
+    """Input of ``request_rotation_step``, which requests the next operation of a rotation."""
 
     shoot: ShootRef
     kind: Kind
     phase: Phase
-    """In which it is in order; in another one it was done before."""
+    """Phase in which the operation is valid. In another phase it was requested before, and nothing is written."""
     operation: str
     forced: str = ""
-    """Why old credentials go although somebody needs them, and who says so."""
+    """Reason to drop old credentials although clients use them, with the name of the user; empty if not forced."""
 
 
 class CompleteRotation(ApiModel):
-    """Somebody's second word."""
+    """Request of a user to complete a rotation."""
 
     by: str = ""
     force: bool = False
@@ -227,24 +227,24 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class RotationFacts:
-    """What of a Shoot, beside its rotations, they go by."""
+    """Facts of a Shoot that its rotations depend on, except the rotations themselves."""
 
     pools: tuple[str, ...] = ()
     ssh_access: bool = True
     observability: bool = True
     automatic_encryption: bool = True
-    """Its Kubernetes is one for which the etcd encryption key's rotation completes by itself."""
+    """The Kubernetes version completes the rotation of the etcd encryption key automatically."""
     encryption_changes: bool = False
-    """It is to be stored in another way than it is, which takes a new key."""
+    """The spec wants another encryption of resources in etcd than the present one, which needs a new key."""
     asleep: bool = False
     manual_in_place_pending: bool = False
 
     @classmethod
     def of_shoot(cls, shoot: Mapping[str, Any]) -> "RotationFacts":
-        """Of a Shoot as the API has it."""
+        """Facts of a Shoot, given as the API has it."""
         spec, status = shoot["spec"], shoot.get("status") or {}
         pools = tuple(pool["name"] for pool in spec["provider"].get("workers") or ())
-        version = str(spec["kubernetes"].get("version") or "")  # checked by others
+        version = str(spec["kubernetes"].get("version") or "")  # other rules report an invalid one
         pending = (status.get("inPlaceUpdates") or {}).get("pendingWorkerUpdates") or {}
         return cls(
             pools=pools,
@@ -257,12 +257,12 @@ class RotationFacts:
         )
 
     def has(self, kind: Kind) -> bool:
-        """Whether the Shoot has such credentials at all."""
+        """Whether the Shoot has credentials of this kind."""
         return {Kind.SSH_KEYPAIR: self.ssh_access, Kind.OBSERVABILITY: self.observability}.get(kind, True)
 
 
 def constraint_of(kind: Kind) -> str:
-    """Constraint of a Shoot while a rotation waits to be completed: whether nobody known needs what is old."""
+    """Type of a constraint that a Shoot has in phase Prepared: True if no known client uses the old credentials."""
     return f"Old{kind[0].upper()}{kind[1:]}Unused"
 
 
@@ -273,12 +273,12 @@ def status_of(shoot: Mapping[str, Any]) -> Status:
 
 
 def phase_of(rotation: Status, kind: Kind) -> Phase:
-    """How far a kind's rotation is."""
+    """Phase of the rotation of one kind."""
     return Phase((rotation.get(kind) or {}).get("phase") or "")
 
 
 def active(rotation: Status) -> tuple[ActiveRotation, ...]:
-    """The rotations that are under way."""
+    """The rotations that are in progress."""
     found = [_phased(rotation, kind) for kind in PHASED if not phase_of(rotation, kind).idle]
     found += [
         ActiveRotation(kind=kind, phase=Phase.PREPARING, initiated=rotation[kind]["lastInitiationTime"])
@@ -288,7 +288,7 @@ def active(rotation: Status) -> tuple[ActiveRotation, ...]:
 
 
 def _unfinished(rotation: Status) -> list[Kind]:
-    """Of those in one step, the ones that no reconcile has done yet."""
+    """Kinds with a rotation in one step that no reconcile has completed yet."""
     states = {kind: rotation[kind] for kind in ONE_STEP if rotation.get(kind)}
     return [
         kind for kind, state in states.items() if (state.get("lastCompletionTime") or "") < state["lastInitiationTime"]
@@ -308,7 +308,7 @@ def _phased(rotation: Status, kind: Kind) -> ActiveRotation:
 
 
 def is_operation(operation: str) -> bool:
-    """Whether a value of the operation annotation is about rotations."""
+    """Whether a value of the operation annotation is an operation of a rotation."""
     return operation in SINGLE or operation in COMBINED or operation.startswith(f"{ROLLOUT}=")
 
 
@@ -319,7 +319,7 @@ def pools_of(operation: str) -> tuple[str, ...]:
 
 
 def steps_of(operation: str, facts: RotationFacts) -> Steps:
-    """What an operation does to which credentials."""
+    """Kinds of credentials that an operation affects, each with the effect."""
     if operation in SINGLE:
         return (SINGLE[operation],)
     if operation == CREDENTIALS_COMPLETE:
@@ -339,7 +339,7 @@ def steps_of(operation: str, facts: RotationFacts) -> Steps:
 def begin(rotation: Status, operations: Iterable[str], facts: RotationFacts, now: str) -> dict[str, Any]:
     """The status at the start of an operation that answers these requests.
 
-    What is out of order is ignored: a request was in order when it was accepted, and may be read twice.
+    A request that does not fit the phase is ignored: admission has checked it, and it may be read twice.
     """
     new: dict[str, Any] = {kind: dict(state) for kind, state in rotation.items() if state}
     rolled: set[str] = set()
@@ -367,7 +367,7 @@ def begin(rotation: Status, operations: Iterable[str], facts: RotationFacts, now
 
 
 def succeed(rotation: Status, facts: RotationFacts, now: str) -> dict[str, Any]:
-    """The status after a reconcile that succeeded."""
+    """The status after a successful reconcile."""
     new = _pruned({kind: dict(state) for kind, state in rotation.items() if state}, facts, set())
     for kind in PHASED:
         phase, state = phase_of(new, kind), new.get(kind, {})
@@ -389,19 +389,19 @@ def succeed(rotation: Status, facts: RotationFacts, now: str) -> dict[str, Any]:
 
 
 def view_of(shoot: Mapping[str, Any], kind: Kind, initiated: str) -> RotationView:
-    """A rotation as its Shoot shows it."""
+    """The view of a rotation, from its Shoot as the API has it."""
     status, facts = shoot.get("status") or {}, RotationFacts.of_shoot(shoot)
     found = next((each for each in active(status_of(shoot)) if each.kind is kind and each.initiated == initiated), None)
     return RotationView(
         seed=status.get("seedName") or "",
         technical_id=status.get("technicalID") or "",
         rotation=found,
-        owners_turn=found is None or found.phase.in_progress or needs_another_word(found, facts),
+        owners_turn=found is None or found.phase.in_progress or needs_request(found, facts),
     )
 
 
-def needs_another_word(each: ActiveRotation, facts: RotationFacts) -> bool:
-    """Whether nothing happens until somebody asks for it; else the next reconcile brings the rotation on."""
+def needs_request(each: ActiveRotation, facts: RotationFacts) -> bool:
+    """Whether a user must request the next step; otherwise the next reconcile advances the rotation."""
     if each.phase is Phase.PREPARED:
         automatic = each.automatic or facts.automatic_encryption
         return not (each.kind is Kind.ETCD_ENCRYPTION_KEY and automatic)
@@ -409,7 +409,7 @@ def needs_another_word(each: ActiveRotation, facts: RotationFacts) -> bool:
 
 
 def patch_of(old: Status, new: Status) -> dict[str, Any]:
-    """Merge patch that makes ``new`` of ``old``; empty if they are the same."""
+    """Merge patch from ``old`` to ``new``; empty if they are the same."""
     patch: dict[str, Any] = {}
     for kind in {**old, **new}:
         before, after = old.get(kind) or {}, new.get(kind)
@@ -421,7 +421,7 @@ def patch_of(old: Status, new: Status) -> dict[str, Any]:
 
 
 def normalized(operations: Sequence[str], facts: RotationFacts) -> list[str]:
-    """Operations without those that a combined one among them covers, and without what has no effect."""
+    """Operations without those that a combined one among them includes, and without those that have no effect."""
     covered = {
         single
         for combined in operations
@@ -438,7 +438,7 @@ _TWINS = (
     (Verb.START_WITHOUT_ROLLOUT, CREDENTIALS_START),
     (Verb.START, CREDENTIALS_START_WITHOUT_ROLLOUT),
 )
-"""Contradictions, which are refused rather than dropped."""
+"""Contradictory pairs of operations: admission refuses them, so they must not be dropped here."""
 
 
 def _started(before: Mapping[str, Any], verb: Verb, facts: RotationFacts, now: str) -> dict[str, Any]:
@@ -457,7 +457,7 @@ def _started(before: Mapping[str, Any], verb: Verb, facts: RotationFacts, now: s
 
 
 def _pruned(new: dict[str, Any], facts: RotationFacts, rolled: set[str]) -> dict[str, Any]:
-    """Without pools that roll now, are gone, or have no machines because the cluster sleeps."""
+    """The status without pending pools that are rolled out now, are deleted, or have no machines in hibernation."""
     for kind in ROLLING:
         pending = (new.get(kind) or {}).get("pendingWorkersRollouts")
         if pending is None:

@@ -1,6 +1,6 @@
-"""Time tables of Shoots, one Temporal Schedule each: the edges of hibernation, and the maintenance window.
+"""Schedules of Shoots in Temporal: one for each edge of a hibernation schedule, and one for the maintenance window.
 
-A schedule's id names its Shoot, so whoever knows the id alone can tell whether it is still wanted.
+The id of a schedule contains its Shoot, so that the id alone suffices to find out whether the schedule is still wanted.
 """
 
 from collections.abc import Mapping
@@ -19,22 +19,22 @@ _KINDS = (HIBERNATION, MAINTENANCE)
 
 
 class ScheduledShoot(ApiModel):
-    """What a schedule starts its workflow with."""
+    """Input of the workflow that a schedule starts."""
 
     shoot: ShootRef
 
 
 class ScheduledTime(ApiModel):
-    """Ask for what is due at a time."""
+    """Input of the activities that do the work that is due at a time."""
 
     shoot: ShootRef
     now: datetime
-    """When the workflow began, by the clock of the server that started it; never before its schedule's time."""
+    """Start of the workflow, by the clock of the Temporal server; never before the time of the schedule."""
 
 
 @dataclass(frozen=True)
 class WantedSchedule:
-    """A schedule as a Shoot's spec wants it; ``note`` says all that can change, for people and for comparison."""
+    """A schedule that a Shoot's spec wants. ``note`` describes all that can change, for users and for comparison."""
 
     id: str
     shoot: ShootRef
@@ -43,7 +43,7 @@ class WantedSchedule:
 
 
 def wanted_schedules(shoot: Mapping[str, Any]) -> dict[str, WantedSchedule]:
-    """By id; none for a Shoot that is being deleted."""
+    """Schedules of a Shoot by id; none for a Shoot that is being deleted."""
     metadata, spec = shoot["metadata"], shoot["spec"]
     if "deletionTimestamp" in metadata:
         return {}
@@ -62,16 +62,16 @@ def wanted_schedules(shoot: Mapping[str, Any]) -> dict[str, WantedSchedule]:
 
 
 def schedule_prefix(kind: str, shoot: ShootRef) -> str:
-    """What ids of a Shoot's schedules of one kind begin with."""
+    """Prefix of the ids of a Shoot's schedules of one kind."""
     return f"{kind}/{shoot.namespace}/{shoot.name}/{shoot.uid}/"
 
 
 def maintenance_id(shoot: ShootRef) -> str:
-    """Of its schedule, and of the workflow that somebody asks for now."""
+    """Id of the maintenance schedule of a Shoot, and of a maintenance workflow that a user requests now."""
     return f"{schedule_prefix(MAINTENANCE, shoot)}window"
 
 
 def shoot_of(schedule_id: str) -> tuple[str, str] | None:
-    """Namespace and name in the id of one of our schedules; None for those of others."""
+    """Namespace and name of the Shoot in the id of one of our schedules; None for other ids."""
     kind, *rest = schedule_id.split("/")
     return (rest[0], rest[1]) if kind in _KINDS and len(rest) == 4 else None

@@ -1,4 +1,4 @@
-"""Which seed a new Shoot's control plane goes to. Source: spec/api-core.md 12, Scheduler."""
+"""Chooses the seed for a new Shoot's control plane. Source: spec/api-core.md 12, Scheduler."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ZONES_FOR_ZONE_FAILURES = 3
 
 
 class NoSeed(Exception):
-    """No seed fits; the text names the first requirement that none of the rest met."""
+    """No seed fits; the text names the first requirement that none of the remaining seeds meets."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A seed and how many Shoots it has."""
+    """A seed and the number of its Shoots."""
 
     seed: Seed
     shoots: int
@@ -47,7 +47,7 @@ def choose_seed(shoot: Shoot, profile: CloudProfile, seeds: Sequence[Seed], plac
 
 
 def unmet(shoot: Shoot, profile: CloudProfile, candidate: Candidate) -> list[str]:
-    """What forbids this seed, whoever chose it; each as the end of "must be a seed that …"."""
+    """Requirements for any assignment that a seed does not meet, each as the end of "must be a seed that …"."""
     return [
         requirement.text
         for requirement in _requirements(shoot, profile)
@@ -58,14 +58,14 @@ def unmet(shoot: Shoot, profile: CloudProfile, candidate: Candidate) -> list[str
 @dataclass(frozen=True)
 class _Requirement:
     text: str
-    """As the end of the sentence "none of the seeds …"."""
+    """End of the sentence "none of the seeds …"."""
     fits: Callable[[Candidate], bool]
     always: bool = True
-    """Whether it also binds who chooses a seed by hand."""
+    """Whether the requirement also holds for a seed that a user chooses."""
 
 
 def _requirements(shoot: Shoot, profile: CloudProfile) -> list[_Requirement]:
-    """In the order in which they narrow the choice."""
+    """Requirements of a Shoot, in the order in which the scheduler applies them."""
     spec = shoot.spec
     zones = set(spec.control_plane.zones or []) if spec.control_plane else set()
     restrictions = {each.name for each in spec.access_restrictions or []}
@@ -141,7 +141,7 @@ def _provider_fits(provider: str, selector: SeedSelector | None, seed: Seed) -> 
 
 
 def has_zones(shoot: Shoot, seed: Seed) -> bool:
-    """Whether a control plane there survives the loss of a zone, if it has to."""
+    """Whether the seed has enough zones for a Shoot with failure tolerance ``zone``; true for other Shoots."""
     return _failure_tolerance(shoot) != "zone" or len(seed.spec.provider.zones or []) >= ZONES_FOR_ZONE_FAILURES
 
 
@@ -167,13 +167,13 @@ def _enforces_other_zones(shoot: Shoot, seed: Seed) -> bool:
 
 
 def _zone_rank(shoot: Shoot, seed: Seed) -> int:
-    """Seeds that prefer zones, and share some with the shoot's workers, come first."""
+    """Rank of a seed: seeds that prefer zones, and share some with the shoot's workers, come first."""
     overlaps = bool(_worker_zones(shoot) & set(seed.spec.provider.zones or []))
     return 0 if _zone_mode(seed) == "Prefer" and overlaps else 1
 
 
 def _domain_fits(shoot: Shoot, seed: Seed) -> bool:
-    """A domain out of some seed's default domains is served only by seeds that have it."""
+    """Whether the seed has the default domain of the Shoot's domain; true if that is below no seed's default domain."""
     domain = shoot.spec.dns.domain if shoot.spec.dns else None
     if domain is None or (shoot.spec.dns and shoot.spec.dns.providers):
         return True
@@ -206,6 +206,6 @@ def untolerated_taints(shoot: Shoot, seed: Seed) -> list[str]:
 
 
 def has_room(candidate: Candidate) -> bool:
-    """Whether the seed takes one more Shoot; without a declared capacity it does."""
+    """Whether the seed has capacity for one more Shoot; true if it declares no capacity."""
     allocatable = (candidate.seed.status.allocatable or {}) if candidate.seed.status else {}
     return "shoots" not in allocatable or candidate.shoots < int(float(allocatable["shoots"]))

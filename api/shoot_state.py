@@ -1,4 +1,4 @@
-"""What a ShootState holds, as pure functions. Source: spec/flows.md 7."""
+"""Content of a ShootState, as pure functions. Source: spec/flows.md 7."""
 
 import base64
 import gzip
@@ -12,12 +12,12 @@ SECRET = "secret"
 MACHINE_STATE = "machine-state"
 MACHINE_STATE_NAME = "machine-state"
 LIMIT = int(1.5 * 2**20)
-"""Bytes of the whole object: what etcd takes in one request."""
+"""Maximum size of the whole object in bytes: etcd's limit for one request."""
 
 Object = Mapping[str, Any]
 
 REFERENCE_PREFIX = "ref-"
-"""Prefix of copies of what ``Shoot.spec.resources`` refers to. Each seed copies it from the garden."""
+"""Prefix of copies of the objects in ``Shoot.spec.resources``. Each seed copies them from the garden."""
 
 _SECRET_LABELS = frozenset(
     {
@@ -45,7 +45,7 @@ _SECRET_TYPES = frozenset(
         "kubernetes.io/tls",
     }
 )
-"""Types of Secrets that hold what their author put in; no controller of Kubernetes fills or reads them."""
+"""Types of Secrets that no controller of Kubernetes fills or reads; their data come from their author alone."""
 _CONTENT = {"Secret": ("type", "immutable", "data"), "ConfigMap": ("immutable", "data", "binaryData")}
 """Fields that are kept, by kind."""
 
@@ -55,11 +55,11 @@ class NotRestorable(Exception):
 
 
 class TooBig(Exception):
-    """A ShootState that the garden would not take; the text says what of it is big."""
+    """The ShootState is larger than etcd's limit; the text names its largest parts."""
 
 
 def persisted_secrets(secrets: Iterable[Object]) -> list[dict[str, Any]]:
-    """Items of ``spec.gardener`` for Secrets that cannot be made anew."""
+    """Items of ``spec.gardener`` for Secrets that cannot be generated again."""
     return [
         {
             "name": secret["metadata"]["name"],
@@ -104,7 +104,9 @@ def _packed(deployments: Object) -> dict[str, Any]:
 def unpacked_machine_state(data: Object) -> dict[str, Any]:
     """``machineDeployments`` by name, of an item's data or of ``Worker.status.state``.
 
-    Raises ``api.compression.TooLarge`` and ``Damaged``.
+    Raises:
+        api.compression.TooLarge: it unpacks to more than the limit.
+        api.compression.Damaged: it is not gzip.
     """
     content = compression.unzip(base64.b64decode(data["state"]), compression.LIMIT)
     state: dict[str, Any] = json.loads(content)
@@ -135,10 +137,13 @@ def restored_secret(item: Object, namespace: str) -> dict[str, Any]:
 
 
 def check_reference(reference: Object, kind: str, name: str) -> None:
-    """Raises NotRestorable if an extension object refers to what no seed restores.
+    """Check that seeds may restore an object that an extension object refers to.
 
-    An extension may keep v1 Secrets and ConfigMaps in the control plane's namespace. Their names are its own: the
-    kind in lower case and the name of the extension object, with or without a suffix (``worker-demo-keys``).
+    An extension may keep v1 Secrets and ConfigMaps in the control-plane namespace. Their names begin with the kind in
+    lower case and the name of the extension object, with or without a suffix (``worker-demo-keys``).
+
+    Raises:
+        NotRestorable: the object is of another kind, or has another name.
     """
     wanted, own = f"{reference['kind']} {reference['name']}", f"{kind.lower()}-{name}"
     if reference["apiVersion"] != "v1" or reference["kind"] not in _CONTENT:
@@ -155,11 +160,12 @@ def is_copied(reference: Object) -> bool:
 
 
 def kept_content(found: Object, reference: Object) -> dict[str, Any]:
-    """What a ShootState keeps of a Secret or ConfigMap, and a restore writes: no metadata but the name.
+    """Fields of a Secret or ConfigMap that a ShootState keeps and a restore writes: content and name only.
 
     Controllers act on labels, annotations and owners, so these must not come from another seed.
 
-    Raises NotRestorable for another object than the reference names, and for Secrets that a controller fills.
+    Raises:
+        NotRestorable: the object is not the one that the reference names, or a Secret that a controller fills.
     """
     kind, name = str(reference["kind"]), str(reference["name"])
     same = (found.get("apiVersion", "v1"), found.get("kind", kind), found["metadata"]["name"]) == ("v1", kind, name)
@@ -172,7 +178,7 @@ def kept_content(found: Object, reference: Object) -> dict[str, Any]:
 
 
 def extension_states(objects: Iterable[Object]) -> list[dict[str, Any]]:
-    """``spec.extensions``: what controllers need to go on elsewhere."""
+    """``spec.extensions``: states that controllers of extensions need in the next seed."""
     states = []
     for found in sorted(objects, key=lambda each: (each["kind"], _name(each))):
         status = found.get("status") or {}
@@ -192,9 +198,9 @@ def extension_states(objects: Iterable[Object]) -> list[dict[str, Any]]:
 
 
 def merged(old: Object, new: Object) -> dict[str, Any]:
-    """The spec after another look by the same migration: nothing that the first one saw is dropped.
+    """The spec of a ShootState that the same migration writes again: it keeps all items of the first time.
 
-    Between the two, what it saved may have begun to go.
+    Objects that were saved at the first time may have been deleted since.
     """
     result = dict(new)
     for part, key in (
@@ -224,7 +230,7 @@ def _merged_machines(old: Object, new: Object) -> dict[str, Any]:
 def converted(spec: Object, convert: Callable[[Any, str], Any]) -> dict[str, Any]:
     """The spec of a ShootState with all contents converted; names stay as they are.
 
-    ``convert`` gets the content and which item of the ShootState it is.
+    ``convert`` gets the content, and the path of its item in the ShootState.
     """
     fields = {"gardener": "data", "extensions": "state", "resources": "data"}
     return {
@@ -241,7 +247,11 @@ def _item(part: str, each: Object) -> str:
 
 
 def refuse_too_big(shoot_state: Object) -> None:
-    """Raises TooBig, with the biggest parts by name."""
+    """Check the size.
+
+    Raises:
+        TooBig: it is above ``LIMIT``; the message names the largest parts.
+    """
     size = size_of(shoot_state)
     if size <= LIMIT:
         return

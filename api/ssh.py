@@ -1,4 +1,4 @@
-"""SSH to the nodes of a Shoot: whether there is any, whose key it takes, and what lets that key in."""
+"""SSH to the nodes of a Shoot: whether it is enabled, validation of public keys, and user data of bastions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 _LINE = re.compile(r'(?:(?:[^\s"]|"(?:[^"\\]|\\.)*")+\s+)??(?P<key>(?:ssh|ecdsa|sk)-\S+\s+\S+)(?:\s.*)?')
-"""Options if any, the type of the key, the key, and what its owner wants to say."""
+"""A line of ``authorized_keys``: options (optional), type of the key, the key, and a comment."""
 
 
 def has_access(shoot: Mapping[str, Any]) -> bool:
-    """Whether the nodes of a Shoot, as the API has it, are to be reached by SSH; it has some, then."""
+    """Whether SSH access to the nodes of a Shoot is enabled; false for a Shoot without nodes."""
     provider = shoot["spec"]["provider"]
     settings = (provider.get("workersSettings") or {}).get("sshAccess") or {}
     return bool(provider.get("workers")) and bool(settings.get("enabled", True))
 
 
 def key_fault(text: str) -> str:
-    """Why this is not one line of ``authorized_keys``; empty if it is."""
+    """Error in a line of ``authorized_keys``; empty if it is valid."""
     line = text.strip()
     found = _LINE.fullmatch(line) if line.isprintable() else None
     if found is None:
@@ -36,9 +36,9 @@ def key_fault(text: str) -> str:
 
 
 def user_data(public_key: str) -> str:
-    """What a bastion runs when it starts, in base64: it makes user ``gardener``, who gets in with this key.
+    """Script that a bastion runs when it starts, in base64: it creates user ``gardener``, with this key.
 
-    Source: Gardener pkg/gardenlet/controller/bastion/reconciler.go, which hands the key to the shell unquoted.
+    Source: Gardener pkg/gardenlet/controller/bastion/reconciler.go, which does not quote the key for the shell.
     """
     script = f"""#!/bin/bash -eu
 

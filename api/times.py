@@ -1,4 +1,4 @@
-"""Times as Kubernetes' objects hold them: RFC 3339, in UTC."""
+"""Times in the format of Kubernetes objects: RFC 3339, in UTC."""
 
 from datetime import UTC, datetime
 

@@ -1,7 +1,7 @@
-"""Whether workers of this process say which version of our code they are (``workers.versioning``).
+"""Whether the workers of this process report the version of our code to Temporal (``workers.versioning``).
 
-It is here because each workflow is imported anew, in a sandbox that shares nothing of ours with the process but data
-(``api``) and activities.
+It is in this package because a sandbox imports the modules of workflows again: of our modules, it shares only ``api``
+and activities with the process.
 """
 
 enabled = False

@@ -1,4 +1,4 @@
-"""Versions: order, completion of partial ones, and where they stand in a cloud profile's lifecycle."""
+"""Versions: order, completion of partial ones, and their stage in a cloud profile's lifecycle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ class Version:
     """A semantic version; a pre-release comes before its release."""
 
     def __init__(self, text: str) -> None:
-        """Raises ValueError."""
+        """Parse a version.
+
+        Raises:
+            ValueError: the text is not a semantic version.
+        """
         match = _FULL.match(text)
         if match is None:
             raise ValueError(f"{text!r} is not a version like 1.37.1")
@@ -85,13 +89,13 @@ def _meets(version: Version, operator: str, parts: tuple[str | None, ...]) -> bo
 
 
 def minors_between(lower: str, upper: str) -> int | None:
-    """How many minors ``upper`` is ahead of ``lower``; None across majors."""
+    """Number of minor versions that ``upper`` is ahead of ``lower``; None if their majors differ."""
     low, high = Version(lower), Version(upper)
     return high.minor - low.minor if low.major == high.major else None
 
 
 def stage(version: ExpirableVersion, now: datetime) -> Classification:
-    """Where a version stands; an unclassified one counts as supported."""
+    """Lifecycle stage of a version; an unclassified one counts as supported."""
     if version.lifecycle:
         begun = [each for each in version.lifecycle if each.start_time is None or _time(each.start_time) <= now]
         return begun[-1].classification if begun else "unavailable"
@@ -102,7 +106,7 @@ def stage(version: ExpirableVersion, now: datetime) -> Classification:
 
 
 def expiration(version: ExpirableVersion) -> datetime | None:
-    """When it expires, or did; None if nobody has said."""
+    """Expiration time of a version, past or future; None if it has none."""
     if version.lifecycle:
         ends = [each.start_time for each in version.lifecycle if each.classification == "expired" and each.start_time]
         return _time(ends[0]) if ends else None

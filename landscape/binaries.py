@@ -32,7 +32,7 @@ from landscape.shell import run
 
 KUBERNETES_VERSION = "1.37.1"
 OLDER_KUBERNETES_VERSION = "1.36.3"
-"""For upgrades; built only when asked for."""
+"""Older versions, for tests of upgrades; built only on request."""
 FLANNEL_CNI_VERSION = "0.9.1"
 
 KUBERNETES_COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
@@ -43,18 +43,18 @@ _TEMPORAL = Path(__file__).parents[1] / "temporal-server"
 
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
 COMPILER_FLAGS = ("-trimpath", "-gcflags", "all=-dwarf=false")
-"""The linker leaves debug information out; not to make it at all saves a tenth of the time."""
+"""The linker drops debug information; a compiler that does not generate it saves a tenth of the time."""
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
 @dataclass(frozen=True)
 class Download:
-    """A release file and where its SHA-256 is published: alone in a file, or in a list of many."""
+    """A release file and the URL of its SHA-256 checksum: a file with one checksum, or with a list of checksums."""
 
     url: str
     checksum_url: str
     members: Mapping[str, str] = field(default_factory=dict)
-    """For an archive: path in the archive to binary; empty: the file itself is the binary."""
+    """Paths in the archive, each with the name of its binary; empty if the file itself is the binary."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +66,20 @@ class Tool:
     binaries: tuple[str, ...]
     module: Path
     builds: str
-    """What the build makes: one binary of this name out of ``program``, or (``""``) the ``package``."""
+    """Name of the one binary that is built from ``program``; empty to build ``package``."""
     downloads: tuple[Download, ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict)
-    """Binaries whose package has another name than we use."""
+    """Binaries whose package has another name than the one that we use."""
     package: str = "tool"
-    """The package that is installed; ``tool``: all tools of the module."""
+    """Package to install; ``tool``: all tools of the module."""
     emptied: tuple[str, tuple[str, ...]] | None = None
-    """A module and files in it that are compiled as empty: what we don't use, or what is missing from the module."""
+    """A module and files in it that are compiled as empty: we do not use them, or the module does not contain them."""
     program: Path | None = None
-    """The source that is built, where it does not lie beside the module's go.mod."""
+    """Source of the program, if it is not in the directory of the module's go.mod."""
     tags: tuple[str, ...] = ()
-    """Build tags, by which upstream lets parts be left out."""
+    """Build tags with which upstream leaves out parts."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What the linker writes into the program, so that it can tell its version."""
+    """Variables that the linker sets in the program, so that it can print its version."""
 
     @property
     def directory(self) -> Path:
@@ -91,7 +91,7 @@ class Tool:
 
     @property
     def multicall(self) -> bool:
-        """Whether the build makes one binary that stands for all."""
+        """Whether the build makes one binary for all programs."""
         return bool(self.builds) and self.binaries != (self.builds,)
 
 
@@ -190,7 +190,7 @@ def metrics_server() -> Tool:
 
 
 def node_problem_detector() -> Tool:
-    """Without its way to a cloud's monitoring, whose libraries are most of what it would compile."""
+    """node-problem-detector without its export to a cloud's monitoring, whose libraries are most of the code."""
     version = images.NODE_PROBLEM_DETECTOR_VERSION
     return Tool(
         "node-problem-detector",
@@ -206,7 +206,7 @@ def node_problem_detector() -> Tool:
 
 
 def flannel_cni() -> Tool:
-    """flannel's CNI plugin: called ``flannel``, too, so it has another name here."""
+    """flannel's CNI plugin. Upstream calls it ``flannel``, like the daemon, so it has another name here."""
     return Tool(
         "flannel-cni",
         FLANNEL_CNI_VERSION,
@@ -218,9 +218,9 @@ def flannel_cni() -> Tool:
 
 
 def temporal_server() -> Tool:
-    """The server of a Temporal cluster with our authorization; the landscape's own Temporal is of one process.
+    """The server of a Temporal cluster with our authorization; the landscape itself runs Temporal's dev server.
 
-    Its version names its source: a server of an earlier source in the cache would authorize by earlier rules.
+    Its version contains a digest of its source, so that no server with earlier rules is taken from the cache.
     """
     files = [*sorted(set(_TEMPORAL.rglob("*.go")) - set(_TEMPORAL.rglob("*_test.go"))), _TEMPORAL / "go.sum"]
     source = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
@@ -230,7 +230,7 @@ def temporal_server() -> Tool:
 
 
 def temporal_sql_tool() -> Tool:
-    """What makes the tables of a Temporal cluster."""
+    """Tool that creates the tables of a Temporal cluster."""
     return Tool(
         "temporal-sql-tool",
         images.TEMPORAL_VERSION,
@@ -242,11 +242,11 @@ def temporal_sql_tool() -> Tool:
 
 
 def prometheus() -> Tool:
-    """Prometheus, without promtool: nothing here calls it.
+    """Prometheus, without promtool, which we do not use.
 
-    A build from source finds its targets by Kubernetes, files and HTTP alone, since the libraries of all the other
-    clouds are far more to compile than Prometheus is; and it has no UI, which is not part of the Go module. So the UI
-    is there where the release could be downloaded. The HTTP API is the same.
+    A build from source discovers targets by Kubernetes, files and HTTP only, because the libraries of the other clouds
+    are larger than Prometheus itself. It has no UI, which is not part of the Go module; the downloaded release has one.
+    The HTTP API is the same.
     """
     return _of_prometheus(
         "prometheus", images.PROMETHEUS_VERSION, "/cmd/prometheus", tags=("remove_all_sd", "enable_kubernetes_sd")
@@ -254,23 +254,23 @@ def prometheus() -> Tool:
 
 
 def alertmanager() -> Tool:
-    """Alertmanager, without amtool; with a UI where Prometheus has one."""
+    """Alertmanager, without amtool; with a UI if Prometheus has one."""
     without_ui = ("github.com/prometheus/alertmanager", ("ui/app/dist/index.html",))
     return _of_prometheus("alertmanager", images.ALERTMANAGER_VERSION, "/cmd/alertmanager", emptied=without_ui)
 
 
 def node_exporter() -> Tool:
-    """What measures nodes."""
+    """node-exporter, which measures nodes."""
     return _of_prometheus("node_exporter", images.NODE_EXPORTER_VERSION)
 
 
 def blackbox_exporter() -> Tool:
-    """What tries whether something answers."""
+    """blackbox-exporter, which probes endpoints."""
     return _of_prometheus("blackbox_exporter", images.BLACKBOX_EXPORTER_VERSION)
 
 
 def _of_prometheus(binary: str, version: str, package: str = "", **rest: Any) -> Tool:
-    """A program of the Prometheus project: all are built out of one module, since they share most of what they need."""
+    """A program of the Prometheus project. All are built from one module, because they share most libraries."""
     base = f"https://github.com/prometheus/{binary}/releases/download/v{version}"
     archive = f"{binary}-{version}.linux-{_ARCHITECTURE}"
     return Tool(
@@ -302,10 +302,10 @@ def vertical_pod_autoscaler() -> Tool:
 
 
 def cluster_autoscaler() -> Tool:
-    """The cluster autoscaler with one cloud alone: whoever answers its gRPC calls.
+    """The cluster autoscaler with one cloud provider only: an external server that it calls by gRPC.
 
-    Its newest release is not to be had as a module: this is the tree of ``version``'s minor release by its commit, with
-    the ``replace`` lines of its own go.mod, since those of a dependency count for nothing.
+    Its newest release is not published as a module: this is the commit of ``version``'s minor release. Our go.mod
+    repeats the ``replace`` lines of its go.mod, because Go ignores those of a dependency.
     """
     return Tool(
         "cluster-autoscaler",
@@ -318,7 +318,7 @@ def cluster_autoscaler() -> Tool:
 
 
 def kube_state_metrics() -> Tool:
-    """In the cluster autoscaler's module: the newest Kubernetes' libraries ask more of a store than its stores do."""
+    """Built in the cluster autoscaler's module: its stores do not implement the interfaces of the newest Kubernetes."""
     version = images.KUBE_STATE_METRICS_VERSION
     return Tool(
         "kube-state-metrics",
@@ -336,17 +336,17 @@ def pause() -> Tool:
 
 
 def cluster_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
-    """What the landscape's own clusters run."""
+    """Binaries of the landscape's own clusters."""
     return kubernetes(kubernetes_version), etcd()
 
 
 def machine_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
-    """What goes into the machines' image."""
+    """Binaries for the image of machines."""
     return kubernetes(kubernetes_version), pause(), flannel_cni()
 
 
 def seed_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
-    """What goes into the images that seeds run."""
+    """Binaries for the images that seeds run."""
     return (
         kubernetes(kubernetes_version),
         etcd(),
@@ -362,7 +362,7 @@ def seed_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]
 
 
 def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
-    """What goes into images."""
+    """Binaries for images."""
     return (
         *seed_tools(kubernetes_version),
         flannel(),
@@ -374,7 +374,7 @@ def image_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...
 
 
 def engine_tools() -> tuple[Tool, ...]:
-    """What goes into images for a container engine."""
+    """Binaries for images for a container engine."""
     return etcd(), temporal_server(), temporal_sql_tool()
 
 
@@ -389,7 +389,7 @@ class Binaries:
 
 
 async def ensure(tools: tuple[Tool, ...], progress: Progress) -> Binaries:
-    """All binaries of the tools; says for each tool where they came from unless they were in the cache.
+    """All binaries of the tools; prints the source of each tool that was not in the cache.
 
     Those of one module come one after the other, since what one has compiled the next one needs, too. Other modules'
     come beside them: a build alone keeps all cores busy neither while it loads modules nor near its end.
@@ -427,7 +427,7 @@ async def _fetch(tool: Tool, progress: Progress) -> None:
         return
     prefix = f".{tool.name}-{tool.version}-"
     for left in BIN_CACHE.glob(f"{prefix}*"):
-        shutil.rmtree(left)  # of a build that was killed: nobody else builds this version now
+        shutil.rmtree(left)  # of a build that was killed: the lock excludes other builds of this version
     with tempfile.TemporaryDirectory(dir=BIN_CACHE, prefix=prefix) as scratch_name:
         scratch = Path(scratch_name)
         finished = scratch / "bin"
@@ -441,7 +441,7 @@ async def _fetch(tool: Tool, progress: Progress) -> None:
 
 @asynccontextmanager
 async def _locked(tool: Tool, progress: Progress) -> AsyncIterator[None]:
-    """Two landscapes that start at once build once."""
+    """Lock, so that two landscapes that start at the same time build only once."""
     BIN_CACHE.mkdir(parents=True, exist_ok=True)
     with (BIN_CACHE / f".{tool.name}-{tool.version}.lock").open("w") as lock:
         try:
@@ -453,7 +453,7 @@ async def _locked(tool: Tool, progress: Progress) -> AsyncIterator[None]:
 
 
 async def _download(tool: Tool, target: Path, progress: Progress) -> bool:
-    """Fetch the official release; ``False``: it can't be reached or has no published checksum."""
+    """Download the official release; ``False`` if its host cannot be reached, or publishes no checksum."""
     if not tool.downloads:
         return False
     timeout = aiohttp.ClientTimeout(total=600, sock_connect=5, sock_read=30)
@@ -488,7 +488,7 @@ async def _download_one(session: aiohttp.ClientSession, download: Download, targ
 
 
 def published_checksum(listing: str, file_name: str) -> str:
-    """The checksum out of a file with one, or with lines ``<checksum>  <file>``."""
+    """The checksum of a file, from a file with one checksum, or with lines ``<checksum>  <file>``."""
     for line in listing.splitlines():
         fields = line.split()
         if len(fields) == 1 or (len(fields) == 2 and fields[1].lstrip("*").rsplit("/", 1)[-1] == file_name):
@@ -524,7 +524,7 @@ async def _build(tool: Tool, target: Path, scratch: Path, progress: Progress) ->
 
 
 def _assembled(tool: Tool, scratch: Path) -> Path:
-    """A directory with the tool's module and its program side by side."""
+    """A directory with the tool's module and its program."""
     assert tool.program is not None
     module = scratch / "module"
     for file in (tool.module / "go.mod", tool.module / "go.sum", tool.program):
@@ -568,7 +568,7 @@ async def _compile(
 
 
 def _link_components(tool: Tool, directory: Path) -> None:
-    """One multi-call binary runs the component that it is called as."""
+    """Links to a multi-call binary, which runs the component whose name it is called by."""
     for binary in tool.binaries:
         link = directory / binary
         link.unlink(missing_ok=True)

@@ -9,11 +9,11 @@ from landscape.processes import start_time, stop
 
 _ROOT = Path("/sys/fs/cgroup")
 _LEAF = "init"
-"""Where a container's own processes go; engines look for them by process, not by name."""
+"""Child cgroup for the container's own processes; container engines find them by process, not by name."""
 
 
 def create(cgroup: str, root: Path = _ROOT) -> None:
-    """Make a node's cgroup before its kubelet starts; a kubelet makes none at top level."""
+    """Create the cgroup of a node before its kubelet starts: a kubelet creates none at the top level."""
     name = cgroup.lstrip("/")
     if (root / "cgroup.controllers").exists():  # version 2 alone
         directory = root / name
@@ -33,9 +33,9 @@ def create(cgroup: str, root: Path = _ROOT) -> None:
 
 
 def _clear(root: Path) -> None:
-    """Move the processes of a container's root into a child: where there are processes, no controller is handed down.
+    """Move the processes of a container's root cgroup to a child: a cgroup with processes cannot delegate controllers.
 
-    The machine's own root, which has no type, is exempt from that rule.
+    The root cgroup of the machine, which has no type, is exempt from that rule.
     """
     if not (root / "cgroup.type").exists():
         return
@@ -61,7 +61,7 @@ def processes(cgroup: str, root: Path = _ROOT) -> set[int]:
 
 
 def kill(cgroup: str, root: Path = _ROOT) -> None:
-    """Kill all processes in the cgroup, also those that are forked meanwhile."""
+    """Kill all processes in the cgroup, including those that are forked during the call."""
     for _ in range(20):
         found = [(pid, started) for pid in processes(cgroup, root) if (started := start_time(pid)) is not None]
         if not found:
@@ -70,7 +70,7 @@ def kill(cgroup: str, root: Path = _ROOT) -> None:
 
 
 def remove(cgroup: str, root: Path = _ROOT) -> None:
-    """Remove the cgroup's tree; what still has processes stays."""
+    """Remove the cgroup and its descendants; cgroups with processes stay."""
     for directory in _directories(cgroup, root):
         with contextlib.suppress(OSError):
             directory.rmdir()
@@ -91,7 +91,7 @@ def _depth(path: Path) -> int:
 
 
 def _hierarchies(root: Path) -> Iterator[Path]:
-    """Mount points of version 1, and of version 2 beside them; links (cpu -> cpu,cpuacct) only once."""
+    """Mount points of cgroup version 1 and version 2; linked controllers (cpu -> cpu,cpuacct) only once."""
     for entry in sorted(root.iterdir()):
         if entry.is_dir() and not entry.is_symlink() and (entry / "cgroup.procs").exists():
             yield entry

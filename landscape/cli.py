@@ -37,7 +37,7 @@ def _address(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.group()
 def landscape() -> None:
     """Run a real cloud on this machine: Temporal, a garden, a cloud with machines, and two seeds."""
-    # Where ip, iptables and knotd are; not every root has it.
+    # Directories of ip, iptables and knotd; root's PATH may lack them.
     os.environ["PATH"] = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -55,7 +55,7 @@ def landscape() -> None:
     type=click.Choice(["all", "seeds", "none"]),
     default="all",
     show_default=True,
-    help="Which of our own processes to start, for those who run the others elsewhere, as pods of the charts.",
+    help="Which of our own processes to start; the others can run elsewhere, as pods of the charts.",
 )
 @click.option(
     "--temporal",
@@ -66,7 +66,7 @@ def landscape() -> None:
     "`default` gets our search attributes.",
 )
 def up(name: str, output: str, also_kubernetes: tuple[str, ...], workers: lifecycle.Which, temporal: str) -> None:
-    """Bring the landscape up, or what of it is not."""
+    """Bring the landscape up; start the parts of it that do not run."""
     progress = Progress()
     plan = _run(lifecycle.up(name, progress, also_kubernetes, workers, temporal))
     progress.say(f"landscape {name} is up")
@@ -103,7 +103,7 @@ def temporal_certificates(directory: Path, authority: Path, hosts: tuple[str, ..
 @landscape.command()
 @_name
 def down(name: str) -> None:
-    """Take the landscape down; nothing stays but the caches."""
+    """Take the landscape down, and remove all but the caches."""
     _run(lifecycle.down(name, Progress()))
 
 
@@ -111,7 +111,7 @@ def down(name: str) -> None:
 @_name
 @_output
 def status(name: str, output: str) -> None:
-    """Say what runs where."""
+    """Print the processes of the landscape, and their addresses."""
     _print_status(lifecycle.require(name), output, processes=True)
 
 
@@ -152,9 +152,9 @@ def logs(name: str, process: str, follow: bool, tail: int) -> None:
 @landscape.command()
 @_name
 @click.argument("seed", type=click.Choice(SEEDS))
-@click.option("--serving", is_flag=True, help="Users and machines still reach it; all that is central does not.")
+@click.option("--serving", is_flag=True, help="Users and machines still reach it; central services do not.")
 def cut(name: str, seed: str, serving: bool) -> None:
-    """Part SEED from the garden, from Temporal and from the cloud."""
+    """Cut SEED off from the garden, Temporal and the cloud."""
     links = ("garden",) if serving else network.SEED_LINKS
     _run(network.set_seed_links(lifecycle.require(name), seed, "down", links))
     click.echo(f"{seed} is cut off")
@@ -164,7 +164,7 @@ def cut(name: str, seed: str, serving: bool) -> None:
 @_name
 @click.argument("seed", type=click.Choice(SEEDS))
 def heal(name: str, seed: str) -> None:
-    """Join SEED again."""
+    """Connect SEED again."""
     _run(network.set_seed_links(lifecycle.require(name), seed, "up"))
     click.echo(f"{seed} is joined again")
 
@@ -189,7 +189,7 @@ def kill(name: str, process: str) -> None:
 @_name
 @click.argument("process")
 def pause(name: str, process: str) -> None:
-    """Stop PROCESS, or a whole seed with its pods, from running (SIGSTOP), until it is resumed."""
+    """Pause PROCESS, or a whole seed with its pods (SIGSTOP), until it is resumed."""
     _signal(name, process, signal.SIGSTOP, "paused")
 
 
@@ -197,7 +197,7 @@ def pause(name: str, process: str) -> None:
 @_name
 @click.argument("process")
 def resume(name: str, process: str) -> None:
-    """Let a paused PROCESS or seed run on (SIGCONT)."""
+    """Resume a paused PROCESS or seed (SIGCONT)."""
     _signal(name, process, signal.SIGCONT, "resumed")
 
 
@@ -236,7 +236,7 @@ def _print_status(plan: Plan, output: str, *, processes: bool) -> None:
 
 
 def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
-    """Columns as wide as they must be: a path that is cut off is of no use."""
+    """Print a table with columns of full width: paths must not be cut off."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -14,7 +14,7 @@ from landscape.plan import ClusterPlan, Plan
 from landscape.processes import Processes, ProcessSpec
 from landscape.waiting import until
 
-# What these clusters are never asked for.
+# Admission plugins and controllers that these clusters do not need.
 _KCM_WITHOUT = (
     "persistentvolume-expander-controller",
     "persistentvolume-attach-detach-controller",
@@ -38,7 +38,7 @@ _GARDEN_CONTROLLERS = (
 )
 
 _LOOPBACK = "127.0.0.1"
-"""Of the cluster's network namespace, where nobody else listens."""
+"""Loopback address in the cluster's network namespace, where no other process listens."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Credentials:
         )
 
     def kubeconfig(self, cluster: ClusterPlan, component: str, user: str, groups: Sequence[str] = ()) -> Path:
-        """A component's kubeconfig, beside its certificate."""
+        """Write the kubeconfig of a component next to its certificate."""
         client = self.ca.issue(component, user, groups)
         content = pki.kubeconfig(cluster.server, self.ca, client, cluster.name)
         return pki.write_kubeconfig(self.directory / f"{component}.kubeconfig", content)
@@ -115,7 +115,7 @@ class Cluster:
         self._processes.start(spec)
 
     def _hopeless(self) -> str | None:
-        """Why waiting for this cluster is useless."""
+        """Reason for which this cluster will not become ready; ``None`` if it may."""
         prefix = f"{self._cluster.name}/"
         names = [running.spec.name for running in self._processes.all() if running.spec.name.startswith(prefix)]
         return next(filter(None, map(self._processes.hopeless, names)), None)
@@ -145,7 +145,7 @@ class Cluster:
             "peer-trusted-ca-file": ca,
             "peer-cert-file": certificate,
             "peer-key-file": key,
-            # A landscape lives as long as the machine runs: its data need not survive a loss of power.
+            # A landscape ends with the machine: its data need not survive a power failure, so etcd need not sync them.
             "unsafe-no-fsync": "true",
             "auto-compaction-retention": "5m",
             "log-level": "warn",
@@ -207,7 +207,7 @@ class Cluster:
         return self._spec("kube-apiserver", flags, GOGC="75")
 
     def _audit_policy(self) -> Path:
-        """Who wrote what: no reads, no contents, and nothing of what beats by the clock."""
+        """Audit policy: user and object of each write; no reads, no contents, no periodic writes such as leases."""
         clocks = [
             {"group": "", "resources": ["events", "nodes/status"]},
             {"group": "coordination.k8s.io", "resources": ["leases"]},
@@ -306,7 +306,7 @@ class Cluster:
             "clusterCIDR": self._cluster.pods,
             "healthzBindAddress": "127.0.0.1:10256",
             "metricsBindAddress": "127.0.0.1:10249",
-            # The kernel's conntrack table is the whole machine's: leave it alone.
+            # The conntrack table belongs to the whole machine: kube-proxy must not change its settings.
             "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
             "iptables": {"minSyncPeriod": "100ms", "syncPeriod": "30s"},
         }
@@ -318,7 +318,7 @@ class Cluster:
 def kubelet_config(
     plan: Plan, cluster: ClusterPlan, client_ca: Path, serving: pki.KeyPair, resolv_conf: Path
 ) -> dict[str, Any]:
-    """A kubelet beside others on one machine, that never evicts and starts pods fast."""
+    """Configuration of a kubelet that shares its machine with others, never evicts, and starts pods fast."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -369,10 +369,10 @@ def kubelet_config(
 
 
 def _rights_of_only_node(name: str) -> dict[str, Any]:
-    """Let the only node read what its pods need without being asked which pods those are.
+    """Allow the only node to read all objects that pods need, without a check by the node authorizer.
 
-    A kubelet may see a pod before the API server's node authorizer does. It is then refused the pod's claims, and
-    tries again only 10 to 20 s later. Where there is one node, all pods are its own.
+    A kubelet may see a pod before the API server's node authorizer does. The authorizer then refuses the pod's claims,
+    and the kubelet retries only 10 to 20 s later. In a cluster with one node, all pods belong to that node.
     """
     role = "system:node"
     return {

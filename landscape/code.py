@@ -1,4 +1,4 @@
-"""Which code a process runs: one that runs other code than the checkout's is started anew by the next ``up``."""
+"""Digest of our code: the next ``up`` restarts a process that runs other code than the checkout has."""
 
 import hashlib
 from functools import cache
@@ -9,7 +9,7 @@ _CHECKOUT = Path(__file__).parents[1]
 
 @cache
 def code_digest(*rooms: str) -> str:
-    """Changes whenever a module in one of the rooms does."""
+    """Digest of all modules in our packages."""
     digest = hashlib.sha256()
     for room in rooms:
         for file in sorted((_CHECKOUT / room).rglob("*.py")):

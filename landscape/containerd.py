@@ -29,11 +29,12 @@ from landscape.waiting import until
 _PREPARED = CACHE_HOME / "containerd"
 _NAMESPACE = "k8s.io"
 _IMPORTED = "imported.json"
-"""In a containerd root: image archives by path with their state when they were imported."""
+"""File in a containerd root: image archives by path, with their state at the import."""
 _FORMAT = 2
-"""Changes when prepared roots of earlier code are of no use."""
+"""Version of the format: raise it if prepared roots of earlier code cannot be used."""
 _KEPT_ROOTS = 2
-"""Of earlier contents: one may be being copied, another checkout may use one. They share what is the same."""
+"""Number of prepared roots of earlier contents that are kept: another ``up`` may copy one, and other checkouts may use
+some. They share equal files."""
 _IMPORT_ATTEMPTS = 3
 _CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 
@@ -80,7 +81,7 @@ disabled_plugins = [
 
 
 def cni_config(cluster: ClusterPlan) -> str:
-    """A bridge with host-local addresses. No ``ipMasq``: the namespace masquerades all pods by one rule."""
+    """CNI configuration: a bridge with host-local addresses. No ``ipMasq``: one rule masquerades all pods."""
     bridge = {
         "type": "bridge",
         "bridge": POD_BRIDGE,
@@ -98,7 +99,7 @@ def cni_config(cluster: ClusterPlan) -> str:
 
 
 def process(cluster: ClusterPlan) -> ProcessSpec:
-    """Write the configuration of the cluster's containerd and say how to start it."""
+    """Write the configuration of the cluster's containerd; returns how to start it."""
     cni = cluster.directory / "cni"
     cni.mkdir(parents=True, exist_ok=True)
     (cni / "10-bridge.conflist").write_text(cni_config(cluster))
@@ -115,7 +116,7 @@ def _process(name: str, root: Path, run_directory: Path, cni: Path, netns: str |
 
 
 async def ready(socket: Path) -> None:
-    """Until containerd serves the kubelet; it may answer others while its CRI plugin has failed."""
+    """Wait until containerd serves the kubelet. It may answer other clients although its CRI plugin has failed."""
 
     async def answers() -> bool:
         listing = await run("ctr", "--address", socket, "plugins", "list", check=False)
@@ -135,7 +136,7 @@ async def refresh(cluster: ClusterPlan, archives: Sequence[Path]) -> list[str]:
 
 
 async def _import(root: Path, socket: Path, archives: Sequence[Path]) -> list[str]:
-    """Import what changed, and forget the images that only archives of earlier times brought."""
+    """Import changed archives, and remove images that only earlier archives contained."""
     known = imported(root)
     wanted = {str(archive): archive for archive in archives}
     changed = [name for name, archive in wanted.items() if name not in known or known[name].state != _state(archive)]
@@ -155,7 +156,7 @@ async def _import(root: Path, socket: Path, archives: Sequence[Path]) -> list[st
 
 
 async def _import_archive(socket: Path, archive: str) -> str:
-    """Import all images of an archive; returns what ctr says of it.
+    """Import all images of an archive; returns the output of ctr.
 
     Containerd collects its garbage beside: it may take a layer of an image that was replaced just when this import has
     found it and builds on it. The next attempt then unpacks that layer again.
@@ -175,7 +176,7 @@ async def _ctr(socket: Path, *arguments: str) -> str:
 
 @dataclass(frozen=True)
 class Imported:
-    """An archive that was imported: what it was then, and the images it brought."""
+    """An imported archive: its state at the import, and the names of its images."""
 
     state: str
     images: tuple[str, ...]
@@ -195,13 +196,13 @@ def _remember(root: Path, content: Mapping[str, Imported]) -> None:
 
 
 def _state(archive: Path) -> str:
-    """What tells one content of an archive from another: its name, or a note beside it where the name stays."""
+    """Identifies the content of an archive: its name, or a note next to it if the name does not change."""
     note = archive.with_suffix(".key")
     return note.read_text() if note.exists() else str(archive.stat().st_size)
 
 
 async def prepare(role: str, archives: Sequence[Path]) -> tuple[Path, list[str]]:
-    """The prepared root of a role, with exactly these archives imported; and the names of those imported now.
+    """The prepared root of a role, with exactly these archives imported, and the names of those that were imported now.
 
     When archives have changed, the new root starts as a copy of the last, and only they are imported.
     """
@@ -234,7 +235,7 @@ def _oldest_first(role: str) -> list[Path]:
 
 
 async def _import_offline(root: Path, scratch: Path, archives: Sequence[Path]) -> list[str]:
-    """Run a containerd of our own on the root for as long as the import takes."""
+    """Run a separate containerd on the root during the import."""
     processes = Processes(scratch / "processes", scratch)
     run_directory = RUN_HOME / f".prepare-{os.getpid()}-{scratch.name.lstrip('.')}"
     running = processes.start(_process("containerd", root, run_directory, scratch, None))
@@ -248,7 +249,7 @@ async def _import_offline(root: Path, scratch: Path, archives: Sequence[Path]) -
 
 
 async def copy(source: Path, target: Path) -> None:
-    """Copy a containerd root: hard links for blobs and layers, real copies of what is written to in place.
+    """Copy a containerd root: hard links for blobs and layers, copies of files that are written in place.
 
     The target is there when it is whole: two containerds on one database would wait for each other, and spoil it.
     """

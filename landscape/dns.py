@@ -18,14 +18,14 @@ TSIG_ALGORITHM = "hmac-sha256"
 
 
 def tsig_secret(plan: Plan) -> str:
-    """The key that may update the zone, base64; made when first asked for."""
+    """Key that may update the zone, base64; created at the first call."""
     if not plan.tsig_key.exists():
         write_secret(plan.tsig_key, b64encode(secrets.token_bytes(32)))
     return plan.tsig_key.read_text()
 
 
 def process(plan: Plan) -> ProcessSpec:
-    """Write the server's configuration and its empty zone, and say how to start it."""
+    """Write the server's configuration and its empty zone; returns how to start it."""
     directory = plan.directory / "dns"
     directory.mkdir(parents=True, exist_ok=True)
     run_directory = plan.run_directory / "dns"
@@ -73,7 +73,7 @@ zone:
 
 
 def zone(plan: Plan) -> str:
-    """What does not change. Negative answers are kept for a second only: a name asked for too early is there soon."""
+    """Static part of the zone. Clients cache negative answers for one second only, because names are added later."""
     return (
         f"$ORIGIN {plan.dns_zone}.\n$TTL 60\n"
         f"@ SOA ns hostmaster 1 3600 600 86400 1\n@ NS ns\nns A {plan.central_address}\n"

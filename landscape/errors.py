@@ -1,7 +1,7 @@
-"""What a user of the landscape is told."""
+"""Errors for users of the landscape."""
 
 import click
 
 
 class LandscapeError(click.ClickException):
-    """Something a user can act on: printed without traceback."""
+    """An error that a user can correct; the CLI prints its message without traceback."""

@@ -5,14 +5,14 @@ from pathlib import Path
 
 
 def write_if_changed(path: Path, content: str, *, mode: int = 0o644) -> None:
-    """Write a whole file or nothing: kube-proxy, for one, ends when its configuration is written, changed or not."""
+    """Write a file if its content has changed. kube-proxy, for example, exits at each write of its configuration."""
     if path.exists() and path.read_text() == content:
         return
     write_file(path, content.encode(), mode=mode)
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a file, never half. Its mode holds from the start."""
+    """Write a file atomically; it has its mode from the start."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(path.name + ".new")
     scratch.unlink(missing_ok=True)

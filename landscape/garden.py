@@ -1,4 +1,4 @@
-"""What an operator would set up in the garden: kinds, a cloud profile, a project, credentials, and who may do what."""
+"""Setup of the garden, which is an operator's work elsewhere: kinds, cloud profile, project, credentials, roles."""
 
 import json
 import secrets
@@ -33,7 +33,7 @@ _TOKEN_LIFE = timedelta(hours=1)
 _CORE = "core.gardener.cloud/v1beta1"
 _SECURITY = "security.gardener.cloud/v1alpha1"
 
-# What provider-local brings to every seed. Source: spec/extensions.md 5.
+# Types of extension objects that provider-local serves in every seed. Source: spec/extensions.md 5.
 _EXTENSIONS = (
     ("BackupBucket", PROVIDER),
     ("BackupEntry", PROVIDER),
@@ -47,7 +47,7 @@ _EXTENSIONS = (
 
 
 async def deploy_kinds(plan: Plan, *, unrestricted_gardenlets: bool) -> None:
-    """Apply the CustomResourceDefinitions and wait until the API server serves them; and roles and admission's keys."""
+    """Apply the CustomResourceDefinitions, wait until the API server serves them; apply roles and admission's keys."""
     definitions = crds("garden")
     async with Api(plan.kubeconfig("garden")) as api:
         granted = access(unrestricted_gardenlets=unrestricted_gardenlets)
@@ -101,7 +101,7 @@ def project() -> Object:
 
 
 def cloud_profile(plan: Plan) -> Object:
-    """What the cloud offers."""
+    """CloudProfile of the cloud."""
     return {
         "apiVersion": _CORE,
         "kind": "CloudProfile",
@@ -178,14 +178,14 @@ def credentials(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> list[Object]:
 
 
 def admission_authority(plan: Plan) -> Object:
-    """The authority of admission and the API server. The API server needs it before admission could make one."""
+    """CA of admission and the API server. The API server needs it at its start, before admission runs."""
     files = pki.Authority(plan.garden.directory, ADMISSION_AUTHORITY).files
     content = {"ca.crt": files.certificate.read_text(), "ca.key": files.key.read_text()}
     return _secret(GARDEN_NAMESPACE, ADMISSION_AUTHORITY, content)
 
 
 def cloud_binding() -> Object:
-    """The binding of the project to the cloud. Admission refuses it before its Secret is there."""
+    """Binding of the project to the cloud's credentials. Admission refuses it until its Secret exists."""
     return {
         "apiVersion": _SECURITY,
         "kind": "CredentialsBinding",
@@ -201,14 +201,14 @@ def cloud_binding() -> Object:
 
 
 def object_store_token(plan: Plan) -> str:
-    """The administrator's token of the object store; made when first asked for."""
+    """The administrator's token of the object store; created at the first call."""
     if not plan.object_store_token.exists():
         pki.write_secret(plan.object_store_token, secrets.token_urlsafe(32).encode())
     return plan.object_store_token.read_text()
 
 
 def process_kubeconfig(plan: Plan, process: str) -> dict[str, Any]:
-    """Kubeconfig for one of our processes in the garden, with an identity of its own; a gardenlet gets a token."""
+    """Kubeconfig of one of our processes for the garden, with a certificate; that of a gardenlet has a token."""
     garden = plan.garden
     authority = Credentials.of(garden).ca
     if process in SEED_NAMES:
@@ -220,7 +220,7 @@ def process_kubeconfig(plan: Plan, process: str) -> dict[str, Any]:
 
 
 def bootstrap_token(plan: Plan, seed: str) -> tuple[str, str]:
-    """Id and secret of the token by which a seed's gardenlet gets its first certificate; made when first asked for."""
+    """Id and secret of the token by which a seed's gardenlet gets its first certificate; created at the first call."""
     file = plan.bootstrap_token(seed)
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -230,20 +230,20 @@ def bootstrap_token(plan: Plan, seed: str) -> tuple[str, str]:
 
 
 def bootstrap_tokens(plan: Plan, now: datetime) -> list[Object]:
-    """The Secrets of the tokens: each token is for one seed, and good for an hour from every ``up`` on."""
+    """Secrets of the bootstrap tokens: each token is for one seed, and valid for an hour after each ``up``."""
     until = now + _TOKEN_LIFE
     return [bootstrap_secret(seed.name, *bootstrap_token(plan, seed.name), until) for seed in plan.seeds]
 
 
 async def cloud_account(plan: Plan) -> dict[str, Any]:
-    """A tenant of the cloud: it may run machines, and is not the cloud's administrator."""
+    """Access of a tenant of the cloud: it can run machines, but has no rights of an administrator."""
     authority = Credentials.of(plan.cloud).ca
     client = authority.issue("tenant", "tenant", ["tenants"])
     rules = [
         rule([""], ["namespaces", "pods", "secrets", "configmaps", "services", "events"], ["*"]),
         rule([""], ["pods/log", "pods/exec", "nodes"], ["get", "list", "watch", "create"]),
         rule(["networking.k8s.io"], ["networkpolicies"], ["*"]),
-        # Who deletes a namespace deletes all that is in it, and has to see that nothing is left.
+        # provider-local deletes namespaces with all their objects, and must read whether objects are left.
         rule([""], ["namespaces/finalize"], ["update"]),
         rule(["*"], ["*"], ["list", "watch", "deletecollection"]),
     ]

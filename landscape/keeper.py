@@ -1,6 +1,6 @@
-"""The landscape's keeper: starts again what has died, as a kubelet or systemd would.
+"""Keeper of the landscape: restarts processes that have ended, as a kubelet or systemd does.
 
-It knows the processes by the files that ``Processes`` writes. A process whose file is gone was stopped on purpose.
+It finds the processes by the files that ``Processes`` writes. A process without a file was stopped on purpose.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from landscape.processes import Processes, ProcessSpec, Running
 
 NAME = "keeper"
 _LOOK = 0.5
-"""Seconds between looks for processes that others have started."""
+"""Seconds between two searches for processes that other commands have started."""
 _SHORTEST, _LONGEST = 0.5, 20.0
-"""Seconds until a dead process is started again: doubled each time, reset by a minute of life."""
+"""Shortest and longest delay of a restart in seconds: doubled each time, reset after a run of at least a minute."""
 _STABLE = 60.0
 
 
@@ -29,11 +29,11 @@ def process(processes_directory: Path, logs: Path) -> ProcessSpec:
 
 @dataclass
 class Watched:
-    """One process as the keeper sees it."""
+    """State of one process in the keeper."""
 
     running: Running
     descriptor: int | None
-    """Becomes readable when the process ends; ``None``: it has ended."""
+    """File descriptor that becomes readable when the process ends; ``None`` if it has ended."""
     since: float
     restart_at: float = 0.0
 
@@ -53,7 +53,7 @@ class Keeper:
             self._restart()
 
     def _discover(self) -> None:
-        """Take up what was started, let go of what was stopped."""
+        """Watch processes that were started, and no longer those that were stopped."""
         found = {running.spec.name: running for running in self.processes.all() if running.spec.name != NAME}
         for name in [name for name, watched in self._watched.items() if found.get(name) != watched.running]:
             self._release(self._watched.pop(name))
@@ -68,7 +68,7 @@ class Keeper:
                 self._schedule(self._watched[name])
 
     def _wait(self) -> None:
-        """Sleep until a process ends, one is due to be started, or it is time to look for new ones."""
+        """Sleep until a process ends, a restart is due, or the next search for new processes is due."""
         poller = select.poll()
         names = {}
         pause = _LOOK

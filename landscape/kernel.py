@@ -1,4 +1,4 @@
-"""What a landscape needs of the kernel: modules, and limits that several kubelets and systemds exceed together."""
+"""Settings of the kernel for a landscape: modules, and limits that several kubelets and systemds together exceed."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ _MODULES = {
     "br_netfilter": Path("/proc/sys/net/bridge/bridge-nf-call-iptables").exists,
     "tun": Path("/dev/net/tun").exists,
 }
-"""Modules that nothing loads by itself, and how to see that they are there, be it built in."""
+"""Modules that are not loaded automatically, each with a file that exists if it is loaded or built in."""
 _AT_LEAST = {
     "fs/inotify/max_user_instances": 8192,
     "fs/inotify/max_user_watches": 524288,
@@ -21,7 +21,7 @@ _AT_LEAST = {
 
 
 async def load_modules() -> None:
-    """Load what is missing. Loaded modules stay: others may use them meanwhile."""
+    """Load missing modules. They stay loaded after ``down``: other programs may use them."""
     for name, present in _MODULES.items():
         if not present():
             await run("modprobe", name, check=False)
@@ -30,7 +30,7 @@ async def load_modules() -> None:
 
 
 def raise_limits(record: Path, system: Path = _SYSTEM) -> None:
-    """Raise what is too low; what it was before is kept in ``record`` unless an earlier landscape did so."""
+    """Raise limits that are too low. ``record`` keeps the old values, unless an earlier landscape has recorded them."""
     before = {}
     for name, wanted in _AT_LEAST.items():
         current = int((system / name).read_text())
@@ -42,7 +42,7 @@ def raise_limits(record: Path, system: Path = _SYSTEM) -> None:
 
 
 def restore_limits(record: Path, system: Path = _SYSTEM) -> None:
-    """Undo ``raise_limits``; a limit that somebody else changed meanwhile stays."""
+    """Restore the old limits; a limit that was changed since ``raise_limits`` stays."""
     if not record.exists():
         return
     for name, value in json.loads(record.read_text()).items():

@@ -1,4 +1,4 @@
-"""The few calls that the landscape makes to its clusters' API servers: read, apply, delete."""
+"""Small client for the API servers of the landscape's clusters: read, apply, delete."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ _MANAGER = "landscape"
 
 
 class Api:
-    """One cluster, by a kubeconfig with everything inline. Use as ``async with Api(path) as api``."""
+    """Client for one cluster, by a kubeconfig with inline certificates. Use as ``async with Api(path) as api``."""
 
     def __init__(self, kubeconfig: Path) -> None:
         content = yaml.safe_load(kubeconfig.read_text())
@@ -44,7 +44,7 @@ class Api:
             await self._session.close()
 
     async def ready(self) -> bool:
-        """Whether the API server serves all of its API."""
+        """Whether the API server is ready and serves its whole API."""
         try:
             status, _ = await self._call("GET", "/readyz")
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -59,7 +59,7 @@ class Api:
         return self._checked(status, body, f"reading {path}")
 
     async def apply(self, *objects: Object) -> None:
-        """Server-side apply, all at once."""
+        """Apply all objects by server-side apply, in parallel."""
         await asyncio.gather(*(self._apply(obj) for obj in objects))
 
     async def replace_status(self, path: str, patch: Object) -> None:
@@ -69,7 +69,7 @@ class Api:
         self._checked(status, body, f"patching the status of {path}")
 
     async def create(self, path: str, obj: Object) -> Object | None:
-        """Create an object in the collection at ``path``; ``None``: it is there already."""
+        """Create an object in the collection at ``path``; returns ``None`` if it exists already."""
         status, body = await self._call("POST", path, json.dumps(obj), {"Content-Type": "application/json"})
         if status == 409:
             return None

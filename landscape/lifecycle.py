@@ -1,4 +1,4 @@
-"""Bring a landscape up, say how it is, take it down."""
+"""Start a landscape, report its state, take it down."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ TOOLS: Mapping[Role, Callable[[str], tuple[binaries.Tool, ...]]] = {
     "seed": binaries.seed_tools,
     "shoot": binaries.image_tools,
 }
-"""What goes into the images of a role; they are made in this order."""
+"""Binaries for the images of a role; they are made in this order."""
 
 
 def processes_of(plan: Plan) -> Processes:
@@ -57,7 +57,7 @@ def processes_of(plan: Plan) -> Processes:
 
 
 def require(name: str) -> Plan:
-    """The plan of a landscape that must be there."""
+    """Plan of an existing landscape."""
     plan = plans.load(name)
     if plan is None:
         raise LandscapeError(f"there is no landscape {name!r}: run `gardener landscape up --name {name}`")
@@ -71,10 +71,10 @@ async def up(
     which_workers: Which = "all",
     external_temporal: str = "",
 ) -> Plan:
-    """Bring up what isn't; safe to repeat, also after an ``up`` that was broken off.
+    """Start all parts of the landscape that do not run; safe to repeat, also after an ``up`` that was interrupted.
 
-    ``older_versions``: further versions of Kubernetes that shoots may have from now on. ``external_temporal``: where
-    a Temporal of somebody else is; kept until the landscape goes down.
+    ``older_versions``: further versions of Kubernetes that shoots may have from now on. ``external_temporal``: address
+    of an external Temporal; kept until the landscape is taken down.
     """
     _require_root()
     with _locked(name, progress):
@@ -82,7 +82,7 @@ async def up(
         plan = replace(plan, older_versions=tuple(dict.fromkeys((*plan.older_versions, *older_versions))))
         plan = replace(plan, external_temporal=external_temporal or plan.external_temporal)
         for version in plan.older_versions:
-            binaries.kubernetes(version)  # refused before anything is started
+            binaries.kubernetes(version)  # refuse before any process is started
         plan.save()
         runtime_distributions()  # before any thread
         # While the first up compiles, Debian trees can be made: that is mostly waiting for dpkg.
@@ -175,7 +175,7 @@ class _Up:
         self._garden_serves.set()
 
     async def _start_ours(self, processes: Sequence[workers.Ours]) -> None:
-        """Start processes of this project, side by side, and wait until they are ready."""
+        """Start processes of this project in parallel, and wait until they are ready."""
         await asyncio.gather(*(self._start_one_of_ours(process) for process in processes))
 
     async def _start_one_of_ours(self, process: workers.Ours) -> None:
@@ -189,7 +189,7 @@ class _Up:
         await self._start_one_of_ours(workers.object_store(self._plan))
 
     async def _machine_images(self) -> None:
-        """What every machine of the cloud has from its first moment."""
+        """Publish the images that every machine of the cloud has from its start."""
         with self._progress.step("cloud: images for machines"):
             await publish(self._plan.machine_images, await self._archives["shoot"])
 
@@ -216,7 +216,7 @@ class _Up:
                 await until(lambda: garden.seed_ready(self._plan, cluster_plan.name), f"Seed {cluster_plan.name}", 180)
 
     async def _containerd(self, cluster: Cluster, cluster_plan: ClusterPlan, role: Role) -> None:
-        """Start containerd on a root that holds all images; one that was there gets those that changed."""
+        """Start containerd on a root with all images; a root that exists gets the changed images."""
         root = cluster_plan.directory / "containerd"
         if fresh := not root.exists():
             await containerd.copy(await self._prepared_root(role), root)
@@ -227,15 +227,15 @@ class _Up:
                 self._progress.say(f"{cluster_plan.name}: images imported: {', '.join(changed)}")
 
     async def _image_binaries(self, role: Role, earlier: Making | None) -> dict[str, binaries.Binaries]:
-        """What goes into images of a role; after what an earlier one needs, so that nothing is made twice."""
+        """Binaries for the images of a role; made after those of earlier roles, so that none is made twice."""
         if earlier is not None:
             await earlier
-        # Machines bring the kubelet of one version, and fetch others.
+        # Machines contain the kubelet of one version, and download others.
         versions = self._plan.shoot_versions[:1] if role == "cloud" else self._plan.shoot_versions
         return {each: await binaries.ensure(TOOLS[role](each), self._progress) for each in versions}
 
     async def _made_archives(self, role: Role, made: Making) -> list[Path]:
-        """Image archives for the nodes of clusters of this role, made where they are missing."""
+        """Image archives for the nodes of clusters of this role; missing ones are made."""
         found: dict[Path, None] = {}
         await self._trees
         for version, version_binaries in (await made).items():
@@ -259,7 +259,7 @@ async def engine_images(progress: Progress) -> Path:
 
 
 async def down(name: str, progress: Progress) -> None:
-    """Leave nothing behind but the caches."""
+    """Stop the landscape, and remove all but the caches."""
     _require_root()
     with _locked(name, progress):
         plan = plans.load(name)
@@ -281,7 +281,7 @@ async def down(name: str, progress: Progress) -> None:
 
 
 async def _end_processes(plan: Plan, progress: Progress) -> None:
-    """The keeper first, or it would start again what is ended after it."""
+    """Stop all processes, the keeper first: it would restart the others."""
     processes = processes_of(plan)
     running = list(processes.all())
     for part in (
@@ -293,7 +293,7 @@ async def _end_processes(plan: Plan, progress: Progress) -> None:
 
 
 async def status(plan: Plan) -> dict[str, Any]:
-    """What ``gardener landscape status`` prints."""
+    """State of the landscape, for ``gardener landscape status``."""
     clusters = await asyncio.gather(*(_cluster_status(plan, cluster) for cluster in plan.clusters))
     processes = {
         running.spec.name: {

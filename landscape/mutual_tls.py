@@ -1,6 +1,6 @@
-"""An Envoy that asks each client for a certificate, and hands its gRPC calls on to a server without TLS.
+"""Envoy that requires a certificate of each client, and forwards its gRPC calls to a server without TLS.
 
-Envoy follows the files of its certificate and of the clients' authority: renewed ones need no restart.
+Envoy watches the files of its certificate and of the clients' CA, so renewed files need no restart.
 """
 
 import json
@@ -16,7 +16,7 @@ _TLS = f"{_TYPES}.extensions.transport_sockets.tls.v3"
 _MANY = 1_000_000_000
 _ASKED_BY_WORKERS = "/temporal.api.workflowservice.v1.WorkflowService/Poll"
 _SOON = ("--file-flush-interval-msec", "1000")
-"""Lines of the log are in its file after a second."""
+"""Envoy flushes its log to the file after one second."""
 Config = dict[str, Any]
 
 
@@ -95,7 +95,7 @@ def _metrics_listener(address: str) -> Config:
 
 
 def _http(cluster: str, match: Config) -> Config:
-    """No time limits: Temporal's long polls set their own."""
+    """Routes without timeouts: Temporal's long polls have their own."""
     route = {"match": match, "route": {"cluster": cluster, "timeout": "0s"}}
     return {
         "@type": f"{_TYPES}.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -117,7 +117,7 @@ def _filter(manager: Config) -> Config:
 
 
 def _access_log(file: Path) -> Config:
-    """Polls alone, when they begin and when they end: which certificate takes the tasks of which worker."""
+    """Log of the start and the end of polls only: it shows which certificate polls the tasks of which worker."""
     return {
         "name": "file",
         "filter": {"header_filter": {"header": {"name": ":path", "string_match": {"prefix": _ASKED_BY_WORKERS}}}},

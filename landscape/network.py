@@ -1,6 +1,6 @@
 """Network namespaces, links, routes and rules of a landscape.
 
-The garden and all that is central, the cloud and each seed have a namespace of their own. The host itself forwards
+The garden with all central services, the cloud and each seed have a namespace of their own. The host itself forwards
 nothing, gets no iptables rule and serves nothing: it only has a link to each namespace. What has no route ends at an
 ``unreachable`` one, so nothing leaves the machine.
 """
@@ -16,7 +16,7 @@ from landscape.plan import SEEDS, Link, Plan
 from landscape.shell import run
 
 GATEWAY_PORTS = (443, 8132, 8443)
-"""What machines may reach of a seed: SNI, the VPN's HTTP CONNECT, and the API server proxy."""
+"""Ports of a seed's gateway that machines may reach: SNI, the VPN's HTTP CONNECT, and the API server proxy."""
 
 POD_BRIDGE = "cni0"
 """Interface of a cluster's pods on its node. Machines are pods of the cloud."""
@@ -24,16 +24,16 @@ POD_BRIDGE = "cni0"
 _DNS = ("udp", "tcp")
 
 SEED_LINKS = ("host", "garden", "cloud")
-"""Interfaces of a seed: to users, to what is central, to machines."""
+"""Interfaces of a seed: to users, to central services, to machines."""
 
-# What the landscapes serve; other traffic to these ranges must not take the host's default route.
+# Networks of all landscapes; traffic to these ranges must not take the host's default route.
 _PRIVATE = ("198.18.0.0/15", "100.96.0.0/11", "100.64.0.0/13")
 _NAMESPACES = Path("/run/netns")
 _LAST_RESORT = "metric 4096"
 
 
 async def up(plan: Plan) -> None:
-    """Make the landscape's network; finds what an earlier run made."""
+    """Create the network of the landscape; a second run completes it."""
     existing = _namespaces()
     for namespace in plan.namespaces:
         if namespace not in existing:
@@ -47,7 +47,7 @@ async def up(plan: Plan) -> None:
 
 
 async def down(plan: Plan) -> None:
-    """Remove what ``up`` made. The pods' interfaces go with their namespaces."""
+    """Remove the network. The interfaces of pods are removed with their namespaces."""
     for link in plan.links:
         if link.left_netns is None:
             await run("ip", "link", "delete", link.left_interface, check=False)
@@ -61,14 +61,14 @@ async def down(plan: Plan) -> None:
 
 
 def _forget_namespaces_directory(directory: Path = _NAMESPACES) -> None:
-    """``ip netns add`` mounts the directory on itself; once it is empty, nobody misses it."""
+    """Unmount and remove the directory of namespaces if it is empty: ``ip netns add`` mounts it on itself."""
     if directory.is_dir() and not any(directory.iterdir()):
         residue.unmount_below(directory)
         directory.rmdir()
 
 
 async def set_seed_links(plan: Plan, seed: str, state: str, interfaces: Sequence[str] = SEED_LINKS) -> None:
-    """``down`` parts the seed from the garden, Temporal and the cloud; ``up`` joins them again."""
+    """Set the links of a seed ``down``, which cuts it off from garden, Temporal and cloud; or ``up`` again."""
     namespace = plan.cluster(seed).netns
     await _batch(namespace, [f"link set {interface} {state}" for interface in interfaces])
     if state == "up":
@@ -89,7 +89,7 @@ def _namespaces() -> set[str]:
 
 
 async def _link(link: Link) -> None:
-    """Make a veth pair with its addresses, unless it is there."""
+    """Create a veth pair with its addresses, unless it exists."""
     listing = ["ip", *_in(link.left_netns), "-brief", "link", "show", link.left_interface]
     if not await run(*listing, check=False):
         await run(
@@ -104,22 +104,25 @@ async def _link(link: Link) -> None:
 
 
 async def _garden(plan: Plan) -> None:
-    """The central address answers all links and opens no connection. Temporal's UI answers this machine alone."""
+    """Namespace of the central services. Their address is reachable by all links, and opens no connection.
+
+    Temporal's UI is reachable from this machine only.
+    """
     namespace, port = plan.garden.netns, plan.temporal_ui.rsplit(":", 1)[1]
     await _batch(namespace, [*_common(), f"addr replace {plan.central_address}/32 dev lo"])
     if "GARDENER-UI" in await run("iptables-save", "-t", "filter", netns=namespace):
         return
     rules = ["*filter", ":GARDENER-UI - [0:0]", f"-A INPUT -p tcp --dport {port} -j GARDENER-UI"]
-    # The UI needs no certificate, and what a user of the UI may do, its port may do.
+    # The UI needs no certificate: each client of its port has all rights of the UI.
     rules += [f"-A GARDENER-UI -i {interface} -j RETURN" for interface in ("lo", "host")]
     rules += ["-A GARDENER-UI -p tcp -j REJECT --reject-with tcp-reset", "COMMIT"]
     await run("iptables-restore", "--noflush", stdin="\n".join(rules) + "\n", netns=namespace)
 
 
 async def _cloud(plan: Plan) -> None:
-    """The cloud forwards its machines to the central DNS and to the gateways of the seeds, and hides them.
+    """Namespace of the cloud. It forwards its machines to the central DNS and to the gateways of the seeds, with NAT.
 
-    The gateways reach each other by it, too, as they would by the internet.
+    The gateways reach each other through it, too, as they would through the internet.
     """
     cloud, namespace = plan.cloud, plan.cloud.netns
     routes = [f"route replace {plan.central_address}/32 via {plan.garden_link('cloud').left_address}"]
@@ -138,10 +141,11 @@ async def _cloud(plan: Plan) -> None:
             rules.append(f"-A GARDENER-GATEWAYS -d {address}/32 -j REJECT")
             sources.append(f"{address}/32")
     rules += [f"-A FORWARD -s {source} -j GARDENER-GATEWAYS" for source in sources]
-    # Machines need names from what is central; Temporal, the codec endpoint, the object store and the garden are there.
+    # Of the central address, machines need DNS only. They must not reach Temporal, the codec endpoint, the object store
+    # and the garden, which are there, too.
     rules.append(":GARDENER-MACHINES - [0:0]")
     rules += [f"-A GARDENER-MACHINES -d {plan.central_address}/32 -p {each} --dport 53 -j ACCEPT" for each in _DNS]
-    # Machines of a Shoot forward packets of its pods to each other, so by the bridge, not by the destination.
+    # Match by the bridge and not by the destination: machines of a Shoot forward packets of its pods to each other.
     rules += [
         f"-A GARDENER-MACHINES ! -o {POD_BRIDGE} -j REJECT",
         f"-A FORWARD -s {plan.machine_network} -j GARDENER-MACHINES",
@@ -151,7 +155,7 @@ async def _cloud(plan: Plan) -> None:
 
 
 async def _seed(plan: Plan, name: str) -> None:
-    """A seed reaches what is central, the cloud's API server, other seeds' gateways and its own pods; nothing else."""
+    """Namespace of a seed: it reaches central services, the cloud's API server, other seeds' gateways, its own pods."""
     seed, cloud = plan.cluster(name), plan.cloud
     namespace = seed.netns
     assert seed.pods is not None
@@ -161,7 +165,7 @@ async def _seed(plan: Plan, name: str) -> None:
     ]
     for other in plan.seeds:
         if other.name != name:
-            # To its gateway, and from the pods of that.
+            # To the other seed's gateway, and from the gateway's pods.
             for address in (other.address, plan.cloud_link(other.name).right_address):
                 routes.append(f"route replace {address}/32 via {plan.cloud_link(name).left_address}")
     await _batch(namespace, _common() + routes + _service_routes(seed.services, seed.address))
@@ -178,9 +182,9 @@ def _common() -> list[str]:
 
 
 def _service_routes(services: str, source: str) -> list[str]:
-    """Routes come before DNAT: without one, the namespace's own processes reach no ClusterIP.
+    """Routes to ClusterIPs: the kernel needs a route before DNAT, for the namespace's own processes.
 
-    An empty bridge stands in for a dummy device, which not every kernel has.
+    They use an empty bridge, because not every kernel has dummy devices.
     """
     return [
         "link add svc type bridge",
@@ -190,9 +194,9 @@ def _service_routes(services: str, source: str) -> list[str]:
 
 
 async def _rules(namespace: str, filters: str, pods: str) -> None:
-    """Load the namespace's rules, once; kube-proxy keeps its own chains beside them.
+    """Load the iptables rules of a namespace, once; kube-proxy has its own chains.
 
-    One rule masquerades all pods: CNI's ``ipMasq`` would add several for each pod, and time to its start.
+    One rule masquerades all pods. CNI's ``ipMasq`` would add several rules for each pod, and delay its start.
     """
     if "GARDENER-MASQUERADE" in await run("iptables-save", "-t", "nat", netns=namespace):
         return
@@ -210,7 +214,7 @@ async def _sysctl(namespace: str, values: dict[str, str]) -> None:
 
 
 async def _batch(namespace: str | None, lines: list[str]) -> None:
-    """Run ``ip`` commands in one process. Adding what is there is no error."""
+    """Run ``ip`` commands in one process. To add something that exists is no error."""
     links = [line for line in lines if line.startswith("link add")]
     if links:
         await run("ip", *_in(namespace), "-force", "-batch", "-", stdin="\n".join(links) + "\n", check=False)

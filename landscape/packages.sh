@@ -1,10 +1,10 @@
 #!/bin/sh
-# Install the Debian packages whose commands are missing, and say so. What is there is left as it is.
-#   packages.sh python     what a virtual environment needs
-#   packages.sh browser    Chromium, in which tests look at the Temporal UI
-#   packages.sh engine     a container engine and docker-compose, for those who have none
-#   packages.sh            what a landscape needs
-#   packages.sh container  what a landscape needs where there is nothing: all of the above but an engine
+# Install the Debian packages whose commands are missing, and print them. Installed packages are left unchanged.
+#   packages.sh python     packages for a virtual environment
+#   packages.sh browser    Chromium, with which tests open the Temporal UI
+#   packages.sh engine     a container engine and docker-compose, if there is none
+#   packages.sh            packages for a landscape
+#   packages.sh container  packages for a landscape in an empty container: all of the above except an engine
 set -eu
 PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -21,7 +21,7 @@ if [ "${1-}" = python ]; then
 elif [ "${1-}" = browser ]; then
     command -v chromedriver >/dev/null 2>&1 || missing="chromium chromium-driver"
 elif [ "${1-}" = engine ]; then
-    # Somebody else's engine will do; what is missing then is only docker-compose.
+    # An engine from another source is good enough; then only docker-compose may be missing.
     docker info >/dev/null 2>&1 || command -v dockerd >/dev/null 2>&1 || missing="docker.io"
     command -v docker-compose >/dev/null 2>&1 || missing="$missing docker-compose"
 else

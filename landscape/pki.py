@@ -32,7 +32,7 @@ class KeyPair:
 
 
 class Authority:
-    """A certificate authority in a directory; made when first used, found again later."""
+    """A certificate authority in a directory; created at the first use, and read later."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.directory = directory
@@ -61,7 +61,7 @@ class Authority:
     def issue(
         self, file_name: str, common_name: str, organizations: Sequence[str] = (), names: Sequence[str] = ()
     ) -> KeyPair:
-        """A certificate for a client, and for a server too if it has ``names`` (DNS names or IP addresses)."""
+        """Issue a certificate for a client; with ``names`` (DNS names or IP addresses) also for a server."""
         files = KeyPair(self.directory / f"{file_name}.crt", self.directory / f"{file_name}.key")
         if files.certificate.exists():
             return files
@@ -86,10 +86,10 @@ class Authority:
 
 
 class TemporalAuthority:
-    """Signs what Temporal and its clients show each other. A client's subject says what the client may do.
+    """CAs for Temporal and its clients. The subject of a client's certificate defines the client's rights.
 
-    Servers have an authority of their own: the services of a Temporal cluster take each other's certificates for any
-    request, so that a client's certificate must be worth nothing there.
+    Servers have a CA of their own: services of a Temporal cluster accept any request with each other's certificates,
+    so they must not accept certificates of clients.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -128,7 +128,7 @@ class TemporalAuthority:
 
 
 def service_account_key(directory: Path) -> KeyPair:
-    """Key pair that signs service account tokens: here ``certificate`` is the bare public key."""
+    """Key pair that signs service account tokens; its ``certificate`` is the public key without a certificate."""
     files = KeyPair(directory / "service-account.pub", directory / "service-account.key")
     if not files.certificate.exists():
         key = ec.generate_private_key(ec.SECP256R1())
@@ -141,13 +141,13 @@ def service_account_key(directory: Path) -> KeyPair:
 
 
 def kubeconfig(server: str, authority: Authority, client: KeyPair, name: str) -> dict[str, Any]:
-    """A kubeconfig with everything inline."""
+    """A kubeconfig with inline certificates and key."""
     user = {"client-certificate-data": _inline(client.certificate), "client-key-data": _inline(client.key)}
     return _kubeconfig(server, authority, user, name)
 
 
 def token_kubeconfig(server: str, authority: Authority, token: str, name: str) -> dict[str, Any]:
-    """The same with a bearer token."""
+    """A kubeconfig with a bearer token."""
     return _kubeconfig(server, authority, {"token": token}, name)
 
 
@@ -174,7 +174,7 @@ def write_kubeconfig(path: Path, content: dict[str, Any]) -> Path:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, unless it has this content."""
+    """Write a file with mode 0600, unless it has this content."""
     if path.exists() and path.read_bytes() == content:
         return
     write_file(path, content, mode=0o600)
@@ -225,6 +225,6 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(files: KeyPair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    # The certificate last: where it is, the key is.
+    # Write the certificate last: if it exists, the key exists, too.
     write_secret(files.key, _key_pem(key))
     write_file(files.certificate, certificate.public_bytes(serialization.Encoding.PEM))

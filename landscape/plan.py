@@ -1,4 +1,4 @@
-"""Where everything of a landscape is: addresses, names and paths, computed from its name and index.
+"""Addresses, names and paths of a landscape, computed from its name and index.
 
 Nothing here touches the machine. Landscapes differ by index, so several run side by side: each owns one /20 out of
 198.18.0.0/15 (hosts) and its own /24s out of 100.96.0.0/11 (pods) and 100.64.0.0/13 (services).
@@ -39,7 +39,7 @@ class ClusterPlan:
 
     name: str
     address: str
-    """Where its API server listens, port 6443; the node's address where there is a node."""
+    """Address of its API server, port 6443; also of its node, if it has one."""
     netns: str
     """Network namespace of its processes."""
     services: str
@@ -90,11 +90,11 @@ class Plan:
     name: str
     index: int
     kubernetes_version: str
-    """Of the landscape's own clusters, and the newest that shoots may have."""
+    """Version of Kubernetes of the landscape's own clusters, and the newest one for shoots."""
     older_versions: tuple[str, ...] = ()
     """Further versions of Kubernetes for shoots."""
     external_temporal: str = ""
-    """``host:port`` as the host reaches it; what the landscape calls Temporal is then a relay to it."""
+    """Address of an external Temporal, ``host:port``, as the host reaches it; the landscape then runs a relay to it."""
     state_home: Path = field(default=STATE_HOME)
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class Plan:
         return self.directory / "logs"
 
     def audit_log(self, cluster: str) -> Path:
-        """Of the cluster's API server: one JSON line for each write."""
+        """Audit log of the cluster's API server: one JSON line for each write."""
         return self.logs / f"{cluster}-audit.log"
 
     @property
@@ -132,21 +132,21 @@ class Plan:
 
     @property
     def codec_key(self) -> Path:
-        """Root keys: of the garden's processes."""
+        """Directory of the root keys, which the processes of the garden have."""
         return self.directory / "codec-root.key"
 
     @property
     def shared_key(self) -> Path:
-        """The key of all processes, in a landscape that was made when they had one; elsewhere there is no such file."""
+        """File with the key of all processes; it exists only in landscapes of an earlier version, which had one key."""
         return self.directory / "codec.key"
 
     def derived_key(self, name: str) -> Path:
-        """Keys of one process of a seed, ``<seed>-<process>``, or of ``operators``."""
+        """Directory with the keys of one process of a seed, ``<seed>-<process>``, or of ``operators``."""
         return self.directory / "codec-keys" / f"{name}.key"
 
     @property
     def temporal_authority(self) -> Path:
-        """Directory of the authority for Temporal, and of all certificates that it signed."""
+        """Directory of the CAs for Temporal, and of all certificates that they issued."""
         return self.directory / "temporal" / "tls"
 
     @property
@@ -154,17 +154,17 @@ class Plan:
         return self.directory / "dns" / "tsig.key"
 
     def bootstrap_token(self, seed: str) -> Path:
-        """With what the seed's gardenlet asks for its first certificate: its kubeconfig for the garden has it, too."""
+        """File with the token by which the seed's gardenlet gets its first certificate; its kubeconfig has it, too."""
         return self.directory / "garden" / "bootstrap-tokens" / seed
 
     @property
     def object_store_token(self) -> Path:
-        """The administrator's token of the object store."""
+        """File with the administrator's token of the object store."""
         return self.directory / "object-store" / "token"
 
     @property
     def machine_images(self) -> Path:
-        """Image archives that every machine of the cloud finds at boot."""
+        """Directory of the images that every machine of the cloud has at boot."""
         return self.directory / "machine-images"
 
     def kubeconfig(self, cluster: str) -> Path:
@@ -182,7 +182,7 @@ class Plan:
 
     @property
     def central_address(self) -> str:
-        """The address of everything central: Temporal, the garden, DNS, the object store, our own processes."""
+        """Address of all central services: Temporal, the garden, DNS, the object store, our own processes."""
         return self._address(0, 1)
 
     @property
@@ -191,7 +191,7 @@ class Plan:
 
     @property
     def temporal_metrics(self) -> str:
-        """Metrics of the dev server; an external Temporal has its own."""
+        """Address of the dev server's metrics; an external Temporal has its own."""
         return f"http://{self.central_address}:7253/metrics"
 
     @property
@@ -204,7 +204,7 @@ class Plan:
 
     @property
     def discovery_host(self) -> str:
-        """Where the public keys of shoots are served."""
+        """Host at which the discovery server publishes the public keys of shoots."""
         return f"discovery.{self.dns_zone}"
 
     @property
@@ -213,7 +213,7 @@ class Plan:
 
     @property
     def machine_network(self) -> str:
-        """Pods of the cloud cluster: the machines, so also every shoot's nodes."""
+        """Pod network of the cloud cluster: its pods are the machines, which are the nodes of all shoots."""
         return f"{self._address(8, 0)}/22"
 
     @property
@@ -285,7 +285,7 @@ class Plan:
         return tuple(self.netns(name) for name in ("garden", "cloud", *SEEDS))
 
     def host_link(self, cluster: str) -> Link:
-        """What the user's own commands go through."""
+        """Link to the host, through which commands of the user reach the landscape."""
         third = {"garden": 7, "cloud": 1}.get(cluster) or 2 + SEEDS.index(cluster)
         return Link(
             left_netns=None,
@@ -330,7 +330,7 @@ class Plan:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What others need to know to use the landscape; kept in ``landscape.json``."""
+        """Addresses and paths for users of the landscape; kept in ``landscape.json``."""
         return {
             "name": self.name,
             "index": self.index,
@@ -365,7 +365,7 @@ class Plan:
 
 
 def load(name: str, state_home: Path = STATE_HOME) -> Plan | None:
-    """The plan of a landscape that is up or was not taken down; ``None``: there is none of that name."""
+    """Plan of a landscape that was started and not taken down; ``None`` if there is none of that name."""
     try:
         content = json.loads((state_home / name / "landscape.json").read_text())
     except (FileNotFoundError, NotADirectoryError):

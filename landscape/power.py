@@ -1,4 +1,4 @@
-"""A whole seed at once: it loses its power, or it stands still. Pods are part of it, whose processes are not ours."""
+"""Power failure and pause of a whole seed, including its pods, whose processes the landscape did not start."""
 
 import asyncio
 import signal
@@ -12,9 +12,9 @@ from landscape.processes import send as send_signal
 
 
 async def off(plan: Plan, seed: str, processes: Processes) -> int:
-    """Kill all processes and pods of the seed, which nobody starts again; how many processes there were.
+    """Kill all processes and pods of the seed, without a restart by the keeper; returns the number of processes.
 
-    Disks keep what is on them, so the next ``up`` finds what a machine finds after its power has failed.
+    Disks keep their data, so the next ``up`` starts from the same state as a machine after a power failure.
     """
     cluster = plan.cluster(seed)
     running = _of(cluster, processes)
@@ -24,7 +24,7 @@ async def off(plan: Plan, seed: str, processes: Processes) -> int:
 
 
 def send(plan: Plan, seed: str, processes: Processes, number: signal.Signals) -> int:
-    """Signal all processes of the seed, those of its pods, too; how many there were."""
+    """Signal all processes of the seed, including those of its pods; returns their number."""
     cluster = plan.cluster(seed)
     sent = sum(processes.send(each, number) for each in _of(cluster, processes))
     pids = [*residue.shims([cluster]), *((pid, start_time(pid) or 0) for pid in cgroups.processes(cluster.cgroup))]

@@ -1,7 +1,7 @@
 """Processes of a landscape: detached, with a log file each, and known by pid *and* start time.
 
-A pid alone may belong to somebody else after a reboot or a wrap-around; together with the start time of the process
-it names one process for all time. So nothing here ever signals a process that the landscape didn't start.
+A pid alone may belong to another process after a reboot or a wrap-around; together with the start time it identifies
+one process. So this module never signals a process that the landscape did not start.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from pathlib import Path
 from landscape.errors import LandscapeError
 
 _HOPELESS = 4
-"""Starts after which a process is held to be broken, not unlucky."""
+"""Number of starts after which a process counts as broken."""
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "TZ")
 
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """What to run. The name is ``<cluster>/<component>``, or one word for a service of the host."""
+    """A process to run. Its name is ``<cluster>/<component>``, or one word for a service of the host."""
 
     name: str
     argv: tuple[str, ...]
@@ -47,7 +47,7 @@ class Running:
     start_time: int
     """Field 22 of /proc/PID/stat: clock ticks since boot."""
     starts: int = 1
-    """How often it was started, to tell a stable process from one that dies again and again."""
+    """Number of starts, to recognize a process that ends again and again."""
 
     @property
     def alive(self) -> bool:
@@ -62,7 +62,7 @@ class Running:
 
 
 class Processes:
-    """The processes of one landscape; what was started is kept in ``directory``, one file each."""
+    """Processes of one landscape; ``directory`` has one file for each process that was started."""
 
     def __init__(self, directory: Path, logs: Path) -> None:
         self._directory = directory
@@ -79,7 +79,7 @@ class Processes:
             return self._launch(spec, starts=1)
 
     def restart(self, dead: Running) -> None:
-        """Start a process again that has ended, unless somebody else did or stopped it on purpose."""
+        """Restart a process that has ended, unless another command has restarted it or stopped it on purpose."""
         with self._locked(dead.spec.name):
             if self.find(dead.spec.name) == dead and not dead.alive:
                 self._launch(dead.spec, starts=dead.starts + 1)
@@ -105,7 +105,7 @@ class Processes:
             except OSError as error:
                 raise LandscapeError(f"starting {spec.name}: {error.strerror}: {argv[0]}") from None
         state = _state(child.pid)
-        # Reaped by init once we are gone; Popen must not warn about a child that outlives it.
+        # init reaps the process after we have ended; Popen must not warn about a child that outlives it.
         child.returncode = 0
         running = Running(spec=spec, pid=child.pid, start_time=state[1] if state else 0, starts=starts)
         file = self._file(spec.name)
@@ -124,7 +124,7 @@ class Processes:
         return Running(spec=ProcessSpec(**spec), **content)
 
     def all(self) -> Iterator[Running]:
-        """Every process that was started, dead ones too."""
+        """All processes that were started, including those that have ended."""
         if not self._directory.is_dir():
             return
         for file in sorted(self._directory.glob("*.json")):
@@ -143,11 +143,11 @@ class Processes:
         return self._logs / f"{name.replace('/', '-')}.log"
 
     def send(self, running: Running, number: signal.Signals) -> bool:
-        """Signal the process; ``False``: it is gone."""
+        """Signal the process; ``False`` if it has ended."""
         return send(running.pid, running.start_time, number)
 
     def stop(self, processes: Sequence[Running], grace: float = 5.0, *, politely: bool = True) -> None:
-        """End processes: politely, after ``grace`` seconds by force; and forget them."""
+        """Stop processes by SIGTERM, after ``grace`` seconds by SIGKILL, and remove their files."""
         for running in processes:
             with self._locked(running.spec.name):
                 self._file(running.spec.name).unlink(missing_ok=True)
@@ -156,14 +156,14 @@ class Processes:
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        """Commands and the keeper start processes: one at a time, so that none is started twice."""
+        """Lock of starts: commands and the keeper start processes one at a time, so that none is started twice."""
         self._directory.mkdir(parents=True, exist_ok=True)
         with self._file(name).with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def hopeless(self, name: str) -> str | None:
-        """Why waiting for a process is useless: it was started again and again, and does not live; or ``None``."""
+        """Reason for which a process will not become ready: it ends again and again. ``None`` if it may."""
         running = self.find(name)
         if running is None or running.alive or running.starts < _HOPELESS:
             return None
@@ -179,7 +179,7 @@ def stop(
     grace: float,
     signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL),
 ) -> None:
-    """End processes, each given by pid and start time: a signal, at most ``grace`` seconds, the next signal."""
+    """Stop processes, given by pid and start time: a signal, a wait of at most ``grace`` seconds, the next signal."""
     for number in signals:
         for pid, start_time in processes:
             if send(pid, start_time, number) and number is signal.SIGTERM:
@@ -193,7 +193,7 @@ def stop(
 
 
 def start_time(pid: int) -> int | None:
-    """Start time of a process, ``None`` if there is none with this pid."""
+    """Start time of a process; ``None`` if no process has this pid."""
     state = _state(pid)
     return state[1] if state else None
 
@@ -213,19 +213,19 @@ def _await_any_exit(processes: Sequence[tuple[int, int]], deadline: float) -> No
         for descriptor in descriptors:
             os.close(descriptor)
     for pid, _ in processes:
-        # Our own dead children stay zombies until they are waited for; of others this is an error.
+        # Our own ended children stay zombies until we wait for them; for other processes the call is an error.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
 
 def send(pid: int, started: int, number: signal.Signals) -> bool:
-    """Signal the process, given by pid and start time; ``False``: it is gone."""
+    """Signal the process, given by pid and start time; ``False`` if it has ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
     try:
-        # The descriptor pins the process: checked after it was opened, the pid cannot change hands any more.
+        # The descriptor refers to one process: check after the open whether that is the process that we started.
         if not _runs(pid, started):
             return False
         signal.pidfd_send_signal(descriptor, number)

@@ -8,7 +8,7 @@ import click
 
 
 class Progress:
-    """Prints to stderr, so that stdout stays for results."""
+    """Prints progress to stderr; stdout is for results."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._started = time.monotonic()
@@ -24,7 +24,7 @@ class Progress:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Say when the step is done and how long it took."""
+        """Print the end of the step and its duration."""
         started = time.monotonic()
         yield
         self.say(f"{name} ({time.monotonic() - started:.1f} s)")

@@ -1,7 +1,7 @@
-"""Hands connections on from a network namespace to an address that the host reaches: a Temporal of somebody else.
+"""Relay of connections from a network namespace to an address that the host reaches: an external Temporal.
 
-So all of a landscape finds Temporal where it always is, and a seed that is cut off from the garden is cut off from
-Temporal, too.
+So all processes of a landscape find Temporal at its usual address, and a seed that is cut off from the garden is cut
+off from Temporal, too.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ def process(name: str, netns: str, listen: str, target: str) -> ProcessSpec:
 
 
 def listening(namespace: Path, address: str) -> socket.socket:
-    """A socket belongs to the namespace that it was made in, wherever its process goes then."""
+    """Listening socket in a network namespace. A socket stays in the namespace in which it was created."""
     host, port = address.rsplit(":", 1)
     with open("/proc/self/ns/net") as home, namespace.open() as there:
         _enter(there.fileno())
@@ -45,7 +45,7 @@ def _enter(descriptor: int) -> None:
 
 
 async def serve(listener: socket.socket, target: str) -> None:
-    """Until cancelled. A target that is away ends connections; who made them tries again."""
+    """Relay connections until cancelled. If the target does not answer, the connection is closed: clients retry."""
     host, port = target.rsplit(":", 1)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""What outlives the processes of a node: containers, shims, mounts, control groups, and files of CNI and kubelet."""
+"""Cleanup after the processes of a node: containers, shims, mounts, control groups, and files of CNI and kubelet."""
 
 import contextlib
 import ctypes
@@ -19,11 +19,11 @@ _FIXED = (
     *(_CNI_RESULTS, _CNI_RESULTS.parent, _CONTAINER_LOGS),
     *map(Path, ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet", "/run/containerd/s", "/run/containerd")),
 )
-"""Directories that containerd, CNI and kubelet make at fixed places, innermost first."""
+"""Directories that containerd, CNI and kubelet create at fixed paths, innermost first."""
 
 
 def remove_pods(plan: Plan) -> None:
-    """End every container of the landscape and remove what it leaves on the machine."""
+    """Kill all containers of the landscape, and remove their mounts, cgroups and files."""
     clusters = [cluster for cluster in plan.clusters if cluster.has_node]
     kill_pods(clusters)
     sockets = [socket for cluster in clusters for socket in _shim_sockets(cluster)]
@@ -40,7 +40,7 @@ def remove_pods(plan: Plan) -> None:
 
 
 def kill_pods(clusters: list[ClusterPlan]) -> None:
-    """End every container of the clusters, and nothing else."""
+    """Kill all containers of the clusters, without further cleanup."""
     # Shims before containers: a shim that sees its container end would write to its containerd.
     stop(shims(clusters), grace=3.0, signals=(signal.SIGKILL,))
     for cluster in clusters:
@@ -65,7 +65,7 @@ def _mount_points(*directories: Path) -> Iterator[str]:
 
 
 def shims(clusters: list[ClusterPlan]) -> list[tuple[int, int]]:
-    """Pids and start times. A shim names its containerd's socket on its command line: so we know which are ours."""
+    """Pids and start times of our shims. The command line of a shim contains the socket of its containerd."""
     sockets = {os.fsencode(cluster.containerd_socket) for cluster in clusters}
     ours = []
     for entry in Path("/proc").iterdir():
@@ -78,14 +78,14 @@ def shims(clusters: list[ClusterPlan]) -> list[tuple[int, int]]:
 
 
 def _shim_sockets(cluster: ClusterPlan) -> Iterator[Path]:
-    """Sockets of the shims, which lie outside of our directories; each task's bundle names its own."""
+    """Sockets of the shims, which are outside of our directories; the bundle of each task names its socket."""
     tasks = cluster.run_directory / "containerd" / "io.containerd.runtime.v2.task"
     for file in tasks.glob("*/*/address"):
         yield Path(file.read_text().removeprefix("unix://"))
 
 
 def _remove_cni_results(cluster: ClusterPlan) -> None:
-    """CNI keeps results in one fixed directory, named by network and sandbox; every sandbox has a loopback, too."""
+    """Remove results of CNI: one directory has them all, named by network and sandbox, including loopback networks."""
     prefix, suffix = f"{cluster.netns}-", "-eth0"
     for file in _CNI_RESULTS.glob(f"{prefix}*{suffix}"):
         sandbox = file.name.removeprefix(prefix).removesuffix(suffix)
@@ -94,7 +94,7 @@ def _remove_cni_results(cluster: ClusterPlan) -> None:
 
 
 def _remove_log_links(plan: Plan) -> None:
-    """The kubelet puts a link for each container into one fixed directory."""
+    """Remove links to logs: the kubelets create one for each container in one directory."""
     if not _CONTAINER_LOGS.is_dir():
         return
     for link in _CONTAINER_LOGS.iterdir():

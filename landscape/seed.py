@@ -1,4 +1,4 @@
-"""What a seed has before a gardenlet comes: DNS and storage."""
+"""Components of a seed that the landscape deploys before the gardenlet starts: DNS and storage."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ async def deploy(plan: Plan, cluster: ClusterPlan, processes: Processes) -> None
 
 
 def coredns(address: str, upstream: str) -> list[dict[str, Any]]:
-    """CoreDNS with the cluster's domain; everything else goes to ``upstream``."""
+    """CoreDNS for the cluster's domain; it forwards all other queries to ``upstream``."""
     labels = {"k8s-app": "kube-dns"}
     name, namespace = "coredns", "kube-system"
     metadata = {"name": name, "namespace": namespace, "labels": labels}

@@ -16,7 +16,7 @@ async def run(
     directory: Path | None = None,
     check: bool = True,
 ) -> str:
-    """Run the command, in a network namespace if one is named, and return what it printed.
+    """Run the command, in a network namespace if one is named, and return its output.
 
     Raises LandscapeError with the end of its error output if it fails and ``check`` is set.
     """

@@ -1,6 +1,6 @@
 """Storage of a seed: a provisioner of local volumes for the storage class ``default``.
 
-It makes a directory and a PersistentVolume, bound in advance, for each claim, and removes both when the claim is gone.
+It creates a directory and a PersistentVolume, bound in advance, for each claim, and removes both after the claim.
 A process of its own in the seed's network namespace, so it works on while the seed is cut off.
 """
 
@@ -56,7 +56,7 @@ class Provisioner:
         await asyncio.gather(self._follow(_CLAIMS, self._claim), self._follow(_VOLUMES, self._volume))
 
     async def _follow(self, path: str, handle: Any) -> None:
-        """List, then watch, forever; a lost connection begins with a list again."""
+        """List and watch without end; after a lost connection it lists again."""
         while True:
             try:
                 listing = await self._api.get(path) or {}
@@ -86,7 +86,7 @@ class Provisioner:
     async def _volume(self, volume: Object) -> None:
         if is_released(volume):
             name = volume["metadata"]["name"]
-            # Only below our root, whatever the object says.
+            # Remove directories below our root only: the path in the object is not trusted.
             await asyncio.to_thread(shutil.rmtree, self._root / name, True)
             await self._api.delete(f"{_VOLUMES}/{name}")
             log.info("volume %s removed", name)
@@ -94,12 +94,12 @@ class Provisioner:
 
 def _make_directory(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    # Pods run as nobody, and the kubelet gives fsGroup no hostPath volumes.
+    # Pods run as user nobody, and the kubelet does not apply fsGroup to hostPath volumes.
     directory.chmod(0o777)
 
 
 def volume_for(claim: Object, root: Path) -> Object | None:
-    """The volume that a claim of our class waits for, or ``None``."""
+    """Volume for a claim of our class that waits for one, or ``None``."""
     metadata, spec = claim["metadata"], claim["spec"]
     if spec.get("storageClassName") != _CLASS or spec.get("volumeName") or "deletionTimestamp" in metadata:
         return None
@@ -121,7 +121,7 @@ def volume_for(claim: Object, root: Path) -> Object | None:
 
 
 def is_released(volume: Object) -> bool:
-    """Whether a volume of ours lost its claim. The volume controller can't delete it: it knows no such provisioner."""
+    """Whether a volume of ours has lost its claim. The volume controller does not delete it: it has no such plugin."""
     provisioned_by = volume["metadata"].get("annotations", {}).get("pv.kubernetes.io/provisioned-by")
     phase = volume.get("status", {}).get("phase")
     return (

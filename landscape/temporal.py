@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workers.temporal import TemporalServer
 
 GATEWAY = "temporal-gateway"
-"""The process that asks for certificates, and hands on to Temporal."""
+"""Name of the process that requires client certificates, and forwards calls to Temporal."""
 
 SEARCH_ATTRIBUTES = ("GardenerProject", "GardenerShoot", "GardenerSeed", "GardenerOperation")
 
@@ -34,7 +34,7 @@ _SQLITE = ("journal_mode=wal", "synchronous=1")
 
 
 def processes(plan: Plan) -> list[ProcessSpec]:
-    """The dev server on the loopback address, and the Envoy that others reach; or a relay to an external Temporal."""
+    """The dev server on the loopback address, and an Envoy for its clients; or a relay to an external Temporal."""
     authority = TemporalAuthority(plan.temporal_authority)
     authority.for_person("admin", constants.TEMPORAL_ADMINS)
     if plan.external_temporal:
@@ -80,7 +80,7 @@ def _metrics_port(plan: Plan) -> int:
 
 
 def server(plan: Plan) -> "TemporalServer":
-    """How an administrator connects to the landscape's Temporal."""
+    """Connection to the landscape's Temporal as an administrator."""
     from workers.temporal import TemporalServer, TemporalTLS
 
     files = plan.facts["temporal"]["tls"]
@@ -103,7 +103,7 @@ async def ready(plan: Plan) -> None:
         try:
             await set_up_temporal(TemporalSetup(address=plan.temporal_address, tls=server(plan).tls))
         except TimeoutError as error:
-            raise LandscapeError(f"Temporal at {plan.external_temporal} is of no use: {error}") from None
+            raise LandscapeError(f"Temporal at {plan.external_temporal} cannot be used: {error}") from None
         return
 
     async def serves() -> bool:

@@ -1,4 +1,4 @@
-"""Certificates for a Temporal cluster and its clients, laid out as docker-compose.yaml and the charts read them."""
+"""Certificates for a Temporal cluster and its clients, in the layout that docker-compose.yaml and the charts read."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from landscape.files import write_file
 from landscape.pki import KeyPair, TemporalAuthority
 
 INTERNODE = "temporal-internode"
-"""The name that the services of a cluster expect in each other's certificates: examples/compose/temporal-tls.env."""
+"""Name that services of a Temporal cluster expect in each other's certificates: examples/compose/temporal-tls.env."""
 
 
 def write(directory: Path, authority: Path, hosts: Sequence[str], seeds: Sequence[str]) -> list[Path]:

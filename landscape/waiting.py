@@ -1,4 +1,4 @@
-"""Waiting for something outside of this process that can't tell us."""
+"""Waits by polling, for conditions outside of this process that cannot be watched."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from landscape.errors import LandscapeError
 
 _INTERVAL = 0.05
-"""Seconds between two looks: short against a process start, long against the look itself."""
+"""Seconds between two polls: short compared with the start of a process, long compared with the poll itself."""
 
 
 async def until(

@@ -1,4 +1,4 @@
-"""Our own processes in a landscape: one table of what runs where, with which configuration."""
+"""Our own processes in a landscape: one table of the processes, their places and their configurations."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ PROVIDER_LOCAL_NAMESPACE = "extension-provider-local"
 """Namespace of the extension in each seed."""
 
 CODEC_SERVER = "garden/codec-server"
-"""The process that decrypts histories for the UI and the commands."""
+"""Name of the process that decrypts histories for the UI and the commands."""
 
 _TOKEN_VALIDITY = timedelta(days=365)
 """As long as that of the landscape's certificates; each ``up`` makes a new token."""
@@ -42,21 +42,21 @@ _ROOMS = ("api", "activities", "workflows", "workers")
 
 @dataclass(frozen=True)
 class Ours:
-    """One of our processes, and where it says that it is ready."""
+    """One of our processes, and the URL of its readiness check."""
 
     spec: ProcessSpec
     ready_url: str
 
 
 def of_garden(plan: Plan) -> list[Ours]:
-    """Write the configurations of the garden's processes; what to start."""
+    """Write the configurations of the garden's processes; returns the processes to start."""
     return [
         _spec(plan, f"garden/{worker}", worker, config(plan), plan.garden.netns) for worker, config in _GARDEN.items()
     ]
 
 
 def of_seed(plan: Plan, seed: ClusterPlan) -> list[Ours]:
-    """The same for the processes of a seed."""
+    """Write the configurations of the processes of a seed; returns the processes to start."""
     return [
         _spec(plan, f"{seed.name}/{worker}", worker, config(plan, seed), seed.netns) for worker, config in _SEED.items()
     ]
@@ -85,7 +85,7 @@ def _provider_local_kubeconfig(seed: ClusterPlan) -> Path:
 
 
 def write_codec_keys(plan: Plan) -> None:
-    """Root keys, if there are none, and what is derived of them for each process of a seed and for people."""
+    """Create root keys if there are none, and derive keys from them for each process of a seed and for operators."""
     write_key_file(plan.codec_key)
     contents = {"operators": derived_keys(plan.codec_key, operators=True)}
     for seed in plan.seeds:
@@ -96,7 +96,7 @@ def write_codec_keys(plan: Plan) -> None:
 
 
 def object_store(plan: Plan) -> Ours:
-    """The backup store: started before all others, it is part of the ground."""
+    """The object store for backups; it starts before all other processes of ours."""
     garden.object_store_token(plan)
     config = {
         "address": plan.central_address,
@@ -113,17 +113,17 @@ def _spec(plan: Plan, name: str, worker: str, config: Config, netns: str) -> Our
     write_if_changed(file, content)
     gardener = Path(sys.executable).parent / "gardener"
     argv = (str(gardener), "worker", worker, "--config", str(file))
-    # With other code or another configuration it is another process: the next ``up`` starts it anew.
+    # A digest of code and configuration is part of the arguments: ``up`` restarts the process if one has changed.
     version = f"{code_digest(*_ROOMS)}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     spec = ProcessSpec(name, argv, netns, {"GARDENER_VERSION": version, "MALLOC_ARENA_MAX": "2"})
     if health := config.get("health"):
         return Ours(spec, f"http://{health['address']}:{health['port']}/readyz")
-    # The others serve nothing but what they are for: they are ready when they answer.
+    # These processes have no readiness check: they are ready when they answer.
     return Ours(spec, f"http://{config['address']}:{config['port']}/healthz")
 
 
 async def ready(url: str) -> bool:
-    """Whether a process says it is; where it has no such page, that it answers at all."""
+    """Whether a process is ready by its readiness check; without such a check, whether it answers."""
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session, session.get(url) as answer:
             return answer.status < 500
@@ -145,7 +145,8 @@ def _temporal(plan: Plan, certificate: KeyPair, key: Path) -> Config:
 
 
 def _shared_key(plan: Plan) -> Config:
-    """A landscape that was made with one key for all processes has histories and ShootStates that need it."""
+    """Configuration of the key of all processes, for a landscape that an earlier version has made: its histories and
+    ShootStates need that key."""
     return {"sharedKeyFile": str(plan.shared_key)} if plan.shared_key.exists() else {}
 
 
@@ -262,9 +263,9 @@ def _gardenlet(plan: Plan, seed: ClusterPlan) -> Config:
         "temporal": _temporal(plan, certificate, plan.derived_key(f"{seed.name}-gardenlet")),
         "seedConfig": seed_config(plan, seed),
         "vpn": {"network": VPN_NETWORK},
-        # Tests kill seeds, and look for what was written before.
+        # Tests kill seeds, and then read backups that were written before.
         "etcd": {"deltaSnapshotPeriod": 10, "takeoverTolerance": 15},
-        # Those that tests look for once their Shoot is gone.
+        # Backups that tests read after the deletion of their Shoot.
         "backupEntry": {"deletionGracePeriodHours": 24, "deletionGracePeriodShootPurposes": ["production"]},
         # Tests wait for it.
         "watchdog": {"probeInterval": 5, "failures": 2},

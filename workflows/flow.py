@@ -1,15 +1,15 @@
-"""The task graph of one operation.
+"""Task graph of one operation.
 
 A flow is declared task by task, in one place, and then run: each task is an activity that starts as soon as
 its predecessors are done. A skipped task counts as done once its own predecessors are done, so order stays
-transitive. A failed task blocks only what comes after it; when nothing can run any more the flow fails with
-all errors and with its outcome, from which the next attempt goes on.
+transitive. A failed task blocks only its successors. When no task can run any more, the flow fails with all
+errors and with its outcome; the next attempt keeps the finished tasks of that outcome.
 
     flow.add("deploy_etcds", after=["init_secrets"])
     flow.add("wait_etcds", after=["deploy_etcds"], unless=hibernated and "hibernated", **options.wait(minutes=5))
 
-Transient errors are not seen here: the activity's retry policy repeats them, in place, until the attempt's
-deadline. What a flow writes to its history is its tasks' activities and nothing else.
+A flow does not see transient errors: the activity's retry policy retries the activity until the attempt's
+deadline. A flow writes only the activities of its tasks to its history.
 Source: spec/flows.md 1.5.
 """
 
@@ -40,18 +40,19 @@ with workflow.unsafe.imports_passed_through():
     from api.repair import Action, Repair
 
 FLOW_FAILED = "FlowFailed"
-"""Type of the ApplicationError that a flow fails with; its only detail is a FlowOutcome."""
+"""Type of the ApplicationError with which a flow fails; its only detail is a FlowOutcome."""
 OUTCOME_MEMO = "outcome"
-"""Memo under which a canceled flow leaves its outcome."""
+"""Memo in which a canceled flow leaves its outcome."""
 
 _LONGEST_UNANSWERED = timedelta(minutes=5)
-"""Schedule-to-start timeouts grow up to this while nobody polls a queue: a history is finite."""
+"""Longest schedule-to-start timeout. The timeout grows up to this while no worker polls a queue, because each timeout
+adds events to the history, and its size is limited."""
 _GRACE_AFTER_FAILURE = timedelta(minutes=15)
-"""How long other branches may still retry once a task has failed for good. Without a bound a user who has
-mended the error could not retry. 15 min: longer than any wait of a flow (spec/extensions.md 1.4)."""
+"""Time in which running tasks may still end after a task has failed for good; then they are canceled. Without a limit a
+user who has corrected the error could not retry. 15 min: longer than any wait of a flow (spec/extensions.md 1.4)."""
 
 Skip = str | Literal[False] | None
-"""Why a task is skipped; false to run it."""
+"""Reason to skip a task; false to run it."""
 
 
 class Everything(Enum):
@@ -64,7 +65,7 @@ EVERYTHING = Everything.EVERYTHING
 
 
 class GraphError(ValueError):
-    """A flow that can never be right, whatever happens when it runs."""
+    """The declaration of a flow is wrong: a task is declared twice, or a predecessor is unknown."""
 
 
 @dataclass(slots=True)
@@ -79,10 +80,10 @@ class _Task:
     digest: str
     queue: str
     options: workflow.ActivityConfig
-    only_if_whole: bool = False
+    skip_after_manual_repair: bool = False
     state: TaskState = TaskState.WAITING
     missing: int = 0
-    """Predecessors that are not done."""
+    """Number of predecessors that are not done."""
     successors: "list[_Task]" = field(default_factory=list)
     result: TaskResult = field(default_factory=TaskResult)
     note: str = ""
@@ -97,12 +98,12 @@ class Flow:
     """One attempt of one operation.
 
     Args:
-        operation: what it is called in the UI, for example ``Create``.
-        subject: input of the tasks' activities; its field ``trigger`` (if it has one) is set to the time at
-            which the attempt started, and is no part of what makes a task run again.
-        queue: task queue of tasks that name none.
-        options: activity options of tasks that name none.
-        attempt: which attempt this is, and how the one before ended.
+        operation: name in the UI, for example ``Create``.
+        subject: input of the tasks' activities. Its field ``trigger``, if it has one, is set to the time at
+            which the attempt started; a change of this field alone makes no task run again.
+        queue: default task queue of the tasks.
+        options: default activity options of the tasks.
+        attempt: number of this attempt, and the outcome of the one before.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Flow:
         self._paused = self.attempt.paused
         self._paused_at: datetime | None = None
         self._held: list[_Task] = []
-        """Tasks that could start, were the flow not paused."""
+        """Tasks whose predecessors are done and that a pause keeps from starting."""
         self._layout: list[tuple[str, _Task]] = []
 
     # Declaring
@@ -148,7 +149,7 @@ class Flow:
         completes: str = "",
         argument: Callable[[], BaseModel] | None = None,
         inputs: Iterable[str] = (),
-        only_if_whole: bool = False,
+        skip_after_manual_repair: bool = False,
         title: str = "",
         **options: Unpack[workflow.ActivityConfig],
     ) -> None:
@@ -157,26 +158,26 @@ class Flow:
         Args:
             name: unique in the flow; also the activity's name if ``activity`` is empty.
             after: predecessors, added before.
-            unless: the reason, if the task is to be skipped.
-            completes: the task whose effect this one waits for. The two are one step to the next attempt:
-                if this one fails, the other runs again, too, since only that asks the world to try again.
+            unless: reason to skip the task; false to run it.
+            completes: the task whose effect this one waits for. If this one fails, the next attempt runs the
+                other again, too: only that makes a controller retry.
             argument: makes the activity's input when the task starts, in place of the flow's subject.
-            inputs: versions of what the activity reads besides its input; if they change, a finished task
+            inputs: versions of objects that the activity reads besides its input; if they change, a finished task
                 runs again in the next attempt.
-            only_if_whole: skip it if another task's work was done by hand: it would take what that task did not
-                name for something that nobody needs.
-            title: what it is called in summaries; made of the name if empty.
-            options: of the activity; the flow's if none are given.
+            skip_after_manual_repair: skip this task if an operator skipped or provided another task. For
+                ``cleanup_secrets``, which deletes Secrets that no task reported: a task done by hand reports none.
+            title: name in summaries; derived from ``name`` if empty.
+            options: options of the activity; those of the flow if none are given.
 
         Raises:
             GraphError: the name is taken, or a predecessor is unknown.
         """
         if name in self._tasks:
-            raise GraphError(f"task {name} is there twice")
+            raise GraphError(f"task {name} is declared twice")
         predecessors = tuple(self._tasks) if isinstance(after, Everything) else tuple(dict.fromkeys(after))
         for predecessor in (*predecessors, *([completes] if completes else ())):
             if predecessor not in self._tasks:
-                raise GraphError(f"task {name} comes after {predecessor}, which is not there")
+                raise GraphError(f"task {name} comes after {predecessor}, which is not declared")
         chosen: workflow.ActivityConfig = options or self._options
         title = title or title_of(name)
         task = _Task(
@@ -190,7 +191,7 @@ class Flow:
             digest=_short_hash(self._base_digest, activity or name, *inputs),
             queue=chosen.get("task_queue") or self._queue,
             options=chosen,
-            only_if_whole=only_if_whole,
+            skip_after_manual_repair=skip_after_manual_repair,
         )
         self._tasks[name] = task
         for predecessor in predecessors:
@@ -202,38 +203,41 @@ class Flow:
 
     @property
     def activities(self) -> dict[str, str]:
-        """Activity of each task that is not skipped, and its queue."""
+        """Activities of all tasks that are not skipped, each with its task queue."""
         return {task.activity: task.queue for task in self._tasks.values() if not task.unless}
 
     def skipped(self, name: str) -> str:
-        """Why a task is skipped; empty if it is not."""
+        """Reason for which a task is skipped; empty if it runs."""
         task = self._tasks[name]
         if task.unless:
             return task.unless
         if (repair := self.by_hand(name)) is not None and repair.action is Action.SKIP:
             return str(repair)
-        if task.only_if_whole and any(self.by_hand(each) for each in self._tasks):
-            return "tasks were done by hand"
+        if task.skip_after_manual_repair and any(self.by_hand(each) for each in self._tasks):
+            return "an operator skipped or provided other tasks"
         return ""
 
     def title(self, name: str) -> str:
-        """What a task is called in summaries."""
+        """Name of a task in summaries."""
         return self._tasks[name].title
 
     def digest(self, name: str) -> str:
-        """Of a task's inputs: a finished task is kept as long as it is the same."""
+        """Digest of a task's inputs: a finished task is kept while the digest is the same."""
         return self._tasks[name].digest
 
     def completes(self, name: str) -> str:
-        """The task whose effect this one waits for; empty if it is none."""
+        """Name of the task whose effect this one waits for; empty if there is none."""
         return self._tasks[name].completes
 
     def after(self, name: str) -> tuple[str, ...]:
-        """A task's predecessors."""
+        """Names of a task's predecessors."""
         return self._tasks[name].after
 
     def kept(self, name: str) -> FinishedTask | None:
-        """What an earlier attempt left of a task whose inputs are the same; None if the task has to run."""
+        """Result of a task that this attempt need not run; None if the task has to run.
+
+        The result comes from an earlier attempt with the same inputs, or from an operator.
+        """
         if (repair := self.by_hand(name)) is not None and repair.action is Action.PROVIDE:
             result = repair.result or TaskResult()
             digest, trigger = self._tasks[name].digest, self.attempt.trigger
@@ -244,24 +248,27 @@ class Flow:
         return kept if kept is not None and kept.digest == self._tasks[name].digest else None
 
     def why_kept(self, name: str) -> str:
-        """For people; empty if the task has to run."""
+        """Reason for which a task is kept, as a text for users; empty if the task has to run."""
         if (kept := self.kept(name)) is None:
             return ""
         repair = self.by_hand(name)
         return str(repair) if repair is not None else f"kept from attempt {kept.attempt}"
 
     def by_hand(self, name: str) -> Repair | None:
-        """What a person did in place of a task, unless it was put back later."""
-        found = None
+        """The repair by which an operator skipped or provided a task; None if there is none, or a reset undid it."""
+        last = None
         for repair in self._repairs:
             if repair.action.by_hand and repair.task == name:
-                found = repair
+                last = repair
             elif self._is_reset(name, repair):
-                found = None
-        return found
+                last = None
+        return last
 
     def _is_reset(self, name: str, repair: Repair) -> bool:
-        """Whether a repair makes a task run again: it, what it waits for, and what comes after them."""
+        """Whether a repair makes a task run again.
+
+        Again run the task that the repair names, the task that it completes, and all tasks after these.
+        """
         if repair.action not in (Action.RETRY, Action.RESET) or repair.task not in self._tasks:
             return False
         first = self._tasks[repair.task].completes or repair.task
@@ -282,7 +289,7 @@ class Flow:
     # Repairing
 
     def refusal(self, repair: Repair) -> str:
-        """Why a running flow does not do this; empty if it does."""
+        """Reason for which the running flow refuses a repair; empty if it accepts."""
         if fault := repair.fault:
             return fault
         if self._ended or self._stopping:
@@ -293,14 +300,14 @@ class Flow:
         return f"task {repair.task} of {self.operation} is done already ({state})" if state.done else ""
 
     def unknown(self, name: str) -> str:
-        """That there is no such task, and which one may have been meant; empty if there is."""
+        """Message that the flow has no such task, with tasks of similar names; empty if it has it."""
         if name in self._tasks:
             return ""
         near = difflib.get_close_matches(name, self._tasks, n=3)
         return f"{self.operation} has no task {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
 
     def note(self, repair: Repair) -> None:
-        """Take in what people did, without doing anything now."""
+        """Record a repair without acting on it now."""
         self._repairs.append(repair)
 
     def repair(self, repair: Repair) -> None:
@@ -318,13 +325,13 @@ class Flow:
         self._show()
 
     def pause(self, repair: Repair) -> None:
-        """Start no task until ``resume``; what runs goes on."""
+        """Start no task until ``resume``; running tasks go on."""
         self._repairs.append(repair)
         self._paused, self._paused_at = repair, workflow.now()
         self._show()
 
     def resume(self, repair: Repair) -> None:
-        """Start what could have started meanwhile; the attempt's deadline moves by as much."""
+        """Start the tasks that the pause held; the attempt's deadline moves by the length of the pause."""
         self._repairs.append(repair)
         if self.attempt.deadline is not None and self._paused_at is not None:
             deadline = self.attempt.deadline + (workflow.now() - self._paused_at)
@@ -342,7 +349,7 @@ class Flow:
 
         Raises:
             ApplicationError: ``FlowFailed``, with the outcome as its detail, if a task failed for good.
-            CancelledError: the workflow was canceled; running tasks were told and have ended.
+            CancelledError: the workflow was canceled; running tasks were canceled and have ended.
         """
         self._layout = _layout(self._tasks.values())
         self._open = len(self._tasks)
@@ -368,7 +375,7 @@ class Flow:
 
     @property
     def outcome(self) -> FlowOutcome:
-        """What is finished and what has failed up to now."""
+        """Tasks that have finished and failed up to now."""
         undone = {task.completes for task in self._tasks.values() if task.completes and task.state is TaskState.FAILED}
         finished = tuple(
             FinishedTask(
@@ -386,15 +393,15 @@ class Flow:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Names of all Secrets that the tasks done so far, kept ones too, have been given."""
+        """Names of all Secrets that tasks reported, finished and kept ones."""
         return tuple(sorted({name for task in self._tasks.values() for name in task.result.secrets}))
 
-    def said(self, name: str) -> str:
-        """What a task that is done said of itself, in this attempt or in an earlier one."""
+    def result_note(self, name: str) -> str:
+        """Note in the result of a task that is done, in this attempt or in an earlier one."""
         return self._tasks[name].result.note
 
     def progress(self) -> FlowProgress:
-        """For the ``progress`` query."""
+        """Answer of the ``progress`` query."""
         return FlowProgress(
             operation=self.operation,
             attempt=self.attempt.number,
@@ -420,7 +427,7 @@ class Flow:
 
     @property
     def percent(self) -> int:
-        """Finished tasks of those that are not skipped. Source: spec/flows.md 1.4."""
+        """Percentage of done tasks among those that are not skipped. Source: spec/flows.md 1.4."""
         counted = [task for task in self._tasks.values() if not task.unless]
         return 100 * sum(task.state.done for task in counted) // len(counted) if counted else 100
 
@@ -440,7 +447,7 @@ class Flow:
             task.state = TaskState.RUNNING
             task.started = workflow.now()
             task.attempt = self.attempt.number
-            # Who waits for an effect looks for the time at which it was asked for.
+            # A task that waits for an effect needs the time at which the other task requested it.
             begun = self._tasks[task.completes].trigger if task.completes else ""
             task.trigger = begun or self.attempt.trigger
             self._running[task.name] = asyncio.create_task(self._run(task))
@@ -466,13 +473,13 @@ class Flow:
             self._failed.append(failure)
             task.state = TaskState.FAILED
             task.note = failure.message
-            self._bound_the_others()
+            self._limit_running_tasks()
         elif task.state is not TaskState.CANCELED:
             self._done(task, TaskState.FINISHED)
         self._show()
 
     async def _execute(self, task: _Task) -> TaskResult:
-        """Run the activity; if nobody takes it from its queue, say so and ask again."""
+        """Run the activity. If no worker polls its queue, show that in the task's note and schedule it again."""
         argument = task.argument() if task.argument else self._argument(task.trigger)
         options = workflow.ActivityConfig(
             activity_id=task.name,
@@ -485,20 +492,20 @@ class Flow:
             if self.attempt.deadline is not None:
                 left = self.attempt.deadline - workflow.now()
                 options["schedule_to_close_timeout"] = max(left, timedelta(seconds=1))
-            asked = workflow.now()
+            scheduled = workflow.now()
             try:
                 result: TaskResult = await workflow.execute_activity(
                     task.activity, argument, result_type=TaskResult, **options
                 )
             except ActivityError as error:
-                patience = options.get("schedule_to_start_timeout")
-                if patience is None or not _is_unanswered(error) or self._stopping:
+                timeout = options.get("schedule_to_start_timeout")
+                if timeout is None or not _is_unanswered(error) or self._stopping:
                     raise
                 if task.unanswered_since is None:
-                    task.unanswered_since = asked
-                    task.note = f"nobody takes tasks from queue {task.queue}"
+                    task.unanswered_since = scheduled
+                    task.note = f"no worker polls queue {task.queue}"
                     self._show()
-                options["schedule_to_start_timeout"] = min(2 * patience, _LONGEST_UNANSWERED)
+                options["schedule_to_start_timeout"] = min(2 * timeout, _LONGEST_UNANSWERED)
             else:
                 return result
 
@@ -528,7 +535,7 @@ class Flow:
         elif isinstance(cause, TimeoutError):
             type_ = "Timeout"
             last = cause.cause
-            message = f"{task.title}: out of time" + (f"; last error: {last}" if last else "")
+            message = f"{task.title}: timed out" + (f"; last error: {last}" if last else "")
             if isinstance(last, ApplicationError):
                 type_ = last.type or type_
         return FailedTask(
@@ -540,12 +547,13 @@ class Flow:
             attempt=self.attempt.number,
         )
 
-    def _bound_the_others(self) -> None:
+    def _limit_running_tasks(self) -> None:
+        """Cancel the tasks that still run ``_GRACE_AFTER_FAILURE`` after the first failure."""
         if self._running and self._deadline is None:
-            self._deadline = asyncio.create_task(self._cut_off())
+            self._deadline = asyncio.create_task(self._stop_after_grace())
 
-    async def _cut_off(self) -> None:
-        await workflow.sleep(_GRACE_AFTER_FAILURE, summary="Others may still end")
+    async def _stop_after_grace(self) -> None:
+        await workflow.sleep(_GRACE_AFTER_FAILURE, summary="Let running tasks end after a failure")
         self._stop()
 
     def _stop(self) -> None:
@@ -581,7 +589,7 @@ class Flow:
         lines = [f"**{self.operation}**, attempt {self.attempt.number}: {self.percent} %"]
         lines += [f"- {repair}" for repair in self._repairs]
         if self._paused is not None:
-            lines.append("\n**No task starts until it is resumed.**")
+            lines.append("\n**Paused: no task starts until the operation is resumed.**")
         lines.append("```")
         for indent, task in self._layout:
             note = task.note or task.unless
@@ -589,14 +597,14 @@ class Flow:
         return "\n".join([*lines, "```"])
 
     def tree(self) -> list[tuple[str, str]]:
-        """Indentation and name of each task, for people: it stands below the last of its predecessors.
+        """Indentation and name of each task, for display: a task stands below the last of its predecessors.
 
-        A chain goes straight down; where work forks, each branch begins with a hook.
+        A chain has one indentation; where the graph forks, each branch begins with a hook.
         """
         return [(indent, task.name) for indent, task in _layout(self._tasks.values())]
 
     def mermaid(self) -> str:
-        """A picture of the graph: transitive edges left out, skipped tasks dashed."""
+        """Mermaid diagram of the graph, without transitive edges; skipped tasks are dashed."""
         lines = ["flowchart LR"]
         for task in self._tasks.values():
             lines.append(f'    {task.name}["{task.title}"]' + (":::skipped" if task.unless else ""))
@@ -642,7 +650,7 @@ def title_of(name: str) -> str:
 
 
 def failed_outcome(error: BaseException) -> FlowOutcome | None:
-    """The outcome that a failed flow left in its error; None if the error is another."""
+    """Outcome in the error of a failed flow; None if the error is of another type."""
     if not isinstance(error, ApplicationError) or error.type != FLOW_FAILED or not error.details:
         return None
     return FlowOutcome.model_validate(error.details[0])

@@ -1,4 +1,4 @@
-"""Timeouts and retries by kind of work, each with its source."""
+"""Timeouts and retries of activities, by kind of activity, each with its source."""
 
 from datetime import timedelta
 
@@ -8,21 +8,21 @@ from temporalio.workflow import ActivityConfig
 from api.operations import GARDEN_QUEUE
 
 HEARTBEAT = timedelta(seconds=10)
-"""A dead worker is noticed within this. Waits send a heartbeat every 2 s (activities/heartbeat.py), every other
-activity of a worker of ours one every 3 s (workers/heartbeats.py)."""
+"""Time after which Temporal retries an activity whose worker died. Activities that wait send a heartbeat every 2 s
+(activities/heartbeat.py), all others every 3 s (workers/heartbeats.py)."""
 
 UNANSWERED = timedelta(seconds=30)
-"""When a seed whose queue nobody polls is named in lastOperation: longer than a gardenlet takes to start."""
+"""Time after which lastOperation names a task queue that no worker polls: longer than a gardenlet takes to start."""
 
 RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=1), backoff_coefficient=1.6, maximum_interval=timedelta(seconds=30)
 )
-"""Until the operation's deadline (``retryDuration``, 12 h, spec/flows.md 1.4), so without a maximum of attempts.
-Gardener repeats a step every 5 s (spec/flows.md 1.5); we begin sooner and end slower."""
+"""Retries end at the operation's deadline (``retryDuration``, 12 h, spec/flows.md 1.4), so the number of attempts has
+no limit. Gardener retries a step every 5 s (spec/flows.md 1.5); our first retries come sooner, later ones slower."""
 
 
 def garden_call(summary: str) -> ActivityConfig:
-    """A look or a write in the garden, by a worker beside it."""
+    """Requests to the garden's API server, by a worker of the garden."""
     return ActivityConfig(
         task_queue=GARDEN_QUEUE,
         summary=summary,
@@ -33,14 +33,14 @@ def garden_call(summary: str) -> ActivityConfig:
 
 
 def bounded(config: ActivityConfig, minutes: float) -> ActivityConfig:
-    """The same, given up after this time with all its attempts."""
+    """The same options, with a limit of time for all attempts together."""
     return ActivityConfig(**config, schedule_to_close_timeout=timedelta(minutes=minutes))
 
 
 def seed_call(minutes: float = 2) -> ActivityConfig:
-    """Requests to a seed's or shoot's API server, in one go.
+    """Requests to the API server of a seed or shoot, without waiting for an effect.
 
-    2 min: the longest step that is not a wait has 2 min in Gardener (client initialisation, spec/flows.md 2).
+    2 min: Gardener's longest step that does not wait has 2 min (client initialisation, spec/flows.md 2).
     """
     return ActivityConfig(
         start_to_close_timeout=timedelta(minutes=minutes),
@@ -51,19 +51,19 @@ def seed_call(minutes: float = 2) -> ActivityConfig:
 
 
 def survey(queue: str) -> ActivityConfig:
-    """A look at a seed before a flow has tasks; it waits for the seed as long as it takes."""
+    """Reads the state of a seed before a flow has tasks; it waits for the gardenlet of the seed without limit."""
     return ActivityConfig(
         task_queue=queue,
         activity_id="survey",
-        summary="Look at what is there",
+        summary="Read the state of the seed",
         start_to_close_timeout=timedelta(seconds=30),
         heartbeat_timeout=HEARTBEAT,
         retry_policy=RETRY,
     )
 
 
-def look(queue: str, summary: str) -> ActivityConfig:
-    """A look at a seed and its shoot beside their operations; it waits for the seed as long as it takes."""
+def seed_query(queue: str, summary: str) -> ActivityConfig:
+    """Reads from a seed and its shoot, independent of their operations; it waits for the gardenlet without limit."""
     return ActivityConfig(
         task_queue=queue,
         summary=summary,
@@ -74,9 +74,9 @@ def look(queue: str, summary: str) -> ActivityConfig:
 
 
 def wait(minutes: float) -> ActivityConfig:
-    """Waiting for an object of a seed or shoot on the worker's cache; minutes by spec/flows.md 2 and 3.
+    """Waits for an object of a seed or shoot, in the watch cache of the worker; minutes by spec/flows.md 2 and 3.
 
-    The wait itself ends a little sooner than its activity, with what it saw last.
+    The wait itself ends a little before the timeout of its activity, with an error that describes the object.
     """
     return ActivityConfig(
         start_to_close_timeout=timedelta(minutes=minutes, seconds=30),
@@ -86,8 +86,8 @@ def wait(minutes: float) -> ActivityConfig:
     )
 
 
-def follow(summary: str, days: float = 30) -> ActivityConfig:
-    """An activity that accompanies a flow, lives as long as it, and goes on in another worker."""
+def background(summary: str, days: float = 30) -> ActivityConfig:
+    """An activity that runs beside a flow until the flow ends; if its worker dies, another one continues it."""
     return ActivityConfig(
         task_queue=GARDEN_QUEUE,
         summary=summary,

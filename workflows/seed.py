@@ -1,4 +1,4 @@
-"""Make a seed ready to host control planes: kinds, gateway and its names, backup bucket."""
+"""Make a seed ready to host control planes: custom resources, gateway with its DNS records, backup bucket."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,12 +21,12 @@ def seed_workflow_id(task: SeedTask) -> str:
 class ReconcileSeed:
     """Started by the controller-manager (``workers.watchers.seeds``); its tasks are retried until they succeed.
 
-    The gardenlet of the seed runs them. While it is away they wait in the queue of the seed.
+    The gardenlet of the seed runs the tasks. While it does not run, they wait in the task queue of the seed.
     """
 
     @workflow.run
     async def run(self, task: SeedTask) -> None:
-        # Workflows of an earlier version were started by the gardenlet, which wrote the status itself.
+        # In an earlier version the gardenlet started this workflow, and wrote the status itself.
         reports = workflow.patched("seed-reports-itself")
         if reports:
             await self._step(SeedActivities.report_seed_processing, task, "Report that the seed is being reconciled")

@@ -1,4 +1,4 @@
-"""What workflows say of versions of our code; nothing where workers have none, since Temporal refuses that."""
+"""Versioning behaviour of workflows. Unset if worker versioning is off: Temporal then rejects any behaviour."""
 
 from temporalio import workflow
 from temporalio.common import VersioningBehavior
@@ -8,5 +8,8 @@ with workflow.unsafe.imports_passed_through():
 
 
 def long_lived() -> VersioningBehavior:
-    """Of what lives for months: it moves to the current version, so it changes behind ``workflow.patched``."""
+    """Behaviour of a workflow that runs for months: it moves to the current version of our code.
+
+    So its code changes behind ``workflow.patched``.
+    """
     return VersioningBehavior.AUTO_UPGRADE if versioning.enabled else VersioningBehavior.UNSPECIFIED

@@ -1,6 +1,6 @@
-"""Search attributes: the one list that the landscape, the charts and the tests register.
+"""Search attributes: the only list, which the landscape, the charts and the tests register.
 
-An unknown one stalls a workflow, so nothing outside this list is ever set.
+A search attribute that is not registered stalls a workflow, so workflows set only those of this list.
 """
 
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
@@ -18,17 +18,17 @@ _PROJECT_NAMESPACE = "garden-"
 
 
 def project_of(namespace: str) -> str:
-    """Project of a project namespace by its name: ``garden-dev`` is that of project ``dev``."""
+    """Name of the project of a namespace: the namespace of project ``dev`` is ``garden-dev``."""
     return namespace.removeprefix(_PROJECT_NAMESPACE)
 
 
 def of_shoot(shoot: ShootRef) -> TypedSearchAttributes:
-    """For the lifecycle of a Shoot: to be found by project and by ``namespace/name``."""
+    """Search attributes of the lifecycle of a Shoot: project, and ``namespace/name``."""
     return TypedSearchAttributes([*_shoot(shoot)])
 
 
 def of_operation(shoot: ShootRef, seed: str, operation: str) -> TypedSearchAttributes:
-    """For one operation of a Shoot."""
+    """Search attributes of one operation of a Shoot."""
     return TypedSearchAttributes(
         [*_shoot(shoot), SearchAttributePair(SEED, seed), SearchAttributePair(OPERATION, operation)]
     )

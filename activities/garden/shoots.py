@@ -40,7 +40,7 @@ from api.issuer import is_managed
 from api.names import backup_entry_names
 from api.operations import OperationType, ShootRef, ShootTask
 from api.registrations import versions_by_phase, wanted_extensions
-from api.repair import SOMEBODY, Action, Repair
+from api.repair import UNKNOWN_USER, Action, Repair
 from api.rotation import Kind, RotationFacts
 from api.times import micro_timestamp, timestamp
 
@@ -285,7 +285,7 @@ class ShootActivities:
             trigger=micro_timestamp(now),
         )
         if constants.OPERATION_RETRY in request.consume:
-            retried = Repair(action=Action.RETRY, by=request.asked_by or SOMEBODY)
+            retried = Repair(action=Action.RETRY, by=request.asked_by or UNKNOWN_USER)
             await self._event(task, request.attempt, "Normal", "RepairRetry", f"{retried}")
         await self._event(task, request.attempt, *_STARTED[deleting])
         await self._rotation_events(task, request.attempt, rotation.status_of(live), rotations)

@@ -1,4 +1,4 @@
-"""What a Bastion takes from its Shoot, and who made it. Source: spec/api-core.md 9, 11."""
+"""Defaults of a Bastion: seed and provider of its Shoot, and its creator. Source: spec/api-core.md 9, 11."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from api.meta import OwnerReference
 
 
 def default_bastion(bastion: Bastion, old: Bastion | None, shoot: Mapping[str, Any] | None, user: str) -> None:
-    """``shoot``: None if there is none, which is refused later.
+    """Set the defaults. ``shoot``: None if it does not exist, which validation refuses later.
 
-    A change that leaves out what was filled in means no other: seed and provider stay those that it was made for,
-    though its Shoot may be about to move, since who holds it there has to let go of it.
+    A change that leaves out seed and provider keeps those of the creation, even if the Shoot is about to move: the
+    gardenlet of that seed must still delete the host.
     """
     spec = bastion.spec
     if old is not None:

@@ -1,4 +1,4 @@
-"""Defaults of a Project: who made it, who owns it. Source: spec/api-core.md 4."""
+"""Defaults of a Project: its creator and its owner. Source: spec/api-core.md 4."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
 def subject_of(user: str) -> Subject:
-    """A user name as RBAC names its subject."""
+    """RBAC subject of a user name."""
     if user.startswith(_SERVICE_ACCOUNT):
         namespace, _, name = user.removeprefix(_SERVICE_ACCOUNT).partition(":")
         return Subject(kind="ServiceAccount", name=name, namespace=namespace)

@@ -64,13 +64,13 @@ _DNS_TASKS = (
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a Shoot's defaults are taken from. What does not exist is None: validation will say so."""
+    """Objects from which a Shoot gets its defaults. An object that does not exist is None: validation reports it."""
 
     profile: CloudProfile | None
     seed: Seed | None
     project: Project | None
     user: str
-    """Who writes the Shoot."""
+    """Name of the user who writes the Shoot."""
     now: datetime
     random: Random
 
@@ -102,7 +102,7 @@ def _default_spec(shoot: Shoot, old: Shoot | None, around: Surroundings) -> None
 
 
 def _default_operations(shoot: Shoot) -> None:
-    """Drop requested operations that another one covers, or that have no effect."""
+    """Drop requested operations that another one includes, or that have no effect."""
     for annotation in (constants.OPERATION, constants.MAINTENANCE_OPERATION):
         asked = [each for each in shoot.metadata.annotations.get(annotation, "").split(";") if each]
         if not any(each.startswith("rotate-") for each in asked):
@@ -126,7 +126,7 @@ def _default_metadata(shoot: Shoot, old: Shoot | None, around: Surroundings) -> 
         meta.annotate(constants.CREATED_BY, around.user)
     elif constants.CREATED_BY in before:
         meta.annotate(constants.CREATED_BY, before[constants.CREATED_BY])
-    if old is None or _is_wish(shoot, old):
+    if old is None or _is_user_change(shoot, old):
         meta.annotate(constants.CHANGED_BY, around.user)
     elif constants.CHANGED_BY in before:
         meta.annotate(constants.CHANGED_BY, before[constants.CHANGED_BY])
@@ -150,10 +150,11 @@ def _default_metadata(shoot: Shoot, old: Shoot | None, around: Surroundings) -> 
         meta.labels = kept | wanted
 
 
-def _is_wish(shoot: Shoot, old: Shoot) -> bool:
-    """Whether a change says how the cluster should be, or asks for an operation.
+def _is_user_change(shoot: Shoot, old: Shoot) -> bool:
+    """Whether a change requests an operation, or changes the spec other than by an assignment of a seed.
 
-    To bind a Shoot to a seed, with the defaults that follow, or to answer an operation, is the answer to a wish.
+    The assignment of a seed, with the defaults that follow from it, and the removal of an operation answer an earlier
+    request.
     """
     asked = shoot.metadata.annotations.get(constants.OPERATION)
     if asked and asked != old.metadata.annotations.get(constants.OPERATION):
@@ -163,7 +164,7 @@ def _is_wish(shoot: Shoot, old: Shoot) -> bool:
 
 
 def _default_confirmation(shoot: Shoot, before: dict[str, str], user: str) -> None:
-    """Who confirmed the deletion is ours to say, not the author's."""
+    """Record the user who confirmed the deletion. The value of the author is dropped, so that it cannot be forged."""
     annotations = dict(shoot.metadata.annotations)
     key = constants.DELETION_CONFIRMED_BY
     annotations.pop(key, None)
@@ -175,29 +176,30 @@ def _default_confirmation(shoot: Shoot, before: dict[str, str], user: str) -> No
 
 
 def _default_author(shoot: Shoot, before: dict[str, str], user: str) -> None:
-    """Who asks for a repair or a retry is ours to say, too."""
+    """Record the user who requests a repair or a retry. The value of the author is dropped, too."""
     annotations = {name: text for name, text in shoot.metadata.annotations.items() if name != constants.REPAIR_BY}
-    wishes = [_wishes(annotations), _wishes(before)]
-    if wishes[0]:
-        annotations[constants.REPAIR_BY] = before.get(constants.REPAIR_BY, user) if wishes[0] == wishes[1] else user
+    requests = [_repair_requests(annotations), _repair_requests(before)]
+    if requests[0]:
+        unchanged = requests[0] == requests[1]
+        annotations[constants.REPAIR_BY] = before.get(constants.REPAIR_BY, user) if unchanged else user
     if annotations != shoot.metadata.annotations:
         shoot.metadata.annotations = annotations
 
 
-def _wishes(annotations: dict[str, str]) -> dict[str, str]:
+def _repair_requests(annotations: dict[str, str]) -> dict[str, str]:
     retry = {constants.OPERATION: constants.OPERATION_RETRY}
     return {name: text for name, text in annotations.items() if name in ANNOTATIONS or retry.get(name) == text}
 
 
 def _needs_retry(shoot: Shoot, old: Shoot) -> bool:
-    """Whether maintenance is to retry it: a confined change of a Shoot that Failed starts nothing by itself."""
+    """Whether maintenance must retry the Shoot: a confined change of a Shoot in state Failed starts no operation."""
     last = shoot.status.last_operation if shoot.status else None
     confined = shoot.spec.maintenance is not None and shoot.spec.maintenance.confine_spec_update_rollout
     return bool(confined) and last is not None and last.state == "Failed" and shoot.spec != old.spec
 
 
 def _tasks(shoot: Shoot, old: Shoot | None) -> list[str]:
-    """What has to be done beyond an ordinary reconciliation."""
+    """Tasks that a reconciliation must execute because of this change."""
     if old is None:
         return [constants.TASK_DEPLOY_INFRASTRUCTURE, *_DNS_TASKS]
     now, before = shoot.spec, old.spec
@@ -224,7 +226,7 @@ def _ssh(shoot: Shoot) -> bool:
 
 
 def _extension_labels(shoot: Shoot) -> dict[str, str]:
-    """Labels by which webhooks of extensions select the Shoots that concern them."""
+    """Labels by which webhooks of extensions select the Shoots that use the extension."""
     spec = shoot.spec
     pools = spec.provider.workers or []
     types = {("provider", spec.provider.type)}
@@ -240,7 +242,7 @@ def _extension_labels(shoot: Shoot) -> dict[str, str]:
 
 
 def _default_once(shoot: Shoot, around: Surroundings) -> None:
-    """What is set at creation only: a later removal is the owner's wish."""
+    """Defaults that are set at creation only: a later removal by the owner is kept."""
     spec = shoot.spec
     kubernetes = spec.kubernetes
     if kubernetes.vertical_pod_autoscaler is None and not workerless(shoot):
@@ -260,7 +262,7 @@ def _default_once(shoot: Shoot, around: Surroundings) -> None:
 
 
 def _keep(shoot: Shoot, old: Shoot) -> None:
-    """What was chosen for the owner stays, though a newer manifest does not mention it."""
+    """Keep values that defaulting chose earlier, if a newer manifest leaves them out."""
     now, before = shoot.spec, old.spec
     if before.networking is not None:
         now.networking = now.networking or Networking()
@@ -307,7 +309,7 @@ def _default_networking(shoot: Shoot, seed: Seed | None) -> None:
 
 
 def _default_kubernetes(shoot: Shoot, around: Surroundings) -> None:
-    # Assigned, so that a block its author left out is written, too.
+    # Assign the blocks, so that blocks that the author left out are written, too.
     kubernetes = shoot.spec.kubernetes = shoot.spec.kubernetes
     if around.profile and not is_version(kubernetes.version):
         versions = around.profile.spec.kubernetes.versions
@@ -333,14 +335,14 @@ def _default_kubernetes(shoot: Shoot, around: Surroundings) -> None:
 
 
 def _default_components(kubernetes: Kubernetes) -> None:
-    """Blocks whose fields have static defaults must only be there."""
+    """Create empty blocks whose fields have static defaults, which the API server then sets."""
     kubernetes.kube_scheduler = kubernetes.kube_scheduler or KubeScheduler(profile="balanced")
     kubernetes.kube_proxy = kubernetes.kube_proxy or KubeProxy(mode="IPTables", enabled=True)
     kubernetes.cluster_autoscaler = kubernetes.cluster_autoscaler or ClusterAutoscaler(expander="least-waste")
 
 
 def _mask_size(shoot: Shoot) -> int:
-    """Pod network of a node: room for twice as many addresses as the largest pool has pods."""
+    """Prefix length of a node's pod network: twice as many addresses as the largest ``maxPods`` of all pools."""
     pools = [pool.kubernetes.kubelet for pool in shoot.spec.provider.workers or [] if pool.kubernetes]
     configured = [each.max_pods for each in [shoot.spec.kubernetes.kubelet, *pools] if each and each.max_pods]
     return 32 - math.ceil(math.log2(2 * max(configured, default=_DEFAULT_MAX_PODS)))

@@ -1,5 +1,5 @@
-"""What is wrong with an object, as lists of faults with field paths. Pure functions.
+"""Validation: pure functions that return the faults of an object, each with the path of its field.
 
-What one schema can say stands at the fields of the models; here is what needs several fields, the
-object before, or other objects.
+Rules that a schema can express are at the fields of the models; the rules here need several fields, the old object, or
+other objects.
 """

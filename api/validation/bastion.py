@@ -1,4 +1,4 @@
-"""What is wrong with a Bastion, by itself and with its Shoot. Source: spec/api-core.md 9, 11."""
+"""Validation of Bastions, by themselves and against their Shoot. Source: spec/api-core.md 9, 11."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _check_block(block: IPBlock, path: Path, faults: Faults) -> None:
 
 
 def check_bastion_change(bastion: Bastion, old: Bastion) -> Faults:
-    """What the schema's own rules leave: who made it stays."""
+    """Faults of a change that the schema's rules do not cover: the name of the creator is immutable."""
     faults = Faults()
     before, now = (each.metadata.annotations.get(CREATED_BY) for each in (old, bastion))
     faults.fixed(Path("metadata") / "annotations" @ CREATED_BY, before, now)
@@ -56,7 +56,7 @@ def check_bastion_change(bastion: Bastion, old: Bastion) -> Faults:
 
 
 def check_bastion_shoot(bastion: Bastion, shoot: Mapping[str, Any] | None) -> Faults:
-    """Whether its Shoot has nodes that can be got at."""
+    """Faults of a Bastion whose Shoot has no nodes that can be reached by SSH."""
     faults = Faults()
     name = bastion.spec.shoot_ref.name
     path = SPEC / "shootRef" / "name"
@@ -72,7 +72,7 @@ def check_bastion_shoot(bastion: Bastion, shoot: Mapping[str, Any] | None) -> Fa
 
 
 def check_bastion_provider(bastion: Bastion, registrations: Iterable[Mapping[str, Any]]) -> Faults:
-    """Whether anybody would make it."""
+    """Faults of a Bastion whose provider type has no extension."""
     faults = Faults()
     offered = sorted(type_ for kind, type_ in responsible(registrations) if kind == "Bastion")
     type_ = bastion.spec.provider_type

@@ -1,4 +1,4 @@
-"""Faults of an object, worded as Kubernetes words them."""
+"""Faults of an object, with messages in the form of Kubernetes' field errors."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ class Faults:
         self._add(FaultType.FORBIDDEN, path, None, detail)
 
     def duplicates(self, path: Path, values: Sequence[Any], name: str = "") -> None:
-        """Each value that an earlier item has already."""
+        """Report each value that an earlier item of the list has, too."""
         for index, value in enumerate(values):
             if value in values[:index]:
                 self.duplicate(path @ index / name if name else path @ index, value)
 
     def fixed(self, path: Path, old: Any, new: Any) -> None:
-        """A field that cannot be changed."""
+        """Report a change of an immutable field."""
         if old != new:
             self.invalid(path, new, "field is immutable")
 

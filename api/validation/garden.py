@@ -1,4 +1,4 @@
-"""What is wrong with CloudProfiles, Seeds, Projects and bindings. Source: spec/api-core.md 2 to 5."""
+"""Validation of CloudProfiles, Seeds, Projects and bindings. Source: spec/api-core.md 2 to 5."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_cloud_profile(profile: CloudProfile, now: datetime) -> Faults:
     }
     for path, offered in offers.items():
         if not offered:
-            faults.required(path, "must offer at least one")
+            faults.required(path, "must have at least one entry")
     _check_versions(spec.kubernetes.versions, SPEC / "kubernetes" / "versions", now, faults)
     if spec.kubernetes.versions and all(is_version(each.version) for each in spec.kubernetes.versions):
         newest = max(spec.kubernetes.versions, key=lambda each: Version(each.version))
@@ -58,7 +58,8 @@ def check_cloud_profile(profile: CloudProfile, now: datetime) -> Faults:
         _check_versions(image.versions, path, now, faults)
     for index, kind in enumerate(spec.machine_types):
         if kind.storage and (kind.storage.size is None) == (kind.storage.min_size is None):
-            faults.invalid(SPEC / "machineTypes" @ index / "storage", kind.storage.type, "needs either size or minSize")
+            detail = "must have either size or minSize"
+            faults.invalid(SPEC / "machineTypes" @ index / "storage", kind.storage.type, detail)
     capabilities = [each.name for each in spec.machine_capabilities or []]
     if capabilities and "architecture" not in capabilities:
         faults.required(SPEC / "machineCapabilities", "must define architecture")
@@ -72,10 +73,11 @@ def _check_versions(versions: Sequence[ExpirableVersion], path: Path, now: datet
         if not is_version(each.version):
             faults.invalid(here / "version", each.version, "must be a version like 1.37.1")
         if each.lifecycle and (each.classification or each.expiration_date):
-            faults.forbidden(here / "lifecycle", "not together with classification and expirationDate")
+            faults.forbidden(here / "lifecycle", "must not be set together with classification and expirationDate")
         starts = [stage.start_time for stage in each.lifecycle or []]
         if None in starts[1:]:
-            faults.required(here / "lifecycle" @ (starts.index(None, 1)) / "startTime", "only the first may have none")
+            detail = "only the first stage may have no startTime"
+            faults.required(here / "lifecycle" @ (starts.index(None, 1)) / "startTime", detail)
         known = [start for start in starts if start is not None]
         if known != sorted(known, key=datetime.fromisoformat):
             faults.invalid(here / "lifecycle", known, "stages must be in the order of their times")
@@ -95,7 +97,7 @@ def _check_one_supported_per_minor(versions: Sequence[ExpirableVersion], faults:
 def check_cloud_profile_change(
     profile: CloudProfile, old: CloudProfile, shoots: Iterable[Shoot], now: datetime
 ) -> Faults:
-    """What Shoots use must stay."""
+    """Faults of a change that removes something that a Shoot uses, or changes an immutable field."""
     faults = Faults()
     faults.fixed(SPEC / "type", old.spec.type, profile.spec.type)
     before, after = (each.spec.limits.max_nodes_total if each.spec.limits else None for each in (old, profile))
@@ -152,16 +154,18 @@ def check_seed(seed: Seed) -> Faults:
     if spec.ingress is not None and spec.dns.provider is None:
         faults.required(SPEC / "dns" / "provider", "an ingress domain needs a DNS provider")
     if spec.backup and spec.backup.region is None and spec.backup.provider != spec.provider.type:
-        faults.required(SPEC / "backup" / "region", "needed where backups are at another provider than the seed")
+        faults.required(
+            SPEC / "backup" / "region", "must be set if the backups are with another provider than the seed"
+        )
     faults.duplicates(SPEC / "provider" / "zones", spec.provider.zones or [])
     topology = spec.settings.topology_aware_routing
     if topology and topology.enabled and len(spec.provider.zones or []) < 2:
-        faults.forbidden(SPEC / "settings" / "topologyAwareRouting" / "enabled", "needs a seed of two zones or more")
+        faults.forbidden(SPEC / "settings" / "topologyAwareRouting" / "enabled", "needs a seed with at least two zones")
     return faults
 
 
 def check_seed_change(seed: Seed, old: Seed, shoots: Sequence[str]) -> Faults:
-    """``shoots`` are those on the seed, as ``namespace/name``."""
+    """Faults of a change that Shoots on the seed do not allow. ``shoots``: the Shoots on it, as ``namespace/name``."""
     faults = Faults()
     if old.spec.backup is not None and seed.spec.backup is None:
         faults.forbidden(SPEC / "backup", "cannot be removed")
@@ -176,7 +180,7 @@ def check_seed_change(seed: Seed, old: Seed, shoots: Sequence[str]) -> Faults:
 
 
 def seed_domains(seed: Seed) -> list[tuple[Path, str]]:
-    """Domains below which a Seed gives names to control planes, and the fields that say so."""
+    """Domains of a Seed below which control planes get DNS names, each with its field."""
     found = [(SPEC / "dns" / "internal" / "domain", seed.spec.dns.internal.domain)]
     if seed.spec.ingress is not None:
         found.append((SPEC / "ingress" / "domain", seed.spec.ingress.domain))
@@ -204,16 +208,16 @@ def check_seed_operation(seed: Seed, old: Seed | None) -> Faults:
         return faults
     path = Path("metadata.annotations") @ constants.OPERATION
     if asked in _NO_SUBJECT:
-        faults.forbidden(path, f"{asked} would renew nothing: {_NO_SUBJECT[asked]}")
+        faults.forbidden(path, f"{asked} has no effect: {_NO_SUBJECT[asked]}")
     elif asked not in _SEED_OPERATIONS:
         faults.unsupported(path, asked, _SEED_OPERATIONS)
     elif before is not None:
-        faults.forbidden(path, f"{asked} has to wait: {before} has been asked for and is not done yet")
+        faults.forbidden(path, f"{before} was requested before and is not done yet: request {asked} after it")
     return faults
 
 
 def check_seed_unused(seed: str, shoots: Sequence[str], kept: Sequence[str]) -> Faults:
-    """A Seed can be deleted when no Shoot is, or is going to be, on it, and no backups of one (``kept``) are left."""
+    """Faults of the deletion of a Seed that has Shoots, or keeps backups of deleted Shoots (``kept``)."""
     faults, path = Faults(), Path("metadata") / "name"
     if shoots:
         faults.forbidden(path, f"Seed {seed} still hosts Shoots: {', '.join(shoots[:5])}")

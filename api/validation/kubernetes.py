@@ -1,4 +1,4 @@
-"""What is wrong with a Shoot's settings of Kubernetes' components. Source: spec/api-core.md 1.3."""
+"""Validation of a Shoot's settings of Kubernetes' components. Source: spec/api-core.md 1.3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be asked of a Shoot by annotations, and when. Source: spec/api-core.md 10.1, 10.2."""
+"""Validation of the annotations that request an operation of a Shoot. Source: spec/api-core.md 10.1, 10.2."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALONE = (constants.OPERATION_RETRY, constants.OPERATION_MAINTAIN)
 
 
 def operations(shoot: KubeObject, annotation: str = constants.OPERATION) -> list[str]:
-    """Operations that an annotation asks for; parallel ones are joined by ``;``."""
+    """Operations that an annotation requests; the annotation joins several by ``;``."""
     return [each for each in shoot.metadata.annotations.get(annotation, "").split(";") if each]
 
 
@@ -53,13 +53,13 @@ def check_operations(shoot: Shoot, old: Shoot | None) -> Faults:
         failed = last is not None and last.state == "Failed"
         if annotation == constants.OPERATION and constants.OPERATION_RETRY in asked and not failed:
             state = last.state if last else "none"
-            faults.forbidden(path, f"retry is for Shoots whose last operation has state Failed, it is {state}")
+            faults.forbidden(path, f"retry needs a last operation in state Failed; its state is {state}")
     _check_force_deletion(shoot, old, faults)
     return faults
 
 
 def check_expiration(shoot: Shoot, old: Shoot | None, allowed: timedelta | None, now: datetime) -> Faults:
-    """The end of a Shoot's life, newly set, is a time, and no later than its quotas let it live from now on."""
+    """Faults of a new or changed expiration time: it must be a time, and at most ``allowed`` after ``now``."""
     faults = Faults()
     annotation = constants.SHOOT_EXPIRATION_TIMESTAMP
     text = shoot.metadata.annotations.get(annotation)
@@ -69,7 +69,9 @@ def check_expiration(shoot: Shoot, old: Shoot | None, allowed: timedelta | None,
     if end is None:
         faults.invalid(path, text, "must be a time like 2026-11-21T00:00:00Z")
     elif allowed is not None and end > now + allowed:
-        faults.forbidden(path, f"the quotas let a cluster live for {allowed.days} more days at most, not until {text}")
+        faults.forbidden(
+            path, f"{text} is too late: the quotas allow an expiration at most {allowed.days} days from now"
+        )
     return faults
 
 
@@ -80,17 +82,17 @@ _FORCE_DELETION_CODES = (
     ErrorCode.INFRA_UNAUTHENTICATED,
     ErrorCode.INFRA_UNAUTHORIZED,
 )
-"""Errors of a deletion that nobody may be able to mend any more."""
+"""Errors of a deletion that may be permanent, for example lost credentials of the cloud."""
 
 
 def _check_force_deletion(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
-    """It leaves behind what the cloud holds, so the ordinary deletion must have failed, and nobody can take it back."""
+    """A force-deletion leaves resources in the cloud, so it needs a failed deletion, and it cannot be reverted."""
     annotation = constants.CONFIRMATION_FORCE_DELETION
     path = _ANNOTATIONS @ annotation
     asked = is_true(shoot.metadata.annotations.get(annotation))
     before = old is not None and is_true(old.metadata.annotations.get(annotation))
     if before and not asked:
-        faults.forbidden(path, "force-deletion cannot be taken back, it may have begun")
+        faults.forbidden(path, "a force-deletion cannot be reverted: it may have begun")
     if before or not asked:
         return
     if shoot.metadata.deletion_timestamp is None:
@@ -99,17 +101,19 @@ def _check_force_deletion(shoot: Shoot, old: Shoot | None, faults: Faults) -> No
     reported = {code for error in (shoot.status and shoot.status.last_errors) or [] for code in error.codes or []}
     if not reported.intersection(_FORCE_DELETION_CODES):
         codes = ", ".join(_FORCE_DELETION_CODES)
-        faults.forbidden(path, f"only after the deletion has failed with one of {codes}; wait for it or mend its error")
+        faults.forbidden(
+            path, f"is allowed once the deletion has failed with one of {codes}: wait, or correct the deletion's error"
+        )
 
 
 def new_repairs(shoot: Shoot, old: Shoot | None) -> list[str]:
-    """Annotations that newly ask to repair an operation."""
+    """Names of the new or changed annotations that request a repair of an operation."""
     now, before = shoot.metadata.annotations, old.metadata.annotations if old else {}
     return [name for name in ANNOTATIONS if name in now and now[name] != before.get(name)]
 
 
 def check_repairs(shoot: Shoot, names: list[str]) -> Faults:
-    """Repairs that can be accepted in no state of the operation."""
+    """Faults of repairs that cannot be accepted in any state of the operation."""
     found = Faults()
     for name, fault in faults(shoot.metadata.annotations).items():
         if name in names:
@@ -118,7 +122,7 @@ def check_repairs(shoot: Shoot, names: list[str]) -> Faults:
 
 
 def check_deletion_confirmed(obj: KubeObject) -> Faults:
-    """A DELETE needs the owner's second word."""
+    """A deletion needs the annotation ``confirmation.gardener.cloud/deletion``."""
     faults = Faults()
     if not is_true(obj.metadata.annotations.get(constants.CONFIRMATION_DELETION)):
         detail = (
@@ -129,7 +133,7 @@ def check_deletion_confirmed(obj: KubeObject) -> Faults:
 
 
 def check_finalizer_kept(shoot: Shoot, old: Shoot) -> Faults:
-    """Gardener's finalizer falls only when the cluster is gone, or never was."""
+    """Gardener's finalizer can be removed only if the cluster is deleted, or was never created."""
     faults = Faults()
     dropped = constants.FINALIZER in old.metadata.finalizers and constants.FINALIZER not in shoot.metadata.finalizers
     status = old.status

@@ -1,4 +1,4 @@
-"""What is wrong with the worker pools of a Shoot by themselves. Source: spec/api-core.md 1.2, 10.2."""
+"""Validation of a Shoot's worker pools by themselves. Source: spec/api-core.md 1.2, 10.2."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from api.versions import Version, is_version, minors_between
 WORKERS = Path("spec") / "provider" / "workers"
 
 _MINORS_BEHIND = 3
-"""How many minors kubelets may be behind the API server. Source: Kubernetes' version skew policy."""
+"""Number of minor versions that a kubelet may be behind the API server. Source: Kubernetes' version skew policy."""
 
 
 def check_pools(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
@@ -22,12 +22,12 @@ def check_pools(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
         ran = kubelet_version(before[pool.name], old) if old and pool.name in before else None
         _check_version(pool, ran, shoot.spec.kubernetes.version, WORKERS @ index, faults)
     if not any(_can_run_system_components(pool) for pool in pools):
-        detail = "one pool must allow system components and have a maximum of at least one machine a zone"
+        detail = "one pool must allow system components, and its maximum must be at least one machine for each zone"
         faults.forbidden(WORKERS, detail)
 
 
 def kubelet_version(pool: Worker, shoot: Shoot) -> str:
-    """Its own, or else that of the control plane."""
+    """Version of a pool's kubelets: the pool's own, or else the control plane's."""
     return (pool.kubernetes.version if pool.kubernetes else None) or shoot.spec.kubernetes.version
 
 
@@ -49,7 +49,7 @@ def _check_pool(pool: Worker, path: Path, faults: Faults) -> None:
             faults.unsupported(path / "taints" @ index / "effect", taint.effect, effects)
     volumes = [each.name for each in pool.data_volumes or []]
     if volumes and pool.volume is None:
-        faults.required(path / "volume", "dataVolumes need a volume for the system, too")
+        faults.required(path / "volume", "a pool with dataVolumes needs a volume for the system, too")
     if pool.kubelet_data_volume_name and pool.kubelet_data_volume_name not in volumes:
         here = path / "kubeletDataVolumeName"
         faults.invalid(here, pool.kubelet_data_volume_name, "must be one of the dataVolumes")

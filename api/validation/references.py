@@ -1,4 +1,4 @@
-"""What is wrong with a Shoot against the objects it refers to. Source: spec/api-core.md 10.1, 10.2."""
+"""Validation of a Shoot against the objects that it refers to. Source: spec/api-core.md 10.1, 10.2."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class World:
-    """What a Shoot refers to, as it was found. What does not exist is None or in ``missing``."""
+    """Objects that a Shoot refers to. An object that does not exist is None, or listed in ``missing``."""
 
     project: Project | None
     profile: CloudProfile | None
@@ -56,7 +56,7 @@ class World:
 
 
 def references(shoot: Shoot) -> list[Reference]:
-    """Objects that must exist, without cloud profile and seed."""
+    """Objects that must exist, except cloud profile and seed."""
     spec, namespace = shoot.spec, shoot.metadata.namespace
     found = []
 
@@ -104,7 +104,7 @@ _REFERABLE = {
 
 
 def check_references(shoot: Shoot, old: Shoot | None, world: World) -> Faults:
-    """All faults of a Shoot that is created, or whose spec changes; what was so before is not held against it."""
+    """All faults of a new Shoot, or of a change of its spec; unchanged fields of an existing Shoot are not checked."""
     faults = Faults()
     spec = shoot.spec
     if old is None:
@@ -129,7 +129,7 @@ def check_references(shoot: Shoot, old: Shoot | None, world: World) -> Faults:
 
 
 def _check_tolerations(shoot: Shoot, old: Shoot | None, project: Project | None, faults: Faults) -> None:
-    """Taints keep seeds for some; which of them a project may use is for operators to say."""
+    """Faults of tolerations that operators have not allowed for the Project: taints reserve seeds for some projects."""
     tolerations = project.spec.tolerations if project else None
     granted = {(each.key, each.value) for each in (tolerations and tolerations.whitelist) or []}
     if shoot.metadata.namespace == GARDEN_NAMESPACE:
@@ -197,7 +197,7 @@ def _check_profile(shoot: Shoot, old: Shoot | None, profile: CloudProfile, now: 
     limit = profile.spec.limits.max_nodes_total if profile.spec.limits else None
     wanted = sum(pool.minimum for pool in pools)
     if limit is not None and wanted > limit:
-        detail = f"{wanted} machines at least, cloud profile {profile.metadata.name} allows {limit}"
+        detail = f"the pools have at least {wanted} machines; cloud profile {profile.metadata.name} allows {limit}"
         faults.forbidden(WORKERS, detail)
 
 
@@ -252,7 +252,7 @@ def _check_zones(pool: Worker, old: Worker | None, region: Region, path: Path, f
         if zone not in zones:
             faults.unsupported(path / "zones" @ index, zone, zones)
         elif pool.machine.type in (zones[zone].unavailable_machine_types or []):
-            faults.invalid(path / "zones" @ index, zone, f"machine type {pool.machine.type} is not available here")
+            faults.invalid(path / "zones" @ index, zone, f"machine type {pool.machine.type} is not available in it")
 
 
 def _check_volumes(pool: Worker, kind: MachineType | None, profile: CloudProfile, path: Path, faults: Faults) -> None:
@@ -277,7 +277,7 @@ def _check_image(
     image = pool.machine.image
     if image is None or not image.name:
         names = ", ".join(each.name for each in profile.spec.machine_images)
-        faults.required(path / "name", f"no machine image of the cloud profile fits this pool; it has {names}")
+        faults.required(path / "name", f"no machine image of the cloud profile fits this pool; it offers {names}")
         return
     kept = (
         old and old.machine.image and (old.machine.image.name, old.machine.image.version) == (image.name, image.version)
@@ -319,11 +319,11 @@ def _check_seed(shoot: Shoot, old: Shoot | None, world: World, faults: Faults) -
         faults.not_found(path, name, "there is no such Seed")
     elif world.profile is not None:
         for text in unmet(shoot, world.profile, Candidate(world.seed, world.shoots_on_seed)):
-            faults.forbidden(path, f"must be a seed that {text}, {name} is not")
+            faults.forbidden(path, f"must be a seed that {text}; {name} is not such a seed")
 
 
 def _check_zones_of_seed(shoot: Shoot, old: Shoot, seed: Seed, faults: Faults) -> None:
-    """Where it runs already; a new place is checked like any other."""
+    """Faults of a failure tolerance that the Shoot's present seed cannot provide."""
     if has_zones(old, seed) and not has_zones(shoot, seed):
         path = SPEC / "controlPlane" / "highAvailability" / "failureTolerance" / "type"
         detail = f"zone needs a seed of {ZONES_FOR_ZONE_FAILURES} zones, {seed.metadata.name} has fewer: choose node"
@@ -331,7 +331,7 @@ def _check_zones_of_seed(shoot: Shoot, old: Shoot, seed: Seed, faults: Faults) -
 
 
 def needed_extensions(shoot: Shoot) -> list[tuple[Path, str, str]]:
-    """Kinds and types of extension objects that a Shoot will have, and the fields that ask for them."""
+    """Kinds and types of extension objects that a Shoot will have, each with the field that causes it."""
     spec = shoot.spec
     needed = [
         (SPEC / "extensions" @ i, "Extension", e.type) for i, e in enumerate(spec.extensions or []) if not e.disabled
@@ -390,7 +390,7 @@ def _check_domain(shoot: Shoot, old: Shoot | None, world: World, faults: Faults)
     for owner, other in world.other_domains.items():
         if overlap(domain, other):
             faults.forbidden(path, f"{domain} is the same as, above or below {other} of Shoot {owner}")
-    # Control planes are reached by names below these domains: a Shoot could take the name of another one.
+    # Control planes have DNS names below these domains: a Shoot could take over the name of another one.
     for other in sorted({each for seed in world.seeds for _, each in seed_domains(seed)}):
         if overlap(domain, other):
             faults.forbidden(path, f"{domain} is the same as, above or below {other}, which Seeds use for themselves")

@@ -1,4 +1,4 @@
-"""When which rotation of credentials may be asked for. Source: spec/credentials.md 3, table "Validation"."""
+"""Validation of requests to rotate credentials of a Shoot. Source: spec/credentials.md 3, table "Validation"."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,9 +30,12 @@ _ENCRYPTION = "rotate-etcd-encryption-key"
 
 
 def rotation_faults(shoot: Mapping[str, Any], asked: Sequence[str], elsewhere: Sequence[str]) -> list[str]:
-    """Why operations cannot be asked for now; ``elsewhere``: what the other operation annotation asks for.
+    """Messages why operations cannot be requested now; empty if they can.
 
-    The Shoot as the API has it. Empty if all is well.
+    Args:
+        shoot: the Shoot as the API has it.
+        asked: operations that one annotation requests.
+        elsewhere: operations that the other operation annotation requests.
     """
     facts, rotation = RotationFacts.of_shoot(shoot), status_of(shoot)
     faults = _combinations(asked, elsewhere, facts)
@@ -42,7 +45,7 @@ def rotation_faults(shoot: Mapping[str, Any], asked: Sequence[str], elsewhere: S
 
 
 def hibernation_faults(shoot: Mapping[str, Any]) -> list[str]:
-    """Why a Shoot cannot be put to sleep now."""
+    """Messages why a Shoot cannot be hibernated now; empty if it can."""
     rotation = status_of(shoot)
     stored = phase_of(rotation, Kind.ETCD_ENCRYPTION_KEY)
     key = phase_of(rotation, Kind.SERVICE_ACCOUNT_KEY)
@@ -52,7 +55,7 @@ def hibernation_faults(shoot: Mapping[str, Any]) -> list[str]:
     if key.preparing or key is Phase.COMPLETING:
         faults.append(f"the rotation of the service account key is {key}; wait until it is done")
     if encryption.changes(shoot):
-        faults.append("the change of the encryption of what is stored is not done yet")
+        faults.append("resources are being re-encrypted after a change of encryptionConfig; wait until it is done")
     return faults
 
 
@@ -65,16 +68,16 @@ def _faults(operation: str, shoot: Mapping[str, Any], rotation: Mapping[str, Any
     if asleep := _asleep(shoot):
         kinds = {kind for kind, _ in steps}
         if operation not in SINGLE or not kinds <= set(_ALLOWED_WHILE_ASLEEP):
-            faults.append(f"the Shoot is {asleep}; wake it up and wait until it is awake")
+            faults.append(f"the Shoot is {asleep}; wake it up and wait until it has woken up")
     if operation in (f"{_ENCRYPTION}-start", f"{_ENCRYPTION}-complete") and facts.automatic_encryption:
-        faults.append(f"from Kubernetes 1.34 on {_ENCRYPTION} does both steps, use that")
+        faults.append(f"from Kubernetes 1.34 on, {_ENCRYPTION} does both steps: use that")
     if pools or operation.startswith("rotate-rollout-workers"):
         faults += _rollout_faults(pools, rotation, facts)
     starts = [kind for kind, verb in steps if verb.starts]
     if starts:
         faults += _start_faults(starts, shoot, rotation)
     if any(kind is Kind.ETCD_ENCRYPTION_KEY for kind in starts) and encryption.changes(shoot):
-        faults.append("the change of the encryption of what is stored is not done yet; wait until it is")
+        faults.append("resources are being re-encrypted after a change of encryptionConfig; wait until it is done")
     completes = [kind for kind, verb in steps if verb is Verb.COMPLETE]
     for kind in completes:
         phase = phase_of(rotation, kind)
@@ -93,7 +96,7 @@ def _start_faults(kinds: Sequence[Kind], shoot: Mapping[str, Any], rotation: Map
     )
     if not ready:
         seen = f"{last['type']} {last['state']}" if last else "none"
-        faults.append(f"the Shoot must have been created or restored, its last operation is {seen}")
+        faults.append(f"the Shoot must have been created or restored; its last operation is {seen}")
     for kind in kinds:
         phase = phase_of(rotation, kind) if kind in PHASED else Phase.NONE
         if not phase.idle:
@@ -113,20 +116,20 @@ def _rollout_faults(pools: Sequence[str], rotation: Mapping[str, Any], facts: Ro
         faults.append("must name worker pools, as in rotate-rollout-workers=pool-a,pool-b")
     for pool in dict.fromkeys(filter(None, pools)):
         if pool not in facts.pools:
-            faults.append(f"there is no worker pool {pool}, only {', '.join(facts.pools) or 'none'}")
+            faults.append(f"worker pool {pool} does not exist; the Shoot has {', '.join(facts.pools) or 'none'}")
         if pools.count(pool) > 1:
             faults.append(f"worker pool {pool} is named twice")
     return faults
 
 
 def _users_of_old(shoot: Mapping[str, Any], kinds: Sequence[Kind]) -> list[str]:
-    """What the last survey found; it may be passed over with a reason."""
+    """Clients that used the old credentials at the last check; an annotation with a reason overrides this."""
     if (shoot["metadata"].get("annotations") or {}).get(FORCED_COMPLETION, "").strip():
         return []
     types = set(map(constraint_of, kinds))
     return [
-        f"{each['message']}; look with `gardener credentials status`, "
-        f"or say in annotation {FORCED_COMPLETION} why they may be left behind"
+        f"{each['message']}; see `gardener credentials status`. To complete the rotation anyway, write the reason into "
+        f"annotation {FORCED_COMPLETION}"
         for each in (shoot.get("status") or {}).get("constraints") or ()
         if each["type"] in types and each["status"] == "False"
     ]
@@ -147,7 +150,7 @@ def _combinations(asked: Sequence[str], elsewhere: Sequence[str], facts: Rotatio
         faults.append(f"{_ENCRYPTION} and {_ENCRYPTION}-start contradict each other")
     for operation in filter(is_operation, asked):
         if operation in elsewhere:
-            faults.append(f"{operation} is asked for in both annotations")
+            faults.append(f"{operation} is requested by both annotations")
     combined = (CREDENTIALS_START, CREDENTIALS_START_WITHOUT_ROLLOUT, CREDENTIALS_COMPLETE)
     for one, other in ((asked, elsewhere), (elsewhere, asked)):
         for operation in one:
@@ -155,7 +158,7 @@ def _combinations(asked: Sequence[str], elsewhere: Sequence[str], facts: Rotatio
                 continue
             covered = {(kind, verb.starts) for kind, verb in steps_of(operation, facts)}
             faults += [
-                f"{each} is part of {operation}, which the other annotation asks for"
+                f"{each} is part of {operation}, which the other annotation requests"
                 for each in other
                 if each in SINGLE and (SINGLE[each][0], SINGLE[each][1].starts) in covered
             ]

@@ -1,4 +1,4 @@
-"""What is wrong with a Shoot by itself, or against what it was before. Source: spec/api-core.md 1, 10.2."""
+"""Validation of a Shoot by itself, and of its changes. Source: spec/api-core.md 1, 10.2."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ SPEC = Path("spec")
 _DNS_NAME = re.compile(r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
 _EMAIL = re.compile(r"^[^@\s]+@[^@\s]+\.[^@\s]+$")
 _MAX_NAMES = 21
-"""Characters of project and shoot name together; node names and certificates need the rest."""
+"""Maximum length of the names of project and shoot together; node names and certificates add further characters."""
 _UNMANAGED = "unmanaged"
 
-# Fields that a version of Kubernetes no longer knows: path of attributes below spec -> first such minor of 1.
+# Fields that newer versions of Kubernetes do not support: path of attributes below spec -> first such minor of 1.
 GONE = {
     "kubernetes.kube_controller_manager.pod_eviction_timeout": 33,
     "kubernetes.cluster_autoscaler.max_empty_bulk_delete": 33,
@@ -76,7 +76,7 @@ _NOT_WORKERLESS = (
     "maintenance.auto_rotation.credentials.ssh_keypair",
 )
 
-_SLEEPLESS_PHASES = {
+_PHASES_WITH_API_SERVER = {
     "etcd_encryption_key": ("Preparing", "Completing"),
     "service_account_key": ("Preparing", "PreparingWithoutWorkersRollout", "Completing"),
 }
@@ -84,14 +84,14 @@ _SLEEPLESS_PHASES = {
 
 _FAILURE_TOLERANCE = "control_plane.high_availability.failure_tolerance.type"
 
-# Better refused than silently not done.
+# Fields that this version does not implement: refuse them, so that they are not ignored silently.
 _NOT_OFFERED = {
     "exposure_class_name": "this version exposes all control planes the same way",
 }
 
 
 def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
-    """All faults of a Shoot that is created, or whose spec changes."""
+    """All faults of a new Shoot, or of a change of its spec."""
     faults = Faults()
     spec = shoot.spec
     if old is None:
@@ -99,11 +99,11 @@ def check_shoot(shoot: Shoot, old: Shoot | None, project: str | None) -> Faults:
     else:
         _check_changes(spec, old.spec, faults)
         _check_failure_tolerance(spec, old, faults)
-        _check_may_sleep(spec, old, faults)
+        _check_may_hibernate(spec, old, faults)
     if spec.cloud_profile is None:
-        faults.required(SPEC / "cloudProfile", "must name the cloud profile to take versions and machines from")
+        faults.required(SPEC / "cloudProfile", "must name the cloud profile that offers versions and machines")
     if spec.purpose == "infrastructure" and shoot.metadata.namespace != GARDEN_NAMESPACE:
-        faults.forbidden(SPEC / "purpose", f"infrastructure is for Shoots in namespace {GARDEN_NAMESPACE}")
+        faults.forbidden(SPEC / "purpose", f"infrastructure is allowed in namespace {GARDEN_NAMESPACE} only")
     _check_bindings(shoot, faults)
     check_kubernetes(spec.kubernetes, faults)
     _check_gone(spec, faults)
@@ -164,7 +164,7 @@ def _check_changes(spec: ShootSpec, old: ShootSpec, faults: Faults) -> None:
 
 
 def _check_failure_tolerance(spec: ShootSpec, old: Shoot, faults: Faults) -> None:
-    """Members join an etcd that runs, and none leaves."""
+    """Faults of a change of the failure tolerance: members can only join an etcd that runs, and none can leave."""
     path = SPEC / "controlPlane" / "highAvailability" / "failureTolerance" / "type"
     before, wanted = (_value(each, _FAILURE_TOLERANCE) for each in (old.spec, spec))
     if before and old.spec.seed_name:
@@ -173,30 +173,28 @@ def _check_failure_tolerance(spec: ShootSpec, old: Shoot, faults: Faults) -> Non
         faults.forbidden(path, "cannot be added while the Shoot is hibernated: wake it up first")
 
 
-def _check_may_sleep(spec: ShootSpec, old: Shoot, faults: Faults) -> None:
-    """Whether a cluster that is awake may be put to sleep now: it must also be able to wake up."""
+def _check_may_hibernate(spec: ShootSpec, old: Shoot, faults: Faults) -> None:
+    """Faults of a hibernation that is not possible now, for example because the cluster could not wake up."""
     if not _value(spec, "hibernation.enabled") or _value(old.spec, "hibernation.enabled") or old.status is None:
         return
     path = SPEC / "hibernation" / "enabled"
     possible = next((each for each in old.status.constraints or [] if each.type == "HibernationPossible"), None)
     if possible is not None and possible.status != "True":
         faults.forbidden(path, f"constraint HibernationPossible is {possible.status}: {possible.message}")
-    for name, forbidden in _SLEEPLESS_PHASES.items():
+    for name, forbidden in _PHASES_WITH_API_SERVER.items():
         phase = _value(old.status, f"credentials.rotation.{name}.phase")
         if phase in forbidden:
-            faults.forbidden(path, f"the rotation of the {name.replace('_', ' ')} is {phase}: wait until it is not")
+            faults.forbidden(path, f"the rotation of the {name.replace('_', ' ')} is {phase}: wait until it is done")
 
 
 def _check_encryption(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
-    """Whether what is stored can be encrypted in this way, and now. Source: spec/credentials.md 3."""
+    """Faults of a change of the encryption in etcd that is not possible, or not now. Source: spec/credentials.md 3."""
     path = SPEC / "kubernetes" / "kubeAPIServer" / "encryptionConfig"
     new = shoot.to_wire()
     wanted = Encryption.wanted(new)
     period = _value(shoot.spec, "maintenance.auto_rotation.credentials.etcd_encryption_key.rotation_period")
     if wanted.provider == GCM and not (period and parse_duration(period)):
-        detail = (
-            f"keys of {GCM} must not be used for long: set maintenance.autoRotation.credentials.etcdEncryptionKey, too"
-        )
+        detail = f"keys of {GCM} need regular rotation: set maintenance.autoRotation.credentials.etcdEncryptionKey, too"
         faults.forbidden(path / "provider" / "type", detail)
     if old is None:
         return
@@ -210,18 +208,18 @@ def _check_encryption(shoot: Shoot, old: Shoot | None, faults: Faults) -> None:
         detail = f"cannot change while the rotation of the etcd encryption key is {phase}: wait until it is done"
         faults.forbidden(here, detail)
     elif changes(before):
-        faults.forbidden(here, "cannot change while the change before it is not done: wait until it is")
+        faults.forbidden(here, "cannot change while the previous change is in progress: wait until it is done")
     if _value(shoot.spec, "hibernation.enabled") or _value(old.status, "hibernated"):
         faults.forbidden(here, "cannot change while the Shoot is hibernated: wake it up first")
     if wanted.provider != last.provider and wanted.resources != last.resources:
-        faults.forbidden(here, "cannot change together with the resources: change one, then the other")
+        faults.forbidden(here, "cannot change together with the resources: change one after the other")
 
 
 def _check_primary_kept(dns: DNS | None, old: DNS, faults: Faults) -> None:
     before = next((each for each in old.providers or [] if each.primary), None)
     after = next((each for each in (dns and dns.providers) or [] if each.primary), None)
     if before is not None and (after is None or after.type != before.type):
-        faults.forbidden(SPEC / "dns" / "providers", "the primary provider can neither go nor change its type")
+        faults.forbidden(SPEC / "dns" / "providers", "the primary provider cannot be removed or change its type")
 
 
 def _check_upgrade(version: str, old: str, path: Path, faults: Faults) -> None:
@@ -231,7 +229,7 @@ def _check_upgrade(version: str, old: str, path: Path, faults: Faults) -> None:
     if new < before:
         faults.forbidden(path, f"downgrade from {old} to {version} is not possible")
     elif new.major != before.major or new.minor > before.minor + 1:
-        faults.forbidden(path, f"upgrade from {old} to {version} skips a minor version, go one minor at a time")
+        faults.forbidden(path, f"upgrade from {old} to {version} skips a minor version: upgrade one minor at a time")
 
 
 def _check_bindings(shoot: Shoot, faults: Faults) -> None:
@@ -239,7 +237,7 @@ def _check_bindings(shoot: Shoot, faults: Faults) -> None:
         return
     spec = shoot.spec
     if spec.secret_binding_name and spec.credentials_binding_name:
-        faults.forbidden(SPEC / "secretBindingName", "not together with credentialsBindingName")
+        faults.forbidden(SPEC / "secretBindingName", "must not be set together with credentialsBindingName")
     elif not (spec.secret_binding_name or spec.credentials_binding_name):
         faults.required(SPEC / "credentialsBindingName", "must name the binding to the cloud's credentials")
 
@@ -254,7 +252,7 @@ def _check_gone(spec: ShootSpec, faults: Faults) -> None:
     for index, provider in enumerate((spec.dns and spec.dns.providers) or []):
         if minor >= 35 and provider.secret_name:
             path = SPEC / "dns" / "providers" @ index / "secretName"
-            faults.forbidden(path, "not supported from Kubernetes 1.35 on, use credentialsRef")
+            faults.forbidden(path, "not supported from Kubernetes 1.35 on: use credentialsRef")
 
 
 # networks and names
@@ -277,7 +275,7 @@ def _check_networking(networking: Networking | None, workers: bool, faults: Faul
 
 
 def check_cidr(cidr: str, path: Path, faults: Faults) -> None:
-    """A canonical network that is not one of Gardener's reserved ranges."""
+    """Faults of a network that is not canonical, or in one of Gardener's reserved ranges."""
     try:
         network = ipaddress.ip_network(cidr)
     except ValueError as error:
@@ -373,13 +371,13 @@ def _check_rest(spec: ShootSpec, faults: Faults) -> None:
         if resource.resource_ref.kind not in kinds:
             faults.unsupported(SPEC / "resources" @ index / "resourceRef" / "kind", resource.resource_ref.kind, kinds)
     if spec.addons is not None and spec.purpose != "evaluation":
-        faults.forbidden(SPEC / "addons", "only for Shoots of purpose evaluation")
+        faults.forbidden(SPEC / "addons", "allowed for Shoots of purpose evaluation only")
     suffixes = _value(spec, "system_components.core_dns.rewriting.common_suffixes") or []
     path = SPEC / "systemComponents" / "coreDNS" / "rewriting" / "commonSuffixes"
     faults.duplicates(path, suffixes)
     for index, suffix in enumerate(suffixes):
         if "." not in suffix.strip("."):
-            faults.invalid(path @ index, suffix, "must have at least one dot inside")
+            faults.invalid(path @ index, suffix, "must have at least one dot that is not at its ends")
 
 
 # paths by attribute names
@@ -392,12 +390,12 @@ def _value(model: Any, dotted: str) -> Any:
 
 
 def field_path(spec: ShootSpec, dotted: str) -> list[str] | None:
-    """A field's path below the spec, with names as users know them; None if it is not set."""
+    """Path of a field below the spec, with its names in the API; None if the field is not set."""
     return _wire(spec, dotted).text.split(".")[1:] if _value(spec, dotted) is not None else None
 
 
 def _wire(spec: ShootSpec, dotted: str) -> Path:
-    """The path of a field that is set, with names as users know them."""
+    """Path of a field that is set, with its names in the API."""
     path, model = SPEC, spec
     for name in dotted.split("."):
         path = _wire_from(model, path, name)

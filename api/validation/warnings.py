@@ -1,4 +1,4 @@
-"""What owners of a Shoot are told when they write it, and not kept from: ``AdmissionResponse.warnings``.
+"""Warnings that the API returns when a Shoot is written; the write is accepted (``AdmissionResponse.warnings``).
 
 Source: spec/api.md.
 """
@@ -20,15 +20,15 @@ from api.validation.field import Path
 from api.versions import expiration, find, stage
 
 ROTATION_INTERVAL = timedelta(days=90)
-"""After which owners are reminded to rotate credentials; as Gardener's default."""
+"""Age of credentials from which on a warning asks to rotate them; Gardener's default."""
 
 _SOON = timedelta(days=30)
-"""How long before a version expires its users hear of it."""
+"""Time before the expiration of a version from which on its users are warned."""
 _SPEC = Path("spec")
 
 
 def warnings(shoot: Shoot, profile: CloudProfile | None, now: datetime, *, mails: bool = True) -> list[str]:
-    """One line each. ``mails``: whether the garden sends any."""
+    """All warnings, one line each. ``mails``: whether the garden sends mails of alerts."""
     known = shoot.to_wire()
     return [*_unsent(shoot, mails), *_versions(shoot, profile, now), *_old_credentials(known, now)]
 
@@ -39,9 +39,9 @@ def _unsent(shoot: Shoot, mails: bool) -> Iterable[str]:
         return
     path = _SPEC / "monitoring" / "alerting" / "emailReceivers"
     if shoot.spec.purpose == PURPOSE_TESTING:
-        yield f"{path}: nobody is written to about a Shoot of purpose {PURPOSE_TESTING}"
+        yield f"{path}: no mails are sent about a Shoot of purpose {PURPOSE_TESTING}"
     elif not mails:
-        yield f"{path}: this garden sends no mails: an operator can set that up (a Secret with {SELECTOR})"
+        yield f"{path}: this garden sends no mails; an operator can enable them by a Secret with label {SELECTOR}"
 
 
 def _versions(shoot: Shoot, profile: CloudProfile | None, now: datetime) -> Iterable[str]:

@@ -1,1 +1,1 @@
-"""A landscape in one privileged container, for those who are not root on Linux but have an engine."""
+"""A landscape in one privileged container, for users who are not root on Linux and have a container engine."""

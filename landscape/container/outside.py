@@ -1,4 +1,4 @@
-"""``python -m landscape.container.outside NAME ADDRESS``: hand the container's published ports on to its landscape.
+"""``python -m landscape.container.outside NAME ADDRESS``: forward the container's published ports to its landscape.
 
 Prints the first cluster's kubeconfig for those outside, if there is one: its API server by ADDRESS, where the engine
 published port 443.
@@ -22,21 +22,21 @@ _API_PORT = 443
 
 
 async def hand_on(targets: dict[int, str]) -> None:
-    """Connections to the ports of this container's own network go to these addresses, HOST:PORT; as if from here."""
+    """Forward connections to ports of this container to these addresses (HOST:PORT), with this container as source."""
     known = await run("iptables-save", "--table", "nat")
     lines = ["*nat", f":{_CHAIN} - [0:0]"]  # made, or emptied
     lines += [
         f"-A {_CHAIN} -p tcp --dport {port} -j DNAT --to-destination {target}" for port, target in targets.items()
     ]
     if f"-j {_CHAIN}" not in known:
-        # The landscape has routes to this namespace alone. What is for the landscape is not for a published port.
+        # The landscape has routes to this namespace only. Forward only packets to this container's own addresses.
         lines += [f"-A PREROUTING -m addrtype --dst-type LOCAL -j {_CHAIN}"]
         lines += ["-A POSTROUTING -m conntrack --ctstate DNAT -j MASQUERADE"]
     await run("iptables-restore", "--noflush", stdin="\n".join([*lines, "COMMIT", ""]))
 
 
 def from_outside(config: dict[str, Any], address: str) -> tuple[dict[str, Any], str]:
-    """The kubeconfig with its current cluster at ``address``, and where that cluster is reached inside, HOST:PORT."""
+    """The kubeconfig with its current cluster at ``address``, and the address of that cluster inside, HOST:PORT."""
     [context] = [each["context"] for each in config["contexts"] if each["name"] == config["current-context"]]
     [current] = [each["cluster"] for each in config["clusters"] if each["name"] == context["cluster"]]
     server = urlsplit(current["server"])

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run a target of the Makefile in a privileged container of its own: for those who are not root on Linux.
+# Run a target of the Makefile in a privileged container of its own: for users without root on Linux.
 #   run.sh demo|landscape|status|down NAME
 # GARDENER_ENGINE_CACHE       where caches are kept: a volume (default: gardener-cache), or a directory of a Linux machine
 # GARDENER_ENGINE_ARGS        further arguments of `docker run`, for example a company's CA certificates
@@ -12,12 +12,12 @@ image=gardener-landscape
 cache=${GARDENER_ENGINE_CACHE:-gardener-cache}
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
 
-# Handed on where they are set; the file names among pip's and Go's settings mean nothing in a container.
+# Variables that are passed to the container if they are set; settings of pip and Go with file names are not.
 proxies="HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy"
 registries="PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_DEFAULT_TIMEOUT GOPROXY GOSUMDB GONOSUMDB GOPRIVATE"
 
 if [ -n "${HTTP_PROXY-}${HTTPS_PROXY-}${http_proxy-}${https_proxy-}" ]; then
-    # The landscape's own addresses and names are no proxy's business.
+    # A proxy must not be used for the landscape's own addresses and names.
     NO_PROXY=${NO_PROXY:-${no_proxy-}}
     NO_PROXY=${NO_PROXY:+$NO_PROXY,}198.18.0.0/15,.garden.test
     no_proxy=$NO_PROXY
@@ -50,7 +50,7 @@ engine_lacks() {
 }
 
 state() {
-    # Of a container that is not there it prints an empty line, too.
+    # For a container that does not exist, it prints an empty line, too.
     found=$(docker container inspect --format '{{.State.Running}}' "$container" 2>/dev/null) || found=none
     echo "$found"
 }
@@ -104,7 +104,7 @@ send() {
             exec flock "$HOME/.cache/venvs" make --no-print-directory --silent venv VENV="$venv"'
 }
 
-# With a terminal, so that an interrupt reaches what runs there.
+# With a terminal, so that an interrupt reaches the process in the container.
 inside() {
     terminal=""
     [ ! -t 0 ] || [ ! -t 1 ] || terminal="--interactive --tty"
@@ -116,7 +116,7 @@ port() {
     docker port "$container" "$1/tcp" | head -n 1
 }
 
-# What was printed holds inside; this holds outside.
+# The addresses that were printed are for the inside of the container; these are for the outside.
 show_outside() {
     printf '\nThat is in container %s. From here:\n' "$container"
     printf '  Temporal UI:  http://%s\n' "$(port 8233)"
@@ -136,7 +136,7 @@ case $target in
         start
         send
         if [ "$before" = false ]; then
-            echo "container $container was stopped, and the landscape in it with all its processes: it is made anew"
+            echo "container $container was stopped, and the landscape in it with all its processes: it is created again"
             inside gardener landscape down --name "$name"
         fi
         inside make --no-print-directory "$target" NAME="$name" VENV=/venv
@@ -155,7 +155,7 @@ case $target in
             exit 0
         fi
         start
-        # Broken off early, there is no landscape in it yet, nor the command.
+        # After an early interruption the container has neither a landscape nor the command.
         if docker exec "$container" test -x /venv/bin/gardener; then
             inside gardener landscape down --name "$name"
         fi

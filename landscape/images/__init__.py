@@ -37,7 +37,7 @@ class Binaries(Protocol):
 
 
 def prepare(progress: Progress) -> None:
-    """Make the Debian trees, side by side, and what needs one: no binaries, so it can run while they are built."""
+    """Make the Debian trees in parallel, and layers that need only these: they can be made while binaries are built."""
     with _locked(progress), ThreadPoolExecutor(2) as pool:
         layers = Layers(CACHE, progress)
         machine = pool.submit(layers.machine)
@@ -145,17 +145,17 @@ class _Builder:
         return Image(images.NODE_PROBLEM_DETECTOR, (layer,), ("/node-problem-detector",))
 
     def _prometheus(self) -> Image:
-        """Upstream's path and user. No configuration: whoever runs it brings one, and a volume for the data."""
+        """Upstream's path and user. Without configuration: the pod has one, and a volume for the data."""
         layer = self._binary("prometheus", "/bin/prometheus")
         return Image(images.PROMETHEUS, (layer,), ("/bin/prometheus",), user="65534")
 
     def _alertmanager(self) -> Image:
-        """As ``_prometheus``."""
+        """Upstream's path and user, without configuration, as ``_prometheus``."""
         layer = self._binary("alertmanager", "/bin/alertmanager")
         return Image(images.ALERTMANAGER, (layer,), ("/bin/alertmanager",), user="65534")
 
     def _exporter(self, image: str) -> Image:
-        """As ``_prometheus``."""
+        """Upstream's path and user, without configuration, as ``_prometheus``."""
         program = {images.NODE_EXPORTER: "node_exporter", images.BLACKBOX_EXPORTER: "blackbox_exporter"}[image]
         return Image(image, (self._binary(program, f"/bin/{program}"),), (f"/bin/{program}",), user="65534")
 
@@ -197,12 +197,12 @@ class _Builder:
             ("/usr/local/bin/docker-entrypoint.sh",),
             {"PATH": f"{_PATH}:/usr/lib/postgresql/{images.POSTGRESQL_VERSION}/bin"},
             user="postgres",
-            # Ends connections and leaves nothing to recover.
+            # Signal for a fast shutdown: the server closes connections, and needs no recovery at the next start.
             stop_signal="SIGINT",
         )
 
     def _flannel(self) -> Image:
-        """Upstream's paths; the CNI plugin, which upstream ships in an image of its own, lies beside it."""
+        """Upstream's paths; the image also contains the CNI plugin, for which upstream has a separate image."""
         files = [
             (Path(self._binaries["flannel"]), "/opt/bin/flanneld"),
             (Path(self._binaries["flannel-cni"]), "/opt/cni/bin/flannel"),
@@ -229,7 +229,7 @@ class _Builder:
         ]
 
     def _of_node(self, image: str) -> Image:
-        """kube-proxy, and ``hyperkube``: the kubelet to be taken out by the node agent."""
+        """kube-proxy, and ``hyperkube``: the image from which the node agent extracts the kubelet."""
         component = "kubelet" if image == "hyperkube" else image
         return Image(
             images.kubernetes(image, self._version),
@@ -238,7 +238,7 @@ class _Builder:
         )
 
     def _gardener_ground(self) -> Image:
-        """All of our image but our code."""
+        """All layers of our image without our code."""
         files = [(Path(self._binaries[name]), f"/usr/local/bin/{name}") for name in ("etcd", "etcdctl", "etcdutl")]
         layers = (self._layers.base(), self._layers.packages(), self._layers.files("etcd", files))
         return Image(_ground(images.GARDENER), layers)
@@ -254,7 +254,7 @@ class _Builder:
         )
 
     def _machine_ground(self) -> Image:
-        """All of a machine but our code: with the kubelet of one version, so that its first start waits for nothing."""
+        """All layers of a machine without our code; they contain the kubelet of one version, for a fast first start."""
         path = f"/opt/kubernetes/{self._version}/kubelet"
         kubelet = self._layers.files(f"kubelet-{self._version}", [(Path(self._binaries["kubelet"]), path)])
         cni = self._layers.files("flannel-cni", [(Path(self._binaries["flannel-cni"]), "/usr/lib/cni/flannel")])
@@ -268,7 +268,7 @@ class _Builder:
             layers=(*ground.layers, self._layers.machine_files(), self._layers.code()),
             entrypoint=("/sbin/init",),
             environment={"container": "gardener", "PATH": _PATH},
-            # Power off. Who wants a machine to stop in peace drains it first; systemd would use up its grace in vain.
+            # Signal to power off. Machines are drained before; an orderly shutdown would only take time.
             stop_signal="SIGKILL",
         )
 
@@ -285,7 +285,7 @@ class _Builder:
         return self._layers.files(name, [(Path(self._binaries[name]), path)])
 
     def _archive(self, name: str, contents: list[Image]) -> Path:
-        """Named by its content: what a cluster imported stays what it was."""
+        """Write an archive that is named by its content, so that an imported archive never changes."""
         key = hashlib.sha256(b"".join(image.manifest() + image.name.encode() for image in contents)).hexdigest()[:12]
         path = self._archives / f"{name}-{key}.tar"
         if not path.exists():
@@ -294,7 +294,7 @@ class _Builder:
         return path
 
     def _code(self, role: Role, contents: list[tuple[Image, Image]]) -> Path:
-        """Only what the images add to their grounds. One file per checkout, rewritten when the code changes."""
+        """Write an archive of the top layers only. One file for each checkout, rewritten if the code changes."""
         grounds = [layer for _, ground in contents for layer in ground.layers]
         return self._rewritten(f"code-{role}-{self._version}", [image for image, _ in contents], grounds)
 
@@ -321,7 +321,7 @@ def _ground(name: str) -> str:
 
 @contextmanager
 def _locked(progress: Progress) -> Iterator[None]:
-    """Two landscapes that start at once build once."""
+    """Lock, so that two landscapes that start at the same time make images only once."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / ".lock").open("w") as lock:
         try:

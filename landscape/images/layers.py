@@ -27,7 +27,7 @@ _GENERATORS = (
     "rc-local", "run", "system-update", "sysv", "veritysetup",
 )  # fmt: skip
 
-# Raise it when the steps below change what a layer holds.
+# Raise it if the steps below change the content of a layer.
 _RECIPE = 1
 
 _LAUNCHER = """\
@@ -46,7 +46,7 @@ PYTHON_PATH = "/opt/gardener/code:/opt/gardener/packages"
 
 
 class Layers:
-    """Makes layers, and finds those made before."""
+    """Makes layers, or finds them in the cache."""
 
     def __init__(self, cache: Path, progress: Progress) -> None:
         self.store = BlobStore(cache / "blobs")
@@ -76,7 +76,7 @@ class Layers:
         return self._tree("postgresql", trees.postgresql_key(), trees.make_postgresql)
 
     def own_files(self, name: str) -> Blob:
-        """Scripts and configuration: ``files/NAME`` as it will be in the image."""
+        """Scripts and configuration: the content of ``files/NAME``, with paths as in the image."""
         source = _FILES / name
 
         def fill(root: Path) -> None:
@@ -101,7 +101,7 @@ class Layers:
                 own = units / unit
                 (wants / unit).symlink_to(f"../{unit}" if own.exists() else f"/lib/systemd/system/{unit}")
             (units / "default.target").symlink_to("/lib/systemd/system/multi-user.target")
-            # They look for disks, consoles and containers at each boot and reload; a machine has none of these.
+            # These generators search for disks, consoles and containers at each boot and reload; a machine has none.
             generators = root / "etc/systemd/system-generators"
             generators.mkdir()
             for generator in _GENERATORS:
@@ -153,7 +153,7 @@ class Layers:
         return self._made("packages", key, fill)
 
     def code(self) -> Blob:
-        """Our own code: the only layer that changes while one develops."""
+        """Our own code: the only layer that changes during development."""
         sources = [PROJECT / name for name in _CODE]
 
         def fill(root: Path) -> None:
@@ -169,7 +169,7 @@ class Layers:
         return self._made("code", _digest([_LAUNCHER, *map(_hash_of_tree, sources)]), fill)
 
     def _tree(self, name: str, key: str, make_tree: Callable[[Path, Path, Progress], None]) -> Blob:
-        """A layer of a Debian tree that nothing else is prepared in."""
+        """A layer of a Debian tree that is not used to prepare other layers."""
 
         def make() -> Blob:
             tree = self._trees / f"{name}-{key}"
@@ -184,7 +184,7 @@ class Layers:
     def _made(self, name: str, key: str, fill: Callable[[Path], None]) -> Blob:
         def make() -> Blob:
             self._progress(f"layer {name}")
-            # In the directory of the trees: compile_python moves files to and from a tree.
+            # Use the directory of the trees: compile_python moves files to and from a tree.
             with tempfile.TemporaryDirectory(dir=self._trees, prefix=".layer-") as temporary:
                 root = Path(temporary) / "root"
                 root.mkdir(mode=0o755)
@@ -206,7 +206,7 @@ class Layers:
         return blob
 
     def forget_unused(self, *more: Path) -> None:
-        """Delete what no run has used for a week: blobs, notes, trees, and files in the directories named."""
+        """Delete blobs, notes, trees, and files in the given directories that no run has used for a week."""
         oldest = time.time() - _KEPT_SECONDS
         for directory in (self.store.directory, self._known, *more):
             for file in directory.iterdir():
@@ -221,7 +221,7 @@ class Layers:
 def runtime_distributions() -> dict[str, metadata.Distribution]:
     """Our dependencies and theirs, without extras, by normalized name.
 
-    Whoever makes images in a thread calls this before. Markers are read by Python's parser, and CPython 3.11 fails
+    Call this before images are made in a thread. Markers are read by Python's parser, and CPython 3.11 fails
     ("AST constructor recursion depth mismatch") where another thread parses meanwhile, as ``api.descriptions`` does.
     """
     from packaging.requirements import Requirement
@@ -240,7 +240,7 @@ def runtime_distributions() -> dict[str, metadata.Distribution]:
 
 
 def _identity(files: Iterable[tuple[Path, str]]) -> list[tuple[str, int, int]]:
-    """Binaries lie in directories named by version; size and date tell a rebuilt one."""
+    """Identifies a binary: its path contains the version, and size and date change if it is built again."""
     return [(path, file.stat().st_size, file.stat().st_mtime_ns) for file, path in files]
 
 

@@ -35,7 +35,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Image:
-    """What a container runtime has to know to run something."""
+    """Configuration of an image for the container runtime."""
 
     name: str
     layers: tuple[Blob, ...]
@@ -96,7 +96,7 @@ class BlobStore:
             return False
 
     def add_tree(self, tree: Path, exclude: Sequence[str] = ()) -> Blob:
-        """Make a layer of a directory tree. The same tree gives the same blob, whenever it was written."""
+        """Make a layer from a directory tree. Equal trees give equal blobs, whatever the times of their files are."""
         handle, name = tempfile.mkstemp(dir=self.directory, prefix=".layer-")
         os.close(handle)
         temporary = Path(name)
@@ -130,7 +130,7 @@ def write_archive(path: Path, images: Iterable[Image], store: BlobStore, without
     left_out = {blob.digest for blob in without}
     index: list[dict[str, Any]] = []
     listing: list[dict[str, Any]] = []
-    """The same in the older form, the only one that engines before version 25 read."""
+    """The list of images in the older format, the only one that engines before version 25 read."""
     small: dict[str, bytes] = {}
     layers: dict[str, Blob] = {}
     for image in images:

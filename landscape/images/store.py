@@ -1,4 +1,4 @@
-"""The images that every machine of a landscape has from its first moment.
+"""Store of the images that every machine of a landscape has from its start.
 
 Importing them would take each machine half a minute. So they are imported and unpacked once, into a prepared containerd
 root, and machines link to it: the directory is mounted read-only at /opt/images.

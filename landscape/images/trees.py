@@ -18,7 +18,7 @@ from landscape.errors import LandscapeError
 
 _SUITE = "bookworm"
 _DOWNLOADS = threading.Lock()
-"""debootstrap takes what is in its cache for whole, also what another one is just writing there."""
+"""Lock of debootstrap's cache: debootstrap does not recognize files that another run is still writing there."""
 # Part of a tree's name: raise it when the steps below change what a tree holds.
 _RECIPE = 1
 
@@ -36,7 +36,7 @@ MACHINE_PACKAGES = (
 
 POSTGRESQL_PACKAGES = (f"postgresql-{images.POSTGRESQL_VERSION}",)
 
-# Nobody reads these in a container.
+# Documentation, which is not needed in a container.
 _SUPERFLUOUS = (
     "boot", "media", "mnt", "srv",
     "usr/share/bash-completion", "usr/share/bug", "usr/share/doc", "usr/share/doc-base", "usr/share/info",
@@ -44,7 +44,7 @@ _SUPERFLUOUS = (
     "var/cache/apt", "var/cache/debconf", "var/lib/apt", "var/log",
 )  # fmt: skip
 
-# Boot takes what units it starts: a machine needs its journal, containerd and our own units.
+# Boot takes as long as the units that it starts: a machine needs only its journal, containerd and our own units.
 _MASKED_UNITS = (
     "apt-daily-upgrade.timer", "apt-daily.timer", "console-getty.service", "dev-hugepages.mount",
     "dev-mqueue.mount", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer",
@@ -103,7 +103,7 @@ def make_machine(directory: Path, debs: Path, progress: Callable[[str], None]) -
         init = tree / "usr/sbin/init"
         init.unlink()
         init.symlink_to("/usr/local/lib/machine/init")
-        # Empty: systemd makes an id of its own for each machine, in memory.
+        # Leave it empty: systemd creates an id for each machine, in memory.
         (tree / "etc/machine-id").write_text("")
         _slim(tree)
 
@@ -113,7 +113,7 @@ def make_postgresql(directory: Path, debs: Path, progress: Callable[[str], None]
     progress("Debian tree with PostgreSQL (debootstrap, about 40 s)")
     with _unfinished(directory) as tree:
         debootstrap(tree, POSTGRESQL_PACKAGES, debs)
-        # The package has made a database, and was kept from starting its server by debootstrap.
+        # The package has created a database; debootstrap has kept it from starting the server.
         for made in ("etc/postgresql", "var/lib/postgresql"):
             for entry in (tree / made).iterdir():
                 shutil.rmtree(entry)
@@ -122,7 +122,7 @@ def make_postgresql(directory: Path, debs: Path, progress: Callable[[str], None]
         owner = data.parent.stat()
         os.chown(data, owner.st_uid, owner.st_gid)
         _empty(tree)
-        # An engine that mounts memory there at a second start gives it the mode that it finds.
+        # An engine that mounts a tmpfs there gives it the mode of this directory.
         sockets = tree / "run/postgresql"
         sockets.mkdir()
         sockets.chmod(0o1777)
@@ -148,7 +148,7 @@ def compile_python(base: Path, directory: Path, place: str) -> None:
 
 @contextmanager
 def _unfinished(directory: Path) -> Iterator[Path]:
-    """A tree appears under its name only when it is complete."""
+    """Make a tree under a temporary name, and rename it when it is complete."""
     unfinished = directory.with_name(f".{directory.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -170,7 +170,7 @@ def debootstrap(tree: Path, packages: Sequence[str], debs: Path) -> None:
 
 
 def _mirror() -> list[str]:
-    """Where this machine's apt takes the suite from; none, and debootstrap takes its own default."""
+    """Mirror from which this machine's apt gets the suite; empty for debootstrap's default."""
     asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages", f"Codename: {_SUITE}"]
     try:
         found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
@@ -188,7 +188,7 @@ def _slim(tree: Path) -> None:
 
 
 def _empty(tree: Path) -> None:
-    """Take out what is of no use in a container, and what the engine puts there itself."""
+    """Remove files that a container does not need, or that the engine mounts itself."""
     for name in _SUPERFLUOUS:
         path = tree / name
         if path.is_dir():

@@ -171,7 +171,7 @@ def test_what_a_stopped_container_held_is_made_anew(machine):
 
     done = machine.make("demo")
 
-    assert "it is made anew" in done.stdout
+    assert "it is created again" in done.stdout
     assert machine.asked.index("gardener landscape down") < machine.asked.index(" demo NAME=default")
 
 

@@ -139,7 +139,7 @@ def test_after_its_container_was_stopped_a_landscape_is_made_anew(demo):
     """An engine stops it when the machine is shut down."""
     docker("stop", "--time", "1", CONTAINER)
 
-    assert "it is made anew" in make("demo", 600)
+    assert "it is created again" in make("demo", 600)
 
     [node] = json.loads(inside("kubectl", "get", "nodes", "-o", "json"))["items"]
     assert {each["type"]: each["status"] for each in node["status"]["conditions"]}["Ready"] == "True"

@@ -129,7 +129,7 @@ def test_force_deletion_is_refused_before_the_deletion_has_failed(extended: tupl
 
     credentials.write(credentials.with_token("expired"))
     shoot.delete(wait=False)
-    assert "only after the deletion has failed" in refused(*kubectl, "annotate", "shoot", shoot.name, FORCE)
+    assert "is allowed once the deletion has failed" in refused(*kubectl, "annotate", "shoot", shoot.name, FORCE)
 
     shoot.wait_for_state("Failed", DELETION)
     codes = {code for error in shoot.get()["status"]["lastErrors"] for code in error.get("codes") or ()}

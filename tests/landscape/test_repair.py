@@ -127,7 +127,7 @@ def test_it_is_canceled_put_back_and_goes_on_from_there(shoot: Shoot) -> None:
     assert "deploy_coredns" in again
     assert not again & {"deploy_etcds", "wait_infrastructure", "deploy_worker"}, again
     shown = shoot.gardener("flow", "show", shoot.reference)
-    assert "olga put it back to before deploy_coredns: its manifest was mended" in shown
+    assert "olga reset the operation to before deploy_coredns: its manifest was mended" in shown
     assert "olga resumed: all is well" in shown
 
 
@@ -201,7 +201,7 @@ def test_a_deletion_that_failed_is_replayed_and_goes_on(account: CloudAccount, s
 INTERVENTIONS = (
     ("pause", "olga paused: the cloud is being looked at"),
     ("cancel", "olga canceled: wrong machine image"),
-    ("reset", "olga put it back to before deploy_coredns: its manifest was mended"),
+    ("reset", "olga reset the operation to before deploy_coredns: its manifest was mended"),
     ("resume", "olga resumed: all is well"),
     ("skip", "olga skipped wait_infrastructure: the network is there"),
     ("provide", "olga provided the result of wait_infrastructure: it took an hour"),

@@ -122,7 +122,7 @@ async def test_its_workflows_show_the_tree_of_tasks(shoot: Shoot) -> None:
     creation = await details(shoot.flows()[-1]["workflowId"])
     assert "wait_worker" in creation
     assert "cleanup_secrets" in creation
-    assert "all is done" in await details(lifecycle_id(ref))
+    assert "the last operation succeeded" in await details(lifecycle_id(ref))
 
 
 # The cluster in use
@@ -310,7 +310,8 @@ def test_deletion_waits_for_bastions(with_bastion: Shoot) -> None:
     shoot.delete(wait=False)
     state = "--for=jsonpath={.status.lastOperation.state}=Error"
     shoot.garden("wait", state, f"shoot/{shoot.name}", "--timeout=30s")
-    assert f"Bastions exist: {bastions.NAME}; they go first" in shoot.get()["status"]["lastOperation"]["description"]
+    description = shoot.get()["status"]["lastOperation"]["description"]
+    assert f"Bastions exist: {bastions.NAME}; they must be deleted first" in description
     assert "infrastructure" in shoot.control_plane("get", "infrastructures", "-o", "name")
 
 

@@ -13,7 +13,7 @@ from api.operations import OperationType, ShootRef, ShootTask
 from tests.simulation.machinery import Container, Machine
 from tests.simulation.world import DELTA_PERIOD, PREFIX, Variant, World, Write
 from workflows.flow import Flow
-from workflows.shoot.lifecycle import THERE
+from workflows.shoot.lifecycle import ALL_EXISTS
 from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
@@ -62,7 +62,7 @@ def _order(operation: OperationType) -> tuple[tuple[str, tuple[str, ...]], ...]:
         operation=operation,
     )
     request = FlowInput(task=task, facts=ShootFacts(backup=True))
-    flow: Flow = migrate_flow(request, THERE) if operation is OperationType.MIGRATE else reconcile_flow(request)
+    flow: Flow = migrate_flow(request, ALL_EXISTS) if operation is OperationType.MIGRATE else reconcile_flow(request)
     return tuple((name, flow.after(name)) for name in flow.names)
 
 

@@ -5,7 +5,7 @@ from api.operations import OperationType, ShootRef, ShootTask
 from tests.workflow.world import DESTINATION, SEED, SHOOT
 from workflows.flow import Flow
 from workflows.shoot.delete import delete_flow
-from workflows.shoot.lifecycle import THERE
+from workflows.shoot.lifecycle import ALL_EXISTS
 from workflows.shoot.migrate import migrate_flow
 from workflows.shoot.reconcile import reconcile_flow
 
@@ -26,9 +26,9 @@ def graph(what: OperationType, shoot: ShootRef = SHOOT) -> Flow:
     request = asked(what, shoot)
     match what:
         case OperationType.DELETE:
-            return delete_flow(request, THERE)
+            return delete_flow(request, ALL_EXISTS)
         case OperationType.MIGRATE:
-            return migrate_flow(request, THERE)
+            return migrate_flow(request, ALL_EXISTS)
     return reconcile_flow(request)
 
 

@@ -11,7 +11,7 @@ from api.operations import GARDEN_QUEUE, OperationType, TaskResult
 from tests.workflow.graphs import FACTS, NO_RETURN, asked, before_no_return, graph
 from tests.workflow.world import DESTINATION, SEED, VERSION, World, operation
 from workflows.flow import Flow, failed_outcome
-from workflows.shoot.decision import FlowKind, Memory
+from workflows.shoot.decision import FlowKind, LifecycleState
 from workflows.shoot.forget import ForgetShoot, forget_flow, forget_id
 
 AT_ONCE = timedelta(milliseconds=20)
@@ -139,7 +139,7 @@ async def test_a_task_that_failed_for_good_is_retried_alone(world: World, what: 
     begin(world, what)
     world.fail_always(task, "ERR_CONFIGURATION_PROBLEM")
     await world.wake(
-        Memory(
+        LifecycleState(
             generation=1,
             operation=what,
             flow=KINDS[what],
@@ -185,7 +185,7 @@ async def test_a_move_can_be_turned_round_in_each_step_before_the_destination_is
     begin(world, OperationType.MIGRATE)
     for each in held:
         world.hold(each.removesuffix("_there"))
-    remembered = Memory(generation=1, operation=OperationType.MIGRATE, flow=FlowKind.MIGRATE, version=VERSION,
+    remembered = LifecycleState(generation=1, operation=OperationType.MIGRATE, flow=FlowKind.MIGRATE, version=VERSION,
                         attempts=1, outcome=FlowOutcome(finished=finished, canceled=True))  # fmt: skip
     await world.wake(remembered)
     await world.until(lambda: world.tasks["MigrateShoot", task] == 1)

@@ -18,7 +18,7 @@ from api.repair import Action, Repair
 from tests.workflow.world import SEED, SHOOT, World
 from workers.cli.explain import Explanation, explain, named_object
 from workers.cli.flow_view import read_flow
-from workflows.shoot.decision import FlowKind
+from workflows.shoot.decision import FlowKind, RestKind
 from workflows.shoot.lifecycle import LifecycleProgress, ShootLifecycle, operation_id
 from workflows.shoot.reconcile import reconcile_flow
 
@@ -155,6 +155,15 @@ async def test_what_keeps_an_operation_from_beginning_is_told(world: World) -> N
     assert said.text == (
         "Nothing runs for Shoot garden-local/demo: Seed seed-1 is not ready: condition GardenletReady is Unknown."
     )
+
+
+@pytest.mark.parametrize(("rest", "state"), [(RestKind.IDLE, "Succeeded"), (RestKind.WAITING, "Resting")])
+def test_state_of_a_resting_shoot_follows_from_the_kind_of_the_rest(rest: RestKind, state: str) -> None:
+    """The sentence is for people: a change of its words changes no state."""
+    progress = LifecycleProgress(resting="whatever it says", rest=rest)
+    said = explain("garden-local/demo", None, progress, datetime.now(UTC))
+    assert said.state == state
+    assert "whatever it says" in said.text
 
 
 def test_only_kinds_that_we_know_are_objects() -> None:

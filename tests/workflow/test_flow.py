@@ -275,7 +275,7 @@ async def test_a_queue_that_nobody_polls_is_noticed_and_waited_for(dev_server: W
             while not (task := (await handle.query(RunGraph.progress)).tasks[0]).unanswered_since:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         assert task.state is TaskState.RUNNING
-        assert task.note == "nobody takes tasks from queue nobody"
+        assert task.note == "no worker polls queue nobody"
         assert task.unanswered_since == task.started
 
         late = Tasks()

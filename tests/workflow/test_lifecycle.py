@@ -27,7 +27,7 @@ async def test_a_new_shoot_is_created_and_then_left_alone(world: World) -> None:
 async def test_a_shoot_without_a_seed_waits_for_the_scheduler(world: World) -> None:
     world.change(spec_seed=None)
     await world.wake()
-    await world.resting("no seed is chosen yet")
+    await world.resting("the scheduler has assigned no seed yet; an Event of the Shoot names the reason")
     assert not any(line.startswith("start") for line in world.log)
 
     world.change(spec_seed="seed-1", generation=2)

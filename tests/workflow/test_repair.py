@@ -184,11 +184,11 @@ async def test_a_paused_flow_starts_no_task_and_a_resumed_one_goes_on(world: Wor
 async def test_a_paused_shoot_gets_no_operation_until_it_is_resumed(world: World) -> None:
     world.change(spec_seed=None)
     await world.wake()
-    await world.resting("no seed is chosen yet")
+    await world.resting("the scheduler has assigned no seed yet; an Event of the Shoot names the reason")
     await ask(world, asking(Action.PAUSE))
     world.change(spec_seed="seed-1")
     await world.wake()
-    await world.resting("olga paused: it is night; it goes on once somebody resumes it")
+    await world.resting("olga paused: it is night; no operation starts until a user resumes the Shoot")
     await ask(world, asking(Action.RESUME))
     assert await ended(world, 1) == "Succeeded"
     texts = [each.text for each in (await shown(world, 1)).interventions]
@@ -304,7 +304,7 @@ async def test_what_a_running_flow_cannot_do_is_refused_by_it(world: World) -> N
 async def test_nothing_is_repaired_where_nothing_has_failed(world: World) -> None:
     await world.wake()
     await world.until(lambda: bool(world.finished))
-    await world.resting("all is done")
+    await world.resting("the last operation succeeded; the next regular sync is not due")
     assert "nothing to retry" in await refused(world, asking(Action.RESET, BROKEN))
 
 

@@ -111,7 +111,8 @@ async def test_a_cluster_that_cannot_be_asked_holds_the_completion_and_ends_no_r
             await asyncio.sleep(0.02)
     with pytest.raises(WorkflowUpdateFailedError) as refused:
         await complete(handle)
-    assert "cannot be asked who needs the old ones: namespace t is not there; is it asleep?" in str(refused.value.cause)
+    expected = "cannot be asked for users of the old credentials: namespace t is not there; is it hibernated?"
+    assert expected in str(refused.value.cause)
     assert garden.asked == []
 
     garden.unanswered = ""

@@ -46,7 +46,7 @@ from api.operations import (
 from api.schedules import ScheduledTime
 from tests.workflow.rotation_garden import RotationGarden
 from workflows.shoot import WORKFLOWS
-from workflows.shoot.decision import Memory
+from workflows.shoot.decision import LifecycleState
 from workflows.shoot.lifecycle import LifecycleInput, LifecycleProgress, ShootLifecycle
 
 SHOOT = ShootRef(namespace="garden-local", name="demo", uid="0f3c")
@@ -206,11 +206,11 @@ class World:
 
     # What tests do
 
-    async def wake(self, memory: Memory | None = None) -> "WorkflowHandle[ShootLifecycle, None]":
+    async def wake(self, memory: LifecycleState | None = None) -> "WorkflowHandle[ShootLifecycle, None]":
         """Like the watcher: signal with start. With a memory: a lifecycle that goes on with it."""
         return await self.client.start_workflow(
             ShootLifecycle.run,
-            LifecycleInput(shoot=self.shoot, memory=memory or Memory(), continued=memory is not None),
+            LifecycleInput(shoot=self.shoot, memory=memory or LifecycleState(), continued=memory is not None),
             id=lifecycle_id(self.shoot),
             task_queue=GARDEN_QUEUE,
             start_signal="wake",

@@ -9,6 +9,7 @@ from api.errors import ErrorCode
 from api.flows import TaskState
 from api.model import ApiModel
 from workers.cli.flow_view import UNANSWERED, WORKER_LOST, FlowView, TaskView
+from workflows.shoot.decision import RestKind
 from workflows.shoot.lifecycle import LifecycleProgress
 
 _PATIENCE = timedelta(seconds=30)
@@ -141,7 +142,7 @@ def _resting(shoot: str, view: FlowView | None, lifecycle: LifecycleProgress) ->
     paused = lifecycle.memory.paused
     todo = f"`gardener flow resume {shoot}` once the reason is gone" if paused else ""
     text = f"Nothing runs for Shoot {shoot}: {reason}.{done}" + (f" To do: {todo}." if todo else "")
-    state = "Paused" if paused else "Succeeded" if reason == "all is done" else "Resting"
+    state = "Paused" if paused else "Succeeded" if lifecycle.rest is RestKind.IDLE else "Resting"
     if view is None:
         return Explanation(shoot=shoot, state=state, todo=todo, text=text)
     return _of(shoot, view, state=state, todo=todo, since=view.ended, text=text)

@@ -1,4 +1,4 @@
-"""provider-local's long operations. Gardener's own flows know nothing of them, nor they of those."""
+"""Workflows of provider-local. They are independent of the flows of Shoots: both use the extension objects only."""
 
 from workflows.provider_local.infrastructure import DeleteInfrastructure
 from workflows.provider_local.worker import DeleteWorker, ReconcileWorker, RestoreWorker

@@ -1,4 +1,4 @@
-"""The shoot's place in the cloud: deleting it takes as long as the last machine takes to stop."""
+"""Delete the namespace of a shoot in the cloud. That takes as long as its last machine takes to stop."""
 
 from datetime import timedelta
 

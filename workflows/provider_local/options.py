@@ -1,4 +1,4 @@
-"""How long the steps of provider-local may take, and how often they are tried again."""
+"""Timeouts and retries of the activities of provider-local."""
 
 from datetime import timedelta
 
@@ -9,12 +9,12 @@ _RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_inter
 
 
 def queue(seed: str) -> str:
-    """Task queue of the provider-local of one seed."""
+    """Task queue of provider-local in one seed."""
     return f"provider-local-{seed}"
 
 
 def step(summary: str) -> ActivityConfig:
-    """A handful of requests; tried for as long as Gardener waits for an extension's controller (3 min)."""
+    """A few requests; retried for 3 min, as long as Gardener waits for an extension's controller."""
     return ActivityConfig(
         summary=summary,
         start_to_close_timeout=timedelta(minutes=1),
@@ -24,7 +24,7 @@ def step(summary: str) -> ActivityConfig:
 
 
 def wait(summary: str, at_most: timedelta) -> ActivityConfig:
-    """Waits on the watch cache, with heartbeats; its own timeout ends it, then it fails."""
+    """Waits on the watch cache, with heartbeats. The activity ends itself at ``at_most``, with error ``Timeout``."""
     return ActivityConfig(
         summary=summary,
         start_to_close_timeout=at_most + timedelta(seconds=30),

@@ -1,4 +1,4 @@
-"""Machines of one shoot: make them and wait until they have joined, or delete them."""
+"""Machines of one shoot: create them and wait until they have joined the cluster, or delete them."""
 
 from datetime import timedelta
 
@@ -9,13 +9,14 @@ with workflow.unsafe.imports_passed_through():
     from workflows.provider_local import options
 
 ROLL = timedelta(hours=12)
-"""Machines of a pool leave one by one, each in up to its drain timeout; steps that make no progress end sooner."""
+"""Longest rollout of a pool: its machines are drained one after another, each up to its drain timeout. Steps without
+progress end earlier."""
 DELETE = timedelta(minutes=10)
 
 
 @workflow.defn
 class ReconcileWorker:
-    """deploy -> wait until joined and rolled -> remove what the spec no longer asks for.
+    """deploy -> wait until machines have joined and are rolled out -> remove machines that the spec does not want.
 
     Source: spec/extensions.md 3 (Worker).
     """
@@ -30,7 +31,7 @@ class ReconcileWorker:
         await workflow.execute_activity_method(
             ProviderLocalActivities.wait_machines, task, **options.wait("Wait until machines have joined", ROLL)
         )
-        _enter(task, "removing what is not wanted any more")
+        _enter(task, "removing machines that the spec does not want any more")
         await workflow.execute_activity_method(
             ProviderLocalActivities.remove_unwanted_machines,
             task,
@@ -41,9 +42,9 @@ class ReconcileWorker:
 
 @workflow.defn
 class RestoreWorker:
-    """write the machine objects of another seed -> write what belongs to them.
+    """write the machine objects of the source seed -> write the MachineDeployments and MachineClasses for them.
 
-    Whoever looks after machines comes later, and finds them all: nothing is waited for here.
+    It waits for nothing: the machine-controller-manager starts later, and finds all machines.
     """
 
     @workflow.run
@@ -60,7 +61,7 @@ class RestoreWorker:
 
 @workflow.defn
 class DeleteWorker:
-    """delete -> wait until the cloud has let all machines go."""
+    """delete -> wait until the cloud has deleted all machines."""
 
     @workflow.run
     async def run(self, task: ExtensionTask) -> None:

@@ -23,4 +23,4 @@ WORKFLOWS: list[type] = [
     MaintainShoot,
     *ROTATIONS.values(),
 ]
-"""To be registered by a worker of queue ``garden``."""
+"""Workflows that a worker of task queue ``garden`` registers."""

@@ -1,4 +1,4 @@
-"""What the operations of a Shoot have in common: their flow's defaults, their progress query."""
+"""Base of the operations of a Shoot: queries, updates and signals of a flow, and defaults of its tasks."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,12 +21,12 @@ class OperationWorkflow:
 
     @workflow.query
     def progress(self) -> FlowProgress:
-        """Every task, its state and times."""
+        """State and times of all tasks."""
         return self.graph.progress() if self.graph else FlowProgress()
 
     @workflow.query
     def outcome(self) -> FlowOutcome:
-        """What is finished and what has failed up to now; also of a flow that was canceled or terminated."""
+        """Tasks that have finished and failed up to now; answered for canceled and terminated flows, too."""
         return self.graph.outcome if self.graph else FlowOutcome()
 
     @workflow.update
@@ -38,7 +38,7 @@ class OperationWorkflow:
     @repair.validator
     def _check_repair(self, request: Repair) -> None:
         if self.graph is None:
-            raise ValueError("the operation has no tasks yet: it looks at what is there")
+            raise ValueError("the operation has no tasks yet, it reads the state of the seed first: try again later")
         if refusal := self.graph.refusal(request):
             raise ValueError(refusal)
 
@@ -57,7 +57,7 @@ class OperationWorkflow:
             self.graph.resume(request)
 
     async def run_surveyed(self, request: FlowInput, flow_of: Callable[[FlowInput, Survey], Flow]) -> FlowOutcome:
-        """Run a flow whose tasks depend on what is there."""
+        """Run a flow whose tasks depend on the objects that exist in the seed."""
         self.report(request.task)
         survey = await workflow.execute_activity(
             "survey", request.task, result_type=Survey, **options.survey(seed_queue(request.task.seed))
@@ -66,19 +66,19 @@ class OperationWorkflow:
         return await self.graph.run()
 
     def report(self, task: ShootTask) -> None:
-        """Keep the Shoot's status in step with this workflow while it runs.
+        """Start the activity that writes the progress of this workflow into the Shoot's status.
 
-        One activity that asks the ``progress`` query: reports cost the history nothing. It ends with the workflow.
+        It reads the ``progress`` query, so that reports add nothing to the history. It ends with the workflow.
         """
         workflow.start_activity_method(
             FlowActivities.report_progress,
             ReportProgress(task=task),
-            **options.follow("Keep the Shoot's status in step"),
+            **options.background("Report progress in the Shoot's status"),
         )
 
 
 def shoot_flow(request: FlowInput) -> Flow:
-    """An empty flow for one Shoot: its tasks run in the seed's queue unless they say otherwise."""
+    """An empty flow for one Shoot; by default its tasks run in the task queue of the seed."""
     task = request.task
     return Flow(
         str(task.operation),
@@ -92,7 +92,7 @@ def shoot_flow(request: FlowInput) -> Flow:
 def add_reseal(
     flow: Flow, request: FlowInput, seed: str, name: str, *, after: Sequence[str] = (), unless: Skip = None
 ) -> None:
-    """Add the garden's task that seals the ShootState for a seed."""
+    """Add the task that encrypts the ShootState with the key of a seed. It runs in the garden, which has all keys."""
     sources = request.sources
     flow.add(
         name,
@@ -101,10 +101,10 @@ def add_reseal(
         unless=unless,
         argument=lambda: ResealShootState(shoot=request.task.shoot, seed=seed, sources=sources),
         inputs=[seed, *sources],
-        **options.garden_call(f"Seal the ShootState for {seed}"),
+        **options.garden_call(f"Encrypt the ShootState for {seed}"),
     )
 
 
 def cleanup_argument(flow: Flow, task: ShootTask) -> Callable[[], CleanupSecrets]:
-    """Input of ``cleanup_secrets``, made when all other tasks are done."""
+    """Returns a function that makes the input of ``cleanup_secrets`` when all other tasks are done."""
     return lambda: CleanupSecrets(task=task, names=flow.secrets)

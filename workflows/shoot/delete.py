@@ -1,7 +1,7 @@
-"""Delete a Shoot: what users made in it, its machines, its control plane, its names and backups.
+"""Delete a Shoot: the objects of its users, its machines, its control plane, its DNS records and backups.
 
-The cluster is brought back to a working control plane first, where there was one: load balancers and
-volumes can only be released by it. Tasks and order: spec/flows.md 3.
+If there was a control plane, the flow first makes it work again: only its controllers can delete load balancers and
+volumes. Tasks and order: spec/flows.md 3.
 """
 
 from temporalio import workflow
@@ -14,12 +14,12 @@ with workflow.unsafe.imports_passed_through():
 
 
 def delete_flow(request: FlowInput, survey: Survey) -> Flow:
-    """The whole flow, to be read from top to bottom."""
+    """The whole flow; read it from top to bottom."""
     flow, facts = shoot_flow(request), request.facts
     add, wait = flow.add, options.wait
     workerless = facts.workerless and "workerless"
     no_namespace = not survey.namespace and "no namespace"
-    # Objects of these names are another Shoot's.
+    # The namespace belongs to another Shoot, so objects of these names must stay.
     foreign = survey.foreign and "the namespace belongs to another Shoot"
     no_machines = foreign or workerless
     no_cluster = no_namespace or (not survey.cluster and "no API server")
@@ -27,7 +27,7 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     no_manager = no_cluster or (not survey.controller_manager and "no kube-controller-manager before")
     extended_unneeded = no_cluster or (facts.skip_cleanup and "skip-cleanup")
 
-    # Bring the control plane up to date: the user may have mended credentials, or it may be asleep.
+    # Bring the control plane up to date: users may have corrected credentials, or the Shoot may be hibernated.
     add("sync_cluster", unless=no_namespace)
     add("wait_required_extensions", after=["sync_cluster"], unless=no_namespace, **wait(minutes=2))
     add("deploy_namespace", after=["wait_required_extensions"], unless=no_namespace)
@@ -56,10 +56,10 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("deploy_kube_controller_manager", after=["wait_control_plane_extension", "init_shoot_client"],
         unless=no_cluster)  # fmt: skip
 
-    # Pods that go have no new machines made, and none taken away.
+    # Delete the cluster autoscaler: while pods are deleted it must neither create nor delete machines.
     add("delete_autoscaler", after=["init_shoot_client"], unless=no_namespace or workerless, **wait(minutes=2))
 
-    # Release what users made: webhooks first, they could forbid the rest.
+    # Delete the objects of users: webhooks first, because they could reject the other deletions.
     add("clean_webhooks", after=["init_shoot_client"], unless=no_cluster, **wait(minutes=10))
     add("wait_kube_controller_manager_active", after=["clean_webhooks", "deploy_kube_controller_manager"],
         unless=no_manager, **wait(minutes=5))  # fmt: skip
@@ -68,11 +68,12 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("clean_kubernetes_resources", after=["clean_extended_apis", "wait_control_plane_extension"],
         unless=no_cluster, **wait(minutes=10))  # fmt: skip
 
-    # Of a cluster that slept nobody serves its API, and then no namespace ends.
+    # A hibernated cluster has no pods of the metrics server. Delete its APIService: no namespace can end while an API
+    # does not answer.
     add("delete_metrics_server", after=["clean_extended_apis"],
         unless=no_cluster or workerless or (not facts.hibernated and "awake"))  # fmt: skip
 
-    # Machines and the rest of what extensions made for them.
+    # Machines, and the other resources that extensions made for them.
     add("delete_network", after=["clean_kubernetes_resources"], unless=no_machines)
     add("wait_network_deleted", after=["delete_network"], completes="delete_network", unless=no_machines,
         **wait(minutes=3))  # fmt: skip
@@ -90,7 +91,7 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("delete_container_runtimes", after=["clean_kubernetes_resources"], unless=no_machines)
     add("wait_container_runtimes_deleted", after=["delete_container_runtimes"], completes="delete_container_runtimes",
         unless=no_machines, **wait(minutes=3))  # fmt: skip
-    # Those that go before the API server, and those that nobody knows any more.
+    # Extensions that are deleted before the API server, and those that no registration declares any more.
     add("delete_extensions_before_apiserver", after=["wait_managed_resources_deleted", "wait_os_configs_deleted"],
         unless=foreign)  # fmt: skip
     add("wait_extensions_before_apiserver_deleted", after=["delete_extensions_before_apiserver"],
@@ -103,13 +104,13 @@ def delete_flow(request: FlowInput, survey: Survey) -> Flow:
     add("wait_control_plane_extension_deleted", after=["delete_control_plane_extension"],
         completes="delete_control_plane_extension", unless=no_machines, **wait(minutes=3))  # fmt: skip
 
-    # Extensions have their ManagedResources, too; without API server they could never be emptied.
+    # Wait for the ManagedResources of extensions, too: without API server their objects could not be deleted.
     add("wait_shoot_managed_resources_deleted",
         after=["wait_managed_resources_deleted", "wait_extensions_before_apiserver_deleted",
                "wait_control_plane_extension_deleted"], unless=no_namespace,
         **wait(minutes=10))  # fmt: skip
 
-    # The control plane, from the API server down; its names only once nobody can use them.
+    # The control plane, API server first; its DNS records after it, when they are of no use any more.
     add("delete_apiserver", after=["wait_shoot_managed_resources_deleted"], unless=no_namespace)
     add("wait_apiserver_deleted", after=["delete_apiserver"], unless=no_namespace, **wait(minutes=5))
     add("delete_extensions_after_apiserver", after=["wait_apiserver_deleted"], unless=foreign)

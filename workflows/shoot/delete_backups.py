@@ -1,4 +1,4 @@
-"""Delete the backups of a Shoot that is gone, once they were kept for their grace period."""
+"""Delete the backups of a deleted Shoot at the end of their grace period."""
 
 from temporalio import workflow
 
@@ -16,7 +16,7 @@ def delete_backups_id(shoot: ShootRef) -> str:
 
 
 def delete_backups_flow(request: FlowInput) -> Flow:
-    """What the deletion of the Shoot has left."""
+    """Deletes the BackupEntry that the deletion of the Shoot has left."""
     flow = shoot_flow(request)
     flow.add("delete_backup_entry")
     flow.add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry",

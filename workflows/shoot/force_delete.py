@@ -1,7 +1,7 @@
-"""Delete a Shoot without its cloud: drop what garden and seed know of it, and leave the rest to its owner.
+"""Force-delete a Shoot: delete its objects in garden and seed; its owner must delete the resources in the cloud.
 
-Nothing here needs the cloud's credentials or the shoot's API server: extensions see the annotation in the Cluster
-resource and let go. Tasks and order: spec/flows.md 4.
+No task needs the cloud's credentials or the shoot's API server: extensions see the annotation in the Cluster object and
+drop their finalizers without deleting resources. Tasks and order: spec/flows.md 4.
 """
 
 from temporalio import workflow
@@ -14,12 +14,12 @@ with workflow.unsafe.imports_passed_through():
 
 
 def force_delete_flow(request: FlowInput) -> Flow:
-    """The whole flow, to be read from top to bottom. What is not there is deleted at once."""
+    """The whole flow; read it from top to bottom. Tasks whose objects do not exist end at once."""
     flow, facts = shoot_flow(request), request.facts
     add, wait = flow.add, options.wait
     workerless = facts.workerless and "workerless"
 
-    # Extensions learn from the Cluster resource that the Shoot is given up.
+    # Tell extensions by the Cluster object that the Shoot is force-deleted.
     add("sync_cluster")
     add("delete_extension_objects", after=["sync_cluster"])
     add("wait_extension_objects_deleted", after=["delete_extension_objects"], completes="delete_extension_objects",
@@ -27,20 +27,20 @@ def force_delete_flow(request: FlowInput) -> Flow:
     add("delete_external_dns", after=["sync_cluster"], **wait(minutes=2))
     add("delete_internal_dns", after=["sync_cluster"], **wait(minutes=2))
 
-    # Nobody deletes machines in the cloud any more; then their objects may go.
+    # Delete the machine-controller-manager, which deletes machines in the cloud; then delete the objects of machines.
     add("delete_machine_controller_manager", after=["sync_cluster"], unless=workerless)
     add("wait_machine_controller_manager_deleted", after=["delete_machine_controller_manager"], unless=workerless,
         **wait(minutes=2))  # fmt: skip
     add("force_delete_machine_objects", after=["wait_machine_controller_manager_deleted"], unless=workerless,
         **wait(minutes=1))  # fmt: skip
 
-    # The shoot's objects are given up with its API server.
+    # Delete ManagedResources without the objects in the shoot: those are lost with its API server.
     add("force_delete_managed_resources", after=["wait_extension_objects_deleted"], **wait(minutes=2))
-    given_up = ["wait_extension_objects_deleted", "delete_external_dns", "delete_internal_dns",
+    released = ["wait_extension_objects_deleted", "delete_external_dns", "delete_internal_dns",
                 "force_delete_machine_objects", "force_delete_managed_resources"]  # fmt: skip
-    add("delete_cluster", after=given_up)
+    add("delete_cluster", after=released)
 
-    # What is left are our own objects.
+    # Delete the remaining objects, which are our own.
     add("delete_etcds", after=["delete_cluster"])
     add("wait_etcds_deleted", after=["delete_etcds"], **wait(minutes=5))
     add("delete_backup_entry", after=["wait_etcds_deleted"])

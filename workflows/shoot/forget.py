@@ -1,11 +1,12 @@
-"""Clean up in a seed what it has of a Shoot whose control plane was taken over while the seed was lost.
+"""Clean up a stale control plane: its Shoot was taken over by another seed while this seed was lost.
 
-The cluster goes on elsewhere, and nothing of it may be touched: what it runs in the cloud, its names and its backups
-belong to the other seed. So nobody is asked but the seed itself, extensions let go as in a migration, and machines are
-forgotten. Last of all goes what keeps the seed from taking itself for the one: the mark in its bucket, with the
-backups there, which the other seed has copied. Source: spec/flows.md 8.
+The cluster runs in the other seed, and this flow must not touch it: machines in the cloud, DNS records and backups
+belong to the other seed. So the flow needs the API server of this seed alone. Extensions release their resources as in
+a migration, and the objects of machines are deleted without the machines. The last tasks delete the takeover marker in
+the bucket, together with the backups there, which the other seed has copied. The marker must stay until then: it keeps
+the etcd of this seed from serving. Source: spec/flows.md 8.
 
-Where the cluster was deleted meanwhile, no other seed is left to do that: this one deletes its backups itself.
+If the Shoot was deleted meanwhile, it has no other seed, and this seed deletes its backups itself.
 """
 
 from temporalio import workflow
@@ -22,19 +23,19 @@ EXTENSIONS = ("worker", "network", "os_configs", "container_runtimes", "extensio
 
 
 def forget_id(shoot: ShootRef, seed: str) -> str:
-    """Workflow id of the cleaning in one seed."""
+    """Workflow id of the cleanup in one seed."""
     return f"{lifecycle_id(shoot)}/forget/{seed}"
 
 
 def forget_flow(request: FlowInput) -> Flow:
-    """The whole flow, to be read from top to bottom. What is not there needs nothing."""
+    """The whole flow; read it from top to bottom. Tasks whose objects do not exist do nothing."""
     flow = shoot_flow(request)
     add, wait = flow.add, options.wait
     deleted = not request.task.destination and "the Shoot is deleted"
-    goes_on = request.task.destination and "another seed has the cluster"
+    runs_elsewhere = request.task.destination and "another seed has the cluster"
     no_mark = not request.source_entry and "the garden has no BackupEntry of this seed's backups"
 
-    # Nobody acts any more: first who looks after machines, and who serves.
+    # Stop everything that could still act: machine-controller-manager and API server first.
     add("delete_machine_controller_manager")
     add("wait_machine_controller_manager_deleted", after=["delete_machine_controller_manager"], **wait(minutes=5))
     add("delete_apiserver")
@@ -43,8 +44,8 @@ def forget_flow(request: FlowInput) -> Flow:
     add("delete_vpn_server", after=["wait_apiserver_deleted"])
     add("delete_resource_manager", after=["wait_apiserver_deleted"])
 
-    # Let go of what is in the cloud, in the DNS and in the shoot.
-    # Extensions wait for what they have in the shoot, which nobody can take out any more: that comes first.
+    # Release the resources in the cloud, in the DNS and in the shoot. ManagedResources come first: extensions wait for
+    # the deletion of theirs, and without resource manager no component deletes the objects in the shoot any more.
     add("shallow_delete_machine_objects", after=["wait_machine_controller_manager_deleted"])
     add("force_delete_managed_resources", after=["delete_resource_manager"], **wait(minutes=2))
     let_go = ["shallow_delete_machine_objects", "force_delete_managed_resources"]
@@ -61,7 +62,7 @@ def forget_flow(request: FlowInput) -> Flow:
         let_go.append(f"delete_{record}")
     add("migrate_backup_entry", after=["wait_apiserver_deleted"], unless=deleted, **wait(minutes=10))
 
-    # What is left are our own objects.
+    # Delete the remaining objects, which are our own.
     add("delete_cluster", after=[*let_go, "migrate_backup_entry", "delete_apiserver_sni", "delete_vpn_server"])
     add("delete_etcds", after=["delete_cluster"])
     add("wait_etcds_deleted", after=["delete_etcds"], **wait(minutes=5))
@@ -69,7 +70,7 @@ def forget_flow(request: FlowInput) -> Flow:
     add("delete_namespace", after=["force_delete_configmaps_and_secrets"])
     add("wait_namespace_deleted", after=["delete_namespace"], **wait(minutes=15))
 
-    # No etcd is left there that would have to know that it is not the one.
+    # Delete the takeover marker: this seed has no etcd any more that could serve without it.
     there = request.task.model_copy(
         update={"seed": request.task.destination, "operation": OperationType.RECONCILE, "destination": ""}
     )
@@ -80,9 +81,9 @@ def forget_flow(request: FlowInput) -> Flow:
     add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"],
         unless=deleted or no_mark, argument=lambda: there, completes="delete_source_backup_entry",
         **waiting)  # fmt: skip
-    add("delete_backup_entry", after=["wait_namespace_deleted"], unless=goes_on)
-    add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry", unless=goes_on,
-        **wait(minutes=10))  # fmt: skip
+    add("delete_backup_entry", after=["wait_namespace_deleted"], unless=runs_elsewhere)
+    add("wait_backup_entry_deleted", after=["delete_backup_entry"], completes="delete_backup_entry",
+        unless=runs_elsewhere, **wait(minutes=10))  # fmt: skip
     return flow
 
 
@@ -92,7 +93,7 @@ class ForgetShoot(OperationWorkflow):
 
     Workflow id: ``<lifecycle id>/forget/<seed>``.
 
-    An operation of the seed, and none of the Shoot: its status does not tell of it.
+    It is an operation of the seed, not of the Shoot, so it does not appear in the Shoot's status.
     """
 
     @workflow.init

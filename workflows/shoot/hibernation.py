@@ -1,7 +1,7 @@
-"""Switch a Shoot's hibernation as its schedules ask: one step, started by a Temporal Schedule.
+"""Hibernate or wake up a Shoot by its schedules: one step, started by a Temporal Schedule.
 
-The schedule only says that it is time. What is due is decided by looking at the Shoot, so a late, doubled or outdated
-start does no harm.
+The activity reads the Shoot and decides from it whether a switch is due. So a late, repeated or outdated start does no
+harm.
 """
 
 from temporalio import workflow

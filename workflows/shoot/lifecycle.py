@@ -1,7 +1,7 @@
-"""The life of one Shoot: look, decide, run one operation, rest, look again.
+"""Lifecycle of one Shoot: read it, decide, run one operation, rest, read it again.
 
-The only workflow that decides what happens to a Shoot, and so the reason why two operations never
-meet. Watchers wake it; it reads the Shoot itself. Decision: ``workflows.shoot.decision``.
+This workflow alone decides which operation of a Shoot runs, so two operations of one Shoot never run at a time.
+Watchers wake it by a signal; it reads the Shoot itself. Rules: ``workflows.shoot.decision``.
 """
 
 import asyncio
@@ -39,19 +39,29 @@ with workflow.unsafe.imports_passed_through():
     )
     from api.model import ApiModel
     from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, lifecycle_id
-    from api.repair import SOMEBODY, Action, Repair
+    from api.repair import UNKNOWN_USER, Action, Repair
     from workflows import options, visibility
     from workflows.flow import Flow, failed_outcome
     from workflows.shoot import decision
-    from workflows.shoot.decision import Abandon, Decision, FlowKind, Memory, Reject, Release, Rest, Run
+    from workflows.shoot.decision import (
+        Abandon,
+        Decision,
+        FlowKind,
+        LifecycleState,
+        Reject,
+        Release,
+        Rest,
+        RestKind,
+        Run,
+    )
     from workflows.shoot.delete import DeleteShoot, delete_flow
     from workflows.shoot.force_delete import ForceDeleteShoot, force_delete_flow
     from workflows.shoot.migrate import MigrateShoot, migrate_flow
     from workflows.shoot.reconcile import ReconcileShoot, reconcile_flow
     from workflows.versioning import long_lived
 
-_AFTER_REFUSAL = timedelta(minutes=1)
-"""Pause after the garden refused a request for good."""
+_REFUSAL_PAUSE = timedelta(minutes=1)
+"""Pause after the garden's API server refused a request of the lifecycle with an error that is not retried."""
 _SUMMARY_LIMIT = 200
 _FLOWS: dict[FlowKind, Callable[[Any, FlowInput], Awaitable[FlowOutcome]]] = {
     FlowKind.RECONCILE: ReconcileShoot.run,
@@ -60,12 +70,15 @@ _FLOWS: dict[FlowKind, Callable[[Any, FlowInput], Awaitable[FlowOutcome]]] = {
     FlowKind.DELETE: DeleteShoot.run,
     FlowKind.FORCE_DELETE: ForceDeleteShoot.run,
 }
-THERE = Survey(namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True)
+ALL_EXISTS = Survey(
+    namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True
+)
+"""Survey of a seed that has everything: with it a flow has all its tasks, so that names of tasks can be checked."""
 _GRAPHS: dict[FlowKind, Callable[[FlowInput], Flow]] = {
     FlowKind.RECONCILE: reconcile_flow,
     FlowKind.RESTORE: reconcile_flow,
-    FlowKind.MIGRATE: lambda request: migrate_flow(request, THERE),
-    FlowKind.DELETE: lambda request: delete_flow(request, THERE),
+    FlowKind.MIGRATE: lambda request: migrate_flow(request, ALL_EXISTS),
+    FlowKind.DELETE: lambda request: delete_flow(request, ALL_EXISTS),
     FlowKind.FORCE_DELETE: force_delete_flow,
 }
 _SUCCESS = {
@@ -78,15 +91,15 @@ _SUCCESS = {
 
 
 class LifecycleInput(ApiModel):
-    """Watchers give the Shoot; the rest is what an earlier run of the workflow hands on."""
+    """Input of the lifecycle. Watchers set the Shoot; a run that continues as new sets the other fields."""
 
     shoot: ShootRef
-    memory: Memory = Memory()
+    memory: LifecycleState = LifecycleState()
     continued: bool = False
 
 
 class OperationRequest(ApiModel):
-    """What somebody asks for directly, beside annotations of the Shoot."""
+    """Operation that a user requests by update, in place of an annotation of the Shoot."""
 
     operation: str
     """``reconcile`` or ``retry``."""
@@ -102,12 +115,14 @@ class LifecycleProgress(ApiModel):
     """Answer of the ``progress`` query."""
 
     resting: str = ""
-    """Why nothing runs now."""
+    """Why nothing runs now, for people."""
+    rest: RestKind | None = None
+    """Why nothing runs now, for programs; None while an operation runs, and after an error."""
     operation: OperationType | None = None
     attempt: int = 0
     child: FlowId | None = None
     """The running operation."""
-    memory: Memory = Memory()
+    memory: LifecycleState = LifecycleState()
 
 
 def operation_id(shoot: ShootRef, flow: FlowKind, generation: int, attempt: int) -> str:
@@ -117,7 +132,7 @@ def operation_id(shoot: ShootRef, flow: FlowKind, generation: int, attempt: int)
 
 @workflow.defn(versioning_behavior=long_lived())
 class ShootLifecycle:
-    """One per Shoot, as long as it lives. Workflow id: ``shoot/<namespace>/<name>/<uid>``."""
+    """One workflow for each Shoot, from its creation to its deletion. Id: ``shoot/<namespace>/<name>/<uid>``."""
 
     @workflow.init
     def __init__(self, request: LifecycleInput) -> None:
@@ -128,46 +143,49 @@ class ShootLifecycle:
         self._random = workflow.random()
         self._child: workflow.ChildWorkflowHandle[Any, FlowOutcome] | None = None
         self._operating = False
-        self._overtaken = False
+        self._preempted = False
         self._canceled: Repair | None = None
-        """Who ended the running operation, or put it back."""
+        """The intervention that cancels or resets the running operation; None if there is none."""
 
     @workflow.run
     async def run(self, request: LifecycleInput) -> None:
         if not request.continued:
             # A lifecycle that was terminated may have left an operation that is still ending.
             await workflow.execute_activity_method(
-                FlowActivities.await_earlier_operations, self._shoot, **options.follow("Wait for earlier operations")
+                FlowActivities.await_earlier_operations,
+                self._shoot,
+                **options.background("Wait for earlier operations"),
             )
         while True:
             self._woken = False
-            view = await self._look()
+            view = await self._read_shoot()
             if view is None:
                 break
             if await self._repair_as_asked(view):
                 continue
             step = decision.decide(view, self._memory, workflow.now(), self._random)
             try:
-                await self._take(step, view)
+                await self._execute(step, view)
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
                 self._operating = False
-                # The garden refused what we wrote. Nobody but us is at fault, but a lifecycle must not die of it.
-                await self._sleep(f"{error.cause or error}", _AFTER_REFUSAL)
+                # The garden's API server refused a write of the lifecycle. That is a fault in our code; the lifecycle
+                # must survive it, because nothing starts it again.
+                await self._sleep(f"{error.cause or error}", _REFUSAL_PAUSE)
             if isinstance(step, Run) or workflow.info().is_continue_as_new_suggested():
                 await self._continue()
-        self._show("the Shoot is gone")
+        self._show("the Shoot is deleted")
         await workflow.wait_condition(workflow.all_handlers_finished)
 
     @workflow.signal
     def wake(self) -> None:
-        """Look again: something may have changed."""
+        """Read the Shoot again: it, its Seed or a Bastion may have changed."""
         self._woken = True
 
     @workflow.update
     async def request_operation(self, request: OperationRequest) -> OperationAnswer:
-        """Ask for an operation now; returns once it is accepted, not when it is done."""
+        """Request an operation now; returns once it is accepted, not when it is done."""
         self._memory = self._memory.model_copy(update={"requested": (*self._memory.requested, request.operation)})
         self._woken = True
         return OperationAnswer(text=f"{request.operation} of Shoot {self._shoot} is accepted")
@@ -189,7 +207,7 @@ class ShootLifecycle:
 
     @workflow.update
     async def repair(self, request: Repair) -> OperationAnswer:
-        """Intervene; returns once it is accepted and told in the Shoot's Events, not when it has had its effect."""
+        """Intervene; returns once the intervention is accepted and recorded in an Event, not when it has had effect."""
         if refusal := await self._repair(request):
             raise ApplicationError(refusal, type="Refused", non_retryable=True)
         self._woken = True
@@ -202,10 +220,10 @@ class ShootLifecycle:
 
     @workflow.query
     def progress(self) -> LifecycleProgress:
-        """What runs, or why nothing does, and what is remembered of the last attempt."""
+        """The running operation, or why none runs, and the state that the lifecycle keeps."""
         return self._progress.model_copy(update={"memory": self._memory})
 
-    async def _take(self, step: Decision, view: ShootView) -> None:
+    async def _execute(self, step: Decision, view: ShootView) -> None:
         match step:
             case Run():
                 await self._operate(view, step)
@@ -215,7 +233,7 @@ class ShootLifecycle:
                     ShootActivities.release_shoot, self._shoot, **options.garden_call("Drop the finalizer")
                 )
             case Abandon():
-                self._remember_sources(view.status_seed, view.spec_seed)
+                self._add_sources(view.status_seed, view.spec_seed)
                 await workflow.execute_activity_method(
                     ShootActivities.abandon_source, self._shoot, **options.garden_call("Abandon the lost seed")
                 )
@@ -233,11 +251,11 @@ class ShootLifecycle:
     # Operating
 
     async def _operate(self, view: ShootView, step: Run) -> None:
-        memory = self._memory = decision.remember(self._memory, view, step)
-        self._operating, self._overtaken, self._canceled = True, False, None
+        memory = self._memory = decision.begin_attempt(self._memory, view, step)
+        self._operating, self._preempted, self._canceled = True, False, None
         if OPERATION_RETRY in step.consume:
-            retried = Repair(action=Action.RETRY, by=view.asked_by or SOMEBODY, at=workflow.now())
-            self._note(retried, memory.attempts)
+            retried = Repair(action=Action.RETRY, by=view.asked_by or UNKNOWN_USER, at=workflow.now())
+            self._add_repair(retried, memory.attempts)
             memory = self._memory
         started: StartedOperation = await workflow.execute_activity_method(
             ShootActivities.start_operation,
@@ -252,32 +270,32 @@ class ShootLifecycle:
         )
         task = started.task
         if task.generation != memory.generation:
-            # The Shoot changed between the look and the start: this is already the new generation's first attempt.
+            # The Shoot changed after it was read: this is the first attempt of the new generation.
             memory = self._memory = memory.model_copy(
                 update={"generation": task.generation, "attempts": 1, "outcome": FlowOutcome()}
             )
-        self._remember(facts=started.facts)
+        self._update_memory(facts=started.facts)
         if step.flow in (FlowKind.MIGRATE, FlowKind.RESTORE):
-            self._remember_sources(task.seed, task.destination)
+            self._add_sources(task.seed, task.destination)
         outcome, message = await self._run(task, started, step.flow)
-        self._remember(outcome=outcome or FlowOutcome(), ended=workflow.now())
+        self._update_memory(outcome=outcome or FlowOutcome(), ended=workflow.now())
         if outcome is None and step.flow is not FlowKind.MIGRATE:
-            self._remember(sources=())
+            self._update_memory(sources=())
         self._progress, self._child = LifecycleProgress(), None
         if outcome is None or not outcome.canceled:
             await self._finish(task, started, step.flow, outcome, message)
-        elif self._overtaken:
+        elif self._preempted:
             return
         elif self._canceled is not None and self._canceled.action is Action.RESET:
-            self._note(self._canceled)
-            self._remember(requested=(OPERATION_RETRY,))
+            self._add_repair(self._canceled)
+            self._update_memory(requested=(OPERATION_RETRY,))
         else:
             if self._canceled is not None:
-                self._note(self._canceled)
+                self._add_repair(self._canceled)
             await self._finish(task, started, step.flow, outcome, message)
 
     async def _run(self, task: ShootTask, started: StartedOperation, kind: FlowKind) -> tuple[FlowOutcome | None, str]:
-        """The operation's outcome, None if it succeeded; and what its failure says."""
+        """Run one attempt; returns its outcome (None if it succeeded) and the message of its failure."""
         attempt = Attempt(
             number=self._memory.attempts,
             trigger=task.trigger,
@@ -304,50 +322,56 @@ class ShootLifecycle:
         if self._memory.paused is not None and attempt.paused is None:
             await child.signal("pause", self._memory.paused)
         self._show(f"{task.operation} is running: attempt {attempt.number} of generation {task.generation}")
-        overtaking = asyncio.create_task(self._overtake(child, task, kind))
+        preempting = asyncio.create_task(self._preempt(child, task, kind))
         try:
             await child
         except ChildWorkflowError as error:
             if is_cancelled_exception(error) or isinstance(error.cause, TerminatedError):
                 if workflow.cancellation_reason() is not None:
                     raise
-                if self._overtaken:
+                if self._preempted:
                     return FlowOutcome(canceled=True), ""
                 ended = "terminated" if isinstance(error.cause, TerminatedError) else "canceled"
                 return await self._outcome_of(child.id), f"{self._canceled or ended}"
             outcome = failed_outcome(error.cause) if error.cause else None
             return outcome or FlowOutcome(), str(error.cause or error)
         finally:
-            overtaking.cancel()
+            preempting.cancel()
         return None, ""
 
-    async def _overtake(
+    async def _preempt(
         self, child: "workflow.ChildWorkflowHandle[Any, FlowOutcome]", task: ShootTask, kind: FlowKind
     ) -> None:
-        """Cancel the operation if a newer wish is there while it retries an error; let it progress otherwise."""
+        """Cancel the running operation once the Shoot needs another one.
+
+        An operation that makes progress goes on; it is canceled when a task fails, retries an error or stands still.
+        """
         while True:
             await workflow.wait_condition(lambda: self._woken)
             self._woken = False
-            view = await self._look()
+            view = await self._read_shoot()
             if view is not None and await self._repair_as_asked(view):
                 continue
-            if decision.overtakes(view, task.generation, kind):
+            if decision.preempts(view, task.generation, kind):
                 break
-        self._show(f"{task.operation} is running; what is newer waits for it to end or to meet an error")
+        self._show(
+            f"{task.operation} is running; the Shoot has changed: the next operation starts when this one has ended, "
+            "or retries an error"
+        )
         if self._progress.child is None:
             return
         if not (
             view is not None
-            and decision.ends_at_once(view, kind)
+            and decision.cancels_at_once(view, kind)
             and (view.source_lost or workflow.patched("turn-round-at-once"))
         ):
             await workflow.execute_activity_method(
                 FlowActivities.await_trouble,
                 self._progress.child,
-                **options.follow("Wait for the operation to end or to meet an error"),
+                **options.background("Wait until the operation has ended or makes no progress"),
             )
-        self._overtaken = True
-        child.cancel("a newer wish is there")
+        self._preempted = True
+        child.cancel("the Shoot has changed: it needs another operation")
 
     async def _finish(
         self, task: ShootTask, started: StartedOperation, kind: FlowKind, outcome: FlowOutcome | None, message: str
@@ -361,7 +385,7 @@ class ShootLifecycle:
             if outcome.canceled:
                 state, text = (
                     "Failed",
-                    f"{task.operation} was ended: {message}. What is finished is kept: retry goes on.",
+                    f"{task.operation} was ended: {message}. Finished tasks are kept: `retry` runs the others.",
                 )
         await workflow.execute_activity_method(
             ShootActivities.finish_operation,
@@ -382,21 +406,21 @@ class ShootLifecycle:
 
     # Repairing
 
-    def _remember(self, **changes: Any) -> None:
+    def _update_memory(self, **changes: Any) -> None:
         self._memory = self._memory.model_copy(update=changes)
 
-    def _remember_sources(self, *seeds: str | None) -> None:
-        """Keep in mind which seeds the control plane was given to, until it is whole in one."""
-        self._remember(sources=tuple(sorted({*self._memory.sources, *filter(None, seeds)})))
+    def _add_sources(self, *seeds: str | None) -> None:
+        """Record seeds that the control plane moves from or to, until it is complete in one of them."""
+        self._update_memory(sources=tuple(sorted({*self._memory.sources, *filter(None, seeds)})))
 
-    def _note(self, repair: Repair, attempt: int = 0) -> None:
-        """Have an attempt start with it; the next one if none is named."""
+    def _add_repair(self, repair: Repair, attempt: int = 0) -> None:
+        """Record a repair for an attempt; for the next one if none is named."""
         outcome = self._memory.outcome
         repair = repair.model_copy(update={"attempt": attempt or self._memory.attempts + 1})
-        self._remember(outcome=outcome.model_copy(update={"repairs": (*outcome.repairs, repair)}))
+        self._update_memory(outcome=outcome.model_copy(update={"repairs": (*outcome.repairs, repair)}))
 
     async def _repair_as_asked(self, view: ShootView) -> bool:
-        """Do what annotations ask for; whether there was any."""
+        """Execute the repairs that annotations request; returns whether there were any."""
         for repair in view.repairs:
             if refusal := self._refusal(repair):
                 await self._record(repair.model_copy(update={"at": workflow.now()}), refusal)
@@ -405,14 +429,14 @@ class ShootLifecycle:
         return bool(view.repairs)
 
     async def _repair(self, repair: Repair) -> str:
-        """Do it and tell of it; why a running flow refuses it, or empty."""
+        """Execute a repair and record it; returns why the running flow refuses it, or empty."""
         made = repair.model_copy(update={"at": workflow.now()})
         child, refusal = self._child, ""
         match made.action:
             case Action.RETRY:
                 if made.task:
-                    self._note(made)
-                self._remember(requested=(*self._memory.requested, OPERATION_RETRY))
+                    self._add_repair(made)
+                self._update_memory(requested=(*self._memory.requested, OPERATION_RETRY))
             case Action.SKIP | Action.PROVIDE if child is not None:
                 refusal = await workflow.execute_activity_method(
                     FlowActivities.edit_flow,
@@ -420,21 +444,21 @@ class ShootLifecycle:
                     **options.garden_call(f"{made.action} {made.task}"),
                 )
             case Action.SKIP | Action.PROVIDE:
-                self._note(made)
+                self._add_repair(made)
             case Action.RESET | Action.CANCEL if child is not None:
-                await self._record(made, "")  # first: who reads annotations ends with the child
+                await self._record(made, "")  # first: `_preempt`, which reads annotations, ends with the child
                 self._canceled = made
                 child.cancel(f"{made}")
                 return ""
             case Action.RESET:
-                self._note(made)
-                self._remember(requested=(*self._memory.requested, OPERATION_RETRY))
+                self._add_repair(made)
+                self._update_memory(requested=(*self._memory.requested, OPERATION_RETRY))
             case Action.PAUSE | Action.RESUME:
-                self._remember(paused=made if made.action is Action.PAUSE else None)
+                self._update_memory(paused=made if made.action is Action.PAUSE else None)
                 if child is not None:
                     await child.signal(str(made.action), made)
                 else:
-                    self._note(made)
+                    self._add_repair(made)
         await self._record(made, refusal)
         return refusal
 
@@ -442,16 +466,16 @@ class ShootLifecycle:
         await workflow.execute_activity_method(
             ShootActivities.record_repair,
             RecordRepair(shoot=self._shoot, repair=repair, refused=refused),
-            **options.garden_call(f"Tell of {repair.action}"),
+            **options.garden_call(f"Record {repair.action} in an Event"),
         )
 
     def _refusal(self, repair: Repair) -> str:
-        """Why this cannot be done now; empty if it can."""
+        """Why this repair is not possible now; empty if it is."""
         if fault := repair.fault:
             return fault
         running, paused = self._child is not None, self._memory.paused
         if self._operating and not running:
-            return f"an operation of Shoot {self._shoot} is about to start or to end: ask again in a moment"
+            return f"an operation of Shoot {self._shoot} is about to start or to end: try again in a few seconds"
         match repair.action:
             case Action.PAUSE:
                 return f"Shoot {self._shoot} is paused already: {paused}" if paused else ""
@@ -465,7 +489,8 @@ class ShootLifecycle:
             if repair.action is not Action.RETRY:
                 return ""
             return (
-                f"{self._progress.operation} of Shoot {self._shoot} is running; `reset` puts it back to before a task"
+                f"{self._progress.operation} of Shoot {self._shoot} is running; `reset` makes it run a task again, "
+                "and all tasks after that"
             )
         if refusal := self._nothing_to_retry():
             return refusal
@@ -487,7 +512,7 @@ class ShootLifecycle:
         return _GRAPHS[kind](FlowInput(task=task, facts=self._memory.facts, sources=self._memory.sources))
 
     async def _outcome_of(self, workflow_id: str) -> FlowOutcome:
-        """That of an operation which somebody ended; empty if nobody can tell in time."""
+        """Outcome of an operation that was canceled or terminated; empty if it cannot be read within 2 minutes."""
         try:
             outcome: FlowOutcome = await workflow.execute_activity_method(
                 FlowActivities.read_outcome,
@@ -500,13 +525,13 @@ class ShootLifecycle:
             outcome = FlowOutcome()
         return outcome.model_copy(update={"canceled": True})
 
-    # Looking and resting
+    # Reading and resting
 
-    async def _look(self) -> ShootView | None:
+    async def _read_shoot(self) -> ShootView | None:
         return await workflow.execute_activity_method(
             ShootActivities.look_at_shoot,
             self._shoot,
-            **options.garden_call("Look at the Shoot"),
+            **options.garden_call("Read the Shoot"),
         )
 
     async def _rest(self, step: Rest) -> None:
@@ -514,13 +539,13 @@ class ShootLifecycle:
             await workflow.execute_activity_method(
                 ShootActivities.refuse_operation,
                 Refusal(shoot=self._shoot, state=step.state, description=step.reason, consume=step.consume),
-                **options.garden_call("Say why nothing is done"),
+                **options.garden_call("Report why no operation starts"),
             )
-        await self._sleep(step.reason, step.until)
+        await self._sleep(step.reason, step.until, step.kind)
 
-    async def _sleep(self, reason: str, until: timedelta | None) -> None:
+    async def _sleep(self, reason: str, until: timedelta | None, kind: RestKind | None = None) -> None:
         self._show(reason)
-        self._progress = LifecycleProgress(resting=reason)
+        self._progress = LifecycleProgress(resting=reason, rest=kind)
         try:
             await workflow.wait_condition(
                 lambda: self._woken, timeout=until, timeout_summary=reason[:_SUMMARY_LIMIT] if until else None
@@ -529,7 +554,7 @@ class ShootLifecycle:
             self._woken = True
 
     async def _continue(self) -> None:
-        """Start with an empty history; the next run looks at once, so no signal is lost."""
+        """Continue as new, with an empty history. The next run reads the Shoot first, so no signal is lost."""
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(LifecycleInput(shoot=self._shoot, memory=self._memory, continued=True))
 

@@ -1,4 +1,4 @@
-"""Maintain a Shoot: one step, started by the Temporal Schedule of its window, or at once by its annotation."""
+"""Maintain a Shoot: one step, started by the Temporal Schedule of its window, or at once by an annotation."""
 
 from temporalio import workflow
 

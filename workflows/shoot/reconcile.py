@@ -1,8 +1,8 @@
 """Create or reconcile a Shoot: its control plane in the seed, its machines, its system components.
 
-A creation is a reconciliation with nothing there yet. Tasks, and when they are skipped: spec/flows.md 2. Their
-order keeps all invariants of spec/flows.md 6; where the table there lets a task wait for more than it needs, it
-starts as soon as it has what it needs, because users wait for the sum.
+A creation is a reconciliation of a Shoot that has no objects yet. Tasks, and when they are skipped: spec/flows.md 2.
+Their order keeps all invariants of spec/flows.md 6. Where the table there lets a task wait for more predecessors than
+it needs, it waits here only for those that it needs, because users wait for the longest path.
 """
 
 from temporalio import workflow
@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 def reconcile_flow(request: FlowInput) -> Flow:
-    """The whole flow, to be read from top to bottom."""
+    """The whole flow; read it from top to bottom."""
     flow, facts = shoot_flow(request), request.facts
     add, wait = flow.add, options.wait
     workerless = facts.workerless and "workerless"
@@ -41,10 +41,10 @@ def reconcile_flow(request: FlowInput) -> Flow:
     )
     no_extension = "no such extension"
 
-    # What the operation works towards, where it works, and with which keys.
+    # Desired state, namespace and credentials of the operation.
     add("sync_cluster")
     add("wait_required_extensions", after=["sync_cluster"], **wait(minutes=2))
-    # What another seed has sealed is sealed for this one, before the first task reads it.
+    # The ShootState may be encrypted for another seed: encrypt it for this one before the first task reads it.
     resealed = ["reseal_shoot_state"] if restoring and request.sources else []
     if resealed:
         add_reseal(flow, request, request.task.seed, resealed[0])
@@ -55,7 +55,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_references", after=["deploy_namespace"])
     base = ["init_secrets"] if workerless else ["init_secrets", "deploy_cloud_secret"]
 
-    # Networks, addresses, names, and a place for backups.
+    # Networks, addresses, DNS records, and the BackupEntry.
     add("deploy_infrastructure", after=[*base, "deploy_references"], unless=workerless, inputs=[facts.credentials])
     add("wait_infrastructure", after=["deploy_infrastructure"], completes="deploy_infrastructure",
         unless=workerless or skip_readiness, inputs=[facts.credentials], **wait(minutes=10))  # fmt: skip
@@ -72,14 +72,15 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("wait_backup_entry", after=["deploy_backup_entry"], completes="deploy_backup_entry",
         unless=no_backup or skip_readiness, **wait(minutes=10))  # fmt: skip
 
-    # The control plane: etcd, then the API server, then all that lives on it.
+    # The control plane: etcd, then the API server, then the components that need the API server.
     add("copy_etcd_backups", after=["wait_backup_entry", "wait_source_backup_entry"], unless=staying or no_backup)
     add("wait_etcd_backups_copied", after=["copy_etcd_backups"], completes="copy_etcd_backups",
         unless=staying or no_backup, **wait(minutes=11))  # fmt: skip
     add("delete_copy_task", after=["wait_etcd_backups_copied"], unless=staying or no_backup)
-    # An etcd that finds the old seed's bucket follows it by itself, until whoever served there must have stopped.
+    # On restore, etcd replicates from the source seed's bucket, and starts to serve once the source's takeover
+    # tolerance has passed. So this task waits for the copied backups only if the Shoot is hibernated.
     copied = ["wait_etcd_backups_copied"] if asleep else []
-    # Several members trust new peers one after the other before they show new certificates.
+    # Several members take longer: each must trust the new CA of its peers before one presents a new certificate.
     add("deploy_etcds", after=[*base, "wait_backup_entry", *copied],
         **(options.seed_call(minutes=6) if facts.failure_tolerance else {}))  # fmt: skip
     add("wait_etcds", after=["deploy_etcds"], completes="deploy_etcds", unless=ready_unneeded, **wait(minutes=5))
@@ -88,25 +89,27 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("wait_extensions_before_apiserver", after=["deploy_extensions_before_apiserver"], inputs=[before or ""],
         completes="deploy_extensions_before_apiserver", unless=ready_unneeded or (not before and no_extension),
         **wait(minutes=facts.extension_minutes))  # fmt: skip
-    # A new API server waits 20 s for its etcd by itself, so its pod may start beside etcd's. Later on there is
-    # data: it must be seen to be there first. Etcd does not listen before what it restores is complete.
+    # A new API server waits 20 s for its etcd by itself, so its pod may start at the same time as etcd's. Once there is
+    # data, the API server starts only after `wait_etcds` has found etcd ready. On restore this is not needed: etcd does
+    # not listen before its restored data are complete.
     prerequisites = ["deploy_etcds" if creating or restoring else "wait_etcds", "wait_api_service"]
     if tunnel_first:
-        # The seed's end of the tunnel trusts a new CA before the API server shows a certificate by it, and shows one
-        # by it before the API server gives up the old CA.
+        # CA rotation, in this order: the VPN server trusts the new CA; the API server presents a certificate from it;
+        # the VPN server presents one; the API server stops trusting the old CA.
         add("deploy_vpn_server", after=["wait_infrastructure"])
         add("wait_vpn_server", after=["deploy_vpn_server"], **wait(minutes=3))
         prerequisites.append("wait_vpn_server")
     add("deploy_apiserver", after=[*prerequisites, *(["wait_extensions_before_apiserver"] if before else [])])
     add("wait_apiserver", after=["deploy_apiserver", "wait_etcds"], unless=ready_unneeded, **wait(minutes=5))
-    # A backup is restored by one member, which the others join.
+    # One member restores the backup; the other members join it afterwards.
     alone = asleep or staying or (not facts.failure_tolerance and "etcd has one member")
     add("scale_etcd_after_restore", after=["wait_etcds", "wait_apiserver", "wait_etcd_backups_copied"], unless=alone,
         **options.seed_call(minutes=6))  # fmt: skip
     add("wait_etcd_scaled", activity="wait_etcds", after=["scale_etcd_after_restore"],
         completes="scale_etcd_after_restore", unless=alone or skip_readiness, **wait(minutes=5))  # fmt: skip
-    # A route to a Service without endpoints harms nobody, so users need not wait for it afterwards. But an etcd that
-    # follows a seed which is lost since can be read from: nobody is led to its API server before that seed has stopped.
+    # Create the route early: a route to a Service without endpoints is harmless, and users do not wait for it later.
+    # Exception, restore: while etcd replicates it can already be read, so route no traffic until `wait_etcds` has
+    # found that the source has stopped.
     add("deploy_apiserver_sni", after=["deploy_api_service", "init_secrets", *(["wait_etcds"] if restoring else [])])
     add("deploy_resource_manager", after=["wait_apiserver"])
     add("wait_resource_manager", after=["deploy_resource_manager"], unless=ready_unneeded, **wait(minutes=5))
@@ -119,36 +122,36 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("init_shoot_client", after=["deploy_gardener_access"])
     other_issuer = not facts.managed_issuer and "no managed issuer"
     add("sync_public_sa_keys", after=["init_shoot_client"], unless=asleep or other_issuer)
-    # The source's data may go once they are seen to be restored.
+    # Delete the source's backups once etcd has restored the data, and the backups are copied.
     add("delete_source_backup_entry", after=["wait_etcds", "wait_etcd_backups_copied", "init_shoot_client"],
         unless=staying or no_backup)  # fmt: skip
     add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"],
         completes="delete_source_backup_entry", unless=staying or no_backup, **wait(minutes=10))  # fmt: skip
-    # A new cluster's controllers start beside the resource manager, with first tokens of their own: a machine that
-    # comes before them waits for its certificate.
+    # In a new cluster the controllers start at the same time as the resource manager, with first tokens of their own:
+    # a machine that starts before them waits for its certificate.
     controllers = ["wait_apiserver" if creating else "wait_resource_manager"]
     add("deploy_kube_controller_manager", after=[*controllers, *base])
-    nothing_new = not (new_ca or token_key.preparing) and "nobody waits for new credentials"
+    nothing_new = not (new_ca or token_key.preparing) and "no rotation needs it"
     add("restart_control_plane_pods", after=["deploy_kube_controller_manager", "wait_control_plane_extension"],
         unless=TASK_RESTART_CONTROL_PLANE_PODS not in facts.tasks and "not asked for")  # fmt: skip
     add("wait_kube_controller_manager", after=["deploy_kube_controller_manager"], unless=nothing_new,
         **wait(minutes=3))  # fmt: skip
-    # Pods are to trust the new CA from their first request on, and machines bring new pods.
+    # Publish the new CA in ConfigMaps before new machines start pods: a pod must trust it from its first request on.
     root_ca_unneeded = ready_unneeded or workerless or (not new_ca and "no new CA")
     add("wait_root_ca_configmaps", after=["init_shoot_client", "wait_kube_controller_manager"],
         unless=root_ca_unneeded, **wait(minutes=5))  # fmt: skip
-    old_clients_kept = authorities is not RotationPhase.COMPLETING and "no old CA goes"
+    old_clients_kept = authorities is not RotationPhase.COMPLETING and "no old CA is dropped"
     add("drop_old_client_authorities", after=["init_shoot_client"], unless=asleep or old_clients_kept)
     no_new_token_key = not token_key.preparing and "no new service account key"
     add("renew_access_tokens", after=["wait_resource_manager"], unless=asleep or no_new_token_key)
     add("create_sa_secrets", after=["init_shoot_client", "wait_kube_controller_manager"],
         unless=asleep or no_new_token_key, **wait(minutes=10))  # fmt: skip
-    old_token_key_kept = token_key is not RotationPhase.COMPLETING and "no old service account key goes"
+    old_token_key_kept = token_key is not RotationPhase.COMPLETING and "no old service account key is dropped"
     add("delete_old_sa_secrets", after=["init_shoot_client", "deploy_kube_controller_manager"],
         unless=old_token_key_kept, **wait(minutes=10))  # fmt: skip
-    # Whatever is stored is written anew with a new key before the old one goes.
+    # Rewrite all encrypted resources with the new key before the old key is dropped.
     no_new_encryption = encryption_key is not RotationPhase.PREPARING and "no new encryption key"
-    old_encryption_kept = encryption_key is not RotationPhase.COMPLETING and "no old encryption key goes"
+    old_encryption_kept = encryption_key is not RotationPhase.COMPLETING and "no old encryption key is dropped"
     add("encrypt_with_new_key", after=["wait_apiserver"], unless=no_new_encryption, **wait(minutes=10))
     add("rewrite_add_label", after=["encrypt_with_new_key", "init_shoot_client"], unless=no_new_encryption,
         **wait(minutes=10))  # fmt: skip
@@ -158,10 +161,10 @@ def reconcile_flow(request: FlowInput) -> Flow:
         **wait(minutes=10))  # fmt: skip
     add("deploy_scheduler", after=controllers, unless=workerless)
     if not tunnel_first:
-        # Only the infrastructure knows the machines' network, and the tunnel leads there.
+        # The tunnel leads to the machines' network, which the status of the Infrastructure names.
         add("deploy_vpn_server", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
 
-    # Extensions that need the API server: others may change what is sent to nodes, so they come first.
+    # Extensions that need the API server. They come before the OperatingSystemConfigs, which they may change.
     add("deploy_extensions_after_apiserver", after=["deploy_references", "init_shoot_client"], inputs=[after or ""],
         unless=not after and no_extension)  # fmt: skip
     add("wait_extensions_after_apiserver", after=["deploy_extensions_after_apiserver"], inputs=[after or ""],
@@ -180,7 +183,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("wait_stale_container_runtimes_deleted", after=["delete_stale_container_runtimes"],
         completes="delete_stale_container_runtimes", unless=machines_unneeded, **wait(minutes=3))  # fmt: skip
 
-    # What users and nodes find in the cluster.
+    # System components in the shoot.
     add("deploy_shoot_namespaces", after=["wait_resource_manager"])
     add("wait_shoot_namespaces", after=["deploy_shoot_namespaces"], unless=ready_unneeded, **wait(minutes=2))
     ssh = facts.ssh_access and "nodes are reached by SSH"
@@ -206,7 +209,7 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("deploy_node_exporter", after=prepared, unless=machines_unneeded)
     add("deploy_blackbox_exporter", after=prepared, unless=machines_unneeded)
 
-    # Machines, and the way back to them.
+    # Machines, and the tunnel from the control plane to them.
     add("deploy_node_agent_resources", after=["wait_os_configs", "wait_apiserver"], unless=machines_unneeded)
     add("scale_autoscaler_to_zero", after=["deploy_namespace"], unless=workerless or awake)
     manager = "deploy_machine_controller_manager"
@@ -229,12 +232,13 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("wait_worker", after=["deploy_worker", "wait_extensions_after_worker"], completes="deploy_worker",
         unless=workerless or (not restoring and skip_readiness), **wait(minutes=10))  # fmt: skip
     if restoring:
-        # It must find all machines that run: what it misses it would make anew (invariant 9).
+        # The machine-controller-manager starts after the Worker has restored all machine objects: it would create
+        # each machine again whose object it does not find (invariant 9).
         add(manager, after=["wait_worker"], unless=workerless)
-    # Machines of another seed must all be there before it looks.
+    # On restore, the cluster autoscaler starts after all machines are restored: before, it would count too few.
     add("deploy_autoscaler", after=["wait_worker" if restoring else "wait_machine_deployments", "init_shoot_client"],
         unless=machines_unneeded)  # fmt: skip
-    # Machines of the pool's former configuration are gone only now.
+    # Delete old OperatingSystemConfigs only now: machines that use them are gone after `wait_worker`.
     add("delete_stale_os_configs", after=["wait_worker"], unless=workerless)
     add("wait_stale_os_configs_deleted", after=["delete_stale_os_configs"], completes="delete_stale_os_configs",
         unless=machines_unneeded, **wait(minutes=3))  # fmt: skip
@@ -243,17 +247,18 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("wait_tunnel", unless=workerless or ready_unneeded,
         after=["wait_worker", "wait_vpn_shoot", "deploy_coredns", "deploy_kube_proxy", "deploy_metrics_server",
                "deploy_apiserver_proxy"], **wait(minutes=15))  # fmt: skip
-    # Users have their cluster by then; who asks for a new password waits until the old one is refused.
+    # Users need not wait for observability when the cluster is created or restored. Otherwise the task waits, so that a
+    # rotation of its passwords ends only after the old password is refused.
     add("deploy_observability", after=["wait_tunnel", "init_shoot_client"])
-    nobody_waits = (creating or restoring) and "nobody waits for it"
-    add("wait_observability", after=["deploy_observability"], unless=ready_unneeded or nobody_waits,
+    wait_unneeded = (creating or restoring) and "users need not wait for it"
+    add("wait_observability", after=["deploy_observability"], unless=ready_unneeded or wait_unneeded,
         **wait(minutes=3))  # fmt: skip
     add("deploy_vpa", after=["wait_tunnel", "init_shoot_client"], unless=workerless)
-    add("wait_vpa", after=["deploy_vpa"], unless=workerless or ready_unneeded or nobody_waits, **wait(minutes=3))
-    # Nodes take turns within the time that the Shoot gives them, half an hour at most.
+    add("wait_vpa", after=["deploy_vpa"], unless=workerless or ready_unneeded or wait_unneeded, **wait(minutes=3))
+    # Nodes apply a new configuration one after another, within the time that the Shoot allows: 30 minutes at most.
     add("wait_os_configs_applied", after=["wait_tunnel"], unless=machines_unneeded, **wait(minutes=33))
 
-    # Asleep, nothing of it runs: not a machine, nor who looks after machines, nor the control plane. Its data stay.
+    # Hibernation: no machines, no machine-controller-manager and no control plane run. etcd's data stay.
     add("scale_machine_controller_manager_to_zero", after=["wait_worker"], unless=workerless or awake)
     add("hibernate_control_plane", after=EVERYTHING, unless=awake, **wait(minutes=10))
     add("hibernate_extensions_before_apiserver", activity="deploy_extensions_before_apiserver",
@@ -264,8 +269,9 @@ def reconcile_flow(request: FlowInput) -> Flow:
     add("delete_external_dns", after=["hibernate_control_plane"], unless=awake, **wait(minutes=2))
     add("delete_internal_dns", after=["hibernate_control_plane"], unless=awake, **wait(minutes=2))
 
-    # What no task named is not needed any more; only after everything else (invariant 12).
-    add("cleanup_secrets", after=EVERYTHING, argument=cleanup_argument(flow, request.task), only_if_whole=True)
+    # Delete Secrets that no task reported, after all other tasks (invariant 12).
+    add("cleanup_secrets", after=EVERYTHING, argument=cleanup_argument(flow, request.task),
+        skip_after_manual_repair=True)  # fmt: skip
     return flow
 
 

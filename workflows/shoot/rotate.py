@@ -1,9 +1,10 @@
-"""Rotations of a Shoot's credentials: each lives from start to completion, through the owner's days of thinking.
+"""Rotations of a Shoot's credentials: one workflow from the start of a rotation to its completion, days later.
 
-prepare (new beside old) -> worker pools roll, if that was put off -> prepared: the owner's clients follow
--> complete (the old ones go). Phases: spec/credentials.md 3; the Shoot's status holds them, and its lifecycle
-reconciles it. A rotation sees what comes of that, asks for what needs no owner, and proves before the
-completion that nobody known is left behind.
+prepare (old and new credentials are valid) -> roll out worker pools, if that was deferred -> prepared: users switch
+their clients to the new credentials -> complete (only the new credentials are valid). Phases: spec/credentials.md 3.
+The Shoot's status holds the phase, and the Shoot's lifecycle reconciles it. The workflow here waits for each phase,
+requests the steps that need no decision of the owner, and finds out before the completion which clients still use the
+old credentials.
 """
 
 from contextlib import suppress
@@ -41,11 +42,12 @@ _NAMES = {
 }
 
 
-_LOOK_MINUTES = 3
+_SURVEY_MINUTES = 3
+"""Time in which the gardenlet must find the users of old credentials, with all retries."""
 
 
 class _Unanswered(ApplicationError):
-    """Nobody can be asked who needs the old credentials."""
+    """The cluster cannot be asked which clients use the old credentials."""
 
 
 def _root(error: BaseException) -> BaseException:
@@ -60,7 +62,7 @@ def rotation_id(request: RotationInput) -> str:
 
 
 class _Rotation:
-    """What all rotations have in common. Workflow id: ``<lifecycle id>/rotate-<what>/<start time>``."""
+    """Base of the workflows of all kinds of rotations. Id: ``<lifecycle id>/rotate-<kind>/<start time>``."""
 
     @workflow.init
     def __init__(self, request: RotationInput) -> None:
@@ -70,24 +72,25 @@ class _Rotation:
 
     @workflow.query
     def progress(self) -> RotationView:
-        """How far it is."""
+        """Phase of the rotation, and the seed of the Shoot."""
         return self._view
 
     @workflow.update
     async def look(self) -> Survey:
-        """Who needs the old credentials now."""
+        """Find the clients that still use the old credentials."""
         await workflow.wait_condition(lambda: bool(self._view.technical_id))
-        return await self._look()
+        return await self._find_users()
 
     @workflow.update
     async def complete(self, request: CompleteRotation) -> str:
-        """Have the old credentials dropped; returns once that is accepted, not when it is done.
+        """Request the completion; returns once it is accepted, not when the old credentials are dropped.
 
-        Raises ApplicationError ``OldCredentialsInUse``, naming who needs them or why nobody can be asked, unless it is
-        forced.
+        Raises:
+            ApplicationError: ``OldCredentialsInUse``, unless the request is forced. The message names the clients that
+                use the old credentials, or says why the cluster cannot be asked.
         """
         try:
-            found = str(await self._look())
+            found = str(await self._find_users())
         except _Unanswered as error:
             found = error.message
         if found and not request.force:
@@ -110,21 +113,21 @@ class _Rotation:
                 f"{phase or 'starting'}, must be {Phase.PREPARED}"
             )
         if request.force and not request.reason.strip():
-            raise ValueError("who leaves users of the old credentials behind must give a reason")
+            raise ValueError("a forced completion needs a reason: clients that use the old credentials lose access")
 
-    async def accompany(self) -> None:
-        """Follow the rotation to its end."""
+    async def track(self) -> None:
+        """Wait for each phase of the rotation and request the next step, until the rotation has ended."""
         while True:
             self._view = await workflow.execute_activity_method(
-                GardenRotationActivities.await_rotation, self._request, **options.follow("Wait for the next phase")
+                GardenRotationActivities.await_rotation, self._request, **options.background("Wait for the next phase")
             )
             self._request = self._request.model_copy(update={"seen": self._phase, "seen_in": self._view.seed})
             self._show()
             if self._view.rotation is None:
                 break
             if self._phase is Phase.PREPARED:
-                with suppress(_Unanswered):  # asked again before anything depends on it
-                    await self._look()
+                with suppress(_Unanswered):  # `complete` asks the cluster again
+                    await self._find_users()
             if not self._view.owners_turn:
                 await self._ask_for(OPERATION_RECONCILE)
             if workflow.info().is_continue_as_new_suggested():
@@ -132,8 +135,13 @@ class _Rotation:
                 workflow.continue_as_new(self._request)
         await workflow.wait_condition(workflow.all_handlers_finished)
 
-    async def _look(self) -> Survey:
-        """Raises ``_Unanswered`` if the cluster cannot be asked for minutes: while it sleeps, or moves."""
+    async def _find_users(self) -> Survey:
+        """Find the clients that use the old credentials, and report them in the Shoot's constraints.
+
+        Raises:
+            _Unanswered: the cluster did not answer within ``_SURVEY_MINUTES``, for example because it is hibernated or
+                its control plane moves.
+        """
         view = self._view
         self._survey = None
         try:
@@ -143,21 +151,22 @@ class _Rotation:
                     shoot=self._request.shoot, technical_id=view.technical_id, seed=view.seed, kind=self._request.kind
                 ),
                 **options.bounded(
-                    options.look(seed_queue(view.seed), "Find who needs the old credentials"), minutes=_LOOK_MINUTES
+                    options.seed_query(seed_queue(view.seed), "Find users of old credentials"), minutes=_SURVEY_MINUTES
                 ),
             )
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
             raise _Unanswered(
-                f"Shoot {self._request.shoot} cannot be asked who needs the old ones: {_root(error)}; is it asleep?",
+                f"Shoot {self._request.shoot} cannot be asked for users of the old credentials: {_root(error)}; "
+                "is it hibernated?",
                 type="Unanswered",
                 non_retryable=True,
             ) from None
         await workflow.execute_activity_method(
             GardenRotationActivities.report_survey,
             SurveyReport(shoot=self._request.shoot, kind=self._request.kind, survey=self._survey),
-            **options.garden_call("Say who needs the old credentials"),
+            **options.garden_call("Report users of old credentials"),
         )
         self._show()
         return self._survey
@@ -172,7 +181,7 @@ class _Rotation:
                 operation=operation,
                 forced=forced,
             ),
-            **options.garden_call(f"Ask for {operation}"),
+            **options.garden_call(f"Request {operation}"),
         )
 
     @property
@@ -182,53 +191,54 @@ class _Rotation:
     def _show(self) -> None:
         lines = [f"{self._request.kind.words} of Shoot `{self._request.shoot}`: **{self._phase or 'over'}**"]
         if self._phase is Phase.PREPARED and self._survey is not None:
-            lines += [f"- {each}; {each.remedy}" for each in self._survey.users] or ["Nobody known needs the old ones."]
+            users = [f"- {each}; {each.remedy}" for each in self._survey.users]
+            lines += users or ["No known client uses the old credentials."]
         workflow.set_current_details("\n".join(lines))
 
 
 @workflow.defn(versioning_behavior=long_lived())
 class RotateCertificateAuthorities(_Rotation):
-    """New certificate authorities, and certificates by them."""
+    """Rotate the certificate authorities, and all certificates that they issued."""
 
     @workflow.run
     async def run(self, request: RotationInput) -> None:
-        await self.accompany()
+        await self.track()
 
 
 @workflow.defn(versioning_behavior=long_lived())
 class RotateServiceAccountKey(_Rotation):
-    """A new key for the tokens of service accounts."""
+    """Rotate the key that signs tokens of service accounts."""
 
     @workflow.run
     async def run(self, request: RotationInput) -> None:
-        await self.accompany()
+        await self.track()
 
 
 @workflow.defn(versioning_behavior=long_lived())
 class RotateETCDEncryptionKey(_Rotation):
-    """A new key for what is stored in etcd."""
+    """Rotate the key that encrypts resources in etcd."""
 
     @workflow.run
     async def run(self, request: RotationInput) -> None:
-        await self.accompany()
+        await self.track()
 
 
 @workflow.defn(versioning_behavior=long_lived())
 class RotateSSHKeypair(_Rotation):
-    """A new SSH key pair for the machines; done with the next reconcile that succeeds."""
+    """Rotate the SSH key pair of the machines; the next successful reconcile completes it."""
 
     @workflow.run
     async def run(self, request: RotationInput) -> None:
-        await self.accompany()
+        await self.track()
 
 
 @workflow.defn(versioning_behavior=long_lived())
 class RotateObservabilityPasswords(_Rotation):
-    """New passwords for what users see of their control plane; done with the next reconcile that succeeds."""
+    """Rotate the passwords of the observability endpoints; the next successful reconcile completes it."""
 
     @workflow.run
     async def run(self, request: RotationInput) -> None:
-        await self.accompany()
+        await self.track()
 
 
 ROTATIONS: dict[Kind, Any] = {

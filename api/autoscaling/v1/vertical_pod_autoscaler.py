@@ -1,4 +1,4 @@
-"""Says whose pods to give the requests that they need, and how."""
+"""VerticalPodAutoscaler: sets resource requests of the pods of one controller to what they use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from api.constants import AUTOSCALING
 from api.meta import AGE, Column, Definition, KubeModel, KubeObject, Timestamp
 
 APPROVED = {"api-approved.kubernetes.io": "https://github.com/kubernetes/kubernetes/pull/63797"}
-"""The API server asks for it: the group's name is one of Kubernetes itself."""
+"""Annotation that the API server requires, because the group's name is one of Kubernetes itself."""
 
 Int32 = Annotated[int, Field(json_schema_extra={"format": "int32"})]
 Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
@@ -23,9 +23,9 @@ Amount = Annotated[
         }
     ),
 ]
-"""As ``api.meta.Quantity``, but for exponents with a fraction: the autoscaler cannot read them."""
+"""``api.meta.Quantity`` without exponents that have a fraction: the autoscaler cannot read these."""
 Amounts = dict[str, Amount]
-"""By resource."""
+"""Amounts by name of the resource."""
 
 
 class ContainerControlledTarget(KubeModel):
@@ -38,19 +38,20 @@ class ContainerControlledTarget(KubeModel):
 
 class EvictionRequirement(KubeModel):
     resources: list[str]
-    """One of them has to change so."""
+    """Resources of which at least one must change in this direction."""
     change_requirement: Literal["TargetHigherThanRequests", "TargetLowerThanRequests"]
 
 
 class PodUpdatePolicy(KubeModel):
     update_mode: Literal["Off", "Initial", "Recreate", "InPlaceOrRecreate", "InPlace", "Auto"] | None = None
-    """Never; when they are made; by evicting them, too; or while they run. Default: Recreate."""
+    """Off: never. Initial: when pods are created. Recreate: also by eviction. InPlace…: while they run. Default:
+    Recreate."""
     min_replicas: Int32 | None = None
-    """With fewer pods than that none is evicted."""
+    """Minimum number of pods: if there are fewer, no pod is evicted."""
     eviction_requirements: list[EvictionRequirement] | None = None
-    """All of them have to be met before a pod is evicted."""
+    """Requirements that must all be met before a pod is evicted."""
     evict_after_oom_seconds: Annotated[Int32, Field(ge=1)] | None = None
-    """A pod that ran out of memory so soon after its start is evicted."""
+    """A pod that runs out of memory within this time after its start is evicted (seconds)."""
 
 
 def _belongs(field: str, kind: str) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class CPUStartupBoost(KubeModel):
     factor: Int32 | None = None
     quantity: Amount | None = None
     duration_seconds: Int32 | None = None
-    """For so long after the pod is ready. Default: 0."""
+    """Duration of the boost after the pod is ready (seconds). Default: 0."""
 
 
 class StartupBoost(KubeModel):
@@ -79,30 +80,30 @@ class StartupBoost(KubeModel):
 class ContainerResourcePolicy(KubeModel):
     container_name: str | None = None
     mode: Literal["Auto", "Off"] | None = None
-    """Whether anything is recommended for it. Default: Auto."""
+    """Whether the container gets recommendations. Default: Auto."""
     min_allowed: Amounts | None = None
-    """Nothing less is recommended."""
+    """Minimum of the recommendation."""
     max_allowed: Amounts | None = None
-    """Nothing more is recommended."""
+    """Maximum of the recommendation."""
     controlled_resources: list[str] | None = None
-    """What is recommended. Default: cpu and memory."""
+    """Resources that get recommendations. Default: cpu and memory."""
     controlled_values: Literal["RequestsAndLimits", "RequestsOnly"] | None = None
-    """Whether limits change, too, in proportion. Default: they do."""
+    """Whether limits change in proportion, too. Default: RequestsAndLimits."""
     oom_bump_up_ratio: Amount | None = None
-    """By how much memory grows, as a factor, when a pod ran out of it."""
+    """Factor by which the recommended memory grows after a pod ran out of memory."""
     oom_min_bump_up: Amount | None = None
-    """By how much it grows at least."""
+    """Minimum amount by which the recommended memory grows then."""
     memory_aggregation_interval_seconds: Annotated[Int32, Field(ge=1)] | None = None
-    """Of so long the most that was used counts, once."""
+    """Length of an interval whose peak usage of memory counts once (seconds)."""
     memory_aggregation_interval_count: Annotated[Int64, Field(ge=1)] | None = None
-    """How many of these count."""
+    """Number of these intervals that count."""
     startup_boost: StartupBoost | None = None
-    """More while it starts."""
+    """Higher requests while the container starts."""
 
 
 class PodResourcePolicy(KubeModel):
     container_policies: list[ContainerResourcePolicy] | None = None
-    """At most one for each container; '*' is for all others."""
+    """At most one policy for each container; '*' is for all others."""
 
 
 class Recommender(KubeModel):
@@ -111,27 +112,27 @@ class Recommender(KubeModel):
 
 class VerticalPodAutoscalerSpec(KubeModel):
     target_ref: ContainerControlledTarget
-    """Who makes the pods."""
+    """The controller that creates the pods."""
     update_policy: PodUpdatePolicy | None = None
-    """When pods get what is recommended."""
+    """Policy of when pods get the recommendation."""
     resource_policy: PodResourcePolicy | None = None
-    """Limits of what is recommended."""
+    """Limits of the recommendation."""
     recommenders: list[Recommender] | None = None
-    """Who recommends, at most one; by default: the cluster's own."""
+    """Recommenders to use, at most one. Default: the one of the cluster."""
     startup_boost: StartupBoost | None = None
-    """More while a pod starts."""
+    """Higher requests while a pod starts."""
 
 
 class RecommendedContainerResources(KubeModel):
     container_name: str | None = None
     target: Amounts
-    """What new pods get."""
+    """Requests that new pods get."""
     lower_bound: Amounts | None = None
-    """Pods that have less are evicted."""
+    """Pods with lower requests are evicted."""
     upper_bound: Amounts | None = None
-    """Pods that have more are evicted."""
+    """Pods with higher requests are evicted."""
     uncapped_target: Amounts | None = None
-    """What it would be without the limits of the resource policy."""
+    """The recommendation without the limits of the resource policy."""
 
 
 class RecommendedPodResources(KubeModel):

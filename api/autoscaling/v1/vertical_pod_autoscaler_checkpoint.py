@@ -1,4 +1,4 @@
-"""What the recommender has seen of a container, to go on with after its restart."""
+"""VerticalPodAutoscalerCheckpoint: usage of a container, which the recommender reads again after its restart."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from api.constants import AUTOSCALING
 from api.meta import Definition, KubeModel, KubeObject, Raw, Timestamp
 
 NullableTime = Annotated[Timestamp | None, Field(json_schema_extra={"nullable": True})]
-"""The recommender writes null where there is none."""
+"""A time; the recommender writes null if there is none."""
 
 
 class HistogramCheckpoint(KubeModel):
     reference_timestamp: NullableTime = None
     bucket_weights: Raw | None = None
-    """By number of the bucket."""
+    """Weights by number of the bucket."""
     total_weight: float | None = None
 
 
@@ -29,7 +29,7 @@ class VerticalPodAutoscalerCheckpointSpec(KubeModel):
 class VerticalPodAutoscalerCheckpointStatus(KubeModel):
     last_update_time: NullableTime = None
     version: str | None = None
-    """Of the format."""
+    """Version of the format."""
     cpu_histogram: HistogramCheckpoint | None = None
     memory_histogram: HistogramCheckpoint | None = None
     first_sample_start: NullableTime = None

@@ -1,4 +1,4 @@
-"""Bastion: what its owner wants in order to get into the nodes of a Shoot by SSH, for as long as it is needed."""
+"""Bastion: a temporary host for SSH access to the nodes of a Shoot, requested by a user."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class IPBlock(KubeModel):
 
 
 class BastionIngressPolicy(KubeModel):
-    """From where port 22 is reached."""
+    """Source of connections to port 22 that are allowed."""
 
     ip_block: IPBlock
 
 
 class BastionIngress(KubeModel):
-    """Where it is reached: by an address, by a name, or by both."""
+    """Address of the host: an IP address, a name, or both."""
 
     ip: str | None = None
     hostname: str | None = None
@@ -41,13 +41,13 @@ class BastionIngress(KubeModel):
 
 class BastionSpec(KubeModel):
     shoot_ref: Annotated[LocalObjectReference, IMMUTABLE]
-    """Of the same namespace."""
+    """The Shoot, in the namespace of the Bastion."""
     seed_name: Annotated[str | None, IMMUTABLE_ONCE_SET] = None
-    """Filled in from the Shoot."""
+    """Set by admission from the Shoot."""
     provider_type: Annotated[str | None, IMMUTABLE_ONCE_SET] = None
-    """Filled in from the Shoot."""
+    """Set by admission from the Shoot."""
     ssh_public_key: Annotated[str, IMMUTABLE]
-    """A line of ``authorized_keys``."""
+    """Public key of the user, as a line of ``authorized_keys``."""
     ingress: Annotated[list[BastionIngressPolicy], Field(min_length=1)]
 
 
@@ -55,9 +55,9 @@ class BastionStatus(KubeModel):
     ingress: BastionIngress | None = None
     conditions: Conditions | None = None
     last_heartbeat_timestamp: Timestamp | None = None
-    """When somebody last said that it is needed."""
+    """Time at which a user last requested to keep the Bastion."""
     expiration_timestamp: Timestamp | None = None
-    """When it goes unless somebody says so again."""
+    """Time at which the Bastion is deleted, unless a user requests to keep it."""
     observed_generation: int | None = None
 
 

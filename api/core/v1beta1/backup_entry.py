@@ -29,7 +29,7 @@ class BackupEntrySpec(KubeModel):
 
 class BackupEntryStatus(KubeModel):
     seed_name: str | None = None
-    """Where its extension object lives; differs from the spec while a control plane moves."""
+    """Seed of its extension object; differs from the spec while a control plane moves."""
     migration_start_time: Timestamp | None = None
     last_operation: LastOperation | None = None
     last_error: LastError | None = None

@@ -1,4 +1,4 @@
-"""CloudProfile: what a cloud offers: Kubernetes versions, machine types and images, regions."""
+"""CloudProfile: Kubernetes versions, machine types, machine images and regions that a cloud offers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Classification = Literal["unavailable", "preview", "supported", "deprecated", "e
 class LifecycleStage(KubeModel):
     classification: Classification
     start_time: Timestamp | None = None
-    """Only the first stage may do without."""
+    """Start of the stage; optional for the first stage only."""
 
 
 class ExpirableVersion(KubeModel):
@@ -136,7 +136,7 @@ class BastionSettings(KubeModel):
 
 class Limits(KubeModel):
     max_nodes_total: int | None = Field(default=None, ge=1)
-    """May only grow."""
+    """Maximum number of nodes of a Shoot; it must not decrease."""
 
 
 class MachineCapability(KubeModel):

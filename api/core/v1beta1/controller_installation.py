@@ -1,4 +1,4 @@
-"""ControllerInstallation: one extension controller on one seed."""
+"""ControllerInstallation: one extension controller that is installed in one seed."""
 
 from __future__ import annotations
 

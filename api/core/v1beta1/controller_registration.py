@@ -1,4 +1,4 @@
-"""ControllerRegistration: which kinds and types of extension objects a controller is for."""
+"""ControllerRegistration: kinds and types of extension objects that a controller serves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ControllerResourceLifecycle(KubeModel):
 
 
 class ControllerResource(KubeModel):
-    """``reconcileTimeout``, ``lifecycle``, ``autoEnable`` and ``clusterCompatibility``: only kind Extension."""
+    """``reconcileTimeout``, ``lifecycle``, ``autoEnable`` and ``clusterCompatibility`` are for kind Extension only."""
 
     kind: str
     type: str

@@ -1,4 +1,4 @@
-"""ExposureClass: where a control plane's API is exposed."""
+"""ExposureClass: network in which a control plane's API is exposed."""
 
 from __future__ import annotations
 

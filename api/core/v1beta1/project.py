@@ -1,4 +1,4 @@
-"""Project: a namespace of Shoots, and who may do what in it."""
+"""Project: a namespace of Shoots, and its members with their roles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Subject(KubeModel):
 class ProjectMember(Subject):
     role: str | None = None
     roles: list[str] | None = None
-    """owner, admin, viewer, uam, serviceaccountmanager, ``extension:<name>``."""
+    """Roles: owner, admin, viewer, uam, serviceaccountmanager, ``extension:<name>``."""
 
 
 class ProjectTolerations(KubeModel):

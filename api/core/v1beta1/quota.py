@@ -1,4 +1,4 @@
-"""Quota: how much all Shoots that use one credential, or belong to one project, may ask for."""
+"""Quota: limit of resources of all Shoots that use the same credentials, or belong to one project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from api.meta import AGE, IMMUTABLE, Column, Definition, KubeModel, KubeObject, 
 class QuotaSpec(KubeModel):
     cluster_lifetime_days: int | None = Field(default=None, ge=1)
     metrics: dict[str, Quantity]
-    """Of cpu, gpu, memory, storage.standard, storage.premium, loadbalancer."""
+    """Limits by resource: cpu, gpu, memory, storage.standard, storage.premium, loadbalancer."""
     scope: Annotated[ObjectReference, IMMUTABLE]
 
 

@@ -1,4 +1,4 @@
-"""SecretBinding: which Secret Shoots may use at a provider. Deprecated for CredentialsBinding."""
+"""SecretBinding: Secret that Shoots may use for a provider. Deprecated: use CredentialsBinding."""
 
 from __future__ import annotations
 

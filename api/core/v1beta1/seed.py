@@ -66,9 +66,9 @@ class SeedDNSProvider(KubeModel):
 
 class SeedDNS(KubeModel):
     internal: SeedDNSDomain
-    """API servers' names for components."""
+    """Domain of the API servers' names for components."""
     defaults: list[SeedDNSDomain] | None = None
-    """Names for users; the first one wins."""
+    """Domains of the API servers' names for users; the first one is the default."""
     provider: SeedDNSProvider | None = None
 
 

@@ -1,4 +1,4 @@
-"""Shoot: a Kubernetes cluster as its owner wants it, and as it is. Source: spec/api-core.md 1."""
+"""Shoot: desired and present state of a Kubernetes cluster. Source: spec/api-core.md 1."""
 
 from __future__ import annotations
 
@@ -697,10 +697,10 @@ class ShootStatus(KubeModel):
     hibernated: bool | None = None
     technical_id: Annotated[str | None, IMMUTABLE_ONCE_SET] = None
     uid: Annotated[str | None, IMMUTABLE_ONCE_SET] = None
-    """``metadata.uid`` as soon as something of the cluster may exist."""
+    """``metadata.uid``; set before the first object of the cluster is created."""
     cluster_identity: Annotated[str | None, IMMUTABLE_ONCE_SET] = None
     seed_name: str | None = None
-    """Where the control plane lives; differs from the spec while it moves."""
+    """Seed of the control plane; differs from the spec while the control plane moves."""
     observed_generation: int | None = None
     last_operation: LastOperation | None = None
     last_errors: list[LastError] | None = None

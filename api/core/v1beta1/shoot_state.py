@@ -1,4 +1,4 @@
-"""ShootState: what another seed needs to take over a Shoot. Its name and namespace are the Shoot's."""
+"""ShootState: data that another seed needs to take over a Shoot. It has the Shoot's name and namespace."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class EtcdLastError(KubeModel):
 class EtcdStatus(KubeModel):
     observed_generation: int | None = None
     etcd: CrossVersionObjectReference | None = None
-    """Its StatefulSet."""
+    """Reference to the StatefulSet."""
     replicas: int | None = None
     current_replicas: int | None = None
     ready_replicas: int | None = None

@@ -18,7 +18,7 @@ class EtcdCopyBackupsTaskSpec(KubeModel):
     source_store: Store
     target_store: Store
     max_backup_age: int | None = None
-    """Days."""
+    """Maximum age of the copied backups, in days."""
     max_backups: int | None = None
     pod_labels: dict[str, str] | None = None
     wait_for_final_snapshot: WaitForFinalSnapshot | None = None
@@ -26,7 +26,7 @@ class EtcdCopyBackupsTaskSpec(KubeModel):
 
 class EtcdCopyBackupsTaskStatus(KubeModel):
     conditions: Conditions | None = None
-    """``Succeeded`` and ``Failed``."""
+    """Conditions ``Succeeded`` and ``Failed``."""
     last_error: str | None = None
     observed_generation: int | None = None
 

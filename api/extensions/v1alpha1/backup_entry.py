@@ -1,4 +1,4 @@
-"""BackupEntry: one Shoot's part of a backup bucket; gives the Secret ``etcd-backup`` to its namespace."""
+"""BackupEntry: one Shoot's part of a backup bucket. Its controller writes Secret ``etcd-backup`` for the etcds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all extension kinds share. Source: spec/api-extensions.md 1."""
+"""Base of all extension kinds. Source: spec/api-extensions.md 1."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ class ExtensionStatus(KubeModel):
     conditions: Conditions | None = None
     provider_status: Raw | None = None
     state: RawValue | None = None
-    """Opaque; goes into the ShootState, to rebuild the controller's knowledge on another seed."""
+    """Opaque state of the controller. The ShootState keeps it for the controller in the next seed."""
     resources: list[ResourceReference] | None = None
     """Secrets and ConfigMaps for the ShootState, named ``<kind in lower case>-<name of this object>[-suffix]``."""

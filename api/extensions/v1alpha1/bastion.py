@@ -1,4 +1,4 @@
-"""Bastion: a host in the Shoot's cloud that lets SSH through to its nodes, from where its owner says."""
+"""Bastion: a host in the Shoot's cloud that forwards SSH connections from given addresses to the nodes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from api.meta import IMMUTABLE, Column, Definition, KubeObject
 
 class BastionSpec(ExtensionSpec):
     user_data: Annotated[str, IMMUTABLE]
-    """What the host runs when it starts, in base64: it makes a user with the owner's key.
+    """Script that the host runs when it starts, in base64: it creates a user with the owner's key.
 
-    No ``Bytes``, whose rules the API server can evaluate only for base64 without ``+`` and ``/``.
+    Its schema has no format ``byte``: the API server could evaluate rules only for base64 without ``+`` and ``/``.
     """
     ingress: Annotated[list[BastionIngressPolicy], Field(min_length=1)]
-    """From where port 22 is reached."""
+    """Sources of connections to port 22 that are allowed."""
 
 
 class BastionStatus(ExtensionStatus):

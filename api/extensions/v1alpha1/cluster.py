@@ -1,4 +1,4 @@
-"""Cluster: what extensions may know about a Shoot. Written before each flow, deleted last."""
+"""Cluster: copy of a Shoot, its CloudProfile and its Seed for extensions. Written before each flow, deleted last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ClusterSpec(KubeModel):
     cloud_profile: Raw
     shoot: Raw
     seed: Raw | None = None
-    """Absent for a self-hosted Shoot."""
+    """The Seed; absent for a self-hosted Shoot."""
 
 
 class Cluster(KubeObject):

@@ -21,12 +21,12 @@ class DNSRecordSpec(ExtensionSpec):
     record_type: Annotated[Literal["A", "AAAA", "CNAME", "TXT"], IMMUTABLE]
     values: list[str] = Field(min_length=1)
     ttl: int = Field(default=120, ge=0)
-    """Seconds."""
+    """Time to live, in seconds."""
 
 
 class DNSRecordStatus(ExtensionStatus):
     zone: str | None = None
-    """Where the record was written; used from then on."""
+    """Zone in which the record was written; later writes use the same one."""
 
 
 class DNSRecord(KubeObject):

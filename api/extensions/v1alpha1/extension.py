@@ -1,4 +1,4 @@
-"""Extension: anything a Shoot wants beyond the other kinds; its order comes from the registration."""
+"""Extension: an extension of a Shoot that has no kind of its own; its registration defines when it is deployed."""
 
 from __future__ import annotations
 

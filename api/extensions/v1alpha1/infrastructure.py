@@ -1,4 +1,4 @@
-"""Infrastructure: networks and whatever else machines of a Shoot need first."""
+"""Infrastructure: networks and other resources in the cloud that a Shoot's machines need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class InfrastructureNetworking(KubeModel):
 
 class InfrastructureStatus(ExtensionStatus):
     nodes_cidr: str | None = None
-    """Fills an unset ``spec.networking.nodes`` of the Shoot."""
+    """Network of the nodes; default of ``spec.networking.nodes`` of the Shoot."""
     egress_cidrs: list[str] | None = None
     networking: InfrastructureNetworking | None = None
 

@@ -14,7 +14,7 @@ class NetworkSpec(ExtensionSpec):
     pod_cidr: Annotated[str, IMMUTABLE]
     service_cidr: Annotated[str, IMMUTABLE]
     ip_families: list[IPFamily] | None = None
-    """May only be extended."""
+    """IP families of the pod network; families can be added, but not removed."""
 
 
 class NetworkStatus(ExtensionStatus):

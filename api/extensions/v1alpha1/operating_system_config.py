@@ -65,7 +65,7 @@ class File(KubeModel):
     permissions: int | None = Field(default=0o644, ge=0)
     content: FileContent
     host_name: str | None = None
-    """Only for the node of this name (in-place updates)."""
+    """Name of the only node that gets the file (in-place updates)."""
 
 
 class RegistryHost(KubeModel):

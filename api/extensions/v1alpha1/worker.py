@@ -46,7 +46,7 @@ class PoolDataVolume(PoolVolume):
 
 
 class NodeTemplate(KubeModel):
-    """What the cluster autoscaler may expect of a node that does not exist yet."""
+    """Properties of a new node of the pool, which the cluster autoscaler needs while the pool has no node."""
 
     capacity: dict[str, Quantity]
     virtual_capacity: dict[str, Quantity] | None = None
@@ -70,7 +70,7 @@ class WorkerPool(KubeModel):
     machine_image: MachineImage | None = None
     user_data_secret_ref: UserDataSecretRef
     node_agent_secret_name: str | None = None
-    """Carries a hash of what a node is made from: another name, another machine class."""
+    """Contains a hash of the settings of a node: another name means another machine class."""
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
     taints: list[Taint] | None = None

@@ -1,4 +1,4 @@
-"""Machine: one virtual machine that is, or will be, a node."""
+"""Machine: one virtual machine, which is or becomes a node."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class ClassSpec(KubeModel):
 
 
 class MachineTemplateNode(KubeModel):
-    """Labels, annotations and taints that the node shall get."""
+    """Labels, annotations and taints of the node."""
 
     metadata: Raw | None = None
     spec: Raw | None = None
 
 
 class MachineConfiguration(KubeModel):
-    """How a machine is created, drained and judged."""
+    """Timeouts for the creation, the drain and the health check of a machine."""
 
     drain_timeout: Duration | None = None
     health_timeout: Duration | None = None
@@ -69,7 +69,7 @@ class MachineAddress(KubeModel):
 class MachineStatus(KubeModel):
     addresses: list[MachineAddress] | None = None
     conditions: Conditions | None = None
-    """Those of the node."""
+    """Conditions of the node."""
     current_status: CurrentStatus | None = None
     last_known_state: str | None = None
     last_operation: MachineLastOperation | None = None

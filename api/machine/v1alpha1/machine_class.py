@@ -1,4 +1,4 @@
-"""MachineClass: what machines are made from. Its name carries a hash of what a node depends on."""
+"""MachineClass: template of machines. Its name contains a hash of the settings that need a new machine."""
 
 from __future__ import annotations
 

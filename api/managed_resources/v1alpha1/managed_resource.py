@@ -24,7 +24,7 @@ class GroupKind(KubeModel):
 
 class ManagedResourceSpec(KubeModel):
     class_: str | None = None
-    """Unset: the Shoot. ``seed``: the seed cluster."""
+    """Cluster of the objects: ``seed`` is the seed, unset is the shoot."""
     secret_refs: list[LocalObjectReference]
     inject_labels: dict[str, str] | None = None
     force_overwrite_labels: bool | None = None
@@ -35,7 +35,7 @@ class ManagedResourceSpec(KubeModel):
 
 
 class ManagedObject(ObjectReference):
-    """An applied object, with the labels and annotations it was given."""
+    """An applied object, with its labels and annotations in the manifest."""
 
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None

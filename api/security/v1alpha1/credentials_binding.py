@@ -1,4 +1,4 @@
-"""CredentialsBinding: which credentials Shoots may use at a provider."""
+"""CredentialsBinding: credentials that Shoots may use for a provider."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CredentialsReference(KubeModel):
     api_version: str
     kind: str
     namespace: str | None = None
-    """Defaults to the binding's own."""
+    """Namespace of the credentials; default: the binding's namespace."""
     name: str
 
 

@@ -45,7 +45,7 @@ def test_a_garden_without_one_sends_no_mails(secrets: list[dict[str, Any]]) -> N
 @pytest.mark.parametrize(
     ("secrets", "said"),
     [
-        ([secret(**WHOLE), secret(**WHOLE)], "there are 2 Secrets"),
+        ([secret(**WHOLE), secret(**WHOLE)], "2 Secrets have label"),
         ([secret(auth_type="smtp", smarthost="mail.example.org:587")], "lacks from"),
         ([secret(auth_type="smtp")], "lacks from, smarthost"),
     ],

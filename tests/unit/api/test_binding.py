@@ -44,7 +44,7 @@ def test_a_move_between_two_good_seeds_is_allowed() -> None:
         ({"spec__backup": None}, "seed seed-2 has no backup"),
         (
             {"spec__backup": {"provider": "other", "credentialsRef": {}}},
-            "has its backups with other, seed-1 with local",
+            "has backups of provider other, seed seed-1 of local",
         ),
         ({"metadata__deletionTimestamp": "2026-11-21T12:00:00Z"}, "seed seed-2 is being deleted"),
         ({"status": {"conditions": READY[1:]}}, "seed seed-2 is not ready: condition GardenletReady is not reported"),
@@ -63,7 +63,7 @@ def test_what_is_not_there_yet_does_not_move() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "asleep", "refusal"),
-    [(True, True, ""), (True, False, "falls asleep: wait for that"), (False, True, "wakes up: wait for that")],
+    [(True, True, ""), (True, False, "is being hibernated: wait until"), (False, True, "wakes up: wait until")],
 )
 def test_a_cluster_moves_awake_or_asleep_but_not_in_between(wanted: bool, asleep: bool, refusal: str) -> None:
     shoot, old = pair(hibernated=asleep)
@@ -85,7 +85,7 @@ def test_a_move_can_be_turned_round_until_the_backups_are_handed_over() -> None:
     _, home = pair({"type": "Migrate", "state": "Processing"})
     assert is_moving(moving)
     assert not check_while_moving(home, moving, "seed-1")
-    assert "can only go on" in str(check_while_moving(home, moving, "seed-2"))
+    assert "the move cannot be aborted" in str(check_while_moving(home, moving, "seed-2"))
     assert not check_while_moving(moving, home, "seed-2"), "it goes on anyway"
     assert "wait for the end" in str(check_while_moving(moving, home, "seed-3"))
 
@@ -94,7 +94,7 @@ def test_nothing_else_changes_while_it_moves() -> None:
     moving, _ = pair({"type": "Migrate", "state": "Processing"})
     other, _ = pair({"type": "Migrate", "state": "Processing"})
     other.spec.purpose = "production"
-    assert "change the spec when it is there" in str(check_while_moving(other, moving, "seed-1"))
+    assert "change the spec after the move" in str(check_while_moving(other, moving, "seed-1"))
 
 
 def test_what_has_arrived_is_not_moving() -> None:

@@ -121,9 +121,9 @@ def test_a_model_keeps_what_it_does_not_know():
 
 def test_kubectl_explain_says_what_a_field_means():
     spec = schema_of("dnsrecords", "seed")["properties"]["spec"]["properties"]
-    assert spec["ttl"]["description"] == "Seconds."
+    assert spec["ttl"]["description"] == "Time to live, in seconds."
     assert spec["class"]["description"] == "Unset means ``shoot``.", "texts of a base class count, too"
-    assert schema_of("shoots")["description"].startswith("Shoot: a Kubernetes cluster")
+    assert schema_of("shoots")["description"].startswith("Shoot: desired and present state")
 
 
 def test_extension_objects_need_a_second_word_before_they_go():

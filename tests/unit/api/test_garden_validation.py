@@ -32,9 +32,13 @@ def test_the_examples_are_fine():
         ("spec.kubernetes.versions.0.version", "1.38", "versions[0].version: Invalid value"),
         ("spec.kubernetes.versions.0.expirationDate", "2030-01-01T00:00:00Z", "the newest version must not expire"),
         ("spec.kubernetes.versions.2.classification", "supported", "only one version of 1.37 can be supported"),
-        ("spec.kubernetes.versions.1.lifecycle", [{"classification": "supported"}], "not together with classification"),
+        (
+            "spec.kubernetes.versions.1.lifecycle",
+            [{"classification": "supported"}],
+            "must not be set together with classification",
+        ),
         ("spec.machineImages.0.versions", [], "an image needs at least one version"),
-        ("spec.machineTypes.0.storage", {"class": "x", "type": "y"}, "needs either size or minSize"),
+        ("spec.machineTypes.0.storage", {"class": "x", "type": "y"}, "must have either size or minSize"),
         ("spec.machineCapabilities", [{"name": "fast", "values": []}], "must define architecture"),
     ],
 )
@@ -64,7 +68,7 @@ def test_what_shoots_use_cannot_leave_a_cloud_profile(path, value, complaint):
         ("spec.networks.shootDefaults.pods", "100.96.0.0/16", "overlaps with shootDefaults.pods"),
         ("spec.ingress", {"domain": "i.test", "controller": {"kind": "nginx"}}, "spec.dns.provider: Required value"),
         ("spec.backup", {"provider": "aws", "credentialsRef": {}}, "spec.backup.region: Required value"),
-        ("spec.settings", {"topologyAwareRouting": {"enabled": True}}, "needs a seed of two zones"),
+        ("spec.settings", {"topologyAwareRouting": {"enabled": True}}, "needs a seed with at least two zones"),
     ],
 )
 def test_a_bad_seed(path, value, complaint):

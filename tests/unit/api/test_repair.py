@@ -14,7 +14,7 @@ PREFIX = "repair.shoot.gardener.cloud/"
         ("skip", "wait_worker: no machines: full", Repair(action=Action.SKIP, task="wait_worker",
          reason="no machines: full", by="olga"), "olga skipped wait_worker: no machines: full"),
         ("reset", "wait_etcds:restored", Repair(action=Action.RESET, task="wait_etcds", reason="restored", by="olga"),
-         "olga put it back to before wait_etcds: restored"),
+         "olga reset the operation to before wait_etcds: restored"),
         ("retry-from", "wait_etcds", Repair(action=Action.RETRY, task="wait_etcds", by="olga"),
          "olga retried from wait_etcds"),
         ("pause", "storm", Repair(action=Action.PAUSE, reason="storm", by="olga"), "olga paused: storm"),
@@ -35,7 +35,7 @@ def test_an_annotation_is_read(name: str, text: str, repair: Repair, said: str) 
 @pytest.mark.parametrize("text", ["[]", "1", "{", '{"task": "x", "result": {"secret": "s3cr3t"}}', "null"])
 def test_what_is_no_result_is_said_without_repeating_it(text: str) -> None:
     [fault] = faults({PREFIX + "provide": text}).values()
-    assert fault.startswith("must be like")
+    assert fault.startswith("must have the form")
     assert "s3cr3t" not in fault
 
 

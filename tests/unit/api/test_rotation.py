@@ -19,7 +19,7 @@ from api.rotation import (
     active,
     begin,
     constraint_of,
-    needs_another_word,
+    needs_request,
     normalized,
     patch_of,
     succeed,
@@ -165,7 +165,7 @@ def test_the_encryption_keys_rotation_goes_through_by_itself() -> None:
     assert status[ENCRYPTION]["autoCompleteAfterPrepared"] is True
     status = succeed(status, facts, NOW)
     (rotation,) = active(status)
-    assert (rotation.phase, needs_another_word(rotation, facts)) == (Phase.PREPARED, False)
+    assert (rotation.phase, needs_request(rotation, facts)) == (Phase.PREPARED, False)
     status = begin(status, (), facts, NOW)
     assert status[ENCRYPTION]["phase"] == "Completing"
     assert succeed(status, facts, LATER)[ENCRYPTION] == {
@@ -219,7 +219,7 @@ def test_before_1_34_the_encryption_key_waits_for_its_owner() -> None:
     status = succeed(begin({}, ["rotate-etcd-encryption-key-start"], facts, BEFORE), facts, NOW)
     assert begin(status, (), facts, NOW)[ENCRYPTION]["phase"] == "Prepared"
     (rotation,) = active(status)
-    assert needs_another_word(rotation, facts)
+    assert needs_request(rotation, facts)
     assert begin(status, ["rotate-etcd-encryption-key-complete"], facts, NOW)[ENCRYPTION]["phase"] == "Completing"
 
 
@@ -430,7 +430,7 @@ REFUSED = [
     pytest.param(
         "rotate-etcd-encryption-key",
         {"credentials": {"encryptionAtRest": {"resources": ["configmaps"]}}},
-        "encryption of what is stored",
+        "resources are being re-encrypted",
         id="change of encrypted resources",
     ),
     pytest.param("rotate-rollout-workers=pool", {}, "no rotation is in phase", id="rollout of nothing"),
@@ -449,7 +449,7 @@ REFUSED = [
     pytest.param(
         "rotate-rollout-workers=x",
         {"rotation": {CA: state("WaitingForWorkersRollout")}},
-        "there is no worker pool x, only pool",
+        "worker pool x does not exist; the Shoot has pool",
         id="rollout of an unknown pool",
     ),
     pytest.param("rotate-ca-start;rotate-ca-start-without-workers-rollout", {}, "contradict", id="start and its twin"),
@@ -471,7 +471,7 @@ REFUSED = [
         "contradict",
         id="encryption key both ways",
     ),
-    pytest.param("rotate-ca-start", {"maintenance": "rotate-ca-start"}, "in both annotations", id="both annotations"),
+    pytest.param("rotate-ca-start", {"maintenance": "rotate-ca-start"}, "by both annotations", id="both annotations"),
     pytest.param(
         "rotate-ca-start",
         {"maintenance": "rotate-credentials-start"},

@@ -223,10 +223,10 @@ def asking(operation):
         ("", "reconcile", ""),
         ("", "renew-kubeconfig", ""),
         ("reconcile", "reconcile", ""),
-        ("", "renew-garden-access-secrets", "would renew nothing: extensions of a seed have no access to the garden"),
-        ("", "renew-workload-identity-tokens", "would renew nothing: no seed holds tokens"),
+        ("", "renew-garden-access-secrets", "has no effect: extensions of a seed have no access to the garden"),
+        ("", "renew-workload-identity-tokens", "has no effect: no seed holds tokens"),
         ("", "rotate-ca-start", 'supported values: "reconcile", "renew-kubeconfig"'),
-        ("reconcile", "renew-kubeconfig", "has to wait: reconcile has been asked for and is not done yet"),
+        ("reconcile", "renew-kubeconfig", "reconcile was requested before and is not done yet"),
     ],
 )
 async def test_what_a_seed_can_be_asked_for(client, before, operation, said):
@@ -298,11 +298,11 @@ async def test_repairing_an_operation_needs_a_right_of_its_own(client, garden):
 @pytest.mark.parametrize(
     ("name", "text", "fault"),
     [
-        ("skip", "wait_worker", "must be like TASK:REASON"),
+        ("skip", "wait_worker", "must have the form TASK:REASON"),
         ("skip", "wait_worker:", "skip needs a reason"),
         ("reset", ":because", "reset needs the name of a task"),
         ("cancel", "", "cancel needs a reason"),
-        ("provide", "wait_worker:ok", 'must be like {"task"'),
+        ("provide", "wait_worker:ok", 'must have the form {"task"'),
     ],
 )
 async def test_repairs_that_say_too_little_are_refused(client, name, text, fault):

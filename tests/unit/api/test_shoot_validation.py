@@ -39,7 +39,7 @@ def test_the_example_is_fine():
         ("metadata.name", "x" * 17, "together must not be longer than 21 characters"),
         ("spec.cloudProfile", None, "spec.cloudProfile: Required value"),
         ("spec.credentialsBindingName", None, "spec.credentialsBindingName: Required value"),
-        ("spec.secretBindingName", "both", "spec.secretBindingName: Forbidden: not together"),
+        ("spec.secretBindingName", "both", "spec.secretBindingName: Forbidden: must not be set together"),
         ("spec.networking.type", None, "spec.networking.type: Required value"),
         ("spec.networking.pods", "10.0.0.1/8", 'spec.networking.pods: Invalid value: "10.0.0.1/8"'),
         ("spec.networking.pods", "241.0.0.0/16", "overlaps with a reserved range"),
@@ -163,7 +163,7 @@ def test_a_control_plane_gets_tolerant_of_failures_while_it_is_awake():
         ),
         (
             {"credentials": {"encryptionAtRest": {"resources": ["configmaps"]}}},
-            "the encryption of what is stored is not done",
+            "resources are being re-encrypted",
         ),
     ],
 )
@@ -185,13 +185,13 @@ TYPE, KINDS = "encryptionConfig.provider.type: Forbidden", "encryptionConfig.res
         ({"provider": {"type": "secretbox"}}, {}, ""),
         ({"provider": {"type": "aesgcm"}}, {}, ""),
         ({"resources": ["configmaps"]}, {}, ""),
-        ({"provider": {"type": "aesgcm"}}, {"maintenance": {}}, f"{TYPE}: keys of aesgcm must not be used for long"),
+        ({"provider": {"type": "aesgcm"}}, {"maintenance": {}}, f"{TYPE}: keys of aesgcm need regular rotation"),
         (
             {"provider": {"type": "aesgcm"}},
             {"maintenance": {"autoRotation": {"credentials": {"etcdEncryptionKey": {"rotationPeriod": "0s"}}}}},
-            f"{TYPE}: keys of aesgcm must not be used for long",
+            f"{TYPE}: keys of aesgcm need regular rotation",
         ),
-        ({"provider": {"type": "secretbox"}, "resources": ["configmaps"]}, {}, "change one, then the other"),
+        ({"provider": {"type": "secretbox"}, "resources": ["configmaps"]}, {}, "change one after the other"),
         *(
             (
                 {"provider": {"type": "secretbox"}},
@@ -208,12 +208,12 @@ TYPE, KINDS = "encryptionConfig.provider.type: Forbidden", "encryptionConfig.res
         (
             {"provider": {"type": "secretbox"}},
             {"status": {"credentials": {"encryptionAtRest": {"provider": {"type": "aesgcm"}}}}},
-            f"{TYPE}: cannot change while the change before it is not done",
+            f"{TYPE}: cannot change while the previous change is in progress",
         ),
         (
             {"resources": ["configmaps"]},
             {"status": {"credentials": {"encryptionAtRest": {"resources": ["events"]}}}},
-            f"{KINDS}: cannot change while the change before it is not done",
+            f"{KINDS}: cannot change while the previous change is in progress",
         ),
         ({"provider": {"type": "secretbox"}}, {"status": {"hibernated": True}}, "while the Shoot is hibernated"),
         ({"resources": ["configmaps"]}, {"hibernation": {"enabled": True}}, "while the Shoot is hibernated"),
@@ -356,9 +356,8 @@ def test_a_seed_chosen_by_hand_must_fit_too():
     tainted = deepcopy(SEED)
     tainted["spec"]["taints"] = [{"key": "seed.gardener.cloud/protected"}]
     text = str(check_references(complete("spec.seedName", "seed-1"), None, world(seed=Seed.of(tainted))))
-    assert (
-        text == "spec.seedName: Forbidden: must be a seed that has only taints that the shoot tolerates, seed-1 is not"
-    )
+    detail = "must be a seed that has only taints that the shoot tolerates; seed-1 is not such a seed"
+    assert text == f"spec.seedName: Forbidden: {detail}"
 
 
 @pytest.mark.parametrize(
@@ -366,7 +365,7 @@ def test_a_seed_chosen_by_hand_must_fit_too():
     [
         ("reconcile", "Succeeded", ""),
         ("retry", "Failed", ""),
-        ("retry", "Error", "whose last operation has state Failed, it is Error"),
+        ("retry", "Error", "needs a last operation in state Failed; its state is Error"),
         ("reconcile;retry", "Failed", "cannot be combined"),
         ("dance", "Succeeded", 'Unsupported value: "dance"'),
     ],
@@ -385,8 +384,8 @@ def test_an_operation_is_checked_when_it_is_asked_for(value, state, complaint):
     ("deleting", "codes", "complaint"),
     [
         (False, ["ERR_INFRA_UNAUTHENTICATED"], "delete it first"),
-        (True, [], "only after the deletion has failed"),
-        (True, ["ERR_INFRA_QUOTA_EXCEEDED"], "only after the deletion has failed"),
+        (True, [], "is allowed once the deletion has failed"),
+        (True, ["ERR_INFRA_QUOTA_EXCEEDED"], "is allowed once the deletion has failed"),
         (True, ["ERR_CLEANUP_CLUSTER_RESOURCES"], ""),
         (True, ["ERR_CONFIGURATION_PROBLEM"], ""),
         (True, ["ERR_INFRA_DEPENDENCIES"], ""),
@@ -406,7 +405,7 @@ def test_force_deletion_is_for_deletions_that_failed_and_cannot_be_mended(deleti
     assert complaint in str(found)
     assert bool(found) == bool(complaint)
     assert not check_operations(asked, asked)
-    assert "cannot be taken back" in str(check_operations(old, asked))
+    assert "cannot be reverted" in str(check_operations(old, asked))
 
 
 @pytest.mark.parametrize(("word", "refused"), [("true", False), ("false", True), (None, True)])
@@ -436,7 +435,7 @@ def test_the_finalizer_falls_only_when_the_cluster_is_gone(status, refused):
     ("text", "days", "complaint"),
     [
         ("2026-12-05T12:00:00Z", 14, ""),
-        ("2026-12-05T12:00:01Z", 14, "the quotas let a cluster live for 14 more days at most"),
+        ("2026-12-05T12:00:01Z", 14, "the quotas allow an expiration at most 14 days from now"),
         ("2099-01-01T00:00:00Z", None, ""),
         ("tomorrow", None, "must be a time like 2026-11-21T00:00:00Z"),
         ("2026-12-05T12:00:00", None, "must be a time like"),

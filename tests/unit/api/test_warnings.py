@@ -33,11 +33,18 @@ WRITTEN_TO = changed(STEADY, RECEIVERS, ["a@example.org"])
     [
         (WRITTEN_TO, True, []),
         (STEADY, False, []),
-        (WRITTEN_TO, False, ["this garden sends no mails: an operator can set that up"]),
+        (
+            WRITTEN_TO,
+            False,
+            [
+                "this garden sends no mails; an operator can enable them by a Secret with label "
+                "gardener.cloud/role=alerting"
+            ],
+        ),
         (
             changed(WRITTEN_TO, "spec.purpose", "testing"),
             True,
-            ["nobody is written to about a Shoot of purpose testing"],
+            ["no mails are sent about a Shoot of purpose testing"],
         ),
     ],
 )

@@ -423,7 +423,9 @@ async def test_a_refused_intervention_is_told_with_the_reason() -> None:
     request = RecordRepair(shoot=REF, repair=view.repairs[0], refused="no operation runs")
     await ActivityEnvironment().run(world.activities.record_repair, request)
 
-    assert world.garden.events() == [("RepairRefused", "cancel, asked for by somebody, is refused: no operation runs")]
+    assert world.garden.events() == [
+        ("RepairRefused", "cancel, asked for by an unknown user, is refused: no operation runs")
+    ]
     assert not (await world.shoot())["metadata"]["annotations"]
 
 

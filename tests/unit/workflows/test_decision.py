@@ -13,16 +13,16 @@ from tests.unit.workflows.decision_tables import NOW, TABLES, C, D, M, R, Row, S
 from workflows.shoot.decision import (
     RETRY_DURATION,
     FlowKind,
-    Memory,
+    LifecycleState,
     Release,
     Rest,
     Run,
+    begin_attempt,
+    cancels_at_once,
     decide,
-    ends_at_once,
     flow_kind,
     operation_type,
-    overtakes,
-    remember,
+    preempts,
     state_after_failure,
 )
 
@@ -60,7 +60,9 @@ def test_type_and_flow_of_an_operation(expected: OperationType, flow: FlowKind, 
 
 
 def test_a_shoot_without_seed_waits_for_the_scheduler() -> None:
-    assert decided(seen(spec_seed=None, status_seed=None, last_operation=None)) == Rest("no seed is chosen yet")
+    assert decided(seen(spec_seed=None, status_seed=None, last_operation=None)) == Rest(
+        "the scheduler has assigned no seed yet; an Event of the Shoot names the reason"
+    )
 
 
 def test_an_operation_that_nobody_runs_any_more_is_run_again() -> None:
@@ -76,16 +78,20 @@ def test_a_rotation_starts_whatever_came_of_the_last_operation() -> None:
 
 def test_an_attempt_with_new_credentials_keeps_nothing_of_the_one_before() -> None:
     failed = FlowOutcome(failed=(FailedTask(name="x", message="", at=NOW, attempt=1),))
-    memory = Memory(generation=3, operation=R, flow=FlowKind.RECONCILE, version="v1", attempts=1, outcome=failed)
+    memory = LifecycleState(
+        generation=3, operation=R, flow=FlowKind.RECONCILE, version="v1", attempts=1, outcome=failed
+    )
     view = seen(last_operation=last(R, "Failed"), operations=("rotate-ca-start",))
     step = decided(view, memory)
     assert isinstance(step, Run)
-    assert remember(memory, view, step).outcome == FlowOutcome()
+    assert begin_attempt(memory, view, step).outcome == FlowOutcome()
 
 
 def test_a_resumed_attempt_needs_the_same_generation_type_and_version() -> None:
     failed = FlowOutcome(failed=(FailedTask(name="x", message="", at=NOW, attempt=1),))
-    memory = Memory(generation=3, operation=R, flow=FlowKind.RECONCILE, version="v1", attempts=1, outcome=failed)
+    memory = LifecycleState(
+        generation=3, operation=R, flow=FlowKind.RECONCILE, version="v1", attempts=1, outcome=failed
+    )
     retry = seen(last_operation=last(R, "Failed"), operations=("retry",))
     cases: list[tuple[dict[str, object], bool]] = [
         ({}, True),
@@ -97,13 +103,14 @@ def test_a_resumed_attempt_needs_the_same_generation_type_and_version() -> None:
         view = retry.model_copy(update=other)
         step = decided(view, memory)
         assert isinstance(step, Run)
-        assert bool(remember(memory, view, step).outcome.failed) is resumes
+
+        assert bool(begin_attempt(memory, view, step).outcome.failed) is resumes
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 5, 50])
 @pytest.mark.parametrize("type_", [C, R])
 def test_an_error_is_tried_again_later_and_later_but_at_most_ten_minutes(type_: OperationType, attempts: int) -> None:
-    memory = Memory(generation=3, operation=type_, version="v1", attempts=attempts, ended=NOW)
+    memory = LifecycleState(generation=3, operation=type_, version="v1", attempts=attempts, ended=NOW)
     view = seen(last_operation=last(type_, "Error"))
     step = decided(view, memory)
     assert isinstance(step, Rest)
@@ -119,7 +126,7 @@ def test_a_shoot_that_waited_for_its_first_seed_is_created_as_soon_as_it_can_be(
 
 @given(seed=st.integers())
 def test_idle_shoots_sync_once_a_period_spread_by_jitter(seed: int) -> None:
-    step = decide(seen(), Memory(), NOW, Random(seed))
+    step = decide(seen(), LifecycleState(), NOW, Random(seed))
     assert isinstance(step, Rest)
     assert step.until is not None
     assert timedelta(hours=1) <= step.until <= timedelta(hours=1.1)
@@ -151,35 +158,38 @@ def test_only_a_final_code_or_twelve_hours_make_an_error_failed(
 
 def test_only_something_newer_overtakes() -> None:
     reconcile, delete = FlowKind.RECONCILE, FlowKind.DELETE
-    assert overtakes(seen(generation=4), 3, reconcile)
-    assert overtakes(seen(deleting=True), 3, reconcile)
-    assert overtakes(seen(deleting=True, force_delete=True), 3, delete)
-    assert overtakes(seen(generation=4, confined=True, hibernation_switched=True), 3, reconcile)
-    assert not overtakes(seen(generation=4, confined=True), 3, reconcile)
-    assert not overtakes(seen(deleting=True), 3, delete)
-    assert overtakes(seen(generation=4), 3, FlowKind.MIGRATE)
-    assert not overtakes(seen(generation=4, prepared_at="b"), 3, FlowKind.MIGRATE), "turned round too late"
-    assert overtakes(seen(generation=4, prepared_at="b", source_lost=True), 3, FlowKind.MIGRATE)
-    assert not overtakes(seen(deleting=True, generation=4), 3, FlowKind.FORCE_DELETE)
-    assert not overtakes(seen(), 3, reconcile)
-    assert not overtakes(None, 3, reconcile)
+    assert preempts(seen(generation=4), 3, reconcile)
+    assert preempts(seen(deleting=True), 3, reconcile)
+    assert preempts(seen(deleting=True, force_delete=True), 3, delete)
+    assert preempts(seen(generation=4, confined=True, hibernation_switched=True), 3, reconcile)
+    assert not preempts(seen(generation=4, confined=True), 3, reconcile)
+    assert not preempts(seen(deleting=True), 3, delete)
+    assert preempts(seen(generation=4), 3, FlowKind.MIGRATE)
+    assert not preempts(seen(generation=4, prepared_at="b"), 3, FlowKind.MIGRATE), "turned round too late"
+    assert preempts(seen(generation=4, prepared_at="b", source_lost=True), 3, FlowKind.MIGRATE)
+    assert not preempts(seen(deleting=True, generation=4), 3, FlowKind.FORCE_DELETE)
+    assert not preempts(seen(), 3, reconcile)
+    assert not preempts(None, 3, reconcile)
 
 
 @pytest.mark.parametrize("state", ["Failed", "Error", "Processing"])
 def test_giving_up_the_cloud_is_a_new_deletion_whatever_became_of_the_ordinary_one(state: str) -> None:
     """Row 3 of 1.1. Nobody who asks for it wants to wait for the pause after an error."""
     view = seen(deleting=True, force_delete=True, last_operation=last(D, state))
-    before = remember(Memory(), seen(deleting=True), Run(D, FlowKind.DELETE)).model_copy(update={"ended": NOW})
+    before = begin_attempt(LifecycleState(), seen(deleting=True), Run(D, FlowKind.DELETE)).model_copy(
+        update={"ended": NOW}
+    )
     step = decided(view, before)
     assert isinstance(step, Run)
     assert (step.operation, step.flow) == (D, FlowKind.FORCE_DELETE)
-    memory = remember(before, view, step)
+    memory = begin_attempt(before, view, step)
+    assert memory.outcome == FlowOutcome()
     assert (memory.flow, memory.attempts) == (FlowKind.FORCE_DELETE, 1)
 
 
 def test_a_force_deletion_that_failed_rests_until_it_is_retried() -> None:
     view = seen(deleting=True, force_delete=True, last_operation=last(D, "Failed"))
-    memory = remember(Memory(), view, Run(D, FlowKind.FORCE_DELETE))
+    memory = begin_attempt(LifecycleState(), view, Run(D, FlowKind.FORCE_DELETE))
     assert isinstance(decided(view, memory), Rest)
     again = decided(view.model_copy(update={"operations": ("retry",)}), memory)
     assert isinstance(again, Run)
@@ -229,9 +239,9 @@ def test_whatever_is_seen_a_deletion_is_never_answered_by_anything_else(view: Sh
         assert view.finalizer
 
 
-def test_a_move_that_is_turned_round_ends_at_once() -> None:
+def test_a_move_that_is_turned_round_cancels_at_once() -> None:
     """Any task that it still begins may be the one after which it can only go on."""
-    assert ends_at_once(seen(generation=4), FlowKind.MIGRATE)
-    assert not ends_at_once(seen(generation=4, spec_seed="b"), FlowKind.MIGRATE)
-    assert ends_at_once(seen(spec_seed="b", source_lost=True), FlowKind.MIGRATE)
-    assert not ends_at_once(seen(generation=4), FlowKind.RECONCILE)
+    assert cancels_at_once(seen(generation=4), FlowKind.MIGRATE)
+    assert not cancels_at_once(seen(generation=4, spec_seed="b"), FlowKind.MIGRATE)
+    assert cancels_at_once(seen(spec_seed="b", source_lost=True), FlowKind.MIGRATE)
+    assert not cancels_at_once(seen(generation=4), FlowKind.RECONCILE)

@@ -424,13 +424,13 @@ def flow() -> Flow:
 def test_a_task_cannot_be_added_twice() -> None:
     graph = flow()
     graph.add("a")
-    with pytest.raises(GraphError, match="there twice"):
+    with pytest.raises(GraphError, match="declared twice"):
         graph.add("a")
 
 
 def test_a_predecessor_must_be_there_so_there_is_no_cycle() -> None:
     graph = flow()
-    with pytest.raises(GraphError, match="comes after b, which is not there"):
+    with pytest.raises(GraphError, match="comes after b, which is not declared"):
         graph.add("a", after=["b"])
 
 
