@@ -94,6 +94,7 @@ WRITES: dict[str, tuple[str, ...]] = {
     "workers.gardenlet.kept_backups.KeptBackupsController._reconcile patch": (
         f"patch {ENTRY} garden-local/shoot--local--gone--uid-gone",
     ),
+    "workers.gardenlet.extensions_ready.ExtensionsCheck._check write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.registration.register apply_blindly": applied(f"{SEED} /seed-1"),
     "workers.gardenlet.registration.register emit": (EVENT,),
     "workers.gardenlet.remains.RemainsController._take_back write_seed_status": (SEED_STATUS,),
