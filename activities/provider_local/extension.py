@@ -170,9 +170,9 @@ class Actuator:
 
 
 async def delete_quietly(seed: KubeClient, resource: Resource, name: str, namespace: str) -> None:
-    """Delete an object of ours; gone already, or with its namespace, is as good.
+    """Delete an object of provider-local; an object that is gone already, or with its namespace, is as good.
 
-    Our rights in a namespace end with it, so that a namespace that is gone answers Forbidden.
+    The rights of provider-local in a namespace end with the namespace: the API server then answers Forbidden.
     """
     try:
         await seed.delete(resource, name, namespace)

@@ -6,8 +6,8 @@ the RoleBinding ends with the namespace. The label gives no identity more rights
 write a ClusterRole only if it holds the rights of that ClusterRole in the whole cluster. An extension without such a
 ClusterRole has the rights of its own bindings.
 
-Names of shared Secrets are computed from the garden's objects. An extension may change ``spec.secretRef`` of its
-objects, and would be given any Secret by it.
+Names of shared Secrets are computed from the garden's objects. ``spec.secretRef`` of an extension object does not
+count: the extension may change it, and could name any Secret of namespace garden.
 """
 
 import logging
