@@ -46,7 +46,7 @@ def test_an_extension_reads_the_credentials_of_the_gardenlet_and_is_refused(shoo
 @pytest.mark.parametrize("kind", ["secrets", "configmaps", "serviceaccounts", "pods", "deployments"])
 def test_an_extension_lists_objects_outside_of_control_planes_and_is_refused(shoot: Shoot, kind: str) -> None:
     for place in (*(f"--namespace={each}" for each in CLOSED), "--all-namespaces"):
-        assert "Forbidden" in refused(*_as_extension(shoot, place, "get", kind))
+        assert "Forbidden" in refused(*_as_extension(shoot, "get", kind, place))
 
 
 @pytest.mark.attack(actor="T4", asset="A2", finding=14)
@@ -54,7 +54,7 @@ def test_an_extension_lists_objects_outside_of_control_planes_and_is_refused(sho
 def test_an_extension_writes_outside_of_control_planes_and_is_refused(shoot: Shoot, namespace: str) -> None:
     """A Deployment or a token there would act with the rights of the accounts there."""
     for what in (("deployment", "intruder", "--image=x"), ("secret", "generic", "intruder"), ("token", "default")):
-        argv = _as_extension(shoot, "--namespace", namespace, "create", *what)
+        argv = _as_extension(shoot, "create", *what, f"--namespace={namespace}")
         dry = () if what[0] == "token" else ("--dry-run=server",)
         assert "orbidden" in refused(*argv, *dry)
 
