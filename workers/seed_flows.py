@@ -17,6 +17,7 @@ from activities.kube.cache import Cache
 from api.constants import PROJECT_NAME
 from api.flows import Attempt, FlowInput, FlowOutcome
 from api.operations import GARDEN_QUEUE
+from api.server.projects import has_namespace
 from workflows import visibility
 from workflows.flow import failed_outcome
 
@@ -165,11 +166,13 @@ def told_once(told: dict[str, object], seed: str, refused: Mapping[str, str]) ->
 
 
 def project_of(namespace: str, namespaces: Cache, projects: Cache) -> str | None:
-    """Name of the Project that a namespace belongs to, as activities compute it for technical ids."""
+    """Name of the Project that a namespace belongs to, also of one that has gone before its namespace.
+
+    ``api.server.projects.project_of`` answers for Projects that are there, and looks them up in the garden.
+    """
+    for each in projects.list():
+        if has_namespace(each, namespace):
+            return str(each["metadata"]["name"])
     labels = ((namespaces.get(namespace) or {}).get("metadata") or {}).get("labels") or {}
-    if name := labels.get(PROJECT_NAME):
-        return str(name)
-    owners: Iterable[str] = (
-        str(each["metadata"]["name"]) for each in projects.list() if each["spec"].get("namespace") == namespace
-    )
-    return next(iter(owners), None)
+    name = labels.get(PROJECT_NAME)
+    return str(name) if name and projects.get(name) is None else None
