@@ -169,9 +169,13 @@ def told_once(told: dict[str, object], seed: str, refused: Mapping[str, str]) ->
 
 
 def project_of(namespace: str, namespaces: Cache, projects: Cache) -> str | None:
-    """Name of the Project that a namespace belongs to, as activities compute it for technical ids."""
-    labels = ((namespaces.get(namespace) or {}).get("metadata") or {}).get("labels") or {}
-    if name := labels.get(PROJECT_NAME):
-        return str(name)
+    """Name of the Project that a namespace belongs to, also of one that has gone before its namespace.
+
+    ``api.server.projects.project_of`` answers for Projects that are there, and looks them up in the garden.
+    """
     projects.index(BY_NAMESPACE, namespaces_of)
-    return next((str(each["metadata"]["name"]) for each in projects.by_index(BY_NAMESPACE, namespace)), None)
+    for each in projects.by_index(BY_NAMESPACE, namespace):
+        return str(each["metadata"]["name"])
+    labels = ((namespaces.get(namespace) or {}).get("metadata") or {}).get("labels") or {}
+    name = labels.get(PROJECT_NAME)
+    return str(name) if name and projects.get(name) is None else None

@@ -24,15 +24,18 @@ class Lookup(Protocol):
 async def project_of(namespace: str, garden: Lookup) -> Object | None:
     """The Project whose namespace this is."""
     for each in await garden.list(resources.PROJECT):
-        if each.get("spec", {}).get("namespace") == namespace:
+        if has_namespace(each, namespace):
             return each
     # The list may lag behind a Project that was made a moment ago; its namespace says its name.
     found = await garden.find(resources.NAMESPACE, namespace)
     name = ((found or {}).get("metadata", {}).get("labels") or {}).get(PROJECT_NAME)
     project = await garden.find(resources.PROJECT, name) if name else None
-    if project is None or project.get("spec", {}).get("namespace") != namespace:
-        return None
-    return project
+    return project if project is not None and has_namespace(project, namespace) else None
+
+
+def has_namespace(project: Mapping[str, Any], namespace: str) -> bool:
+    """Whether a namespace is that of a Project. Only the Project tells: a label of the namespace may name any."""
+    return bool((project.get("spec") or {}).get("namespace") == namespace)
 
 
 async def control_plane(shoot: Mapping[str, Any], garden: Lookup) -> str | None:

@@ -41,3 +41,15 @@ async def test_their_shoot_goes_first() -> None:
         await world.only("shoot/garden-dev/other/uid-of-other/delete-backups")
         world.garden.api.remove("/apis/core.gardener.cloud/v1beta1/shoots", "gone", "garden-dev")
         await until(lambda: ID in world.temporal.ids)
+
+
+async def test_a_namespace_that_names_the_project_of_another_one_is_not_believed() -> None:
+    """The label is written by people, too; the Project says which namespace is its own."""
+    namespace = {"metadata": {"name": "garden-dev", "labels": {"project.gardener.cloud/name": "victim"}}}
+    victim = {"metadata": {"name": "victim"}, "spec": {"namespace": "garden-victim"}}
+    async with watched(KeptBackupsWatcher) as world:
+        world.garden.api.put("/apis/core.gardener.cloud/v1beta1/projects", {"kind": "Project", **victim})
+        world.garden.api.put("/api/v1/namespaces", {"kind": "Namespace", **namespace})
+        world.entry("gone")
+        flow = await world.only(ID)
+    assert flow.request.task.technical_id == "shoot--dev--gone"
