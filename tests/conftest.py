@@ -139,15 +139,37 @@ def landscape(run_directory: Path) -> Landscape:
     return landscape
 
 
+class Turns:
+    """The right of this process to use the landscape, alone or with others."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("a")
+        self._held = fcntl.LOCK_UN
+
+    def take(self, kind: int) -> None:
+        """Wait for it. No other process comes in between two files that break something, but between two others."""
+        if (kind, self._held) != (fcntl.LOCK_EX, fcntl.LOCK_EX):
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            fcntl.flock(self._file, kind)
+            self._held = kind
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@pytest.fixture(scope="session")
+def turns(run_directory: Path) -> Iterator[Turns]:
+    with contextlib.closing(Turns(run_directory / "landscape.turn")) as turns:
+        yield turns
+
+
 @pytest.fixture(scope="module", autouse=True)
-def turn(request: pytest.FixtureRequest, run_directory: Path) -> Iterator[None]:
+def turn(request: pytest.FixtureRequest, turns: Turns) -> None:
     """A file with tests that break something has the landscape to itself; other files share it."""
     if _LANDSCAPE not in request.path.parents and not _has(request.node, "landscape"):
-        yield
-        return
-    with (run_directory / "landscape.turn").open("a") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX if _has(request.node, "chaos") else fcntl.LOCK_SH)
-        yield
+        turns.take(fcntl.LOCK_UN)
+    else:
+        turns.take(fcntl.LOCK_EX if _has(request.node, "chaos") else fcntl.LOCK_SH)
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,8 @@ class Disturbed:
 
 
 @pytest.fixture(scope="module")
-def disturbed(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disturbed]:
+def disturbed(landscape: Landscape, shoot: Shoot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disturbed]:
+    """Made beside the Shoot that tests share, which is there already."""
     shoot = Shoot(landscape, "disturbed", tmp_path_factory.mktemp("kubeconfigs"))
     before = _starts(landscape)
     shoot.apply(shoot.manifest())
