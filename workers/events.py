@@ -1,15 +1,21 @@
 """Events that ``kubectl describe`` shows below an object."""
 
+import hashlib
 import logging
+from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import Any, Literal
-from uuid import uuid4
 
 from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError
+from activities.kube.errors import AlreadyExists, ApiError, NotFound
+from api.resources import EVENT
 from api.times import micro_timestamp, timestamp
 
 log = logging.getLogger(__name__)
+
+_counts: OrderedDict[str, int] = OrderedDict()
+"""How often this process has written each Event, by name: gardenlets may write Events, but read none."""
+_REMEMBERED = 4096
 
 
 async def emit(
@@ -20,15 +26,21 @@ async def emit(
     message: str,
     type: Literal["Normal", "Warning"] = "Normal",
 ) -> None:
-    """Say something about ``obj``. An event that cannot be written is no reason to fail."""
+    """Say something about ``obj``. An event that cannot be written is no reason to fail.
+
+    The same event again raises ``count`` of the one Event, whose name is made of its content.
+    """
     now = datetime.now(UTC)
     metadata = obj["metadata"]
     namespace = metadata.get("namespace") or "default"
+    message = message[:1024]
+    digest = hashlib.sha256("\0".join((metadata["uid"], component, type, reason, message)).encode()).hexdigest()[:16]
+    name = f"{metadata['name']}.{digest}"
     seconds = timestamp(now)
     event = {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{metadata['name']}.{uuid4().hex[:16]}", "namespace": namespace},
+        "metadata": {"name": name, "namespace": namespace},
         "involvedObject": {
             "apiVersion": obj["apiVersion"],
             "kind": obj["kind"],
@@ -39,7 +51,7 @@ async def emit(
         },
         "type": type,
         "reason": reason,
-        "message": message[:1024],
+        "message": message,
         "action": reason,
         "eventTime": micro_timestamp(now),
         "firstTimestamp": seconds,
@@ -50,6 +62,28 @@ async def emit(
         "reportingInstance": component,
     }
     try:
-        await client.create(event)
+        count = await _write(client, event, _counts.pop(name, 0) + 1)
     except ApiError as error:
         log.warning("event %s for %s %s is lost: %s", reason, obj["kind"], metadata["name"], error)
+        return
+    _counts[name] = count
+    while len(_counts) > _REMEMBERED:
+        _counts.popitem(last=False)
+
+
+async def _write(client: KubeClient, event: dict[str, Any], count: int) -> int:
+    """Create an Event, or raise the count of the one that exists; returns the count."""
+    if count == 1:
+        try:
+            await client.create(event)
+            return 1
+        except AlreadyExists:
+            count = 2  # an earlier process wrote it, perhaps more often
+    metadata = event["metadata"]
+    again = {"count": count, "lastTimestamp": event["lastTimestamp"]}
+    try:
+        await client.patch(EVENT, metadata["name"], metadata["namespace"], again)
+    except NotFound:  # API servers keep Events for an hour
+        await client.create(event)
+        return 1
+    return count

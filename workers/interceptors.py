@@ -14,6 +14,7 @@ from temporalio.worker import (
 )
 
 from activities.errors import api_failure
+from activities.kube.clusters import clusters_read_once
 from activities.kube.errors import ApiError
 from api.flows import FinishOperation
 from api.operations import ShootTask
@@ -50,7 +51,7 @@ class _Inbound(ActivityInboundInterceptor):
         started = time.monotonic()
         result, fault = "succeeded", ""
         try:
-            with self._tracing.task(info, subject) if self._tracing else nullcontext():
+            with self._tracing.task(info, subject) if self._tracing else nullcontext(), clusters_read_once():
                 answer = await super().execute_activity(input)
         except BaseException as error:
             result = "cancelled" if is_cancelled_exception(error) else "failed"

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from activities.kube.cache import Cache, Caches
@@ -81,6 +83,27 @@ class ClusterView:
         return part
 
 
+_READ: ContextVar[dict[str, ClusterView] | None] = ContextVar("clusters_read", default=None)
+"""Clusters that the running activity has read, by technical id; None outside of activities."""
+
+
+@contextmanager
+def clusters_read_once() -> Iterator[None]:
+    """Within it, each Cluster is read once: an activity works from one state of what its flow pinned."""
+    token = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
+async def patch_cluster(seed: KubeClient, technical_id: str, patch: Object) -> None:
+    """Change a Cluster resource. What the running activity reads of it afterwards is new."""
+    await seed.patch(CLUSTER, technical_id, None, patch)
+    if (read := _READ.get()) is not None:
+        read.pop(technical_id, None)
+
+
 @dataclass
 class Clusters:
     """What an activities class is constructed with. One instance per worker process."""
@@ -130,11 +153,17 @@ class Clusters:
             await access.close()
 
     async def cluster(self, technical_id: str) -> ClusterView:
-        """The pinned desired state. Read from the cluster, not a cache: it was perhaps written just now.
+        """The pinned desired state. Read from the seed, not a cache: it was perhaps written just now.
 
-        Raises NotFound.
+        Within ``clusters_read_once`` the seed is asked once. Raises NotFound.
         """
-        return ClusterView(await self.seed.get(CLUSTER, technical_id))
+        read = _READ.get()
+        if read is not None and (known := read.get(technical_id)) is not None:
+            return known
+        view = ClusterView(await self.seed.get(CLUSTER, technical_id))
+        if read is not None:
+            read[technical_id] = view
+        return view
 
     async def close(self) -> None:
         await asyncio.gather(self.garden_caches.close(), self.seed_caches.close())

@@ -9,7 +9,6 @@ import asyncio
 import base64
 import hashlib
 import logging
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -142,12 +141,11 @@ class SecretsManager:
         self._identity = manager_identity
         self._now = now
         self._by_name: dict[str, _Stored] = {}
-        self._use_data: dict[str, list[_Stored]] = defaultdict(list)
         for raw in secrets:
             stored = _Stored(raw)
             self._by_name[stored.name] = stored
-            if source := stored.labels.get(USE_DATA_FOR):
-                self._use_data[source].append(stored)
+        self._offered: list[_Stored] | None = None
+        """Secrets whose data is to be used for new ones; read before the first one is made."""
         self._last_rotations = self._find_last_rotations()
         self._current: dict[str, _Stored] = {}
         self._handed_out: set[str] = set()
@@ -162,11 +160,11 @@ class SecretsManager:
         manager_identity: str = "gardenlet",
         now: datetime | None = None,
     ) -> "SecretsManager":
-        """Look at the namespace, once."""
+        """Read what secrets managers have made in the namespace, once."""
         return cls(
             client,
             namespace,
-            await client.list(SECRET, namespace),
+            await client.list(SECRET, namespace, labels=f"{MANAGED_BY}={SECRETS_MANAGER}"),
             rotation=rotation or Rotation(),
             manager_identity=manager_identity,
             now=now or datetime.now(UTC),
@@ -315,7 +313,11 @@ class SecretsManager:
         wanted: Mapping[str, str],
         labels: Mapping[str, str],
     ) -> _Stored:
-        sources = self._use_data.get(name, [])
+        if self._offered is None:
+            self._offered = [
+                _Stored(raw) for raw in await self._client.list(SECRET, self._namespace, labels=USE_DATA_FOR)
+            ]
+        sources = [each for each in self._offered if each.labels.get(USE_DATA_FOR) == name]
         if len(sources) > 1:
             raise ForeignSecret(
                 f"{len(sources)} Secrets in namespace {self._namespace} offer data for {name}, must be one: "

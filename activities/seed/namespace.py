@@ -11,7 +11,7 @@ from activities.garden.credentials import cloud_credentials
 from activities.heartbeat import heartbeating
 from activities.kube import namespaces
 from activities.kube.cache import Cache
-from activities.kube.clusters import Clusters
+from activities.kube.clusters import Clusters, patch_cluster
 from activities.kube.errors import NotFound
 from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_objects import MANAGER
@@ -247,7 +247,7 @@ async def write_shoot_status(clusters: Clusters, task: ShootTask, status: dict[s
     # The uid makes it fail on another Shoot of this name.
     patch = {"metadata": {"uid": task.shoot.uid}, "status": status}
     await clusters.garden.patch(resources.SHOOT, task.shoot.name, task.shoot.namespace, patch, subresource="status")
-    await clusters.seed.patch(resources.CLUSTER, task.technical_id, None, {"spec": {"shoot": {"status": status}}})
+    await patch_cluster(clusters.seed, task.technical_id, {"spec": {"shoot": {"status": status}}})
 
 
 def _settled(spec: dict[str, Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.kube.client import KubeClient
-from activities.kube.clusters import Clusters, ClusterView
+from activities.kube.clusters import Clusters, ClusterView, patch_cluster
 from activities.kube.errors import AlreadyExists
 from activities.secrets.configs import (
     CertificateAuthority,
@@ -30,7 +30,7 @@ from api import constants, ssh
 from api.encryption import DEFAULT_PROVIDER, Encryption
 from api.model import ApiModel
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
-from api.resources import CLUSTER, CONFIG_MAP, DEPLOYMENT, INTERNAL_SECRET, SECRET, SHOOT
+from api.resources import CONFIG_MAP, DEPLOYMENT, INTERNAL_SECRET, SECRET, SHOOT
 from api.shoot_state import NotRestorable, restored_secret
 
 MANAGER = "gardenlet"
@@ -119,7 +119,7 @@ class SecretActivities:
         known = cluster.cluster["metadata"].get("annotations") or {}
         if known.get(constants.GENERIC_TOKEN_KUBECONFIG_NAME) == made.name:
             return
-        await self._clusters.seed.patch(CLUSTER, task.technical_id, None, {"metadata": {"annotations": annotations}})
+        await patch_cluster(self._clusters.seed, task.technical_id, {"metadata": {"annotations": annotations}})
 
     async def _publish(self, task: ShootTask, cluster: ClusterView, manager: SecretsManager) -> None:
         client_ca = manager.get(CLIENT_CA, Which.CURRENT)

@@ -1,11 +1,12 @@
 """How activities come to a shoot's API server, and stay there when its credentials change."""
 
+import asyncio
 import base64
 import json
 
 import pytest
 
-from activities.kube.clusters import Clusters, ClusterView
+from activities.kube.clusters import Clusters, ClusterView, clusters_read_once, patch_cluster
 from activities.kube.errors import NotFound
 from api.resources import NAMESPACE
 from tests.unit.kube.waiting import until
@@ -155,3 +156,28 @@ def test_a_shoot_says_within_what_time_its_nodes_take_over_a_new_configuration(a
     view = ClusterView({"spec": {"shoot": {"metadata": {"annotations": annotations}}}})
 
     assert view.longest_update_delay == seconds
+
+
+def cluster(**status):
+    return {"metadata": {"name": "shoot--dev--one"}, "spec": {"shoot": {"metadata": {}, "status": status}}}
+
+
+async def test_an_activity_reads_its_cluster_once(api, clusters):
+    """It is 50 to 100 kB, and activities ask for it in many places."""
+    api.put(CLUSTERS, cluster())
+    with clusters_read_once():
+        for _ in range(3):
+            await asyncio.gather(clusters.cluster("shoot--dev--one"))
+    assert api.count("GET", f"{CLUSTERS}/shoot--dev--one") == 1
+
+    api.change(CLUSTERS, "shoot--dev--one", None, {"spec": {"shoot": {"status": {"a": "1"}}}})
+    with clusters_read_once():
+        assert (await clusters.cluster("shoot--dev--one")).shoot["status"] == {"a": "1"}, "another activity reads anew"
+
+
+async def test_an_activity_sees_what_it_has_written_into_its_cluster(api, clusters):
+    api.put(CLUSTERS, cluster())
+    with clusters_read_once():
+        await clusters.cluster("shoot--dev--one")
+        await patch_cluster(clusters.seed, "shoot--dev--one", {"spec": {"shoot": {"status": {"a": "1"}}}})
+        assert (await clusters.cluster("shoot--dev--one")).shoot["status"] == {"a": "1"}

@@ -21,6 +21,8 @@ class MemoryCluster:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str | None, str], dict[str, Any]] = {}
         self.writes = 0
+        self.listed = 0
+        """Objects that lists have returned."""
         self.dies_after: int | None = None
 
     def _written(self) -> None:
@@ -28,12 +30,16 @@ class MemoryCluster:
         if self.dies_after is not None and self.writes >= self.dies_after:
             raise Killed
 
-    async def list(self, res: Resource, namespace: str | None = None, **_: str) -> list[dict[str, Any]]:
-        return [
+    async def list(
+        self, res: Resource, namespace: str | None = None, *, labels: str = "", **_: str
+    ) -> list[dict[str, Any]]:
+        found = [
             copy.deepcopy(obj)
             for (kind, where, _name), obj in self.objects.items()
-            if kind == res.kind and where == namespace
+            if kind == res.kind and where == namespace and _is_selected(obj, labels)
         ]
+        self.listed += len(found)
+        return found
 
     async def find(self, res: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         found = self.objects.get((res.kind, namespace, name))
@@ -82,6 +88,13 @@ class MemoryCluster:
     @staticmethod
     def _key(obj: dict[str, Any]) -> tuple[str, str | None, str]:
         return resource_of(obj).kind, obj["metadata"].get("namespace"), obj["metadata"]["name"]
+
+
+def _is_selected(obj: dict[str, Any], labels: str) -> bool:
+    """Whether an object has labels ``key=value`` or ``key``, separated by commas."""
+    own = obj["metadata"].get("labels") or {}
+    terms = [term.partition("=") for term in filter(None, labels.split(","))]
+    return all(own.get(key) == value if equals else key in own for key, equals, value in terms)
 
 
 def _merge(into: dict[str, Any], patch: dict[str, Any]) -> None:

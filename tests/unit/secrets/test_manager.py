@@ -278,6 +278,19 @@ async def test_labels_are_corrected_and_foreign_ones_removed(cluster, now):
     assert cluster.objects["Secret", NAMESPACE, name]["metadata"]["labels"] == before
 
 
+async def test_no_other_secret_of_the_namespace_is_read(cluster, now):
+    """Some 20 activities of one reconcile load the manager, and a control plane has over 100 other Secrets."""
+    await (await load(cluster, now)).generate(CertificateAuthority("ca"))
+    for number in range(100):
+        metadata = {"name": f"managedresource-{number}", "namespace": NAMESPACE}
+        await cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {}})
+    cluster.listed = 0
+    manager = await load(cluster, now)
+    await manager.generate(CertificateAuthority("ca"))
+
+    assert cluster.listed == 2, "the CA and its bundle"
+
+
 async def test_data_offered_for_a_name_is_taken_and_an_ambiguous_offer_refused(cluster, now):
     def offer(name: str) -> dict:
         return {
