@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from activities.etcd.snapshots import may_serve, parse_all
-from activities.etcd.store import LocalStore, LocalStoreAdmin
+from activities.etcd.store import LocalStore, LocalStoreAdmin, directory_token
 from activities.kube.cache import Caches, Key
 from tests.unit.kube.api_server import ApiServer
 from workers.etcd.copy_backups import CopyBackupsController, lacks_final
@@ -36,7 +36,8 @@ class World:
         self.api = api
         self.source, self.target = (LocalStore(endpoint, bucket, tokens[bucket]) for bucket in ("source", "target"))
         for bucket, secret in (("source", "source-etcd-backup"), ("target", "etcd-backup")):
-            data = {"endpoint": endpoint, "token": tokens[bucket]}
+            # As provider-local hands it out: for the directory of the entry, and for nothing else of the bucket.
+            data = {"endpoint": endpoint, "token": directory_token(tokens[bucket], bucket, "entry")}
             encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
             api.put("/api/v1/secrets", {"kind": "Secret", "metadata": {"name": secret}, "data": encoded}, NAMESPACE)
 
