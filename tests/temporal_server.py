@@ -80,7 +80,7 @@ def cluster(*arguments: str) -> Iterator[Cluster]:
     program = binary()
     with tempfile.TemporaryDirectory(prefix="temporal-server-") as made:
         directory = Path(made)
-        ports = iter(_free_ports(2 * len(_SERVICES) + 1))
+        ports = iter(free_ports(2 * len(_SERVICES) + 1))
         services = {name: {"grpcPort": next(ports), "membershipPort": next(ports)} for name in _SERVICES}
         services["frontend"]["httpPort"] = next(ports)
         authority = TemporalAuthority(directory / "tls")
@@ -182,7 +182,7 @@ def configuration(services: dict[str, dict[str, int]], authority: TemporalAuthor
     }
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
