@@ -9,6 +9,7 @@ import tempfile
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,7 @@ def configuration(services: dict[str, dict[str, int]], authority: TemporalAuthor
         },
         "global": {
             "membership": {"maxJoinDuration": "30s", "broadcastAddress": _HOST},
-            "tls": {"frontend": group, "internode": group},
+            "tls": {"frontend": group, "internode": deepcopy(group)},
         },
         "services": {name: {"rpc": {**ports, "bindOnIP": _HOST}} for name, ports in services.items()},
         "clusterMetadata": {
