@@ -241,6 +241,18 @@ def temporal_sql_tool() -> Tool:
     )
 
 
+def temporal_ui() -> Tool:
+    """The UI of a Temporal cluster, in which people log in; the landscape's is part of its Temporal."""
+    return Tool(
+        "temporal-ui",
+        images.TEMPORAL_UI_VERSION,
+        ("temporal-ui",),
+        _TOOLS / "temporal-ui",
+        "",
+        renames={"server": "temporal-ui"},
+    )
+
+
 def prometheus() -> Tool:
     """Prometheus, without promtool, which we do not use.
 

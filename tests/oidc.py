@@ -1,18 +1,20 @@
-"""An issuer of OpenID Connect tokens: its discovery document and keys by HTTPS, and tokens, its own and forged ones."""
+"""An issuer of OpenID Connect tokens by HTTPS: documents, a page to log in, and tokens, its own and forged ones."""
 
 import base64
 import hmac
 import json
+import secrets
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import yaml
 from cryptography.hazmat.primitives import hashes, serialization
@@ -24,6 +26,8 @@ AUDIENCE = "temporal"
 ROLES = {"look": ["everybody"], "repair": ["on-call"], "administer": ["platform"]}
 _KEY_ID = "first"
 _HOST = "127.0.0.1"
+_PAGE = """<title>Log in</title><form method="post">
+<input name="name" placeholder="name"><input name="password" type="password"><button>Log in</button></form>"""
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,15 @@ class Issuer:
     url: str
     key: rsa.RSAPrivateKey
     config_file: Path
+    ca_file: Path
+    client: "Client"
+    """What may send people here to log in."""
+    people: dict[str, "Person"] = field(default_factory=dict)
+    """Those who can log in, by name."""
+    given: dict[str, str] = field(default_factory=dict)
+    """Names of those who have logged in, by access token."""
 
-    def token(self, name: str, *groups: str, key: rsa.RSAPrivateKey | None = None, **claims: Any) -> str:
+    def token(self, name: str, /, *groups: str, key: rsa.RSAPrivateKey | None = None, **claims: Any) -> str:
         """Signed by the issuer's key, or by another ``key`` of the same id. ``claims`` replace the usual ones."""
         signed = _content({"alg": "RS256", "kid": _KEY_ID}, self._claims(name, groups, claims))
         signature = (key or self.key).sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
@@ -64,6 +75,56 @@ class Issuer:
         return {**usual, **changed}
 
 
+@dataclass(frozen=True)
+class Person:
+    groups: tuple[str, ...] = ()
+    password: str = field(default_factory=secrets.token_urlsafe)
+
+
+@dataclass
+class Client:
+    """An application that people log in to, as it is registered."""
+
+    id: str = "temporal-ui"
+    secret: str = field(default_factory=secrets.token_urlsafe)
+    callback: str = ""
+
+
+class _Login:
+    """The authorization code flow (OpenID Connect Core, 3.1)."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        self._issuer = issuer
+        self._codes: dict[str, tuple[str, str]] = {}
+        """Name and nonce, by a code that was not used yet."""
+
+    def asked_by_client(self, query: Mapping[str, str]) -> bool:
+        client = self._issuer.client
+        return (query.get("client_id"), query.get("redirect_uri")) == (client.id, client.callback)
+
+    def log_in(self, query: Mapping[str, str], form: Mapping[str, str]) -> str | None:
+        """Where the browser goes next; None: nobody has this name and password."""
+        person = self._issuer.people.get(form.get("name", ""))
+        if person is None or person.password != form.get("password"):
+            return None
+        code = secrets.token_urlsafe()
+        self._codes[code] = form["name"], query.get("nonce", "")
+        return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query.get('state', '')})}"
+
+    def tokens(self, form: Mapping[str, str], authorization: str) -> dict[str, Any] | None:
+        """What the client gets for a code; None: it is not the client, or the code is not good."""
+        issuer, client = self._issuer, self._issuer.client
+        basic = base64.b64encode(f"{client.id}:{client.secret}".encode()).decode()
+        found = self._codes.pop(form.get("code", ""), None)
+        if authorization != f"Basic {basic}" or found is None:
+            return None
+        name, nonce = found
+        access = issuer.token(name, *issuer.people[name].groups)
+        issuer.given[access] = name
+        id_token = issuer.token(name, aud=client.id, nonce=nonce, name=name)
+        return {"access_token": access, "id_token": id_token, "token_type": "Bearer", "expires_in": 600}
+
+
 @contextmanager
 def issuer(directory: Path) -> Iterator[Issuer]:
     """Runs until the end of the block; ``directory`` takes its certificate and the configuration."""
@@ -75,10 +136,33 @@ def issuer(directory: Path) -> Iterator[Issuer]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = documents.get(self.path)
-            self.send_response(200 if found else 404)
+            address = urlsplit(self.path)
+            if address.path == "/authorize" and login.asked_by_client(_values(address.query)):
+                self._answer(200, _PAGE.encode(), "text/html")
+            elif (found := documents.get(address.path)) is not None:
+                self._answer(200, json.dumps(found).encode())
+            else:
+                self._answer(404)
+
+        def do_POST(self) -> None:
+            address, form = urlsplit(self.path), _values(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            if address.path == "/authorize" and login.asked_by_client(query := _values(address.query)):
+                onwards = login.log_in(query, form)
+                self._answer(303 if onwards else 403, location=onwards)
+            elif address.path == "/token" and (given := login.tokens(form, self.headers.get("Authorization", ""))):
+                self._answer(200, json.dumps(given).encode())
+            else:
+                self._answer(401)
+
+        def _answer(
+            self, status: int, body: bytes = b"", kind: str = "application/json", location: str | None = None
+        ) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            if location:
+                self.send_header("Location", location)
             self.end_headers()
-            self.wfile.write(json.dumps(found).encode())
+            self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing: tests say what fails."""
@@ -86,18 +170,29 @@ def issuer(directory: Path) -> Iterator[Issuer]:
     server = ThreadingHTTPServer((_HOST, 0), Handler)
     server.socket = tls.wrap_socket(server.socket, server_side=True)
     url = f"https://{_HOST}:{server.server_port}"
-    documents["/.well-known/openid-configuration"] = {"issuer": url, "jwks_uri": f"{url}/keys"}
-    config = directory / "oidc.yaml"
-    trusted = {"url": url, "audience": AUDIENCE, "certificateAuthorityFile": str(directory / "issuer-ca.crt")}
+    documents["/.well-known/openid-configuration"] = {
+        "issuer": url,
+        "jwks_uri": f"{url}/keys",
+        "authorization_endpoint": f"{url}/authorize",
+        "token_endpoint": f"{url}/token",
+    }
+    config, authority = directory / "oidc.yaml", directory / "issuer-ca.crt"
+    running = Issuer(url, key, config, authority, Client())
+    login = _Login(running)
+    trusted = {"url": url, "audience": AUDIENCE, "certificateAuthorityFile": str(authority)}
     config.write_text(yaml.safe_dump({"issuer": trusted, "roles": ROLES}))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield Issuer(url, key, config)
+        yield running
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def _values(encoded: str) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(encoded).items()}
 
 
 def _jwk(key: rsa.RSAPrivateKey) -> dict[str, str]:

@@ -9,6 +9,7 @@ import tempfile
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def cluster(*arguments: str) -> Iterator[Cluster]:
     program = binary()
     with tempfile.TemporaryDirectory(prefix="temporal-server-") as made:
         directory = Path(made)
-        ports = iter(_free_ports(2 * len(_SERVICES) + 1))
+        ports = iter(free_ports(2 * len(_SERVICES) + 1))
         services = {name: {"grpcPort": next(ports), "membershipPort": next(ports)} for name in _SERVICES}
         services["frontend"]["httpPort"] = next(ports)
         authority = TemporalAuthority(directory / "tls")
@@ -158,7 +159,7 @@ def configuration(services: dict[str, dict[str, int]], authority: TemporalAuthor
         },
         "global": {
             "membership": {"maxJoinDuration": "30s", "broadcastAddress": _HOST},
-            "tls": {"frontend": group, "internode": group},
+            "tls": {"frontend": group, "internode": deepcopy(group)},
         },
         "services": {name: {"rpc": {**ports, "bindOnIP": _HOST}} for name, ports in services.items()},
         "clusterMetadata": {
@@ -182,7 +183,7 @@ def configuration(services: dict[str, dict[str, int]], authority: TemporalAuthor
     }
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -184,6 +184,14 @@ def test_a_cluster_is_made_though_one_of_each_service_is_killed(cluster: Cluster
         assert cluster.restarts(service) >= 1, f"{service} was not killed, or did not come back"
 
 
+async def test_its_history_is_in_the_cluster_and_encrypted(cluster: Cluster, shoot: Shoot) -> None:
+    client = await temporal(cluster.landscape)
+    [row] = shoot.flows()
+    history = await client.get_workflow_handle(row["workflowId"]).fetch_history()
+    [payload] = history.events[0].workflow_execution_started_event_attributes.input.payloads
+    assert payload.metadata["encoding"].startswith(b"binary/encrypted")
+
+
 @pytest.mark.attack(actor="T3", asset="A5", finding=4)
 async def test_a_gardenlet_of_another_seed_reaches_nothing_of_this_one(cluster: Cluster, shoot: Shoot) -> None:
     """Each method of Temporal's API by its certificate, aimed at another seed's queue and a Shoot's lifecycle."""
@@ -271,11 +279,3 @@ def refusals(plan: Plan, seed: str, reason: str) -> float:
         if sample.name == "gardener_codec_refused_total"
         and sample.labels == {"queue": seed_queue(seed), "reason": reason}
     )
-
-
-async def test_its_history_is_in_the_cluster_and_encrypted(cluster: Cluster, shoot: Shoot) -> None:
-    client = await temporal(cluster.landscape)
-    [row] = shoot.flows()
-    history = await client.get_workflow_handle(row["workflowId"]).fetch_history()
-    [payload] = history.events[0].workflow_execution_started_event_attributes.input.payloads
-    assert payload.metadata["encoding"].startswith(b"binary/encrypted")

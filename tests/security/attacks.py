@@ -1,11 +1,12 @@
-"""The attacks of this folder, as their source names them."""
+"""The attacks of this folder and of the compose cluster, as their source names them."""
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_HERE = Path(__file__).parent
+_TESTS = Path(__file__).parents[1]
+_FOLDERS = ("security", "compose")
 
 ACTORS = {
     "T1": "project member or owner of a Shoot",
@@ -34,6 +35,7 @@ class Attack:
     asset: str
     finding: int
     file: str
+    """Below the folder of all tests."""
     test: str
 
     @property
@@ -44,7 +46,8 @@ class Attack:
 
 def attacks() -> list[Attack]:
     """All attacks, sorted by actor, asset and finding. Raises ValueError for a marker that is not complete."""
-    found = [attack for file in sorted(_HERE.glob("test_*.py")) for attack in _attacks_of(file)]
+    files = [file for folder in _FOLDERS for file in sorted((_TESTS / folder).glob("test_*.py"))]
+    found = [attack for file in files for attack in _attacks_of(file)]
     return sorted(found, key=lambda each: (each.actor, each.asset, each.finding, each.file))
 
 
@@ -58,4 +61,4 @@ def _attacks_of(file: Path) -> Iterator[Attack]:
             said = {keyword.arg: ast.literal_eval(keyword.value) for keyword in decorator.keywords}
             if said.keys() != {"actor", "asset", "finding"}:
                 raise ValueError(f"{file.name}: {node.name}: an attack names actor, asset and finding")
-            yield Attack(said["actor"], said["asset"], said["finding"], file.name, node.name)
+            yield Attack(said["actor"], said["asset"], said["finding"], str(file.relative_to(_TESTS)), node.name)

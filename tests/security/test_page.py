@@ -1,6 +1,7 @@
 """docs/security.md lists each attack, and says for each actor and asset which attacks stand for their boundary."""
 
 from itertools import product
+from pathlib import Path
 
 from tests.pages import check_table
 from tests.security.attacks import ACTORS, ASSETS, Attack, attacks
@@ -56,9 +57,9 @@ def _cell(by_cell: dict[tuple[str, str], list[Attack]], actor: str, asset: str) 
     if not found:
         return NO_ATTACK[actor, asset]
     files = sorted({each.file for each in found})
-    links = (f"[{file.removeprefix('test_').removesuffix('.py')}](../tests/security/{file})" for file in files)
+    links = (f"[{Path(file).stem.removeprefix('test_')}](../tests/{file})" for file in files)
     return f"{len(found)}: {', '.join(links)}"
 
 
 def _link(attack: Attack) -> str:
-    return f"[{attack.file}](../tests/security/{attack.file})"
+    return f"[{Path(attack.file).name}](../tests/{attack.file})"

@@ -1,41 +1,57 @@
-"""The Temporal UI shows payloads to users who may read histories, and cipher text to all others.
+"""The Temporal UI shows payloads to people who may read histories, cipher text to others, and nothing without a login.
 
-The server, its UI, the codec endpoint and the browser are real. The dev server's UI has no login, so a relay before it
-answers for its settings as the settings of a UI with login and ``TEMPORAL_CODEC_PASS_ACCESS_TOKEN`` read.
+Temporal's server, its UI, the codec endpoint, the browser and the login are real. The codec endpoint asks the issuer of
+tokens here, and the garden elsewhere.
 """
 
 import asyncio
-import json
 import os
 import ssl
-import sys
+import subprocess
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientSession, web
+import yaml
+from aiohttp import web
 from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 from temporalio import activity, workflow
-from temporalio.client import Client
-from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.secrets.keyring import read_keyring, write_key_file
+from api.operations import GARDEN_QUEUE
 from api.server.review import User
+from landscape import binaries
 from landscape.pki import Authority
+from landscape.progress import Progress
+from tests.landscape.shoots import eventually
+from tests.oidc import Issuer, Person, issuer
+from tests.temporal_server import Cluster, cluster, free_ports
+from tests.unit.kube.waiting import until
 from workers.codec import ReadingCodec, data_converter
 from workers.codec_server import application
+from workers.temporal import connect_with
+
+pytestmark = [pytest.mark.landscape, pytest.mark.timeout(300, func_only=True)]
 
 _SECONDS = 60
 _PICTURE = Path(__file__).parents[2] / "docs/images/temporal-ui-payloads.png"
-TOKEN = "token-of-a-reader"
 PAYLOAD = "shoot--local--demo"
+PEOPLE = {
+    "reader": Person(("everybody",)),
+    "developer": Person(("everybody",)),  # may look in Temporal, and read no Shoots
+    "guest": Person(("guests",)),
+}
 
 
 @activity.defn
@@ -51,99 +67,142 @@ class ReconcileShoot:
 
 
 class Readers:
-    """Lets the holder of one token read histories."""
+    """Lets one person read histories, by the token that the issuer gave at the login."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        self._issuer = issuer
 
     async def user(self, request: web.Request) -> User | None:
-        return User("reader") if request.headers.get("Authorization") == f"Bearer {TOKEN}" else None
+        name = self._issuer.given.get(request.headers.get("Authorization", "").removeprefix("Bearer "))
+        return User(name) if name else None
 
     async def may_read(self, user: User) -> bool:
-        return True
+        return user.name == "reader"
 
 
 @dataclass(frozen=True)
-class Pages:
-    """One workflow in two UIs, and the codec endpoint of both."""
+class Page:
+    """A workflow in the UI."""
 
     workflow: str
     ui: str
-    ui_with_login: str
-    codec: str
+    temporal: Cluster
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issuer]:
+    with issuer(tmp_path_factory.mktemp("issuer")) as running:
+        running.people.update(PEOPLE)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def temporal(tokens: Issuer) -> Iterator[Cluster]:
+    with cluster(f"--oidc-config={tokens.config_file}") as running:
+        yield running
 
 
 @pytest.fixture
-async def pages(tmp_path: Path) -> AsyncIterator[Pages]:
-    async with AsyncExitStack() as stack:
-        environment = await stack.enter_async_context(
-            await WorkflowEnvironment.start_local(
-                dev_server_existing_path=str(Path(sys.executable).parent / "temporal"),
-                ui=True,
-                dev_server_log_level="error",
-            )
-        )
-        target = environment.client.service_client.config.target_host
-        host, port = target.split(":")
-        ui = f"http://{host}:{int(port) + 1000}"
-        write_key_file(tmp_path / "key")
-        workflow_id = await _history(target, tmp_path / "key")
-        relay = await stack.enter_async_context(_ui_with_login(ui))
-        codec = await stack.enter_async_context(_codec(tmp_path, (ui, relay)))
-        yield Pages(workflow_id, ui, relay, codec)
+async def page(temporal: Cluster, tokens: Issuer, tmp_path: Path) -> AsyncIterator[Page]:
+    program = (await binaries.ensure((binaries.temporal_ui(),), Progress(quiet=True)))["temporal-ui"]
+    [port] = free_ports(1)
+    write_key_file(tmp_path / "key")
+    workflow_id = await _history(temporal, tmp_path / "key")
+    async with _codec(tmp_path, tokens, f"https://127.0.0.1:{port}") as codec:
+        with _ui(program, tmp_path, temporal, tokens, codec, port) as ui:
+            yield Page(workflow_id, ui, temporal)
 
 
-async def _history(target: str, key: Path) -> str:
+async def _history(temporal: Cluster, key: Path) -> str:
     """Run one encrypted workflow; returns its id."""
-    client = await Client.connect(target, data_converter=data_converter(key))
+    server = temporal.server(temporal.authority.for_process("controller-manager"))
+    client = await connect_with(server, data_converter(key))
     name = f"shoot/{uuid.uuid4()}"
     async with Worker(
         client,
-        task_queue="garden",
+        task_queue=GARDEN_QUEUE,
         workflows=[ReconcileShoot],
         activities=[deploy_etcds],
         workflow_runner=UnsandboxedWorkflowRunner(),
     ):
-        await client.execute_workflow(ReconcileShoot.run, PAYLOAD, id=name, task_queue="garden")
+        await client.execute_workflow(ReconcileShoot.run, PAYLOAD, id=name, task_queue=GARDEN_QUEUE)
     return name
 
 
 @asynccontextmanager
-async def _served(app: web.Application, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-    try:
-        yield f"http{'s' if tls else ''}://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
-async def _ui_with_login(ui: str) -> AsyncIterator[str]:
-    async with ClientSession() as session:
-
-        async def relay(request: web.Request) -> web.Response:
-            body = await request.read()
-            async with session.request(request.method, f"{ui}{request.rel_url}", data=body) as answer:
-                content = await answer.read()
-                if request.path == "/api/v1/settings":
-                    settings = json.loads(content)
-                    settings["Auth"]["Enabled"] = settings["Codec"]["PassAccessToken"] = True
-                    content = json.dumps(settings).encode()
-                return web.Response(status=answer.status, body=content, content_type=answer.content_type)
-
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", relay)
-        async with _served(app) as url:
-            yield url
-
-
-@asynccontextmanager
-async def _codec(directory: Path, origins: tuple[str, ...]) -> AsyncIterator[str]:
+async def _codec(directory: Path, tokens: Issuer, origin: str) -> AsyncIterator[str]:
     server = Authority(directory, "ca").issue("codec-server", "codec-server", names=["127.0.0.1"])
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(server.certificate, server.key)
     codec = ReadingCodec(read_keyring(directory / "key"))
-    async with _served(application(codec, Readers(), origins), tls) as url:
+    runner = web.AppRunner(application(codec, Readers(tokens), (origin,)))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    try:
+        yield f"https://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@contextmanager
+def _ui(program: str, directory: Path, temporal: Cluster, tokens: Issuer, codec: str, port: int) -> Iterator[str]:
+    """Temporal's UI with a gateway's certificate, and the issuer to log in at."""
+    url, host = f"https://127.0.0.1:{port}", "127.0.0.1"
+    tokens.client.callback = f"{url}/auth/sso/callback"
+    serving = Authority(directory, "ca").issue("ui", "ui", names=[host])
+    gateway = temporal.authority.for_gateway("ui")
+    provider = {
+        "label": "sso",
+        "type": "oidc",
+        "providerUrl": tokens.url,
+        "clientId": tokens.client.id,
+        "clientSecret": tokens.client.secret,
+        "callbackUrl": tokens.client.callback,
+        "scopes": ["openid", "profile"],
+    }
+    configuration = {
+        "temporalGrpcAddress": temporal.address,
+        "host": host,
+        "port": port,
+        "enableUi": True,
+        "defaultNamespace": "default",
+        "disableNewsFetch": True,
+        "cors": {"allowOrigins": [url]},
+        "tls": {
+            "caFile": str(temporal.authority.of_servers),
+            "certFile": str(gateway.certificate),
+            "keyFile": str(gateway.key),
+            "enableHostVerification": True,
+            "serverName": host,
+        },
+        "auth": {"enabled": True, "redirectToProvider": True, "providers": [provider]},
+        "codec": {"endpoint": codec, "passAccessToken": True},
+        "uiServerTLS": {"certFile": str(serving.certificate), "keyFile": str(serving.key)},
+    }
+    (directory / "production.yaml").write_text(yaml.safe_dump(configuration))
+    log, trusted = directory / "ui.log", ssl.create_default_context(cafile=str(directory / "ca.crt"))
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, f"--root={directory}", "--config=.", "--env=production", "start"],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "SSL_CERT_FILE": str(tokens.ca_file)},
+        )
+    try:
+        eventually(lambda: _answers(url, trusted, process, log), "the UI answers", _SECONDS)
         yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _answers(url: str, tls: ssl.SSLContext, process: "subprocess.Popen[bytes]", log: Path) -> bool:
+    assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", context=tls, timeout=5) as answer:
+            return answer.status == 200
+    except urllib.error.URLError:
+        return False
 
 
 class Browser:
@@ -168,19 +227,28 @@ class Browser:
             options.add_argument(each)
         self._driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
 
-    def open(self, pages: Pages, *, token: str = "") -> None:
-        """The page of the workflow, as a user sees it who has logged in and got this token, if any."""
-        ui = pages.ui_with_login if token else pages.ui
-        self._driver.get(ui)
-        kept = {"endpoint": pages.codec, "overrideRemoteCodecConfiguration": True, "passAccessToken": True}
-        if token:
-            kept["AuthUser"] = {"accessToken": token, "name": "reader"}
-        for name, value in kept.items():
-            self._driver.execute_script("localStorage.setItem(arguments[0], arguments[1])", name, json.dumps(value))
-        self._driver.get(f"{ui}/namespaces/default/workflows/{pages.workflow.replace('/', '%2F')}")
+    def open(self, page: Page) -> None:
+        """The page of the workflow; without a login the UI sends the browser to the issuer."""
+        self._driver.get(f"{page.ui}/namespaces/default/workflows/{page.workflow.replace('/', '%2F')}")
+
+    def log_in(self, page: Page, name: str) -> None:
+        self.open(page)
+        wait = WebDriverWait(self._driver, _SECONDS)
+        wait.until(lambda driver: driver.find_elements(By.NAME, "password"))
+        self._driver.find_element(By.NAME, "name").send_keys(name)
+        self._driver.find_element(By.NAME, "password").send_keys(PEOPLE[name].password)
+        self._driver.find_element(By.TAG_NAME, "button").click()
+        wait.until(lambda driver: driver.current_url.startswith(page.ui))
+
+    @property
+    def title(self) -> str:
+        return self._driver.title
 
     def wait_for(self, text: str) -> None:
-        WebDriverWait(self._driver, _SECONDS).until(lambda _: text in self.text)
+        try:
+            WebDriverWait(self._driver, _SECONDS).until(lambda _: text in self.text)
+        except TimeoutException:
+            pytest.fail(f"{self._driver.current_url} does not show {text!r}, but: {self.text}")
 
     @property
     def text(self) -> str:
@@ -200,8 +268,8 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
     browser.close()
 
 
-async def test_browser_shows_payloads_to_a_reader(pages: Pages, browser: Browser) -> None:
-    await asyncio.to_thread(browser.open, pages, token=TOKEN)
+async def test_browser_shows_payloads_to_a_reader_who_has_logged_in(page: Page, browser: Browser) -> None:
+    await asyncio.to_thread(browser.log_in, page, "reader")
     await asyncio.to_thread(browser.wait_for, f"etcd of {PAYLOAD} is deployed")
 
     if os.environ.get("GARDENER_WRITE_DOCS"):
@@ -209,12 +277,32 @@ async def test_browser_shows_payloads_to_a_reader(pages: Pages, browser: Browser
 
 
 @pytest.mark.attack(actor="T5", asset="A5", finding=11)
-@pytest.mark.parametrize("token", ["", "made-up"], ids=["no token", "made-up token"])
-async def test_browser_without_a_token_of_a_reader_shows_cipher_text(
-    pages: Pages, browser: Browser, token: str
-) -> None:
+async def test_browser_of_a_person_who_may_read_no_shoots_shows_cipher_text(page: Page, browser: Browser) -> None:
     """The UI reads the history from Temporal, and the codec endpoint refuses to decode it."""
-    await asyncio.to_thread(browser.open, pages, token=token)
+    await asyncio.to_thread(browser.log_in, page, "developer")
     await asyncio.to_thread(browser.wait_for, "Codec Server")  # the UI's message that decoding failed
 
     assert PAYLOAD not in await asyncio.to_thread(lambda: browser.text)
+
+
+@pytest.mark.attack(actor="T5", asset="A5", finding=4)
+async def test_browser_of_a_person_without_a_role_shows_no_workflow(page: Page, browser: Browser) -> None:
+    """The UI passes the token on, and Temporal refuses it."""
+    await asyncio.to_thread(browser.log_in, page, "guest")
+    await until(lambda: any("no group in claim" in line for line in page.temporal.refusals()), _SECONDS)
+
+    text = await asyncio.to_thread(lambda: browser.text)
+    assert PAYLOAD not in text
+    assert "ReconcileShoot" not in text
+
+
+@pytest.mark.attack(actor="T5", asset="A5", finding=4)
+async def test_browser_without_a_login_is_sent_to_the_issuer(page: Page, browser: Browser) -> None:
+    """The UI itself shows nothing: its certificate is that of a gateway."""
+    await asyncio.to_thread(browser.open, page)
+    await asyncio.to_thread(eventually, lambda: browser.title == "Log in", "the page to log in", _SECONDS)
+
+    request = urllib.request.Request(f"{page.ui}/api/v1/namespaces/default/workflows")
+    with pytest.raises(urllib.error.HTTPError) as error:
+        await asyncio.to_thread(urllib.request.urlopen, request, context=ssl._create_unverified_context())
+    assert error.value.code in (401, 403)
