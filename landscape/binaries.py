@@ -96,10 +96,10 @@ class Tool:
 
 
 def _kubernetes_module(version: str = KUBERNETES_VERSION) -> Path:
-    """The module of a minor version of Kubernetes.
+    """Go module of a minor version of Kubernetes.
 
-    The default version's holds the other programs that use Kubernetes' libraries, too: so they use the same version of
-    them, and those, most of what there is to compile, are compiled once.
+    The module of the default version also has the other programs that use Kubernetes' libraries. So all of them use the
+    same version, and these libraries, which are most of the code, are compiled only once.
     """
     module = _TOOLS / "kubernetes" / ".".join(version.split(".")[:2])
     if not module.is_dir():
@@ -109,7 +109,7 @@ def _kubernetes_module(version: str = KUBERNETES_VERSION) -> Path:
 
 
 def kubernetes(version: str = KUBERNETES_VERSION) -> Tool:
-    module = _kubernetes_module(version)  # first: it answers for versions that we don't have
+    module = _kubernetes_module(version)  # first, because it reports versions that we do not have
     major, minor = version.split(".")[:2]
     base = f"https://dl.k8s.io/v{version}/bin/linux/{_ARCHITECTURE}"
     package = "k8s.io/component-base/version"
@@ -301,7 +301,7 @@ def _of_prometheus(binary: str, version: str, package: str = "", **rest: Any) ->
 def vertical_pod_autoscaler() -> Tool:
     """The three programs of the vertical pod autoscaler.
 
-    In a module of their own: what they and Kubernetes both build on, they ask for in newer versions than Kubernetes.
+    They have a module of their own, because they need newer versions of some libraries than Kubernetes does.
     """
     return Tool(
         "vertical-pod-autoscaler",

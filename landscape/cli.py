@@ -173,7 +173,7 @@ def heal(name: str, seed: str) -> None:
 @_name
 @click.argument("process")
 def kill(name: str, process: str) -> None:
-    """Kill PROCESS (SIGKILL), for example seed-1/kube-apiserver; it is started again.
+    """Kill PROCESS (SIGKILL), for example seed-1/kube-apiserver; the keeper starts it again.
 
     Of a whole seed, for example seed-1, all processes and pods are killed, and stay dead until the next `up`.
     """

@@ -84,7 +84,8 @@ class Cluster:
     async def start_control_plane(self, api_server_flags: Mapping[str, str] | None = None) -> None:
         """Start etcd and the API server; returns when the API server is ready, with the other components started.
 
-        ``api_server_flags``: more flags of the API server. With ``authorization-config`` roles do not decide alone.
+        ``api_server_flags``: more flags of the API server. With ``authorization-config``, RBAC is not the only
+        authorizer.
         """
         admin = self._credentials.ca.issue("admin", "landscape-admin", ["system:masters"])
         content = pki.kubeconfig(self._cluster.server, self._credentials.ca, admin, self._cluster.name)
@@ -101,7 +102,7 @@ class Cluster:
         self._start(containerd.process(self._cluster))
 
     async def start_node(self) -> None:
-        """Start kubelet and kube-proxy; returns when the node is ready. Wants the API server and containerd."""
+        """Start kubelet and kube-proxy; returns when the node is ready. API server and containerd must run."""
         cgroups.create(self._cluster.cgroup)
         await containerd.ready(self._cluster.containerd_socket)
         self._start(self._kubelet())
@@ -202,7 +203,7 @@ class Cluster:
             "audit-log-maxbackup": "1",
         }
         if not cluster.has_node:
-            # Nothing here turns ClusterIPs into endpoints: aggregated APIs are called at their endpoints.
+            # The API server cannot reach ClusterIPs here, so it calls aggregated APIs at their endpoints.
             flags["enable-aggregator-routing"] = "true"
         return self._spec("kube-apiserver", flags, GOGC="75")
 

@@ -85,7 +85,7 @@ async def up(
             binaries.kubernetes(version)  # refuse before any process is started
         plan.save()
         runtime_distributions()  # before any thread
-        # While the first up compiles, Debian trees can be made: that is mostly waiting for dpkg.
+        # Make Debian trees while the first ``up`` compiles: debootstrap mostly waits for dpkg.
         trees = asyncio.create_task(asyncio.to_thread(images.prepare, progress.say))
         found = await binaries.ensure(binaries.cluster_tools(plan.kubernetes_version), progress)
         await kernel.load_modules()
@@ -97,7 +97,7 @@ async def up(
 
 
 class _Up:
-    """One run of ``up``: everything that can go in parallel does."""
+    """One run of ``up``, with as many steps in parallel as possible."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _Up:
 
     async def run(self) -> None:
         self._processes.start(keeper.process(self._plan.directory / "processes", self._plan.logs))
-        # A failure cancels the rest; what was started stays for the next up, or for down.
+        # A failure cancels the other steps; processes that were started stay for the next ``up``, or for ``down``.
         try:
             async with asyncio.TaskGroup() as group:
                 made: Making | None = None
@@ -167,7 +167,7 @@ class _Up:
             await garden.deploy_kinds(self._plan, unrestricted_gardenlets=not started)
         await self._temporal_serves.wait()
         ours = workers.of_garden(self._plan)
-        # The codec server belongs to the landscape's UI and commands, wherever the workers are.
+        # The landscape's UI and commands need the codec server, also if the workers run elsewhere.
         await self._start_ours([each for each in ours if started or each.spec.name == workers.CODEC_SERVER])
         with self._progress.step("garden: cloud profile, project and credentials"):
             await self._cloud_serves.wait()

@@ -23,7 +23,7 @@ Config = dict[str, Any]
 def write(
     directory: Path, listen: str, server: str, certificate: KeyPair, client_ca: Path, *, metrics: tuple[str, str] | None
 ) -> tuple[str, ...]:
-    """Write the configuration; the command that runs it.
+    """Write the configuration; returns the command that runs Envoy with it.
 
     ``listen`` and ``server``: HOST:PORT. ``metrics``: where ``/metrics`` is served without TLS, and of which server.
     """

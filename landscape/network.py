@@ -136,7 +136,7 @@ async def _cloud(plan: Plan) -> None:
     sources = [plan.machine_network]
     for seed in plan.seeds:
         rules.append(f"-A GARDENER-GATEWAYS -d {seed.address}/32 -p tcp -m multiport --dports {ports} -j ACCEPT")
-        # Pods of a seed have the address of its link here.
+        # Here, packets of a seed's pods have the address of the seed's link as source.
         for address in (seed.address, plan.cloud_link(seed.name).right_address):
             rules.append(f"-A GARDENER-GATEWAYS -d {address}/32 -j REJECT")
             sources.append(f"{address}/32")
@@ -171,7 +171,7 @@ async def _seed(plan: Plan, name: str) -> None:
     await _batch(namespace, _common() + routes + _service_routes(seed.services, seed.address))
     await _sysctl(
         namespace,
-        # Pods on one bridge that talk through a ClusterIP: the answer must pass iptables, too.
+        # Pods on one bridge may connect through a ClusterIP: the answers must pass iptables, too.
         {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"},
     )
     await _rules(namespace, "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT", seed.pods)

@@ -23,7 +23,7 @@ DEFAULT_NAME = "default"
 STATE_HOME = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gardener/landscapes"
 CACHE_HOME = Path.home() / ".cache/gardener/landscape"
 RUN_HOME = Path("/run/gardener")
-"""Sockets live here: a path under the home directory could exceed the 107 characters of a socket's name."""
+"""Directory of sockets: a path in the home directory could exceed the maximum of 107 characters for a socket."""
 
 SHOOT_PODS = "100.112.0.0/16"
 SHOOT_SERVICES = "100.68.0.0/16"

@@ -183,7 +183,7 @@ def stop(
     for number in signals:
         for pid, start_time in processes:
             if send(pid, start_time, number) and number is signal.SIGTERM:
-                # A paused process gets its signals only once it continues.
+                # A paused process handles signals only after it is resumed.
                 send(pid, start_time, signal.SIGCONT)
         deadline = time.monotonic() + grace
         while processes and time.monotonic() < deadline:

@@ -26,7 +26,7 @@ _DYNAMIC_CONFIG = (
     "history.transferProcessorMaxPollRPS=2000",
     "history.timerProcessorMaxPollRPS=2000",
     "history.visibilityProcessorMaxPollRPS=2000",
-    # A timer of less than this takes this: it is 1 s where many servers' clocks are to agree.
+    # Shortest duration of a timer. Default: 1 s, for clusters of servers with different clocks.
     'history.timerProcessorMaxTimeShift="50ms"',
 )
 # Three times the throughput.
@@ -47,7 +47,7 @@ def _dev_server(plan: Plan) -> ProcessSpec:
     directory = plan.directory / "temporal"
     directory.mkdir(parents=True, exist_ok=True)
     argv = [str(Path(sys.executable).parent / "temporal"), "server", "start-dev"]
-    # The dev server knows no TLS. Its UI answers people of this machine alone, see network.py.
+    # The dev server has no TLS. Its UI is reachable from this machine only, see network.py.
     argv += ["--ip", _LOOPBACK, "--port", port, "--http-port", "7243", "--metrics-port", str(_metrics_port(plan))]
     argv += ["--ui-ip", plan.central_address, "--ui-port", plan.temporal_ui.rsplit(":", 1)[1]]
     argv += ["--ui-codec-endpoint", plan.codec_endpoint, "--ui-disable-news-fetch"]
@@ -89,7 +89,7 @@ def server(plan: Plan) -> "TemporalServer":
 
 
 async def ready(plan: Plan) -> None:
-    """Until the server takes requests, namespace and search attributes included.
+    """Wait until the server accepts requests, and has namespace and search attributes.
 
     Raises LandscapeError if an external server does not.
     """

@@ -12,7 +12,7 @@ INTERNODE = "temporal-internode"
 
 
 def write(directory: Path, authority: Path, hosts: Sequence[str], seeds: Sequence[str]) -> list[Path]:
-    """Write one directory for the servers and one for each client; authorities that are there go on.
+    """Write one directory for the servers and one for each client; existing CAs are used again.
 
     ``hosts``: names and addresses by which clients reach Temporal.
     """

@@ -16,7 +16,7 @@ async def until(
     timeout: float,
     failed: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Look until the condition holds.
+    """Poll until the condition holds.
 
     Raises LandscapeError after ``timeout`` seconds, or as soon as ``failed`` gives a reason why it never will.
     """

@@ -169,7 +169,7 @@ def _controller_manager(plan: Plan) -> Config:
 
 
 def asking_admission(plan: Plan, webhooks_url: str = "", authorizer_url: str = "") -> dict[str, str]:
-    """Write the files by which the garden's API server asks admission; its flags that name them.
+    """Write the files with which the garden's API server calls admission; returns its flags that name them.
 
     The urls are those of admission's ports; by default of the landscape's own admission.
     """

@@ -1,1 +1,1 @@
-"""Deterministic flows: order alone."""
+"""Workflows: deterministic code that only orders activities."""

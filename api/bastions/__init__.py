@@ -1,1 +1,1 @@
-"""Models of operations.gardener.cloud; named apart from ``api.operations``, what flows and activities say."""
+"""Models of operations.gardener.cloud; not to be confused with ``api.operations``, inputs of activities."""

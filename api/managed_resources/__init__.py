@@ -1,1 +1,1 @@
-"""Models of resources.gardener.cloud; named apart from ``api.resources``, the registry of kinds."""
+"""Models of resources.gardener.cloud; not to be confused with ``api.resources``, the registry of kinds."""

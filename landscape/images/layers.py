@@ -1,4 +1,4 @@
-"""The layers of our images. Each is named by a hash of what it is made from, and made once."""
+"""Layers of our images. The name of each is a hash of its sources, and each is made once."""
 
 import hashlib
 import json

@@ -15,9 +15,9 @@ _CURRENT = "current"
 
 
 async def publish(directory: Path, archives: Sequence[Path]) -> list[str]:
-    """Let new machines have the images of these archives; returns the archives that had to be imported.
+    """Publish the images of these archives for new machines; returns the archives that had to be imported.
 
-    Machines that run keep what they have: earlier versions stay in the directory as long as the landscape.
+    Running machines keep their images: earlier versions stay in the directory until the landscape is taken down.
     """
     root, changed = await containerd.prepare("shoot", archives)
     version = directory / root.name

@@ -19,7 +19,7 @@ from landscape.errors import LandscapeError
 _SUITE = "bookworm"
 _DOWNLOADS = threading.Lock()
 """Lock of debootstrap's cache: debootstrap does not recognize files that another run is still writing there."""
-# Part of a tree's name: raise it when the steps below change what a tree holds.
+# Part of a tree's name: raise it if the steps below change the content of a tree.
 _RECIPE = 1
 
 BASE_PACKAGES = ("ca-certificates", "iproute2", "iptables", "openvpn", "procps", "python3")

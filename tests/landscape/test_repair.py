@@ -110,7 +110,7 @@ def test_it_is_canceled_put_back_and_goes_on_from_there(shoot: Shoot) -> None:
     shoot.wait_for_state("Failed", 60)
     told = shoot.get()["status"]["lastOperation"]["description"]
     assert "olga canceled: wrong machine image" in told
-    assert "retry goes on" in told
+    assert "`retry` runs the others" in told
 
     assert "did you mean deploy_coredns" in _refused(shoot, "reset", "--to", "deploy_coredn", reason="a typo")
     _repair(shoot, "reset", "--to", "deploy_coredns", reason="its manifest was mended")

@@ -202,7 +202,7 @@ async def test_a_canceled_operation_rests_and_goes_on_where_it_was(world: World)
     await ask(world, asking(Action.CANCEL))
     assert await ended(world, 1) == "Failed"
     said = world.finished[0].description
-    assert said == "Create was ended: olga canceled: it is night. What is finished is kept: retry goes on."
+    assert said == "Create was ended: olga canceled: it is night. Finished tasks are kept: `retry` runs the others."
     await world.resting("the last operation was canceled")
 
     gate.set()

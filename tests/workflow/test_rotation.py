@@ -92,7 +92,7 @@ async def test_one_forgotten_node_holds_the_completion_by_its_name(
     assert "node n-1 has an old certificate" in cause.message
     with pytest.raises(WorkflowUpdateFailedError) as refused:
         await complete(handle, force=True, reason=" ")
-    assert "must give a reason" in str(refused.value.cause)
+    assert "needs a reason" in str(refused.value.cause)
     assert garden.asked == []
 
     await complete(handle, force=True, reason="it is burnt", by="ann")

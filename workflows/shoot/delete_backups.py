@@ -26,7 +26,7 @@ def delete_backups_flow(request: FlowInput) -> Flow:
 
 @workflow.defn
 class DeleteBackups(OperationWorkflow):
-    """Started by the controller-manager (``workers.watchers.kept_backups``), as the gardenlet of the seed asks.
+    """Started by the controller-manager (``workers.watchers.kept_backups``), when the seed's gardenlet requests it.
 
     Workflow id: ``<lifecycle id>/delete-backups``.
     """

@@ -89,7 +89,7 @@ def forget_flow(request: FlowInput) -> Flow:
 
 @workflow.defn
 class ForgetShoot(OperationWorkflow):
-    """Started by the controller-manager (``workers.watchers.remains``), as the gardenlet of the seed asks.
+    """Started by the controller-manager (``workers.watchers.remains``), when the seed's gardenlet requests it.
 
     Workflow id: ``<lifecycle id>/forget/<seed>``.
 

@@ -1,4 +1,4 @@
-"""ControllerDeployment: how an extension controller is deployed into seeds."""
+"""ControllerDeployment: manifests of an extension controller, to deploy it in seeds."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class ControllerInstallationSpec(KubeModel):
 
 class ControllerInstallationStatus(KubeModel):
     conditions: Conditions | None = None
-    """Valid, Installed, Healthy, Progressing, Required."""
+    """Conditions Valid, Installed, Healthy, Progressing and Required."""
     provider_status: Raw | None = None
 
 

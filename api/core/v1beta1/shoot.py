@@ -621,7 +621,7 @@ class NetworkingStatus(KubeModel):
 
 class AdvertisedAddress(KubeModel):
     name: str
-    """external, internal, unmanaged, wildcard-tls-seed-bound or service-account-issuer."""
+    """Kind of the address: external, internal, unmanaged, wildcard-tls-seed-bound or service-account-issuer."""
     url: str
     application: str | None = None
 
