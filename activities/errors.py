@@ -2,7 +2,7 @@
 
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.errors import ApiError, Invalid
+from kube.errors import ApiError, Invalid
 
 # The request itself is wrong: the same bytes will get the same answer.
 # Not 401 or 403: an operator can mend credentials and RBAC while we wait.

@@ -1,7 +1,7 @@
 """Place of each kind in the Kubernetes API: group, version, plural, scope.
 
 One constant for each kind that our code uses. Other kinds, which a ManagedResource or a user's cluster may contain, are
-found by discovery (``activities.kube.client.KubeClient.resource_for``).
+found by discovery (``kube.client.KubeClient.resource_for``).
 """
 
 from collections.abc import Mapping

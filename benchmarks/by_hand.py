@@ -12,10 +12,10 @@ from typing import Any
 
 import aiohttp
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient, Object
 from activities.provider_local.backup import BUCKET_KEY, ENDPOINT_KEY, TOKEN_KEY
 from api import resources
+from kube.cache import Caches
+from kube.client import KubeClient, Object
 
 _KINDS = (
     resources.SECRET,

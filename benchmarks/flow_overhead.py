@@ -23,7 +23,8 @@ from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from workers.sandbox import workflow_runner
 
 with workflow.unsafe.imports_passed_through():
     from activities.secrets.keyring import write_key_file
@@ -142,9 +143,7 @@ async def connected(server: TemporalServer, *workflows: type) -> AsyncIterator[C
             activities=[no_op, report],
             interceptors=[Heartbeats()],
             disable_eager_activity_execution=True,  # a flow's activities run in the gardenlet, elsewhere
-            workflow_runner=SandboxedWorkflowRunner(
-                restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
-            ),
+            workflow_runner=workflow_runner(),
         ):
             yield client
 

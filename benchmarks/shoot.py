@@ -20,11 +20,11 @@ from typing import Any
 import click
 import yaml
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError
 from api import resources
 from benchmarks.by_hand import ControlPlane
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import ApiError
 from workers.cli.connection import landscape_facts
 from workers.cli.kubeconfig import admin_kubeconfig
 

@@ -18,8 +18,8 @@ import click
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from activities.kube.client import KubeClient
 from api import resources
+from kube.client import KubeClient
 from workers.cli.connection import landscape_facts
 from workers.watchers.shoots import SIGNAL_METRIC
 

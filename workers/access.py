@@ -1,8 +1,8 @@
 """Asks an API server by a SubjectAccessReview what one of its users may do."""
 
-from activities.kube.client import KubeClient
 from api.resources import SUBJECT_ACCESS_REVIEW, Resource
 from api.server.review import User
+from kube.client import KubeClient
 
 
 async def may(

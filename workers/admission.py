@@ -13,9 +13,6 @@ from aiohttp import web
 from prometheus_client import Gauge
 from pydantic import Field, model_validator
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError
 from api import resources
 from api.constants import GARDEN_NAMESPACE, SEEDS_GROUP
 from api.model import ApiModel
@@ -23,6 +20,9 @@ from api.resources import Resource
 from api.server import seed_authorizer
 from api.server.app import application
 from api.server.review import User
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import ApiError
 from workers import webhook_clients
 from workers.access import may
 from workers.admission_authority import CLIENT, SharedAuthority

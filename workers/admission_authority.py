@@ -14,10 +14,6 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
-from activities.kube.cache import Cache, Key
-from activities.kube.client import KubeClient, Object
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import AlreadyExists
 from activities.secrets.crypto import (
     TEN_YEARS,
     KeyAlgorithm,
@@ -30,6 +26,10 @@ from activities.secrets.crypto import (
 )
 from api import resources
 from api.constants import ADMISSION_AUTHORITY, GARDEN_NAMESPACE
+from kube.cache import Cache, Key
+from kube.client import KubeClient, Object
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import AlreadyExists
 from workers.serving import ShownCertificate, renewal_due, server_certificate
 
 log = logging.getLogger(__name__)

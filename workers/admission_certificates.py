@@ -19,16 +19,16 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from activities.kube.cache import Cache, Key
-from activities.kube.client import KubeClient, Object
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import AlreadyExists, Conflict
 from activities.secrets.crypto import CLOCK_SKEW, KeyAlgorithm, KeyPair, self_signed_ca, validity_of
 from api import resources
 from api.constants import ADMISSION_WEBHOOK_AUTHORITY, OPERATION, OPERATION_RENEW
 from api.model import ApiModel
 from api.server import webhook_configurations
 from api.times import timestamp
+from kube.cache import Cache, Key
+from kube.client import KubeClient, Object
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import AlreadyExists, Conflict
 from workers.serving import ShownCertificate, renewal_due, server_certificate
 
 log = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError
 from api import constants, resources
 from api.flows import FinishOperation, FlowProgress
 from api.operations import OperationType
+from kube.client import KubeClient
+from kube.errors import ApiError
 
 log = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from pydantic import Field
 
-from activities.kube.cache import Caches, Key, key_of
-from activities.kube.client import KubeClient, WatchEvent
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import Conflict, NotFound
 from api import constants, resources, ssh
 from api.labels import is_true
 from api.model import ApiModel
 from api.times import timestamp
+from kube.cache import Caches, Key, key_of
+from kube.client import KubeClient, WatchEvent
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import Conflict, NotFound
 from workers.events import emit
 
 log = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from prometheus_client import Counter
 from temporalio.api.common.v1 import Payloads
 from temporalio.converter import PayloadCodec
 
-from activities.kube.client import KubeClient
 from activities.secrets.keyring import CodecError
 from api.model import ApiModel
 from api.resources import SHOOT, TOKEN_REVIEW
 from api.server.review import User
+from kube.client import KubeClient
 from workers.access import may
 from workers.codec import KeyFiles, ReadingCodec
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal

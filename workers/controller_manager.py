@@ -6,12 +6,11 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 from temporalio.worker import Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.kube.cache import Caches
 from api.flows import ShootRules
 from api.model import ApiModel
 from api.operations import GARDEN_QUEUE
+from kube.cache import Caches
 from workers import registry
 from workers.audit import AuditLog
 from workers.bastions import BastionConfig, run_bastion_controller
@@ -33,6 +32,7 @@ from workers.runtime import (
     load_config,
     run_until_signal,
 )
+from workers.sandbox import workflow_runner
 from workers.seed_certificates import run_seed_certificate_controller
 from workers.telemetry import observe_requests
 from workers.temporal import TemporalConnection, connect, follow_certificate
@@ -95,9 +95,7 @@ async def run(config_path: str) -> None:
             *audit,
         ],
         max_heartbeat_throttle_interval=THROTTLE,
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
-        ),
+        workflow_runner=workflow_runner(),
         max_cached_workflows=config.max_cached_workflows,
         max_concurrent_activities=config.max_concurrent_activities,
         deployment_config=deployment_config(config.temporal.versioning, CONTROLLER_MANAGER),

@@ -15,10 +15,10 @@ from typing import Any
 
 from aiohttp import web
 
-from activities.kube.cache import Cache, Caches
 from api import issuer, resources
 from api.constants import SHOOT_ISSUER_NAMESPACE
 from api.model import ApiModel
+from kube.cache import Cache, Caches
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 from workers.serving import ServingCertificate
 

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import AlreadyExists, ApiError, NotFound
 from api.resources import EVENT
 from api.times import micro_timestamp, timestamp
+from kube.client import KubeClient
+from kube.errors import AlreadyExists, ApiError, NotFound
 
 log = logging.getLogger(__name__)
 

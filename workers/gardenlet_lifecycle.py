@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import Field
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import Conflict, NotFound
 from api import constants, resources
 from api.conditions import Finding, Operation, merge, status_label
 from api.model import ApiModel
+from kube.cache import Caches, Key
+from kube.client import KubeClient
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import Conflict, NotFound
 from workers.events import emit
 
 log = logging.getLogger(__name__)

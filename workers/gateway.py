@@ -27,12 +27,12 @@ from activities.components.gateway import (
     ServiceRoute,
     Upstream,
 )
-from activities.kube.cache import Cache, Caches
-from activities.kube.client import KubeClient, Object
-from activities.kube.errors import ApiError
 from api.model import ApiModel
 from api.names import owner_of
 from api.resources import CONFIG_MAP, SERVICE
+from kube.cache import Cache, Caches
+from kube.client import KubeClient, Object
+from kube.errors import ApiError
 from workers.runtime import Health, HealthConfig, load_config, run_until_signal
 
 _log = logging.getLogger(__name__)

@@ -13,11 +13,12 @@ from temporalio.worker import (
     Interceptor,
 )
 
+from activities.clusters import clusters_read_once
 from activities.errors import api_failure
-from activities.kube.clusters import clusters_read_once
-from activities.kube.errors import ApiError
 from api.flows import FinishOperation
 from api.operations import ShootTask
+from kube.errors import ApiError
+from kube.waits import record_waits
 from workers.metrics import flows
 from workers.runtime import log_context
 from workers.tracing import Tracing
@@ -47,6 +48,7 @@ class _Inbound(ActivityInboundInterceptor):
         if isinstance(subject, ShootTask):
             fields["shoot"] = str(subject.shoot)
         log_context.set(fields)
+        record_waits()
         flows.taken(info)
         started = time.monotonic()
         result, fault = "succeeded", ""

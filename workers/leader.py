@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import AlreadyExists, ApiError, Conflict
 from api.durations import parse_duration
 from api.model import ApiModel
 from api.resources import LEASE
 from api.times import micro_timestamp
+from kube.client import KubeClient
+from kube.errors import AlreadyExists, ApiError, Conflict
 
 log = logging.getLogger(__name__)
 

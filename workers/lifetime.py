@@ -5,14 +5,14 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, WatchEvent
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import Conflict
 from api import constants, resources
 from api.credentials import BINDINGS, binding_of
 from api.lifetime import expiration, lifetime, parsed
 from api.times import timestamp
+from kube.cache import Caches, Key
+from kube.client import KubeClient, WatchEvent
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import Conflict
 from workers.events import emit
 
 log = logging.getLogger(__name__)

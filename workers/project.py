@@ -4,14 +4,14 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from activities.kube.cache import Caches, Key, key_of
-from activities.kube.client import KubeClient, WatchEvent
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import Conflict
 from api import resources
 from api.constants import FINALIZER, NAMESPACE_CREATED, NAMESPACE_PROJECT
 from api.core.v1beta1.project import Project
 from api.project import desired_namespace, namespace_name
+from kube.cache import Caches, Key, key_of
+from kube.client import KubeClient, WatchEvent
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import Conflict
 from workers.events import emit
 
 log = logging.getLogger(__name__)

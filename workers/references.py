@@ -9,10 +9,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from activities.kube.cache import Caches, Key, Values, key_of
-from activities.kube.client import KubeClient, WatchEvent
-from activities.kube.controller import Controller, TryAgain
-from activities.kube.errors import Conflict, NotFound
 from api import resources
 from api.constants import (
     FINALIZER,
@@ -21,6 +17,10 @@ from api.constants import (
 )
 from api.credentials import BINDINGS
 from api.resources import Resource
+from kube.cache import Caches, Key, Values, key_of
+from kube.client import KubeClient, WatchEvent
+from kube.controller import Controller, TryAgain
+from kube.errors import Conflict, NotFound
 
 log = logging.getLogger(__name__)
 

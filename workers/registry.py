@@ -6,6 +6,7 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.clusters import Clusters
 from activities.components.etcd import DELTA_SNAPSHOT_PERIOD
 from activities.garden.flows import FlowActivities
 from activities.garden.hibernation import SwitchActivities
@@ -13,9 +14,6 @@ from activities.garden.maintenance import MaintenanceActivities
 from activities.garden.rotation import GardenRotationActivities
 from activities.garden.shoot_states import ShootStateSealingActivities
 from activities.garden.shoots import ShootActivities
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.clusters import Clusters
 from activities.secrets.sealing import Sealing
 from activities.seed.autoscaler import AutoscalerActivities
 from activities.seed.bootstrap import SeedActivities
@@ -41,6 +39,8 @@ from activities.shoot.cleanup import CleanupActivities
 from activities.shoot.rotation import RotationActivities
 from activities.shoot.system import ShootSystemActivities
 from api.flows import ShootRules
+from kube.cache import Caches
+from kube.client import KubeClient
 
 
 def seed_activities(

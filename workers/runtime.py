@@ -15,9 +15,9 @@ import yaml
 from aiohttp import web
 from pydantic import ValidationError
 
-from activities.kube import liveness
-from activities.kube.client import KubeClient
 from api.model import ApiModel
+from kube import liveness
+from kube.client import KubeClient
 
 Config = TypeVar("Config", bound=ApiModel)
 

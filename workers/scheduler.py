@@ -6,10 +6,6 @@ import logging
 from collections import Counter
 from typing import Any
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, WatchEvent
-from activities.kube.controller import Controller, TryAgain
-from activities.kube.errors import Conflict
 from api import resources
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
@@ -17,6 +13,10 @@ from api.core.v1beta1.shoot import Shoot
 from api.model import ApiModel
 from api.scheduling import NoSeed, choose_seed
 from api.times import timestamp
+from kube.cache import Caches, Key
+from kube.client import KubeClient, WatchEvent
+from kube.controller import Controller, TryAgain
+from kube.errors import Conflict
 from workers.events import emit
 from workers.leader import LeaderElectionConfig, run_as_leader
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal

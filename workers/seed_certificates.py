@@ -9,13 +9,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, Object, WatchEvent
-from activities.kube.controller import Controller
 from api.access import BOOTSTRAPPERS, bootstrap_group
 from api.constants import BOOTSTRAP_TOKEN_ID, SEED_USER_PREFIX
 from api.resources import CERTIFICATE_SIGNING_REQUEST, SEED
 from api.server.review import User
+from kube.cache import Caches, Key
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller
 from workers.access import may
 from workers.events import emit
 from workers.signing_requests import (

@@ -13,10 +13,10 @@ from typing import Any
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
-from activities.kube.cache import Cache
 from api.constants import PROJECT_NAME
 from api.flows import Attempt, FlowInput, FlowOutcome
 from api.operations import GARDEN_QUEUE
+from kube.cache import Cache
 from workers.project import BY_NAMESPACE, namespaces_of
 from workflows import visibility
 from workflows.flow import failed_outcome

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from activities.kube.client import load_certificate
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, signed, validity_of
 from api.names import is_ip_address
+from kube.client import load_certificate
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,6 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, Register
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
 from api import resources
 from api.access import access, seeds_access
 from api.crds import crds
@@ -29,6 +27,8 @@ from api.labels import pod_security
 from api.model import ApiModel
 from api.policies import deletion_protection
 from api.server import webhook_configurations
+from kube.cache import Caches
+from kube.client import KubeClient
 from workers.runtime import ClientConnection, ConfigError, kube_client, load_config
 from workers.temporal import TemporalServer, connect_with
 from workflows import visibility

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from activities.kube.client import KubeClient, Object, WatchEvent
-from activities.kube.errors import NotFound
 from api.constants import NODE_AGENT_USER_PREFIX, NODE_AGENTS_GROUP, SEED_USER_PREFIX, SEEDS_GROUP
 from api.resources import CERTIFICATE_SIGNING_REQUEST
+from kube.client import KubeClient, Object, WatchEvent
+from kube.errors import NotFound
 
 if TYPE_CHECKING:
     from cryptography import x509

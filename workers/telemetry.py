@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from activities.kube import client
-from activities.kube.client import Request
+from kube import client
+from kube.client import Request
 from workers.metrics.requests import measured
 from workers.tracing import Tracing, TracingConfig
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
-from activities.kube.client import Request
 from api.flows import FinishOperation
 from api.model import ApiModel
 from api.operations import ShootRef, ShootTask
+from kube.client import Request
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

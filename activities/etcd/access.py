@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from activities.etcd.client import client_tls
-from activities.kube.client import KubeClient
 from api.resources import SECRET
+from kube.client import KubeClient
 
 _SHOW_SECONDS = 5.0
 

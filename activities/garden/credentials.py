@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from activities.errors import transient
-from activities.kube.client import KubeClient, Object
-from activities.kube.errors import Forbidden
 from api import resources
 from api.constants import SEED_NAME_PREFIX
 from api.credentials import binding_of
 from api.errors import ErrorCode
+from kube.client import KubeClient, Object
+from kube.errors import Forbidden
 
 
 async def cloud_credentials(garden: KubeClient, shoot: Object) -> Object | None:

@@ -2,11 +2,11 @@
 
 import hashlib
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import AlreadyExists
 from api import resources
 from api.operations import ShootRef
 from api.times import timestamp
+from kube.client import KubeClient
+from kube.errors import AlreadyExists
 
 MANAGER = "gardener-controller-manager"
 MESSAGE_LIMIT = 1000

@@ -20,12 +20,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.garden.events import MESSAGE_LIMIT
 from activities.garden.live import find_shoot
 from activities.garden.status import last_error, patch_status
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError, Conflict
 from activities.secrets.keyring import CodecError
 from api.flows import EditFlow, FlowId, FlowOutcome, FlowProgress, ReportProgress, TaskState
 from api.operations import ShootRef, ShootTask, TaskResult, lifecycle_id
 from api.times import timestamp
+from kube.client import KubeClient
+from kube.errors import ApiError, Conflict
 
 _LOOK_SECONDS = 2.0
 """Between two looks at a running flow."""

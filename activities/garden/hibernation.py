@@ -6,13 +6,13 @@ from temporalio import activity
 
 from activities.garden.events import record
 from activities.garden.live import find_shoot, staying
-from activities.kube.client import KubeClient
-from activities.kube.errors import Forbidden, Invalid
 from api import resources
 from api.hibernation import DEADLINE, Tick, edges, latest_tick
 from api.operations import ShootRef, TaskResult
 from api.schedules import ScheduledTime
 from api.times import timestamp
+from kube.client import KubeClient
+from kube.errors import Forbidden, Invalid
 
 
 class SwitchActivities:

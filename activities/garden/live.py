@@ -2,10 +2,10 @@
 
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.client import KubeClient, Object
 from api import constants, resources
 from api.names import technical_id
 from api.operations import ShootRef
+from kube.client import KubeClient, Object
 
 
 async def find_shoot(garden: KubeClient, shoot: ShootRef) -> Object | None:

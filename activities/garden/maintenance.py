@@ -8,8 +8,6 @@ from temporalio import activity
 
 from activities.garden.events import MESSAGE_LIMIT, record
 from activities.garden.live import find_shoot, staying
-from activities.kube.client import KubeClient
-from activities.kube.errors import Forbidden, Invalid, NotFound
 from api import constants, resources
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.labels import is_true
@@ -19,6 +17,8 @@ from api.operations import ShootRef, TaskResult
 from api.rotation import SINGLE
 from api.schedules import ScheduledTime
 from api.times import timestamp
+from kube.client import KubeClient
+from kube.errors import Forbidden, Invalid, NotFound
 
 _TASKS = (
     constants.TASK_DEPLOY_DNS_INTERNAL,

@@ -9,9 +9,6 @@ from temporalio.exceptions import ApplicationError
 from activities.garden import events
 from activities.garden.live import control_plane_of, find_shoot, staying, the_same
 from activities.heartbeat import heartbeating
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError, Conflict, NotFound
 from api import constants, resources
 from api.rotation import (
     FORCED_COMPLETION,
@@ -25,6 +22,9 @@ from api.rotation import (
     view_of,
 )
 from api.times import timestamp
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import ApiError, Conflict, NotFound
 
 _LOOK_AGAIN = 30 * 60.0
 """Seconds after which a rotation that stands still is shown again: so often is it asked who needs the old ones."""

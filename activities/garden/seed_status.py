@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from activities.kube.client import KubeClient
 from api import resources
+from kube.client import KubeClient
 
 
 async def write_seed_status(garden: KubeClient, seed: Mapping[str, Any], status: Mapping[str, Any]) -> None:

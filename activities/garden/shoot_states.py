@@ -11,12 +11,12 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.errors import permanent
-from activities.kube.client import KubeClient
-from activities.kube.errors import Conflict
 from activities.secrets.sealing import CannotOpen, Sealing, sealed_by
 from api import compression, resources, shoot_state
 from api.errors import ErrorCode
 from api.operations import ResealShootState, TaskResult
+from kube.client import KubeClient
+from kube.errors import Conflict
 
 _CONFLICTS = 5
 """How often the write is repeated because a gardenlet writes, too."""

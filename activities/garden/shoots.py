@@ -17,9 +17,6 @@ from activities.garden.credentials import cloud_credentials
 from activities.garden.events import MANAGER, MESSAGE_LIMIT, record
 from activities.garden.live import control_plane_of, find_shoot
 from activities.garden.status import last_error, patch_status
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.errors import Conflict, NotFound
 from api import constants, encryption, repair, resources, rotation, ssh
 from api.conditions import CONDITIONS, WEBHOOK_CONSTRAINTS, after_success
 from api.durations import parse_duration
@@ -43,6 +40,9 @@ from api.registrations import versions_by_phase, wanted_extensions
 from api.repair import UNKNOWN_USER, Action, Repair
 from api.rotation import Kind, RotationFacts
 from api.times import micro_timestamp, timestamp
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import Conflict, NotFound
 
 INITIALIZE = "initializeOperation"
 """taskID of errors from before a flow. Source: spec/flows.md 1.4."""

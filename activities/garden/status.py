@@ -4,11 +4,11 @@ from datetime import datetime
 from typing import Any
 
 from activities.garden.events import MESSAGE_LIMIT
-from activities.kube.client import KubeClient
-from activities.kube.errors import NotFound
 from api import resources
 from api.operations import ShootRef
 from api.times import timestamp
+from kube.client import KubeClient
+from kube.errors import NotFound
 
 
 async def patch_status(garden: KubeClient, shoot: ShootRef, change: dict[str, Any], *, version: str = "") -> None:

@@ -14,7 +14,6 @@ import aiohttp
 from activities.errors import permanent, transient
 from activities.etcd.endpoint import ALLOW_PLAIN, fault_of
 from activities.etcd.store import directory_token
-from activities.kube.errors import Forbidden, NotFound
 from activities.provider_local.extension import (
     MANAGER,
     Actuator,
@@ -27,6 +26,7 @@ from activities.provider_local.extension import (
 from api import constants
 from api.errors import ErrorCode
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
+from kube.errors import Forbidden, NotFound
 
 ENDPOINT_KEY = "endpoint"
 TOKEN_KEY = "token"

@@ -6,11 +6,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 
 from activities.errors import permanent, transient
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError, Conflict, Forbidden, Unauthorized, Unreachable
-from activities.kube.kubeconfig import Endpoint, KubeconfigError, endpoint_of, parse_kubeconfig
 from api.errors import ErrorCode
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import ApiError, Conflict, Forbidden, Unauthorized, Unreachable
+from kube.kubeconfig import Endpoint, KubeconfigError, endpoint_of, parse_kubeconfig
 
 KUBECONFIG_KEY = "kubeconfig"
 _MOST_CLIENTS = 64

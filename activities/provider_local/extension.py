@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from activities.errors import permanent
-from activities.kube.client import KubeClient
-from activities.kube.errors import Forbidden, NotFound
 from api.errors import ErrorCode
 from api.local import InvalidProviderConfig, M, read_provider_section
 from api.resources import CLUSTER, NAMESPACE, SECRET, Resource
+from kube.client import KubeClient
+from kube.errors import Forbidden, NotFound
 
 MANAGER = "provider-local"
 """Field manager of everything that provider-local applies."""

@@ -5,8 +5,6 @@ from typing import Any, Literal
 from temporalio.exceptions import ApplicationError
 
 from activities.errors import transient
-from activities.kube import namespaces
-from activities.kube.client import KubeClient
 from activities.provider_local.cloud import Clouds, cloud_errors
 from activities.provider_local.extension import (
     MANAGER,
@@ -26,6 +24,8 @@ from api.local import (
 )
 from api.model import ApiModel
 from api.resources import INFRASTRUCTURE, NAMESPACE
+from kube import namespaces
+from kube.client import KubeClient
 
 SHOOT_UID_LABEL = "local.provider.extensions.gardener.cloud/shoot-uid"
 

@@ -5,10 +5,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
 from activities.provider_local.extension import MANAGER, delete_quietly
 from api.resources import MANAGED_RESOURCE, SECRET
+from kube.cache import Caches
+from kube.client import KubeClient
 
 _LABELS = {"origin": MANAGER}
 """Tells the resources of an extension from Gardener's own."""

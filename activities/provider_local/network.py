@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from activities.errors import permanent, transient
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
 from activities.provider_local.extension import Actuator, Extension
 from activities.provider_local.managed_resource import apply_managed_resource, delete_managed_resource
 from api import images
 from api.errors import ErrorCode
 from api.resources import DNS_RECORD, NETWORK
+from kube.cache import Caches
+from kube.client import KubeClient
 
 MANAGED_RESOURCE_NAME = "extension-network-flannel"
 _DELETION_SECONDS = 120.0

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from activities.errors import permanent
-from activities.kube.client import KubeClient
 from activities.provider_local.extension import MANAGER, Actuator, Extension, delete_quietly
 from api.errors import ErrorCode
 from api.resources import OPERATING_SYSTEM_CONFIG, SECRET
+from kube.client import KubeClient
 
 CLOUD_CONFIG_KEY = "cloud_config"
 _MAX_BYTES = 16 * 1024

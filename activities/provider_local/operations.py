@@ -14,9 +14,6 @@ from temporalio.exceptions import ApplicationError
 
 from activities.errors import permanent
 from activities.heartbeat import heartbeating
-from activities.kube.cache import Cache, Caches
-from activities.kube.client import KubeClient, Objects
-from activities.kube.errors import AlreadyExists
 from activities.provider_local.extension import (
     MANAGER,
     Extension,
@@ -58,6 +55,9 @@ from api.resources import (
 )
 from api.shoot_state import unpacked_machine_state
 from api.times import timestamp
+from kube.cache import Cache, Caches
+from kube.client import KubeClient, Objects
+from kube.errors import AlreadyExists
 
 JOIN_SECONDS = 300.0
 """So long nothing may change while machines join or leave. Source: Gardener's generic Worker actuator."""

@@ -16,8 +16,6 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import AlreadyExists
 from activities.secrets import crypto
 from activities.secrets.configs import (
     Certificate,
@@ -30,6 +28,8 @@ from activities.secrets.configs import (
 from activities.secrets.crypto import KeyPair
 from activities.secrets.rotation import COMPLETING, Rotation
 from api.resources import SECRET
+from kube.client import KubeClient
+from kube.errors import AlreadyExists
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from temporalio import activity
 
+from activities.clusters import Clusters
 from activities.components import cluster_autoscaler
 from activities.components.managed_resource import managed_resource, managed_resource_parts
-from activities.kube.clusters import Clusters
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
 from activities.seed.facts import failure_tolerance, may_grow, replicas_awake

@@ -9,11 +9,11 @@ from typing import Any, Literal
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.clusters import Clusters
 from activities.components import gateway
 from activities.garden.credentials import seed_credentials
 from activities.garden.seed_status import write_seed_status
 from activities.heartbeat import heartbeating
-from activities.kube.clusters import Clusters
 from activities.seed import extension_objects as extension
 from activities.seed.extension_access import BACKUP_SECRET, INGRESS_DNS_SECRET, ExtensionAccess, shared_by_seed
 from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS

@@ -7,6 +7,7 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.clusters import Clusters, ClusterView
 from activities.components import (
     apiserver,
     base,
@@ -22,9 +23,6 @@ from activities.components import (
 from activities.components.managed_resource import managed_resource
 from activities.errors import permanent
 from activities.heartbeat import heartbeating
-from activities.kube.client import KubeClient, Object
-from activities.kube.clusters import Clusters, ClusterView
-from activities.kube.errors import Forbidden, NotFound, Unauthorized, Unreachable
 from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout
@@ -39,6 +37,8 @@ from activities.shoot.rotation import KEY_POPULATED
 from api import resources
 from api.errors import ErrorCode
 from api.operations import ForwardTask, OperationType, ShootTask, TaskResult
+from kube.client import KubeClient, Object
+from kube.errors import Forbidden, NotFound, Unauthorized, Unreachable
 
 MANAGER = rollout.MANAGER
 

@@ -11,11 +11,11 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.clusters import Clusters, ClusterView
 from activities.components import etcd as component
 from activities.components.etcd import ROLES, Backup, EtcdValues
 from activities.errors import permanent
 from activities.heartbeat import heartbeating
-from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed.extension_objects import asked_at
 from activities.seed.facts import failure_tolerance

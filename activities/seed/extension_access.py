@@ -16,14 +16,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from activities.clusters import Clusters
 from activities.components import base
 from activities.components.base import Manifest
-from activities.kube.cache import Cache
-from activities.kube.clusters import Clusters
 from activities.seed.extension_objects import MANAGER
 from api import resources
 from api.constants import EXTENSION_ROLE, EXTENSION_SERVICE_ACCOUNT, GARDEN_NAMESPACE
 from api.registrations import responsible
+from kube.cache import Cache
 
 log = logging.getLogger(__name__)
 

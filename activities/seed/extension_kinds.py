@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from api import resources
 from api.constants import TASK_DEPLOY_DNS_EXTERNAL, TASK_DEPLOY_DNS_INTERNAL, TASK_DEPLOY_INFRASTRUCTURE
 from api.names import (

@@ -13,10 +13,6 @@ from typing import Any
 
 from activities.errors import permanent
 from activities.heartbeat import heartbeating
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.errors import NotFound
-from activities.kube.unchanged import applied_fields
 from api.constants import (
     CONFIRMATION_DELETION,
     INPUTS_DIGEST,
@@ -30,6 +26,10 @@ from api.constants import (
 from api.errors import ErrorCode
 from api.operations import Wait
 from api.resources import WORKER, Resource
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import NotFound
+from kube.unchanged import applied_fields
 
 MANAGER = "gardenlet"
 

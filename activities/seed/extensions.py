@@ -15,10 +15,9 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.clusters import Clusters, ClusterView
 from activities.errors import permanent
 from activities.garden.credentials import seed_credentials
-from activities.kube.clusters import Clusters, ClusterView
-from activities.kube.errors import AlreadyExists, NotFound
 from activities.secrets.manager import SecretsManager
 from activities.seed import extension_kinds as kinds
 from activities.seed import extension_objects as extension
@@ -51,6 +50,7 @@ from api.names import (
 from api.operations import OperationType, ShootTask, TaskResult, Wait
 from api.registrations import Phase
 from api.shoot_state import NotRestorable
+from kube.errors import AlreadyExists, NotFound
 
 CLOUD_SECRET = "cloudprovider"
 _KEPT = "kept for the old seed, which is lost: it must find there that it is not the one any more"

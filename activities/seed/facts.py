@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from activities.kube.clusters import ClusterView
+from activities.clusters import ClusterView
 from api import constants
 from api.images import OWN_VERSION
 from api.names import internal_api_domain

@@ -14,14 +14,14 @@ from typing import Any
 
 from activities.components import apiserver, base
 from activities.components.base import Manifest
-from activities.kube.client import KubeClient
-from activities.kube.errors import Unauthorized
 from activities.secrets import crypto
 from activities.secrets.configs import KeyAlgorithm, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed.rollout import MANAGER
 from api import resources
 from api.times import timestamp
+from kube.client import KubeClient
+from kube.errors import Unauthorized
 
 _CERTIFICATE_VALIDITY = timedelta(minutes=10)
 _TOKEN_VALIDITY = timedelta(hours=12)

@@ -9,15 +9,15 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.clusters import Clusters
 from activities.components import base, machine_controller_manager
-from activities.kube.clusters import Clusters
-from activities.kube.errors import NotFound
 from activities.seed import rollout
 from activities.seed.extension_kinds import Kind, all_of
 from activities.seed.extensions import Extensions
 from api import resources
 from api.operations import ShootTask, TaskResult
 from api.resources import Resource
+from kube.errors import NotFound
 
 _EXTENSION_KINDS = tuple(
     Kind(resource.plural, resource, existing=all_of(resource))

@@ -4,8 +4,8 @@ from typing import Any
 
 from activities.components import gateway
 from activities.heartbeat import heartbeating
-from activities.kube.cache import Caches
 from api import resources
+from kube.cache import Caches
 
 _ADDRESS_SECONDS = 10 * 60
 """Source: spec/flows.md 2, wait of deploy_api_service."""

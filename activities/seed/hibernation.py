@@ -14,18 +14,18 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.clusters import Clusters, ClusterView
 from activities.components import apiserver, cluster_autoscaler, gateway, machine_controller_manager
 from activities.components import etcd as etcd_component
 from activities.heartbeat import heartbeating
-from activities.kube.cache import Cache
-from activities.kube.client import KubeClient, Object
-from activities.kube.clusters import Clusters, ClusterView
-from activities.kube.errors import NotFound
 from activities.seed import rollout
 from activities.seed.facts import Networks
 from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
 from api.operations import OperationType, ShootTask, TaskResult
+from kube.cache import Cache
+from kube.client import KubeClient, Object
+from kube.errors import NotFound
 
 _EMPTY_SECONDS = 120.0
 """For nodes and pods to go. Source: spec/flows.md 2, 2 min a try; the controller manager ends lost pods after 80 s."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from temporalio import activity
 
+from activities.clusters import Clusters, ClusterView
 from activities.errors import transient
-from activities.kube.clusters import Clusters, ClusterView
 from activities.seed import rollout
 from activities.seed.facts import ApiNames
 from api import constants, issuer, resources

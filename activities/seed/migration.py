@@ -13,14 +13,13 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.clusters import Clusters
 from activities.components import etcd as etcd_component
 from activities.components import machine_controller_manager, vpn_seed_server
 from activities.errors import transient
 from activities.etcd import snapshots
 from activities.etcd.store import StoreError, open_store
 from activities.heartbeat import heartbeating
-from activities.kube.clusters import Clusters
-from activities.kube.errors import NotFound
 from activities.seed import extension_kinds as kinds
 from activities.seed import rollout
 from activities.seed.extension_access import ExtensionAccess, shared_by_source
@@ -31,6 +30,7 @@ from api import constants, resources
 from api.errors import ErrorCode
 from api.names import backup_entry_name, source_backup_entry_name
 from api.operations import ShootTask, TaskResult
+from kube.errors import NotFound
 
 _COPY_SECONDS = 5 * 60.0
 _FINAL_SNAPSHOT_SECONDS = 5 * 60

@@ -6,13 +6,10 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.clusters import Clusters, patch_cluster
 from activities.errors import permanent
 from activities.garden.credentials import cloud_credentials
 from activities.heartbeat import heartbeating
-from activities.kube import namespaces
-from activities.kube.cache import Cache
-from activities.kube.clusters import Clusters, patch_cluster
-from activities.kube.errors import NotFound
 from activities.seed.extension_access import ExtensionAccess
 from activities.seed.extension_objects import MANAGER
 from activities.seed.facts import settled
@@ -21,6 +18,9 @@ from api.errors import ErrorCode
 from api.labels import pod_security
 from api.names import project_and_shoot
 from api.operations import ShootRef, ShootTask, TaskResult
+from kube import namespaces
+from kube.cache import Cache
+from kube.errors import NotFound
 
 NAMESPACE_DELETION_SECONDS = 15 * 60
 """Source: spec/flows.md 3."""

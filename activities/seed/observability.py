@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from temporalio import activity
 
+from activities.clusters import Clusters, ClusterView
 from activities.components import alertmanager, base, exporters, kube_state_metrics, prometheus
 from activities.components.managed_resource import managed_resource, managed_resource_parts
 from activities.components.monitoring import Served
 from activities.errors import transient
-from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.configs import BasicAuth, Certificate, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout

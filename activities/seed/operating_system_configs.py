@@ -11,14 +11,13 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.clusters import Clusters, ClusterView
 from activities.components import node_agent_policy
 from activities.components import operating_system_config as config
 from activities.components.managed_resource import managed_resource
 from activities.components.operating_system_config import NodeConfig
 from activities.errors import permanent
 from activities.heartbeat import heartbeating
-from activities.kube.cache import Cache
-from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.manager import SecretsManager
 from activities.seed.extension_kinds import OPERATING_SYSTEM_CONFIG
 from activities.seed.extension_objects import MANAGER, ExtensionObject
@@ -28,6 +27,7 @@ from api import constants, resources, ssh
 from api.errors import ErrorCode
 from api.names import internal_api_domain, node_agent_secret_name, operating_system_config_names
 from api.operations import ShootTask, TaskResult
+from kube.cache import Cache
 
 MANAGED_RESOURCE = "shoot-gardener-node-agent"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.clusters import Clusters
 from activities.errors import permanent
-from activities.kube.clusters import Clusters
 from activities.seed import rollout
 from activities.seed.extension_objects import MANAGER
 from api import constants, resources

@@ -8,7 +8,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from api import resources
 from api.operations import ShootTask, TaskResult
 from api.registrations import required_pairs, responsible

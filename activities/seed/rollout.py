@@ -9,11 +9,11 @@ from temporalio.exceptions import ApplicationError
 
 from activities.components import base
 from activities.heartbeat import heartbeating
-from activities.kube.cache import Cache, Caches
-from activities.kube.client import KubeClient
-from activities.kube.managed_resources import secrets_checksum, unfinished
+from activities.managed_resources import secrets_checksum, unfinished
 from api import constants, resources
 from api.resources import Resource
+from kube.cache import Cache, Caches
+from kube.client import KubeClient
 
 MANAGER = "gardenlet"
 

@@ -10,9 +10,7 @@ from pydantic import Field
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.client import KubeClient
-from activities.kube.clusters import Clusters, ClusterView, patch_cluster
-from activities.kube.errors import AlreadyExists
+from activities.clusters import Clusters, ClusterView, patch_cluster
 from activities.secrets.configs import (
     CertificateAuthority,
     EncryptionConfiguration,
@@ -32,6 +30,8 @@ from api.model import ApiModel
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
 from api.resources import CONFIG_MAP, DEPLOYMENT, INTERNAL_SECRET, SECRET, SHOOT
 from api.shoot_state import NotRestorable, restored_secret
+from kube.client import KubeClient
+from kube.errors import AlreadyExists
 
 MANAGER = "gardenlet"
 

@@ -14,15 +14,15 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.clusters import Clusters
 from activities.errors import permanent
-from activities.kube.clusters import Clusters
-from activities.kube.errors import NotFound
 from activities.secrets.sealing import CannotOpen, Sealing
 from api import compression, constants, resources, shoot_state
 from api.errors import ErrorCode
 from api.operations import OperationType, ShootRef, ShootTask, TaskResult
 from api.shoot_state import NotRestorable
 from api.times import micro_timestamp
+from kube.errors import NotFound
 
 MANAGER = "gardenlet"
 MIGRATING_FROM = "shoot.gardener.cloud/migrating-from"

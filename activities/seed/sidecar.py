@@ -8,9 +8,9 @@ import aiohttp
 from activities.components import etcd as etcd_component
 from activities.errors import transient
 from activities.etcd.access import tls_of
-from activities.kube.client import KubeClient
 from api import resources
 from api.errors import ErrorCode
+from kube.client import KubeClient
 
 _ETCD = etcd_component.name_of(etcd_component.MAIN)
 _SNAPSHOT = aiohttp.ClientTimeout(total=9 * 60, sock_connect=5)

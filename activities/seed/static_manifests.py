@@ -8,9 +8,9 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.clusters import Clusters
 from activities.components.managed_resource import managed_secrets
 from activities.errors import transient
-from activities.kube.clusters import Clusters
 from activities.seed import rollout
 from api import constants, resources
 from api.errors import ErrorCode

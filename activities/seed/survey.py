@@ -2,7 +2,7 @@
 
 from temporalio import activity
 
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from activities.seed.namespace import shoot_uid
 from api import resources
 from api.flows import Survey

@@ -4,9 +4,9 @@ import asyncio
 
 from temporalio import activity
 
+from activities.clusters import Clusters, ClusterView
 from activities.components import base, vpa
 from activities.components.managed_resource import managed_resource, managed_resource_parts
-from activities.kube.clusters import Clusters, ClusterView
 from activities.secrets.configs import Certificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import rollout

@@ -14,16 +14,16 @@ from typing import Any, Literal
 
 from temporalio import activity
 
+from activities.clusters import Clusters, ClusterView
 from activities.errors import transient
 from activities.heartbeat import heartbeating
-from activities.kube.cache import Cache, Caches
-from activities.kube.client import KubeClient, Object
-from activities.kube.clusters import Clusters, ClusterView
-from activities.kube.errors import ApiError, Conflict, NotFound
 from api import constants, resources
 from api.errors import ErrorCode
 from api.operations import ShootTask, TaskResult
 from api.resources import Resource
+from kube.cache import Cache, Caches
+from kube.client import KubeClient, Object
+from kube.errors import ApiError, Conflict, NotFound
 
 _WEBHOOKS = (resources.VALIDATING_WEBHOOK_CONFIGURATION, resources.MUTATING_WEBHOOK_CONFIGURATION)
 _EXTENDED_APIS = (resources.API_SERVICE, resources.CUSTOM_RESOURCE_DEFINITION)

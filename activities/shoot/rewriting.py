@@ -16,11 +16,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import Conflict, Gone, NotFound
 from activities.shoot.survey import KEY_NAME
 from api.model import ApiModel
 from api.resources import Resource
+from kube.client import KubeClient
+from kube.errors import Conflict, Gone, NotFound
 
 _PARALLEL = 20
 PER_SECOND = 100

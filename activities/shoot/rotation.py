@@ -13,11 +13,8 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.clusters import Clusters, ClusterView
 from activities.heartbeat import heartbeating, last_position
-from activities.kube.cache import Cache
-from activities.kube.client import KubeClient
-from activities.kube.clusters import Clusters, ClusterView
-from activities.kube.errors import AlreadyExists
 from activities.secrets import crypto
 from activities.secrets.manager import Handle, SecretsManager, Which
 from activities.shoot import survey
@@ -29,6 +26,9 @@ from api.kubeconfigs import issued
 from api.names import issued_kubeconfigs
 from api.operations import ShootTask, TaskResult
 from api.rotation import Kind, Survey, SurveyRequest, User, status_of
+from kube.cache import Cache
+from kube.client import KubeClient
+from kube.errors import AlreadyExists
 
 CA_BUNDLE_NAME = "credentials.gardener.cloud/ca-bundle-name"
 """Label of a namespace's root CA: the bundle of the control plane that it was seen to hold."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.clusters import Clusters, ClusterView
 from activities.components import (
     apiserver_proxy,
     coredns,
@@ -19,9 +20,6 @@ from activities.components import (
 )
 from activities.components.managed_resource import ORIGIN, ORIGIN_LABEL, managed_resource, managed_resource_parts
 from activities.heartbeat import heartbeating
-from activities.kube.client import KubeClient
-from activities.kube.clusters import Clusters, ClusterView
-from activities.kube.errors import ApiError
 from activities.secrets.configs import ShootCertificate, SignedBy, Usage
 from activities.secrets.manager import SecretsManager, Which
 from activities.seed import observability, rollout
@@ -29,6 +27,8 @@ from activities.seed.facts import ApiNames, Networks
 from api import constants, resources
 from api.core.v1beta1.shoot import NodeLocalDNS
 from api.operations import ShootTask, TaskResult
+from kube.client import KubeClient
+from kube.errors import ApiError
 
 MINUTE = 60.0
 # Source: spec/flows.md 2 and 3.

@@ -8,11 +8,11 @@ from temporalio import workflow
 from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, WorkflowRunner
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from api.flows import FlowInput, FlowOutcome, TaskState
 from workers.callers import Callers
 from workers.cli.flow_view import FlowHistory, FlowView
+from workers.sandbox import workflow_runner
 from workflows.flow import Flow
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
@@ -24,9 +24,7 @@ HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
 
 
 def replayer(workflows: list[type] | None = None) -> Replayer:
-    runner: WorkflowRunner = SandboxedWorkflowRunner(
-        restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
-    )
+    runner: WorkflowRunner = workflow_runner()
     return Replayer(
         workflows=workflows or EVERY_WORKFLOW,
         data_converter=pydantic_data_converter,

@@ -20,19 +20,17 @@ from temporalio.client import (
 )
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 with workflow.unsafe.imports_passed_through():
     from api.repair import Action, Repair
     from workers.callers import HEADER, Callers
 
+from workers.sandbox import workflow_runner
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
 
 SPOKEN = Repair(action=Action.PAUSE, reason="a flood", by="mallory")
-RUNNER = SandboxedWorkflowRunner(
-    restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
-)
+RUNNER = workflow_runner()
 
 
 @workflow.defn

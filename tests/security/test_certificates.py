@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AttributeOID, ExtendedKeyUsageOID, NameOID
 
 from activities.components.operating_system_config import rbac
-from activities.kube.cache import Caches
+from kube.cache import Caches
 from tests.security.signing import CLIENT_SIGNER, KUBELET_SIGNER, SERVING_SIGNER, cn, manifest, o, pem
 from tests.unit.garden_controllers.conftest import Garden
 from tests.unit.kube.api_server import ApiServer

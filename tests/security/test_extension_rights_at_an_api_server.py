@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError, Forbidden
 from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm
 from activities.seed.extension_access import ExtensionAccess, shared_by_seed
@@ -20,6 +17,9 @@ from api import resources
 from api.constants import EXTENSION_ROLE
 from api.crds import crds
 from api.policies import managed_resource_classes
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import ApiError, Forbidden
 from tests.unit.kube.waiting import until
 from tests.unit.rotation.test_at_rest import API_SERVER, ETCD, free_port, process
 from tests.unit.seed.test_extension_access import registration

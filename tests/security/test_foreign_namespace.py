@@ -10,9 +10,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from activities.seed.namespace import is_foreign
 from activities.seed.survey import SurveyActivities
 from api import resources
@@ -20,6 +18,8 @@ from api.constants import SHOOT_UID
 from api.flows import FlowInput, ShootFacts, Survey
 from api.operations import ForwardTask, OperationType, ShootRef, ShootTask
 from api.rotation import Kind, SurveyRequest
+from kube.cache import Caches
+from kube.client import KubeClient
 from tests.unit.kube.api_server import ApiServer
 from workers import registry
 from workers.gardenlet.namespace_guard import UNGUARDED, NamespaceGuard

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from activities.kube.clusters import SHOOT_KUBECONFIG, Clusters
-from activities.kube.errors import ApiError
+from activities.clusters import SHOOT_KUBECONFIG, Clusters
 from api import resources
+from kube.errors import ApiError
 from tests.security.memory import less_memory_than
 from tests.unit.care.test_checks import DEPLOYMENTS, ETCDS
 from tests.unit.kube.api_server import ApiServer

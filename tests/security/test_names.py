@@ -7,11 +7,11 @@ import pytest
 
 from activities.components import gateway
 from activities.components.gateway import ApiServerExposure, Upstream
-from activities.kube.cache import Caches
 from api.core.v1beta1.seed import Seed
 from api.resources import SERVICE
 from api.validation.garden import check_seed_domains
 from api.validation.references import check_references
+from kube.cache import Caches
 from tests.unit.api.shoots import SEED, changed, complete, world
 from tests.unit.kube.api_server import ApiServer
 from workers.gardenlet.care.names import unique

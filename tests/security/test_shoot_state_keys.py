@@ -16,12 +16,12 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.garden.shoot_states import ShootStateSealingActivities
-from activities.kube.client import KubeClient
 from activities.secrets.keyring import Keyring, shoot_state_purpose
 from activities.secrets.sealing import Sealing
 from activities.seed.shoot_state import ShootStateActivities, ShootStateView, read_shoot_state
 from api import resources
 from api.operations import OperationType, ResealShootState, ShootRef, ShootTask
+from kube.client import KubeClient
 from tests.unit.kube.api_server import ApiServer
 
 NAMESPACE = "shoot--local--demo"

@@ -11,9 +11,9 @@ import brotli
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from activities.clusters import ClusterView
 from activities.etcd import delta
 from activities.etcd.snapshots import parse
-from activities.kube.clusters import ClusterView
 from activities.secrets.sealing import Sealing
 from activities.seed import extension_kinds as kinds
 from activities.seed.extension_objects import ExtensionObject

@@ -19,11 +19,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from activities.kube.client import load_certificate
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, load_private, private_pem, self_signed_ca, signed
 from api.resources import SECRET
 from api.server import MUTATE_PATH, VALIDATE_PATH
 from api.server.seed_authorizer import PATH, Request, allows
+from kube.client import load_certificate
 from tests.unit.api.shoots import SEED, changed
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until

@@ -24,7 +24,7 @@ from activities.etcd import snapshots
 from activities.etcd.client import EtcdError, MemberStatus
 from activities.etcd.delta import Change
 from activities.etcd.store import StoredObject, StoreError
-from activities.kube.cache import Key
+from kube.cache import Key
 from tests.simulation.machinery import Container, CutOff, Loop, Machine, blocking, here
 from tests.wrapper_files import NAME, mount
 from workers.etcd import copy_backups, data_directory, restore, store_reader, wrapper

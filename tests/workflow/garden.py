@@ -3,9 +3,9 @@
 import copy
 from typing import Any
 
-from activities.kube.errors import AlreadyExists, Conflict, NotFound
 from api import resources
 from api.resources import Resource, resource_of
+from kube.errors import AlreadyExists, Conflict, NotFound
 
 
 class FakeGarden:

@@ -11,10 +11,11 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.heartbeat import heartbeating, waiting_for
+from activities.heartbeat import heartbeating
 from api.flows import FlowInput, ShootFacts
 from api.operations import OperationType, ShootTask, lifecycle_id
 from api.repair import Action, Repair
+from kube.waits import waiting_for
 from tests.workflow.world import SEED, SHOOT, World
 from workers.cli.explain import Explanation, explain, named_object
 from workers.cli.flow_view import read_flow

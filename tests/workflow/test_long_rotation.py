@@ -23,8 +23,6 @@ import activities.garden.shoots as garden_shoots
 from activities.garden.rotation import GardenRotationActivities
 from activities.garden.shoot_states import ShootStateSealingActivities
 from activities.garden.shoots import ShootActivities
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
 from activities.secrets.sealing import Sealing
 from api import resources
 from api.flows import FinishOperation, FlowId, ReportProgress, ShootRules, StartedOperation, StartOperation
@@ -42,6 +40,8 @@ from api.rotation import (
     status_of,
     view_of,
 )
+from kube.cache import Caches
+from kube.client import KubeClient
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 from tests.workflow.next_version import CHECK_ALERTS, LOOK_AT_ALERTS, NEXT_WORKFLOWS
 from tests.workflow.world import NOT_OF_A_SHOOT_TASK

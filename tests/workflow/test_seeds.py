@@ -8,9 +8,9 @@ from temporalio.client import Client
 from temporalio.common import RawValue
 from temporalio.worker import Worker
 
-from activities.kube.cache import Key
 from api import resources
 from api.operations import GARDEN_QUEUE, TaskResult, seed_queue
+from kube.cache import Key
 from tests.unit.garden_controllers.conftest import Garden
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until

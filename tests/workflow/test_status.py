@@ -24,13 +24,13 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 import activities.garden.flows as garden_flows
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
 from activities.secrets.keyring import read_keyring, write_key_file
 from api import resources
 from api.flows import ShootRules
 from api.operations import GARDEN_QUEUE, ShootRef, ShootTask, TaskResult, lifecycle_id, seed_queue
 from api.server.review import User
+from kube.cache import Caches
+from kube.client import KubeClient
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 from workers.codec import ReadingCodec, data_converter
 from workers.codec_server import application

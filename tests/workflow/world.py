@@ -19,7 +19,6 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.garden.flows import FlowActivities
-from activities.kube.client import KubeClient
 from api.flows import (
     FinishOperation,
     FlowId,
@@ -44,6 +43,7 @@ from api.operations import (
     seed_queue,
 )
 from api.schedules import ScheduledTime
+from kube.client import KubeClient
 from tests.workflow.rotation_garden import RotationGarden
 from workflows.shoot import WORKFLOWS
 from workflows.shoot.decision import LifecycleState

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from activities.kube.client import Object, Objects
 from activities.provider_local.machines import NAME_LABEL, TRIGGER_DELETION, chosen_machines
 from api.durations import parse_duration
+from kube.client import Object, Objects
 from workers.autoscaler_provider import externalgrpc_pb2 as pb
 from workers.machine_controller_manager.machine_set import NODE_LABEL
 from workers.machine_controller_manager.objects import is_alive, is_deleting, phase_of

@@ -4,7 +4,7 @@ import logging
 
 from grpclib.server import Server
 
-from activities.kube.client import KubeClient
+from kube.client import KubeClient
 from workers.autoscaler_provider.config import AutoscalerProviderConfig
 from workers.autoscaler_provider.provider import CloudProvider
 from workers.runtime import Health, load_config, run_until_signal

@@ -12,10 +12,10 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Stream
 
-from activities.kube.client import KubeClient, Object, Objects
-from activities.kube.errors import ApiError, Conflict
 from api.extensions.v1alpha1.worker import MachineDeploymentStatus
 from api.resources import MACHINE, MACHINE_CLASS, MACHINE_DEPLOYMENT
+from kube.client import KubeClient, Object, Objects
+from kube.errors import ApiError, Conflict
 from workers.autoscaler_provider import externalgrpc_pb2 as pb
 from workers.autoscaler_provider import node_groups
 from workers.autoscaler_provider.node_groups import Refused

@@ -8,8 +8,8 @@ from google.protobuf import json_format
 from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.converter import PayloadCodec
 
-from activities.kube.client import load_certificate
-from activities.kube.kubeconfig import Endpoint
+from kube.client import load_certificate
+from kube.kubeconfig import Endpoint
 
 
 class RemoteCodec(PayloadCodec):

@@ -14,8 +14,6 @@ import click
 from temporalio.client import Client, RPCError, WorkflowUpdateFailedError
 
 from activities.garden import events
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError, NotFound
 from api import constants, resources
 from api.kubeconfigs import SHOWN_DIGITS, Discard, IssuedKubeconfig, issued, noted
 from api.names import issued_kubeconfigs
@@ -32,6 +30,8 @@ from api.rotation import (
     status_of,
 )
 from api.times import timestamp
+from kube.client import KubeClient
+from kube.errors import ApiError, NotFound
 from workers.cli.connection import find_garden_kubeconfig, namespaced_name
 from workers.cli.temporal import connected, connection_of
 from workers.temporal import TemporalConnectionError

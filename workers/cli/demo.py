@@ -11,10 +11,10 @@ from typing import Any
 import click
 import yaml
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.errors import NotFound
 from api import resources
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import NotFound
 from workers.cli.connection import landscape_facts
 from workers.cli.kubeconfig import admin_kubeconfig
 

@@ -19,7 +19,6 @@ from temporalio.client import WorkflowHistory, WorkflowUpdateFailedError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.worker import Replayer
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 from temporalio.workflow import NondeterminismError
 
 from api.operations import TaskResult
@@ -28,6 +27,7 @@ from workers.callers import Callers
 from workers.cli.connection import namespaced_name
 from workers.cli.operations import CHOICE, chosen_operation, running_lifecycle
 from workers.cli.temporal import Connection, connected, connection_of, run_async
+from workers.sandbox import workflow_runner
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS
 from workflows.shoot.lifecycle import OperationAnswer
@@ -182,9 +182,7 @@ async def _replay(where: Connection | None, shoot: str | None, chosen: str | Non
         workflows=[*WORKFLOWS, ReconcileSeed],
         data_converter=_unsent(client.data_converter) if client else pydantic_data_converter,
         interceptors=[Callers()],
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
-        ),
+        workflow_runner=workflow_runner(),
     )
     events = len(history.events)
     told = {"workflowId": history.workflow_id, "events": events}

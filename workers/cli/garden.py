@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError
 from activities.secrets.crypto import KeyPair, validity_of
 from api.server import api_server_files
+from kube.client import KubeClient
+from kube.errors import ApiError
 from workers.admission_authority import UnusableAuthority, client_certificate, find_or_create
 from workers.cli.connection import find_garden_kubeconfig
 

@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import AlreadyExists, ApiError, NotFound
 from api import resources
 from api.kubeconfigs import IssuedKubeconfig, issued, noted
 from api.names import issued_kubeconfigs
+from kube.client import KubeClient
+from kube.errors import AlreadyExists, ApiError, NotFound
 from workers.cli.connection import (
     SYSTEM_RESOLVER,
     Reach,

@@ -13,15 +13,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError, NotFound
-from activities.kube.kubeconfig import Endpoint
 from api import constants, resources
 from api.access import bootstrap_secret
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.seed import Seed
 from api.core.v1beta1.shoot import Shoot
 from api.scheduling import NoSeed, choose_seed
+from kube.client import KubeClient
+from kube.errors import ApiError, NotFound
+from kube.kubeconfig import Endpoint
 from workers.cli.connection import find_garden_kubeconfig
 from workers.cli.shoot import MoveFailed, Narrator, ask_to_move, phases, seed_of
 

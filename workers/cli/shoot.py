@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from activities.kube.cache import Cache
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError, NotFound
 from api import resources
 from api.constants import CONTROL_PLANE_MIGRATION, MIGRATION_BAD_CASE
+from kube.cache import Cache
+from kube.client import KubeClient
+from kube.errors import ApiError, NotFound
 from workers.cli.connection import find_garden_kubeconfig, namespaced_name
 
 _PATIENCE = 60 * 60.0

@@ -11,8 +11,8 @@ from temporalio.client import Client, RPCError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DefaultFailureConverterWithEncodedAttributes
 
-from activities.kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
 from activities.secrets.keyring import CodecError, read_keyring
+from kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
 from workers.cli.codec_endpoint import RemoteCodec
 from workers.cli.connection import find_garden_kubeconfig, landscape_facts
 from workers.codec import reading_converter

@@ -17,10 +17,6 @@ import aiohttp
 
 from activities.etcd.access import server_certificate_of, shown_certificate, tls_of
 from activities.etcd.client import EtcdClient, EtcdError
-from activities.kube.cache import Caches, Key, key_of
-from activities.kube.client import KubeClient, Object, WatchEvent
-from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import ApiError, Conflict, NotFound
 from api import constants
 from api.resources import (
     CONFIG_MAP,
@@ -33,6 +29,10 @@ from api.resources import (
     STATEFUL_SET,
 )
 from api.times import timestamp
+from kube.cache import Caches, Key, key_of
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller, Requeue
+from kube.errors import ApiError, Conflict, NotFound
 from workers.etcd import manifests
 
 log = logging.getLogger(__name__)

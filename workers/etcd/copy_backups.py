@@ -16,12 +16,12 @@ from typing import Any
 from activities.etcd import snapshots
 from activities.etcd.snapshots import Snapshot
 from activities.etcd.store import Store, StoreError, open_store
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, Object
-from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import NotFound
 from api.resources import ETCD_COPY_BACKUPS_TASK, SECRET
 from api.times import timestamp
+from kube.cache import Caches, Key
+from kube.client import KubeClient, Object
+from kube.controller import Controller, Requeue
+from kube.errors import NotFound
 from workers.etcd import manifests
 from workers.etcd.wrapper import STOP_SECONDS
 

@@ -10,11 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from activities.kube.cache import Key, key_of
-from activities.kube.client import WatchEvent
-from activities.kube.clusters import Clusters
-from activities.kube.controller import Controller, TryAgain
-from activities.kube.errors import Conflict, Forbidden, NotFound
+from activities.clusters import Clusters
 from activities.seed import extension_objects as extension
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.namespace import is_foreign
@@ -22,6 +18,10 @@ from api import constants, resources, ssh
 from api.conditions import Finding, Operation, merge
 from api.labels import is_true
 from api.times import micro_timestamp
+from kube.cache import Key, key_of
+from kube.client import WatchEvent
+from kube.controller import Controller, TryAgain
+from kube.errors import Conflict, Forbidden, NotFound
 
 Object = dict[str, Any]
 

@@ -8,14 +8,14 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from activities.kube.cache import Key
-from activities.kube.client import WatchEvent
-from activities.kube.clusters import Clusters
-from activities.kube.controller import Controller
-from activities.kube.errors import NotFound
+from activities.clusters import Clusters
 from activities.seed.extension_access import ExtensionAccess, SharedSecret, shared_by_seed, shared_by_source
 from activities.seed.namespace import shoot_uid
 from api import resources
+from kube.cache import Key
+from kube.client import WatchEvent
+from kube.controller import Controller
+from kube.errors import NotFound
 
 log = logging.getLogger(__name__)
 

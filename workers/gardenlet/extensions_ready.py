@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from activities.clusters import Clusters
 from activities.garden.seed_status import write_seed_status
-from activities.kube.cache import Key
-from activities.kube.client import Object
-from activities.kube.clusters import Clusters
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import Conflict
 from api import constants, resources
 from api.conditions import Finding, Operation, merge
+from kube.cache import Key
+from kube.client import Object
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import Conflict
 from workers.gardenlet.garden_caches import own_seed
 
 _PERIOD_SECONDS = 30.0

@@ -22,16 +22,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
-from activities.kube.cache import Cache, Key
-from activities.kube.client import KubeClient, Object, WatchEvent
-from activities.kube.clusters import Clusters
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unauthorized
-from activities.kube.kubeconfig import Endpoint, KubeconfigError, endpoint_of, parse_kubeconfig
+from activities.clusters import Clusters
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, new_key, private_pem, validity_of
 from api import resources
 from api.constants import OPERATION, OPERATION_RENEW, OPERATION_RENEW_KUBECONFIG, SEED_USER_PREFIX, SEEDS_GROUP
 from api.times import timestamp
+from kube.cache import Cache, Key
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unauthorized
+from kube.kubeconfig import Endpoint, KubeconfigError, endpoint_of, parse_kubeconfig
 from workers.events import emit
 from workers.gardenlet.config import GardenConnection, KubeconfigValidity
 from workers.gardenlet.garden_caches import own_seed

@@ -5,10 +5,10 @@ So its memory and its watches do not grow with the Shoots of other seeds.
 
 from collections.abc import Iterable
 
-from activities.kube.cache import BY_UID, Cache, uids_of
-from activities.kube.client import Object
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from api import resources
+from kube.cache import BY_UID, Cache, uids_of
+from kube.client import Object
 
 BY_TECHNICAL_ID = "status.technicalID"
 """Index of Shoots by the namespace of their control plane."""

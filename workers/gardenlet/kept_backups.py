@@ -7,14 +7,14 @@ remembers nothing: the garden's BackupEntry says since when its Shoot is deleted
 import logging
 from datetime import UTC, datetime
 
-from activities.kube.cache import Key
-from activities.kube.clusters import Clusters
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import Conflict
+from activities.clusters import Clusters
 from activities.seed.retention import Retention, is_marked
 from api import resources
 from api.constants import BACKUP_EXPIRED
 from api.times import timestamp
+from kube.cache import Key
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import Conflict
 from workers.gardenlet.garden_caches import backup_entries_here
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from activities.seed.namespace import shoot_uid
 from api import resources
 from api.operations import OperationType, ShootRef

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from temporalio.worker import Worker
 
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from activities.secrets.manager import SecretsManager
 from api.operations import seed_queue
 from workers import registry

@@ -3,8 +3,8 @@
 import logging
 from typing import Any
 
-from activities.kube.client import KubeClient, Object
 from api import resources
+from kube.client import KubeClient, Object
 from workers.events import emit
 from workers.gardenlet.config import SeedConfig
 

@@ -15,15 +15,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from activities.clusters import Clusters
 from activities.components import etcd
 from activities.etcd import snapshots
 from activities.etcd.store import StoreError, open_store
 from activities.garden.seed_status import write_seed_status
-from activities.kube.cache import BY_UID, Key
-from activities.kube.client import Object, WatchEvent
-from activities.kube.clusters import Clusters
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import Conflict
 from activities.seed.extensions import says_taken_over
 from activities.seed.namespace import shoot_of, shoot_uid
 from api import resources
@@ -31,6 +27,10 @@ from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP, SEED_REMAINS
 from api.names import backup_entry_names
 from api.operations import ShootRef
 from api.remains import BadRemains, Remnant, is_elsewhere, remains_of, written
+from kube.cache import BY_UID, Key
+from kube.client import Object, WatchEvent
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import Conflict
 from workers.gardenlet.garden_caches import own_seed, shoots_here, shoots_wanted_here
 
 log = logging.getLogger(__name__)

@@ -5,16 +5,16 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
+from activities.clusters import Clusters
 from activities.garden.seed_status import write_seed_status
-from activities.kube.cache import Key
-from activities.kube.clusters import Clusters
-from activities.kube.controller import Controller, TryAgain
-from activities.kube.errors import ApiError, Conflict, NotFound
 from activities.seed.bootstrap import GARDENLET_READY
 from api import resources
 from api.conditions import Operation, merge
 from api.constants import OPERATION, OPERATION_RECONCILE, SEED_LEASE_NAMESPACE
 from api.times import micro_timestamp
+from kube.cache import Key
+from kube.controller import Controller, TryAgain
+from kube.errors import ApiError, Conflict, NotFound
 from workers.gardenlet.config import SeedConfig
 from workers.gardenlet.garden_caches import own_seed
 from workers.gardenlet.registration import MANAGER, register

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from activities.kube.cache import Key, key_of
-from activities.kube.client import WatchEvent
-from activities.kube.clusters import Clusters
-from activities.kube.controller import Controller, Requeue
+from activities.clusters import Clusters
 from activities.seed.namespace import is_foreign
 from activities.seed.shoot_state import ShootStateActivities
 from api import resources
 from api.operations import OperationType, ShootRef, ShootTask
+from kube.cache import Key, key_of
+from kube.client import WatchEvent
+from kube.controller import Controller, Requeue
 from workers.gardenlet.garden_caches import BY_TECHNICAL_ID, shoots_here
 
 _JITTER = timedelta(minutes=15)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import AlreadyExists
 from api.access import machine_bootstrap_group
 from api.local import bootstrap_token_id
 from api.resources import SECRET
 from api.times import timestamp
+from kube.client import KubeClient
+from kube.errors import AlreadyExists
 
 _NAMESPACE = "kube-system"
 _ALPHABET = string.ascii_lowercase + string.digits

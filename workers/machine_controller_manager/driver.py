@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from activities.errors import permanent
-from activities.kube.cache import Cache
-from activities.kube.client import KubeClient
-from activities.kube.errors import AlreadyExists
 from activities.provider_local.cloud import Clouds, cloud_errors
 from activities.provider_local.extension import provider_section
 from activities.provider_local.machines import USER_DATA_KEY
 from api.errors import ErrorCode
 from api.local import MachineProviderSpec
 from api.resources import MACHINE_CLASS, POD, SECRET
+from kube.cache import Cache
+from kube.client import KubeClient
+from kube.errors import AlreadyExists
 
 _USER_DATA_FILE = "userdata"
 _GRACE_SECONDS = 1

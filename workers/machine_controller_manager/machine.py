@@ -7,14 +7,14 @@ from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.cache import Cache, Caches, Key
-from activities.kube.client import KubeClient, Object, WatchEvent
-from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import ApiError, Conflict, NotFound
 from activities.provider_local.machines import DRAIN_BLOCKED, FORCE_DELETION_LABEL
 from api.errors import ErrorCode
 from api.resources import MACHINE, MACHINE_CLASS, NODE
 from api.times import timestamp
+from kube.cache import Cache, Caches, Key
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller, Requeue
+from kube.errors import ApiError, Conflict, NotFound
 from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.bootstrap import delete_token, ensure_token
 from workers.machine_controller_manager.config import MachineControllerManagerConfig

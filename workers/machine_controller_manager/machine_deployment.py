@@ -6,10 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, Object, Objects, WatchEvent
-from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import AlreadyExists, Conflict, NotFound
 from activities.provider_local.machines import (
     FIRST_TO_GO,
     PRIORITY,
@@ -20,6 +16,10 @@ from activities.provider_local.machines import (
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from api.times import timestamp
+from kube.cache import Caches, Key
+from kube.client import KubeClient, Object, Objects, WatchEvent
+from kube.controller import Controller, Requeue
+from kube.errors import AlreadyExists, Conflict, NotFound
 from workers.machine_controller_manager.objects import (
     hold,
     is_alive,

@@ -4,13 +4,13 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, Object, Objects, WatchEvent
-from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import AlreadyExists, Conflict
 from activities.provider_local.machines import PRIORITY, owner_reference
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_SET
+from kube.cache import Caches, Key
+from kube.client import KubeClient, Object, Objects, WatchEvent
+from kube.controller import Controller, Requeue
+from kube.errors import AlreadyExists, Conflict
 from workers.machine_controller_manager.objects import (
     hold,
     is_deleting,

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from activities.kube.client import KubeClient, Object, Objects
-from activities.kube.errors import ApiError, NotFound
 from api.labels import matches
 from api.meta import LabelSelector
 from api.resources import NODE, POD, POD_DISRUPTION_BUDGET
+from kube.client import KubeClient, Object, Objects
+from kube.errors import ApiError, NotFound
 
 _LAST_APPLIED = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
 """On a Node: what its machine's template brought last, so that it can be taken away again."""

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from activities.kube.client import KubeClient, Object
-from activities.kube.errors import NotFound
 from activities.provider_local.machines import NAME_LABEL
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.durations import parse_duration
 from api.resources import Resource
+from kube.client import KubeClient, Object
+from kube.errors import NotFound
 
 
 def age_of(timestamp: str) -> timedelta:

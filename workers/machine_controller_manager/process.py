@@ -2,9 +2,9 @@
 
 import logging
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
 from activities.provider_local.cloud import Clouds
+from kube.cache import Caches
+from kube.client import KubeClient
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
 from workers.machine_controller_manager.driver import Driver
 from workers.machine_controller_manager.machine import MachineController

@@ -11,8 +11,8 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from activities.kube.cache import Caches
 from api import constants, resources
+from kube.cache import Caches
 
 Object = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from prometheus_client import Histogram
 
-from activities.kube.client import Request
+from kube.client import Request
 
 REQUEST_SECONDS = Histogram(
     "gardener_kube_request_duration_seconds",

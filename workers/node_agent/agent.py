@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from activities.kube.cache import Cache
-from activities.kube.client import KubeClient, Object
-from activities.kube.errors import ApiError
 from api import constants
 from api.durations import parse_duration
 from api.resources import LEASE, NODE, SECRET
 from api.times import micro_timestamp
+from kube.cache import Cache
+from kube.client import KubeClient, Object
+from kube.errors import ApiError
 from workers.node_agent.apply import OWN_UNIT, Applier
 from workers.node_agent.config import NodeAgentConfig
 from workers.node_agent.identity import issuer_of

@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from activities.kube.cache import Cache
-from activities.kube.client import KubeClient, Object
-from activities.kube.errors import ApiError, NotFound
-from activities.kube.kubeconfig import Endpoint
 from api.resources import CERTIFICATE_SIGNING_REQUEST
+from kube.cache import Cache
+from kube.client import KubeClient, Object
+from kube.errors import ApiError, NotFound
+from kube.kubeconfig import Endpoint
 from workers.node_agent.init import Credentials, signing_request, write_private
 
 log = logging.getLogger(__name__)

@@ -13,15 +13,15 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 from temporalio.service import RPCError
 
-from activities.kube.cache import Caches, Key, key_of
-from activities.kube.client import KubeClient, Object, WatchEvent
-from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import ApiError, Conflict, NotFound
 from activities.provider_local.extension import Actuator, Extension, load_extension
 from api import constants
 from api.errors import ErrorCode
 from api.resources import CLUSTER
 from api.times import timestamp
+from kube.cache import Caches, Key, key_of
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller, Requeue
+from kube.errors import ApiError, Conflict, NotFound
 
 _log = logging.getLogger(__name__)
 

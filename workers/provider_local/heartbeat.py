@@ -3,11 +3,11 @@
 import asyncio
 import logging
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError
 from activities.provider_local.extension import MANAGER
 from api.resources import LEASE
 from api.times import micro_timestamp
+from kube.client import KubeClient
+from kube.errors import ApiError
 
 _log = logging.getLogger(__name__)
 

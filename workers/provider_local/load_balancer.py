@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, WatchEvent
-from activities.kube.controller import Controller
-from activities.kube.errors import NotFound
 from api.resources import SERVICE
+from kube.cache import Caches, Key
+from kube.client import KubeClient, WatchEvent
+from kube.controller import Controller
+from kube.errors import NotFound
 from workers.provider_local.access import GATEWAY_SERVICE
 
 

@@ -6,13 +6,13 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
-from activities.kube.client import KubeClient
 from activities.provider_local.cloud import Clouds
 from activities.provider_local.extension import Actuator, Extension
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.operations import ExtensionTask
 from api import constants
 from api.resources import INFRASTRUCTURE, WORKER
+from kube.client import KubeClient
 from workflows.provider_local import DeleteInfrastructure, DeleteWorker, ReconcileWorker, RestoreWorker
 from workflows.provider_local.options import queue
 

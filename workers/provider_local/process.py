@@ -5,11 +5,7 @@ import socket
 from datetime import timedelta
 
 from temporalio.worker import Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient
-from activities.kube.controller import Controller
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
 from activities.provider_local.cloud import Clouds
 from activities.provider_local.control_plane import ControlPlaneActuator
@@ -19,6 +15,9 @@ from activities.provider_local.network import FlannelActuator
 from activities.provider_local.operating_system_config import OperatingSystemConfigActuator
 from activities.provider_local.operations import ProviderLocalActivities
 from api.resources import CLUSTER
+from kube.cache import Caches, Key
+from kube.client import KubeClient
+from kube.controller import Controller
 from workers.interceptors import ActivityInterceptor
 from workers.leader import run_as_leader
 from workers.provider_local.access import NAME
@@ -28,6 +27,7 @@ from workers.provider_local.heartbeat import run_heartbeat
 from workers.provider_local.load_balancer import LoadBalancerController
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
 from workers.runtime import Health, load_config, run_until_signal
+from workers.sandbox import workflow_runner
 from workers.telemetry import observe_requests
 from workers.temporal import connect, follow_certificate
 from workflows.provider_local import WORKFLOWS
@@ -72,9 +72,7 @@ async def run(config_path: str) -> None:
         workflows=WORKFLOWS,
         activities=steps.all(),
         interceptors=[ActivityInterceptor(tracing)],
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules("pydantic", "api", "activities")
-        ),
+        workflow_runner=workflow_runner(),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=_STICKY_SECONDS),
         graceful_shutdown_timeout=timedelta(seconds=5),
     )

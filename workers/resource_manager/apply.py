@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
-from activities.kube.client import KubeClient, Object
-from activities.kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
 from api.durations import parse_duration
 from api.resources import (
     DEPLOYMENT,
@@ -23,6 +21,8 @@ from api.resources import (
     STATEFUL_SET,
     Resource,
 )
+from kube.client import KubeClient, Object
+from kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
 from workers.resource_manager import names
 from workers.resource_manager.manifests import Reference, annotation, pod_templates, truthy_annotation
 

@@ -4,8 +4,8 @@ import asyncio
 import logging
 from pathlib import Path
 
-from activities.kube.client import KubeClient
-from activities.kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
+from kube.client import KubeClient
+from kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
 from workers.resource_manager.config import ClientConnection
 
 _log = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ Source: spec/resource-manager.md 5, the rules of today and of the seed documents
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, Object
-from activities.kube.controller import Controller, Requeue
 from api.access import machine_bootstrap_group
 from api.constants import NODE_AGENT_USER_PREFIX
 from api.resources import CERTIFICATE_SIGNING_REQUEST, MACHINE, NODE
+from kube.cache import Caches, Key
+from kube.client import KubeClient, Object
+from kube.controller import Controller, Requeue
 from workers.signing_requests import (
     CLIENT_AUTH,
     CLIENT_SIGNER,

@@ -8,8 +8,6 @@ import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from activities.kube.client import KubeClient, Object
-from activities.kube.errors import ApiError, NotFound
 from api.resources import (
     CONFIG_MAP,
     CRON_JOB,
@@ -22,6 +20,8 @@ from api.resources import (
     STATEFUL_SET,
     Resource,
 )
+from kube.client import KubeClient, Object
+from kube.errors import ApiError, NotFound
 from workers.resource_manager import names
 
 _log = logging.getLogger(__name__)

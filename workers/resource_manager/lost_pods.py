@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from activities.kube.cache import Caches, Key, key_of
-from activities.kube.client import KubeClient, Object, WatchEvent
-from activities.kube.controller import Controller
 from api.resources import NODE, POD
+from kube.cache import Caches, Key, key_of
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller
 
 _BY_NODE = "nodeName"
 """Index of pods."""

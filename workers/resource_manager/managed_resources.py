@@ -11,11 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from activities.kube.cache import Cache, Caches, Key, key_of
-from activities.kube.client import KubeClient, Object, WatchEvent
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import ApiError, Conflict, NotFound
-from activities.kube.managed_resources import (
+from activities.managed_resources import (
     CONDITION_APPLIED,
     CONDITION_HEALTHY,
     CONDITION_PROGRESSING,
@@ -23,6 +19,10 @@ from activities.kube.managed_resources import (
 )
 from api.resources import DEPLOYMENT, MANAGED_RESOURCE, POD, SECRET, Resource
 from api.times import timestamp
+from kube.cache import Cache, Caches, Key, key_of
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import ApiError, Conflict, NotFound
 from workers.resource_manager import health, names
 from workers.resource_manager.apply import Applier
 from workers.resource_manager.config import ANY_CLASS, DEFAULT_CLASS, Controllers

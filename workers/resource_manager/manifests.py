@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from activities.kube.client import Object
 from api import compression
+from kube.client import Object
 from workers.resource_manager import names
 
 

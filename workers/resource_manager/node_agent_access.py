@@ -10,12 +10,12 @@ last: where it is left, a later run finds the rest.
 from collections.abc import Mapping
 from typing import Any
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, Object, WatchEvent
-from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import AlreadyExists
 from api.constants import NODE_AGENT_USER_PREFIX, WORKER_NODE_AGENT_SECRET
 from api.resources import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, MACHINE, NODE, ROLE_BINDING
+from kube.cache import Caches, Key
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller, Requeue
+from kube.errors import AlreadyExists
 
 NAMESPACE = "kube-system"
 _RBAC = "rbac.authorization.k8s.io"

@@ -7,12 +7,12 @@ Source: spec/resource-manager.md (Node-agent delay), spec/extensions.md 7, step 
 import asyncio
 from collections.abc import Iterable
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, WatchEvent
-from activities.kube.controller import Controller
-from activities.kube.errors import NotFound
 from api.constants import NODE_AGENT_DELAY
 from api.resources import NODE
+from kube.cache import Caches, Key
+from kube.client import KubeClient, WatchEvent
+from kube.controller import Controller
+from kube.errors import NotFound
 
 _ALL = Key(None, "all nodes")
 

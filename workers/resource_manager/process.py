@@ -5,10 +5,10 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.errors import NotFound
 from api.resources import CONFIG_MAP
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import NotFound
 from workers.leader import run_as_leader
 from workers.resource_manager.config import ResourceManagerConfig
 from workers.resource_manager.connections import source_client, target_client

@@ -14,14 +14,14 @@ from typing import Any
 
 import yaml
 
-from activities.kube.cache import Caches, Key, key_of
-from activities.kube.client import KubeClient, Object, WatchEvent
-from activities.kube.controller import Controller, Requeue, TryAgain
-from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
-from activities.kube.kubeconfig import KubeconfigError, parse_kubeconfig
 from api.durations import parse_duration
 from api.resources import SECRET, SERVICE_ACCOUNT
 from api.times import timestamp
+from kube.cache import Caches, Key, key_of
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller, Requeue, TryAgain
+from kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from kube.kubeconfig import KubeconfigError, parse_kubeconfig
 from workers.resource_manager import names
 from workers.resource_manager.manifests import annotation
 

@@ -12,9 +12,6 @@ from typing import Any
 
 from temporalio.client import Client
 
-from activities.kube.cache import BY_UID, Caches, Key, key_of, uids_of
-from activities.kube.client import KubeClient, WatchEvent
-from activities.kube.controller import Controller
 from activities.seed.retention import is_marked
 from api import resources
 from api.constants import BACKUP_EXPIRED
@@ -22,6 +19,9 @@ from api.flows import FlowInput, ShootFacts
 from api.names import backup_entry_names, technical_id
 from api.operations import OperationType, ShootRef, ShootTask
 from api.times import micro_timestamp
+from kube.cache import BY_UID, Caches, Key, key_of, uids_of
+from kube.client import KubeClient, WatchEvent
+from kube.controller import Controller
 from workers.seed_flows import Refused, SeedFlow, SeedFlows, project_of, told_once
 from workflows.shoot.delete_backups import DeleteBackups, delete_backups_id
 

@@ -15,10 +15,6 @@ from typing import Any
 from temporalio.client import Client
 
 from activities.garden.seed_status import write_seed_status
-from activities.kube.cache import BY_UID, Caches, Key, uids_of
-from activities.kube.client import KubeClient, WatchEvent
-from activities.kube.controller import Controller, TryAgain
-from activities.kube.errors import Conflict
 from activities.seed.extensions import says_taken_over
 from api import constants, resources
 from api.conditions import Finding, Operation, merge
@@ -27,6 +23,10 @@ from api.names import backup_entry_names, technical_id
 from api.operations import OperationType, ShootRef, ShootTask
 from api.remains import BadRemains, Remnant, is_elsewhere, remains_of
 from api.times import micro_timestamp
+from kube.cache import BY_UID, Caches, Key, uids_of
+from kube.client import KubeClient, WatchEvent
+from kube.controller import Controller, TryAgain
+from kube.errors import Conflict
 from workers.seed_flows import Refused, SeedFlow, SeedFlows, project_of, told_once
 from workflows.shoot.forget import ForgetShoot, forget_id
 

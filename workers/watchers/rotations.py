@@ -6,12 +6,12 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import WatchEvent
-from activities.kube.controller import Controller
 from api import resources
 from api.operations import GARDEN_QUEUE, ShootRef
 from api.rotation import ActiveRotation, RotationInput, active, status_of
+from kube.cache import Caches, Key
+from kube.client import WatchEvent
+from kube.controller import Controller
 from workflows import visibility
 from workflows.shoot.rotate import ROTATIONS, rotation_id
 

@@ -26,15 +26,15 @@ from temporalio.client import (
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import Object, WatchEvent
-from activities.kube.controller import Controller, Requeue
 from api import constants, resources
 from api.cron import Cron
 from api.hibernation import DEADLINE, Edge
 from api.maintenance_window import MaintenanceWindow
 from api.operations import GARDEN_QUEUE, ShootRef
 from api.schedules import ScheduledShoot, WantedSchedule, maintenance_id, shoot_of, wanted_schedules
+from kube.cache import Caches, Key
+from kube.client import Object, WatchEvent
+from kube.controller import Controller, Requeue
 from workers.codec import EncryptionCodec
 from workers.runtime import log_context
 from workflows.shoot.hibernation import SwitchHibernation

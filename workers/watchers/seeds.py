@@ -11,13 +11,13 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from activities.kube.cache import Caches, Key
-from activities.kube.client import KubeClient, WatchEvent
-from activities.kube.controller import Controller
 from api import resources
 from api.constants import OPERATION, OPERATION_RECONCILE
 from api.operations import GARDEN_QUEUE, SeedTask
 from api.times import micro_timestamp
+from kube.cache import Caches, Key
+from kube.client import KubeClient, WatchEvent
+from kube.controller import Controller
 from workers.seed_flows import RETRY_SECONDS, Followed
 from workflows.seed import ReconcileSeed, seed_workflow_id
 

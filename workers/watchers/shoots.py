@@ -11,11 +11,11 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
-from activities.kube.cache import Caches, Key, key_of
-from activities.kube.client import WatchEvent
-from activities.kube.controller import Controller
 from api import resources
 from api.operations import GARDEN_QUEUE, ShootRef, lifecycle_id
+from kube.cache import Caches, Key, key_of
+from kube.client import WatchEvent
+from kube.controller import Controller
 from workers.runtime import log_context
 from workers.tracing import Tracing, change_of
 from workflows import visibility

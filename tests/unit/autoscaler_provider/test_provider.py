@@ -13,11 +13,11 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Server
 
-from activities.kube.client import Object
-from activities.kube.errors import Unreachable
 from activities.provider_local.machines import TRIGGER_DELETION
 from api.extensions.v1alpha1.worker import MachineDeploymentStatus
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, Resource
+from kube.client import Object
+from kube.errors import Unreachable
 from tests.unit.provider_local.fake_cluster import FakeCluster
 from workers.autoscaler_provider import externalgrpc_pb2 as pb
 from workers.autoscaler_provider.provider import CloudProvider

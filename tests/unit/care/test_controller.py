@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from activities.clusters import Clusters
 from activities.components import gateway
 from activities.components.gateway import ApiServerExposure, Upstream
-from activities.kube.clusters import Clusters
 from api import resources
 from tests.unit.care.test_checks import DEPLOYMENTS, ETCDS
 from tests.unit.care.test_constraints import configuration, pod, webhook
@@ -179,7 +179,7 @@ async def test_leftovers_go_and_webhooks_are_made_harmless_where_that_is_wanted(
 
 
 async def test_what_cannot_be_asked_is_unknown_or_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from activities.kube.errors import NotFound
+    from kube.errors import NotFound
 
     async def none(_: str) -> Any:
         raise NotFound(404, "NoCredentialsYet", "reading access")

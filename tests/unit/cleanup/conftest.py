@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from activities.kube.clusters import ClusterView
+from activities.clusters import ClusterView
 from activities.shoot import cleanup
 from api.operations import OperationType, ShootRef, ShootTask
 from tests.unit.kube.api_server import ApiServer

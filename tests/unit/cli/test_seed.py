@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from activities.kube.errors import NotFound
+from kube.errors import NotFound
 from tests.unit.api.shoots import PROFILE, SEED, SHOOT
 from tests.unit.kube.api_server import ApiServer, Object, refuse
 from workers.cli.seed import Evacuation, Move, seed

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from activities.secrets.configs import (
     Certificate,
     CertificateAuthority,

@@ -18,7 +18,7 @@ from activities.components.gateway import (
     ServiceRoute,
     Upstream,
 )
-from activities.kube.cache import Caches
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from workers.gateway import Gateway
 from workers.runtime import Health

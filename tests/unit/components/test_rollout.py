@@ -8,10 +8,10 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.components import base
-from activities.kube.cache import Caches
-from activities.kube.managed_resources import secrets_checksum
+from activities.managed_resources import secrets_checksum
 from activities.seed import rollout
 from api import resources
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
 

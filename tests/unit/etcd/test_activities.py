@@ -9,8 +9,8 @@ from aiohttp.test_utils import TestServer
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from activities.clusters import ClusterView
 from activities.components import etcd as component
-from activities.kube.clusters import ClusterView
 from activities.secrets.configs import CertificateAuthority
 from activities.secrets.manager import SecretsManager
 from activities.seed import etcd as module

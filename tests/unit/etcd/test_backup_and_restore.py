@@ -27,9 +27,9 @@ from activities.etcd import snapshots
 from activities.etcd.client import Compacted, EtcdClient, EtcdError, client_tls
 from activities.etcd.delta import Change, DeltaWriter
 from activities.etcd.store import LocalStore, LocalStoreAdmin
-from activities.kube.cache import Key
 from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signed
 from api.images import ETCD_VERSION
+from kube.cache import Key
 from tests.unit.kube.waiting import until
 from tests.wrapper_files import NAME, mount
 from workers.etcd import snapshotter as snapshotter_module

@@ -11,10 +11,10 @@ from aiohttp import web
 
 from activities.components import etcd as component
 from activities.components.etcd import Backup, EtcdValues
-from activities.kube.cache import Key
-from activities.kube.controller import Requeue
 from api import images
 from api.druid.v1alpha1.etcd import Etcd
+from kube.cache import Key
+from kube.controller import Requeue
 from tests.unit.secrets.conftest import Killed, MemoryCluster
 from workers.etcd import manifests
 from workers.etcd.backup_restore import BackupRestoreConfig

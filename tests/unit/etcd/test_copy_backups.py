@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from activities.etcd.snapshots import may_serve, parse_all
 from activities.etcd.store import LocalStore, LocalStoreAdmin, directory_token
-from activities.kube.cache import Caches, Key
+from kube.cache import Caches, Key
 from tests.unit.kube.api_server import ApiServer
 from workers.etcd.copy_backups import CopyBackupsController, lacks_final
 from workers.object_store import application

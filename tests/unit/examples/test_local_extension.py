@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from activities.kube.cache import Caches
 from api.core.v1beta1.controller_registration import ControllerRegistration
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from workers.provider_local.controller import ExtensionController
 

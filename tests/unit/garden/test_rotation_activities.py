@@ -8,12 +8,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.garden.rotation import GardenRotationActivities
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.errors import Forbidden
 from api import resources
 from api.operations import ShootRef
 from api.rotation import Kind, Phase, RotationInput, RotationStep, RotationView, Survey, SurveyReport, User
+from kube.cache import Caches
+from kube.client import KubeClient
+from kube.errors import Forbidden
 from tests.unit.kube.api_server import ApiServer
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 

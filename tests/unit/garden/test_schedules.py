@@ -8,11 +8,11 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.garden.hibernation import SwitchActivities
 from activities.garden.maintenance import MaintenanceActivities
-from activities.kube.client import KubeClient
-from activities.kube.errors import Conflict, Forbidden
 from api import resources
 from api.operations import ShootRef, TaskResult
 from api.schedules import ScheduledTime
+from kube.client import KubeClient
+from kube.errors import Conflict, Forbidden
 from tests.unit.api.shoots import PROFILE, changed, complete
 from tests.workflow.garden import FakeGarden
 

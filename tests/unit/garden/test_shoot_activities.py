@@ -8,8 +8,6 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.garden.shoots import ShootActivities
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
 from api import resources
 from api.flows import (
     FailedTask,
@@ -21,6 +19,8 @@ from api.flows import (
     StartOperation,
 )
 from api.operations import OperationType, ShootRef
+from kube.cache import Caches
+from kube.client import KubeClient
 from tests.workflow.garden import FakeGarden, shoot, surroundings
 
 REF = ShootRef(namespace="garden-local", name="demo", uid="0f3c")

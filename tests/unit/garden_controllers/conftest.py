@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from activities.kube.cache import Caches
 from api import resources
+from kube.cache import Caches
 from tests.unit.api.shoots import PROFILE, PROJECT, SEED, changed
 from tests.unit.kube.api_server import ApiServer
 

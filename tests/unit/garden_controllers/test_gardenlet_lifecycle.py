@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from activities.kube.cache import Key
-from activities.kube.controller import Requeue
 from api import resources
+from kube.cache import Key
+from kube.controller import Requeue
 from tests.unit.api.shoots import SEED, SHOOT, changed
 from tests.unit.garden_controllers.conftest import CORE, Garden
 from workers import gardenlet_lifecycle

@@ -11,10 +11,10 @@ from temporalio.client import Client, Schedule, ScheduleUpdate
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
-from activities.kube.cache import Caches
 from api.cron import Cron
 from api.operations import ShootRef
 from api.schedules import schedule_prefix, wanted_schedules
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.workflow.conftest import dev_server
 from workers.watchers.schedules import ScheduleWatcher, schedule_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from api import resources
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
 from tests.unit.seed.test_extension_access import (

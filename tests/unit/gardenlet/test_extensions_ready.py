@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from api.times import micro_timestamp
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from activities.kube.clusters import Clusters
+from activities.clusters import Clusters
 from activities.seed.retention import Retention
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until

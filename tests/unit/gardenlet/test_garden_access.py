@@ -15,9 +15,9 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from activities.kube.cache import Caches
-from activities.kube.kubeconfig import endpoint_of
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, load_private, self_signed_ca, signed
+from kube.cache import Caches
+from kube.kubeconfig import endpoint_of
 from tests.unit.kube.api_server import ApiServer, refuse
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from activities.kube.cache import Caches, Key
-from activities.kube.controller import Requeue
 from activities.seed.retention import Retention
+from kube.cache import Caches, Key
+from kube.controller import Requeue
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.seed.test_retention import DAY, ENTRIES, FORCE, NAME, NAMESPACE
 from workers.gardenlet.kept_backups import KeptBackupsController

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from activities.kube.client import KubeClient
+from kube.client import KubeClient
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from workers.gardenlet.config import SeedConfig

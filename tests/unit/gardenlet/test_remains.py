@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from activities.clusters import Clusters
 from activities.etcd.store import StoredObject
-from activities.kube.clusters import Clusters
 from api.constants import BACKUP_ENTRY_TAKEN_OVER
 from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP as CLEANED_UP
 from tests.unit.kube.api_server import ApiServer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.kube.cache import Caches
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until

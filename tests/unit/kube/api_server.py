@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from activities.kube.client import KubeClient
+from kube.client import KubeClient
 
 Object = dict[str, Any]
 Place = tuple[str, str | None, str]

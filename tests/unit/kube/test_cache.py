@@ -6,10 +6,10 @@ import dataclasses
 import aiohttp
 import pytest
 
-from activities.kube import cache as module
-from activities.kube import client as client_module
-from activities.kube.cache import Cache, Caches, Key
 from api.resources import CONFIG_MAP, NAMESPACE
+from kube import cache as module
+from kube import client as client_module
+from kube.cache import Cache, Caches, Key
 from tests.unit.kube.api_server import refuse
 from tests.unit.kube.waiting import until
 

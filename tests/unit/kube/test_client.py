@@ -10,8 +10,9 @@ import pytest
 from aiohttp import web
 
 from activities.errors import api_failure
-from activities.kube.client import KubeClient
-from activities.kube.errors import (
+from api.resources import CLUSTER, CONFIG_MAP, NAMESPACE, POD, SECRET, SERVICE_ACCOUNT, SHOOT, UnknownKind, resource_of
+from kube.client import KubeClient
+from kube.errors import (
     AlreadyExists,
     ApiError,
     Conflict,
@@ -22,8 +23,7 @@ from activities.kube.errors import (
     Unauthorized,
     Unreachable,
 )
-from activities.kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
-from api.resources import CLUSTER, CONFIG_MAP, NAMESPACE, POD, SECRET, SERVICE_ACCOUNT, SHOOT, UnknownKind, resource_of
+from kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
 from tests.unit.kube.api_server import refuse
 from tests.unit.kube.pki import certificates
 from tests.unit.kube.waiting import until
@@ -348,7 +348,7 @@ async def test_a_token_file_that_rotated_is_read_again_when_the_old_token_is_ref
 
 
 async def test_a_kubeconfig_file_that_names_another_server_is_followed(api, tmp_path, monkeypatch):
-    monkeypatch.setattr("activities.kube.client._REREAD_FILES", 0.0)
+    monkeypatch.setattr("kube.client._REREAD_FILES", 0.0)
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig(api.url, token="t")))
     async with KubeClient.from_kubeconfig(path) as client:
@@ -368,7 +368,7 @@ def test_a_kubeconfig_may_come_as_text_or_parsed():
 
 async def test_half_a_kubeconfig_is_no_reason_to_stop(api, tmp_path, monkeypatch):
     """A writer that does not rename shows us the file half written."""
-    monkeypatch.setattr("activities.kube.client._REREAD_FILES", 0.0)
+    monkeypatch.setattr("kube.client._REREAD_FILES", 0.0)
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig(api.url, token="t")))
     async with KubeClient.from_kubeconfig(path) as client:

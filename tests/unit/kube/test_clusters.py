@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from activities.kube.clusters import Clusters, ClusterView, clusters_read_once, patch_cluster
-from activities.kube.errors import NotFound
+from activities.clusters import Clusters, ClusterView, clusters_read_once, patch_cluster
 from api.resources import NAMESPACE
+from kube.errors import NotFound
 from tests.unit.kube.waiting import until
 
 SECRETS, SERVICES = "/api/v1/secrets", "/api/v1/services"

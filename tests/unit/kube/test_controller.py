@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from activities.kube.cache import Caches, Key
-from activities.kube.controller import Controller, Queue, Requeue, TryAgain
-from activities.kube.errors import NotFound
 from api.resources import CONFIG_MAP
+from kube.cache import Caches, Key
+from kube.controller import Controller, Queue, Requeue, TryAgain
+from kube.errors import NotFound
 from tests.unit.kube.waiting import until
 
 ONE, TWO = Key("ns", "one"), Key("ns", "two")

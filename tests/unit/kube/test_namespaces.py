@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from activities.kube import namespaces
+from kube import namespaces
 from tests.unit.kube.api_server import refuse
 from tests.unit.kube.waiting import until
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from activities.kube.unchanged import unchanged
+from kube.unchanged import unchanged
 from tests.unit.kube.api_server import ApiServer
 
 MANAGER = "gardenlet"

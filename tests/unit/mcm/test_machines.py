@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from activities.kube.cache import Caches
-from activities.kube.errors import ApiError, Unauthorized, Unreachable
 from activities.provider_local.machines import DRAIN_BLOCKED
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_CLASS, NODE, POD, POD_DISRUPTION_BUDGET, SECRET
+from kube.cache import Caches
+from kube.errors import ApiError, Unauthorized, Unreachable
 from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
 from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.config import MachineControllerManagerConfig

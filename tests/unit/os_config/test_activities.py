@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.cache import Caches
-from activities.kube.clusters import ClusterView
+from activities.clusters import ClusterView
 from activities.secrets.configs import CertificateAuthority, SSHKeyPair
 from activities.secrets.manager import SecretsManager
 from activities.seed import operating_system_configs as module
@@ -20,6 +19,7 @@ from activities.seed.extensions import Extensions
 from activities.seed.operating_system_configs import OperatingSystemConfigActivities
 from api.names import node_agent_secret_name
 from api.operations import OperationType, ShootRef, ShootTask
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 
 NAMESPACE = "shoot--local--demo"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from activities.kube.cache import Caches
 from api import resources
 from api.access import access
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from workers.discovery_server import application
 

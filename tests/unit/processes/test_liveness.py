@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import aiohttp
 import pytest
 
-from activities.kube import cache as cache_module
-from activities.kube import controller as controller_module
-from activities.kube.cache import Cache, Key
-from activities.kube.client import KubeClient, Limits
-from activities.kube.controller import Controller
-from activities.kube.kubeconfig import endpoint_of
 from api.resources import CONFIG_MAP
+from kube import cache as cache_module
+from kube import controller as controller_module
+from kube.cache import Cache, Key
+from kube.client import KubeClient, Limits
+from kube.controller import Controller
+from kube.kubeconfig import endpoint_of
 from tests.unit.kube.api_server import ApiServer, refuse
 from tests.unit.kube.waiting import until
 from workers.runtime import Health, HealthConfig

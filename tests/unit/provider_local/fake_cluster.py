@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from activities.kube.cache import Caches
-from activities.kube.client import Keep, KubeClient, Object, Objects, WatchEvent
-from activities.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from activities.provider_local.cloud import Clouds, read_kubeconfig
 from api.resources import Resource, resource_of
+from kube.cache import Caches
+from kube.client import Keep, KubeClient, Object, Objects, WatchEvent
+from kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 
 Place = tuple[Resource, str, str]
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from activities.errors import permanent, transient
-from activities.kube.cache import Caches
 from activities.provider_local.extension import Actuator, Extension
 from api.errors import ErrorCode
 from api.resources import CLUSTER, INFRASTRUCTURE
+from kube.cache import Caches
 from tests.unit.provider_local.fake_cluster import FakeCluster
 from workers.provider_local.controller import ExtensionController
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from activities.kube.errors import NotFound
+from kube.errors import NotFound
 from workers.provider_local import heartbeat
 
 

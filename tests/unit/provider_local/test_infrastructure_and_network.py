@@ -9,12 +9,12 @@ import pytest
 import yaml
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.cache import Caches
-from activities.kube.errors import Forbidden, Unauthorized, Unreachable
 from activities.provider_local.extension import Extension
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.network import FlannelActuator, manifests
 from api.resources import INFRASTRUCTURE, MANAGED_RESOURCE, NAMESPACE, NETWORK, SECRET
+from kube.cache import Caches
+from kube.errors import Forbidden, Unauthorized, Unreachable
 from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
 
 CONTROL_PLANE = "shoot--dev--one"

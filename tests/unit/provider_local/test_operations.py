@@ -15,9 +15,6 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from activities.kube.cache import Caches
-from activities.kube.client import Object
-from activities.kube.errors import Unauthorized
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.machines import DRAIN_BLOCKED
 from activities.provider_local.operations import ProviderLocalActivities
@@ -34,6 +31,9 @@ from api.resources import (
     Resource,
 )
 from api.shoot_state import machine_state
+from kube.cache import Caches
+from kube.client import Object
+from kube.errors import Unauthorized
 from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
 from tests.unit.provider_local.test_infrastructure_and_network import CLUSTER, KUBECONFIG
 from workers.interceptors import ActivityInterceptor

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from activities.kube.cache import Caches
 from api.resources import CLUSTER, MACHINE, SERVICE
+from kube.cache import Caches
 from tests.unit.kube.waiting import until
 from tests.unit.provider_local.fake_cluster import FakeCluster
 from workers.provider_local.load_balancer import LoadBalancerController

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from activities.kube.cache import Caches
-from activities.kube.managed_resources import secrets_checksum
+from activities.managed_resources import secrets_checksum
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
 from workers.resource_manager.config import Controllers

@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from activities.kube.cache import Caches
+from kube.cache import Caches
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import NAMESPACE
 from workers.resource_manager.csr_approver import (

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from activities.kube.cache import Caches
+from kube.cache import Caches
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import NAMESPACE
 from workers.resource_manager.node_agent_access import NodeAgentAccess, role_binding

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from activities.kube.cache import Caches
 from api.durations import parse_duration
+from kube.cache import Caches
 from tests.unit.kube.waiting import until
 from workers.resource_manager.node_agent_delays import NodeAgentDelays, delays
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yaml
 
-from activities.kube.cache import Caches
+from kube.cache import Caches
 from tests.unit.kube.pki import certificates
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import NAMESPACE, SECRETS

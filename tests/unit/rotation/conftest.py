@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from activities.kube.cache import Caches
-from activities.kube.client import KubeClient
-from activities.kube.clusters import ClusterView
+from activities.clusters import ClusterView
 from activities.secrets.manager import SecretsManager
 from activities.secrets.rotation import Rotation
 from activities.shoot.rotation import RotationActivities
 from api.operations import OperationType, ShootRef, ShootTask
+from kube.cache import Caches
+from kube.client import KubeClient
 from tests.unit.kube.api_server import ApiServer
 
 NAMESPACE = "shoot--local--demo"

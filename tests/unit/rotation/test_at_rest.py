@@ -14,10 +14,8 @@ import aiohttp
 import pytest
 from temporalio.testing import ActivityEnvironment
 
+from activities.clusters import ClusterView
 from activities.heartbeat import heartbeating
-from activities.kube.client import KubeClient
-from activities.kube.clusters import ClusterView
-from activities.kube.errors import ApiError
 from activities.secrets import crypto
 from activities.secrets.crypto import KeyAlgorithm
 from activities.secrets.manager import Which
@@ -25,6 +23,8 @@ from activities.seed.secrets import generate_encryption_configuration
 from activities.shoot import rewriting, rotation
 from api import resources
 from api.images import ETCD_VERSION
+from kube.client import KubeClient
+from kube.errors import ApiError
 from landscape.binaries import KUBERNETES_VERSION
 from tests.unit.rotation.conftest import NAMESPACE, TASK, World
 

@@ -11,8 +11,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from activities.clusters import ClusterView
 from activities.components import controller_manager, etcd, scheduler
-from activities.kube.clusters import ClusterView
 from activities.secrets.configs import (
     Certificate,
     CertificateAuthority,

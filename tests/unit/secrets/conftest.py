@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from activities.kube.errors import AlreadyExists, NotFound
 from api.resources import Resource, resource_of
+from kube.errors import AlreadyExists, NotFound
 
 
 class Killed(Exception):

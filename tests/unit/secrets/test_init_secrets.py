@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.clusters import ClusterView
+from activities.clusters import ClusterView
 from activities.secrets.sealing import Sealing
 from activities.seed.secrets import CleanupSecrets, SecretActivities
 from api.operations import OperationType, ShootRef, ShootTask

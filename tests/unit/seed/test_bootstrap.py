@@ -9,9 +9,9 @@ import pytest
 from aiohttp import web
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.cache import Caches
 from activities.seed.bootstrap import SeedActivities
 from api.operations import SeedTask, TaskResult
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.seed.test_extension_access import CLUSTER_ROLES, REGISTRATIONS, ROLES, cluster_role, registration

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from activities.kube.cache import Caches
 from activities.seed.extension_access import (
     ExtensionAccess,
     SharedSecret,
@@ -16,6 +15,7 @@ from activities.seed.extension_access import (
 )
 from activities.seed.namespace import NamespaceActivities
 from api.operations import OperationType, ShootRef, ShootTask
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
 

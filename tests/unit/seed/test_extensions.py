@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from activities.kube.cache import Caches
-from activities.kube.clusters import ClusterView
+from activities.clusters import ClusterView
 from activities.secrets.configs import SSHKeyPair
 from activities.secrets.manager import SecretsManager
 from activities.seed import extension_kinds as kinds
@@ -18,6 +17,7 @@ from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extensions import ExtensionActivities, Extensions
 from api.operations import OperationType, ShootRef, ShootTask
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from workers import registry

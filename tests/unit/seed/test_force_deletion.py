@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from activities.kube.cache import Caches
 from activities.seed import force_deletion as module
 from activities.seed.force_deletion import ForceDeletionActivities
 from api.operations import OperationType, ShootRef, ShootTask
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 
 NAMESPACE = "shoot--local--demo"

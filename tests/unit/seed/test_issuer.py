@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.clusters import ClusterView
+from activities.clusters import ClusterView
 from activities.seed.issuer import Issuer, IssuerActivities, issuer_of
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from activities.kube.cache import Caches
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.retention import Retention
 from api.operations import OperationType, ShootRef, ShootTask
+from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 

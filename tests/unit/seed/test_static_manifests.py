@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.kube.clusters import ClusterView
+from activities.clusters import ClusterView
 from activities.seed.static_manifests import StaticManifestActivities
 from api.errors import ErrorCode
 from tests.unit.kube.api_server import ApiServer

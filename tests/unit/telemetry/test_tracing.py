@@ -17,11 +17,11 @@ from temporalio import activity
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-from activities.kube import client as kube
-from activities.kube.client import Request
 from api.flows import FinishOperation
 from api.operations import OperationType, ShootRef, ShootTask
 from api.resources import SECRET
+from kube import client as kube
+from kube.client import Request
 from tests.unit.kube.api_server import ApiServer
 from workers.interceptors import ActivityInterceptor
 from workers.telemetry import observe_requests

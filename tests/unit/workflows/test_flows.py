@@ -405,7 +405,7 @@ def test_every_activity_that_a_flow_names_is_offered_by_the_seeds_worker(flow: F
     """Tasks are named by strings; this is what a compiler would check."""
     from typing import cast
 
-    from activities.kube.clusters import Clusters
+    from activities.clusters import Clusters
     from workers import registry
 
     offered = {

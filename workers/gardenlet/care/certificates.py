@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from activities.kube.client import KubeClient
-from activities.kube.errors import ApiError
 from api.conditions import Finding
 from api.resources import CERTIFICATE_SIGNING_REQUEST
+from kube.client import KubeClient
+from kube.errors import ApiError
 from workers.signing_requests import CLIENT_SIGNER, NODE_AGENTS, Malformed, parse_request
 
 Object = Mapping[str, Any]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from activities.kube.errors import AnswerTooLarge
 from api import constants
 from api.conditions import Finding
+from kube.errors import AnswerTooLarge
 from workers.resource_manager import health
 
 Object = Mapping[str, Any]

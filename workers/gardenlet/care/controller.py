@@ -8,13 +8,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from activities.clusters import Clusters
 from activities.components import cluster_autoscaler, gateway, vpa
 from activities.components.operating_system_config import CHECKSUM_APPLIED, CHECKSUM_OF_SECRET
-from activities.kube.cache import Key, key_of
-from activities.kube.client import KubeClient, Object, WatchEvent
-from activities.kube.clusters import Clusters
-from activities.kube.controller import Controller, Requeue
-from activities.kube.errors import AnswerTooLarge, ApiError, Forbidden, NotFound
 from activities.seed.extensions import says_taken_over
 from activities.seed.facts import may_grow
 from activities.seed.namespace import is_foreign
@@ -31,6 +27,10 @@ from api.conditions import (
     wanted,
 )
 from api.names import backup_entry_names, node_agent_secret_name
+from kube.cache import Key, key_of
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller, Requeue
+from kube.errors import AnswerTooLarge, ApiError, Forbidden, NotFound
 from workers.gardenlet.care import certificates, checks, constraints, garbage, names, webhooks
 from workers.gardenlet.config import ShootCareConfig
 from workers.gardenlet.extensions_ready import Heartbeats

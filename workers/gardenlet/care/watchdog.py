@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from activities.kube.client import Object
-from activities.kube.clusters import Clusters
-from activities.kube.errors import ApiError
+from activities.clusters import Clusters
 from activities.seed.namespace import is_foreign
 from api import constants, resources
+from kube.client import Object
+from kube.errors import ApiError
 from workers.gardenlet.care.checks import lease_expired, outline_of_lease
 from workers.gardenlet.config import WatchdogConfig
 from workers.gardenlet.garden_caches import shoots_here

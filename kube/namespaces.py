@@ -11,10 +11,10 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from activities.kube.cache import Cache
-from activities.kube.client import METADATA, KubeClient, Object
-from activities.kube.errors import ApiError, NotFound
 from api.resources import NAMESPACE, POD, Resource
+from kube.cache import Cache
+from kube.client import METADATA, KubeClient, Object
+from kube.errors import ApiError, NotFound
 
 _log = logging.getLogger(__name__)
 

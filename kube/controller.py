@@ -6,10 +6,10 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from activities.kube import liveness
-from activities.kube.cache import Cache, Key, key_of
-from activities.kube.client import WatchEvent
-from activities.kube.errors import ApiError
+from kube import liveness
+from kube.cache import Cache, Key, key_of
+from kube.client import WatchEvent
+from kube.errors import ApiError
 
 _log = logging.getLogger(__name__)
 

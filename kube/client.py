@@ -19,7 +19,8 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 
-from activities.kube.errors import (
+from api.resources import Resource, UnknownKind, resource_of
+from kube.errors import (
     AnswerTooLarge,
     ApiError,
     Conflict,
@@ -29,9 +30,8 @@ from activities.kube.errors import (
     Unreachable,
     error_from_status,
 )
-from activities.kube.kubeconfig import Endpoint, endpoint_of, in_cluster_endpoint, parse_kubeconfig
-from activities.kube.unchanged import unchanged
-from api.resources import Resource, UnknownKind, resource_of
+from kube.kubeconfig import Endpoint, endpoint_of, in_cluster_endpoint, parse_kubeconfig
+from kube.unchanged import unchanged
 
 Object = dict[str, Any]
 Objects = list[Object]
@@ -144,7 +144,7 @@ class WatchEvent:
 class KubeClient:
     """One cluster, safe for concurrent use from one event loop.
 
-    Failures are ``activities.kube.errors.ApiError``. Files named in a kubeconfig, and the
+    Failures are ``kube.errors.ApiError``. Files named in a kubeconfig, and the
     kubeconfig itself if it was given as a path, are read again when they rotate.
 
     With limits, an answer that has more bytes raises AnswerTooLarge.
@@ -329,7 +329,7 @@ class KubeClient:
         """Events of one watch connection, until the server ends it, as it does every few minutes.
 
         With bookmarks. Raises Gone if the resource version is too old. ``on_open`` is called once
-        the server has agreed. For a watch that lasts, use ``activities.kube.cache``.
+        the server has agreed. For a watch that lasts, use ``kube.cache``.
         """
         doing = f"watching {_where(res, namespace)}"
         query = _selectors(labels, fields)

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from activities.kube.cache import Cache, Caches
-from activities.kube.client import KubeClient, Limits, Object, WatchEvent
-from activities.kube.errors import NotFound
-from activities.kube.kubeconfig import Endpoint, endpoint_of, parse_kubeconfig
 from activities.secrets.sealing import Sealing
 from api import constants
 from api.resources import CLUSTER, SECRET, SERVICE
+from kube.cache import Cache, Caches
+from kube.client import KubeClient, Limits, Object, WatchEvent
+from kube.errors import NotFound
+from kube.kubeconfig import Endpoint, endpoint_of, parse_kubeconfig
 
 SHOOT_KUBECONFIG = "gardener-internal"
 """Secret in the control-plane namespace with our own access to the shoot."""
@@ -125,7 +125,7 @@ class Clusters:
     async def shoot(self, technical_id: str) -> KubeClient:
         """A client for a shoot, by its cluster IP in the seed; follows its Secret when that rotates.
 
-        Its owner fills it, so the client reads limited answers: see ``activities.kube.client.Limits``.
+        Its owner fills it, so the client reads limited answers: see ``kube.client.Limits``.
 
         Don't keep it longer than an activity. Raises NotFound while the shoot has no access for us.
         """

@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Self, TypeVar
 
-from activities.heartbeat import waiting_for
-from activities.kube import liveness
-from activities.kube.client import Keep, KubeClient, Object, Objects, WatchEvent
-from activities.kube.errors import ApiError, Gone
 from api.resources import Resource
+from kube import liveness
+from kube.client import Keep, KubeClient, Object, Objects, WatchEvent
+from kube.errors import ApiError, Gone
+from kube.waits import waiting_for
 
 T = TypeVar("T")
 Handler = Callable[[WatchEvent], None]
