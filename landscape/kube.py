@@ -62,12 +62,6 @@ class Api:
         """Apply all objects by server-side apply, in parallel."""
         await asyncio.gather(*(self._apply(obj) for obj in objects))
 
-    async def replace_status(self, path: str, patch: Object) -> None:
-        """Merge into an object's status."""
-        headers = {"Content-Type": "application/merge-patch+json"}
-        status, body = await self._call("PATCH", f"{path}/status", json.dumps(patch), headers)
-        self._checked(status, body, f"patching the status of {path}")
-
     async def create(self, path: str, obj: Object) -> Object | None:
         """Create an object in the collection at ``path``; returns ``None`` if it exists already."""
         status, body = await self._call("POST", path, json.dumps(obj), {"Content-Type": "application/json"})
@@ -120,6 +114,9 @@ class Api:
     def _checked(self, status: int, body: bytes, doing: str) -> Object:
         answer: Object = json.loads(body) if body.startswith(b"{") else {}
         if status >= 400:
-            # The API server's message names fields, not values of Secrets; the body would hold both.
-            raise LandscapeError(f"{doing}: {self.server} answered {status} {str(answer.get('message'))[:500]}")
+            # The API server's message quotes values that it refuses, also those of Secrets. The causes name the fields.
+            causes = (answer.get("details") or {}).get("causes") or []
+            fields = ", ".join(str(cause.get("field")) for cause in causes)
+            where = f" (fields: {fields})" if fields else ""
+            raise LandscapeError(f"{doing}: {self.server} answered {status} {answer.get('reason')}{where}")
         return answer
