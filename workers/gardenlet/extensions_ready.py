@@ -95,9 +95,9 @@ class ExtensionsCheck:
 
     async def _check(self, key: Key) -> Requeue | None:
         seed = self._seeds.get(key.name)
-        if seed is None:
-            return None
-        known = (seed.get("status") or {}).get("conditions") or []
+        known = ((seed or {}).get("status") or {}).get("conditions") or []
+        if seed is None or not known:
+            return None  # conditions begin with the report of the Seed's first reconciliation
         finding = extensions_ready(self._installations.list(), self._faults())
         conditions = merge(known, [finding], _SETTLED, {}, datetime.now(UTC))
         if conditions != known:

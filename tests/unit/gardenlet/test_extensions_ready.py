@@ -38,7 +38,8 @@ class Seed:
 
     def __init__(self, garden: ApiServer, seed: ApiServer) -> None:
         self.garden, self.seed = garden, seed
-        garden.put(SEEDS, {"metadata": {"name": "seed-1"}, "status": {"conditions": []}})
+        reported = {"type": "GardenletReady", "status": "True", "reason": "GardenletReady", "message": ""}
+        garden.put(SEEDS, {"metadata": {"name": "seed-1"}, "status": {"conditions": [reported]}})
         registered = {"resources": [{"kind": "BackupBucket", "type": "local"}]}
         garden.put(REGISTRATIONS, {"metadata": {"name": "provider-local"}, "spec": registered})
 
@@ -58,7 +59,7 @@ class Seed:
     @property
     def message(self) -> str:
         status = (self.garden.find(SEEDS, "seed-1") or {})["status"]
-        return str(status["conditions"][0]["message"])
+        return next(str(each["message"]) for each in status["conditions"] if each["type"] == "ExtensionsReady")
 
 
 @pytest.fixture
@@ -89,6 +90,16 @@ async def test_an_extension_that_is_silent_for_too_long_is_named(seed: Seed) -> 
     seed.beat((datetime.now(UTC) - timedelta(minutes=6)).isoformat())
     await until(lambda: seed.condition == ("False", "NotAllExtensionsHealthy"))
     await until(lambda: seed.message == "provider-local has written no heartbeat for more than 0:05:00")
+
+
+async def test_a_seed_that_was_not_reconciled_yet_gets_no_condition(seed: Seed) -> None:
+    """Others take a Seed with conditions for one that was ready once."""
+    await until(lambda: seed.condition == READY)
+    seed.garden.change(SEEDS, "seed-1", None, {"status": {"conditions": []}})
+    seed.use()
+    seed.garden.put(INSTALLATIONS, installation(Healthy="False"))
+    await asyncio.sleep(0.3)
+    assert seed.condition is None
 
 
 async def test_an_installation_that_is_not_healthy_is_reported_until_it_is(seed: Seed) -> None:
