@@ -29,15 +29,15 @@ async def _look_at_alerts(of: str) -> None:
 
 @workflow.defn(name="ShootLifecycle")
 class NextLifecycle(ShootLifecycle):
-    """Looks at alerts before it looks at the Shoot: in the middle of the loop that it is in for months."""
+    """Reads alerts before it reads the Shoot: in the middle of the loop that it runs for months."""
 
     @workflow.run
     async def run(self, request: LifecycleInput) -> None:
         await super().run(request)
 
-    async def _look(self) -> ShootView | None:
+    async def _read_shoot(self) -> ShootView | None:
         await _look_at_alerts("lifecycle")
-        return await super()._look()
+        return await super()._read_shoot()
 
 
 @workflow.defn(name="RotateCertificateAuthorities")

@@ -27,6 +27,7 @@ class FakeCluster(KubeClient):
         self._watchers: dict[Resource, list[asyncio.Queue[WatchEvent]]] = {}
         self._written = asyncio.Event()
         self._refusals: dict[tuple[str, Resource], ApiError] = {}
+        self._limits = None
 
     def refuse(self, verb: str, resource: Resource, error: ApiError | None) -> None:
         if error is None:
