@@ -62,7 +62,10 @@ class DNSRecordActuator(Actuator):
         await zone.send(update, f"deleting {extension.spec['recordType']} {extension.spec['name']}")
 
     async def force_delete(self, extension: Extension) -> None:
-        """Delete the record if the zone's credentials work; they are seldom those of the cloud. Else the record stays."""
+        """Delete the record if the zone's credentials work; they are seldom those of the cloud.
+
+        Else the record stays in the zone.
+        """
         try:
             await self.delete(extension)
         except ApplicationError as error:

@@ -65,8 +65,7 @@ JOIN_SECONDS = 300.0
 Source: Gardener's generic Worker actuator.
 """
 DELETE_SECONDS = 600.0
-"""A wait for machines to leave, or for a namespace to be deleted, fails after so long; with machines, without a change.
-"""
+"""The same if machines only leave. A wait for the deletion of the cloud's namespace fails after so long, too."""
 
 
 class ExtensionTask(ApiModel):
