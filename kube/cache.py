@@ -96,8 +96,8 @@ class _Index:
 class ObjectStore:
     """Objects of one kind in memory, with indexes, subscribers and waiters.
 
-    Objects handed out are shared: read them, copy before changing. They may lag behind the cluster; a caller that has
-    just written compares generation or resourceVersion.
+    Objects handed out are shared: read them, copy before changing. The objects may lag behind the cluster; a caller
+    that has just written compares generation or resourceVersion.
     """
 
     def __init__(self, resource: Resource, namespace: str | None = None) -> None:

@@ -497,7 +497,7 @@ class KubeClient:
     async def resource_for(self, api_version: str, kind: str) -> Resource:
         """The resource of a kind. Discovered from the cluster if the kind is not in ``api.resources``.
 
-        Raises NotFound if the cluster does not serve it.
+        Raises NotFound if the cluster does not serve the kind.
         """
         with contextlib.suppress(UnknownKind):
             return resource_of(api_version, kind)
@@ -679,8 +679,8 @@ class KubeClient:
                         response = await transport.send(method, url, headers, body, timeout)
                     break
                 except ConnectionLost:
-                    # A kept-alive connection may have been lost by a restart of the server before this request was
-                    # sent. Not for POST, which may have reached the server; other methods may run twice.
+                    # Retry once: a restart of the server may have closed a kept-alive connection before this request
+                    # was sent. Do not retry POST, which may have reached the server; other methods may run twice.
                     if not retry or method == "POST":
                         raise
             request.status = response.status

@@ -67,7 +67,7 @@ async def _deletable_kinds(client: KubeClient) -> list[Resource]:
     kinds: list[Resource] = []
     for group in (each for page in pages for each in _discovered(page)):
         seen: set[str] = set()
-        for version in group["versions"]:  # the preferred one first
+        for version in group["versions"]:  # the preferred version comes first
             if version.get("freshness", "Current") != "Current":
                 raise LookupError(f"an API server for {group['metadata'].get('name')} does not answer")
             for each in version.get("resources") or ():

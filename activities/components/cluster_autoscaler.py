@@ -170,7 +170,7 @@ def _flags(autoscaler: Autoscaler) -> list[tuple[str, str]]:
 
 
 def _expander(autoscaler: Autoscaler) -> str | None:
-    """The expander. If pools have priorities, the expander ``priority`` precedes the one of the settings."""
+    """Value of the flag ``expander``. If pools have priorities, ``priority`` precedes the owner's other expanders."""
     wanted = autoscaler.settings.expander
     if _has_priorities(autoscaler.node_groups) and _PRIORITY not in (wanted or "").split(","):
         return ",".join(filter(None, (_PRIORITY, wanted)))

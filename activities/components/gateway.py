@@ -50,9 +50,10 @@ PROXY_ROUTES_FILE = "routes-apiserver-proxy.json"
 _BLACKHOLE = "blackhole"
 
 _CONNECT_TIMEOUT = "1s"
-"""Short, because the address of an API server that has just ended does not answer at all until kube-proxy knows.
+"""Timeout of a connection to an API server.
 
-A client that waits for such a connection cannot resolve the API server's name again meanwhile.
+The timeout is short: the address of an API server that has just ended does not answer at all until kube-proxy knows of
+the end. A client that waits for such a connection cannot resolve the API server's name again meanwhile.
 """
 
 _REFRESHED = "5s"

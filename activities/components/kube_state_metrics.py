@@ -1,4 +1,4 @@
-"""kube-state-metrics of a Shoot: metrics about nodes and the objects in kube-system, for the Shoot's Prometheus.
+"""kube-state-metrics of a Shoot: metrics about nodes, and pods and workloads in kube-system, for its Prometheus.
 
 kube-state-metrics runs in the control plane. Names, ports and options: as Gardener's.
 """

@@ -93,7 +93,7 @@ def _daemon_set(config: Manifest, api_server: str) -> Manifest:
             "/node-problem-detector",
             f"--config.system-log-monitor={_CONFIG}/{_MONITOR}",
             f"--port={_PORT}",
-            # Disabled, because no component reads it: nodes of a shoot are not reachable from outside.
+            # No port for metrics, because no component reads them: nodes of a shoot are not reachable from outside.
             "--prometheus-port=0",
         ],
         cpu="20m",

@@ -5,7 +5,7 @@ the paths of that right, and with it a kubelet shows logs and specs of all its p
 each request to proxy, as CONNECT with the path.
 
 The policy restricts only requests through the API server. A kubelet that is reached directly, from the network of the
-Shoot, checks only the right, and with the right it runs a command in any pod by a websocket that `GET` opens.
+Shoot, checks only the right. With this right, a client can run a command in any pod by a websocket that `GET` opens.
 """
 
 from typing import Any

@@ -144,7 +144,7 @@ class ShootActivities:
         return self._rules.respect_sync_period_overwrite or shoot.namespace == constants.GARDEN_NAMESPACE
 
     def _sync_period(self, shoot: ShootRef, annotations: Mapping[str, str]) -> timedelta:
-        """Period between regular operations. An annotation can only lengthen it; an invalid duration is ignored."""
+        """Period between regular operations. An annotation can only lengthen this period; an invalid one is ignored."""
         period = self._rules.sync_period
         if self._may_hold_back(shoot) and (text := annotations.get(constants.SHOOT_SYNC_PERIOD)):
             with contextlib.suppress(ValueError):
@@ -196,9 +196,10 @@ class ShootActivities:
 
     @activity.defn
     async def start_operation(self, request: StartOperation) -> StartedOperation:
-        """Record the start: finalizer, technical ID, uid, seed, generation, lastOperation; remove its annotation.
+        """Record the start of an operation: finalizer, technical ID, uid, seed, generation, lastOperation.
 
-        A second run writes the same again, with a later time.
+        The activity also removes the annotation that requested the operation. A second run writes the same again,
+        with a later time.
         """
         for _ in range(_CONFLICTS):
             live = await self._get(request.shoot)

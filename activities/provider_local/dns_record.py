@@ -55,7 +55,7 @@ class DNSRecordActuator(Actuator):
     async def delete(self, extension: Extension) -> None:
         data = await secret_data(self._seed, extension)
         if data is None:
-            return  # without credentials nothing outside can be cleaned up (spec/extensions.md 1.5)
+            return  # without credentials, the record in the zone cannot be deleted (spec/extensions.md 1.5)
         zone = _Zone.read(data, extension)
         update = zone.update()
         update.delete(_relative(extension, zone), extension.spec["recordType"])

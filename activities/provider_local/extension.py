@@ -95,7 +95,7 @@ async def load_extension(seed: KubeClient, resource: Resource, namespace: str, n
     """Read an object and its Cluster from the API server; None if the object is gone.
 
     Not from a cache: the Cluster is written just before the object is triggered, and events of two watches
-    may arrive in another order.
+    may arrive in any order.
     """
     found = await seed.find(resource, name, namespace or None)
     if found is None:

@@ -233,7 +233,7 @@ def restored(saved: Mapping[str, Any], resource: Resource, namespace: str, owner
 
 
 def chosen_machines(deployment: Mapping[str, Any], alive: Collection[str]) -> list[str]:
-    """Living machines that the cluster autoscaler chose for deletion, in its order.
+    """Machines that are alive and that the cluster autoscaler chose for deletion, in the autoscaler's order.
 
     Empty if there are not more machines than ``replicas``: then the size was raised again, and no machine must go.
     """

@@ -65,7 +65,10 @@ JOIN_SECONDS = 300.0
 Source: Gardener's generic Worker actuator.
 """
 DELETE_SECONDS = 600.0
-"""The same if machines only leave. A wait for the deletion of the cloud's namespace fails after so long, too."""
+"""A wait for machines to leave fails if nothing has changed for so long.
+
+A wait for the deletion of a namespace in the cloud fails after so long.
+"""
 
 
 class ExtensionTask(ApiModel):

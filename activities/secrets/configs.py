@@ -160,7 +160,7 @@ class Certificate(SecretConfig):
         return {"tls.crt": pair.certificate, "tls.key": pair.key}
 
     def _pair(self, making: Making) -> KeyPair:
-        assert making.ca is not None  # the manager finds the signer before it makes anything
+        assert making.ca is not None  # the manager finds the signer before it calls ``make``
         pair = crypto.signed(
             self.common_name,
             ca=making.ca,
@@ -200,7 +200,7 @@ class ClientKubeconfig(Certificate):
 
 @dataclass(frozen=True)
 class ServiceAccountKey(SecretConfig):
-    """``id_rsa``, ``id_rsa.pub``: components mount these names, also for keys of another algorithm."""
+    """``id_rsa``, ``id_rsa.pub``: components mount files of these names, whatever the algorithm of the key."""
 
     algorithm: KeyAlgorithm | None = None
 
