@@ -1,4 +1,4 @@
-"""Shared copies of what a cluster holds: list once, then watch; waiters are woken by events."""
+"""Shared caches of a cluster's objects: list once, then watch; events wake the waiters."""
 
 import asyncio
 import contextlib
@@ -23,15 +23,18 @@ _log = logging.getLogger(__name__)
 
 _FIRST_DELAY = 0.2
 _LONGEST_DELAY = 3.0
-"""Seconds between attempts to reach the API server again; short, because waiters sleep on it."""
+"""Seconds between attempts to reach the API server. Short, because callers wait for the cache meanwhile."""
 
 
 _SYNC_SECONDS = 10 * 60.0
-"""A cache that an API server has refused to list for so long fails its process's liveness."""
+"""A cache fails the liveness of its process if the API server has refused the first list for so long."""
 _SILENCE_SECONDS = 10 * 60.0
-"""So does one that has had neither an answer nor an error: watches bring a bookmark each minute, requests time out."""
+"""A cache fails liveness, too, if it has had neither an answer nor an error for so long.
+
+A working cache gets either: watches bring a bookmark each minute, and requests time out.
+"""
 _IDLE_SECONDS = 15 * 60.0
-"""How long the cache of one namespace is kept for the next who asks: shoots come and go, their caches must, too."""
+"""How long the unused cache of one namespace is kept. Shoots are created and deleted, and caches must go with them."""
 
 
 class Key(NamedTuple):
@@ -57,12 +60,12 @@ def uids_of(obj: Object) -> Iterable[str]:
 
 
 class _Index:
-    """Keys of objects by the values that a function gives of them."""
+    """Keys of objects, by the values that a function returns for each object."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
         self._keys: dict[str, dict[Key, None]] = {}
-        """By value. The inner dictionary is an ordered set."""
+        """Keys by value. The inner dictionary is an ordered set."""
         self._known: dict[Key, tuple[str, ...]] = {}
 
     def find(self, value: str) -> Iterable[Key]:
@@ -93,19 +96,19 @@ class _Index:
 class ObjectStore:
     """Objects of one kind in memory, with indexes, subscribers and waiters.
 
-    Objects handed out are shared: read them, copy before changing. They may lag behind the cluster; a caller that has
-    just written compares generation or resourceVersion.
+    Objects handed out are shared: read them, copy before changing. The objects may lag behind the cluster; a caller
+    that has just written compares generation or resourceVersion.
     """
 
     def __init__(self, resource: Resource, namespace: str | None = None) -> None:
         self.resource = resource
         self._namespace = namespace
         self._objects: defaultdict[str | None, dict[str, Object]] = defaultdict(dict)
-        """By namespace and name."""
+        """Objects by namespace and name."""
         self._indexes: dict[str, _Index] = {}
         self._handlers: list[Handler] = []
         self._waiters: defaultdict[Key | str | None, set[asyncio.Event]] = defaultdict(set)
-        """By the key or the namespace whose events wake them; None: all events."""
+        """Waiters by the key or the namespace whose events wake them; None: all events."""
         self._synced = asyncio.Event()
         self._last_error = ""
         self._last_used = 0.0
@@ -130,7 +133,7 @@ class ObjectStore:
         return list(self._objects[namespace].values()) if namespace in self._objects else []
 
     def index(self, name: str, values: Values) -> None:
-        """Keep an index of the objects by the values that ``values`` gives of each, for ``by_index``.
+        """Keep an index of the objects by the values that ``values`` returns for each object; ``by_index`` reads it.
 
         Components that share a cache may define the same index with the same function. Raises ValueError for another
         function.
@@ -145,7 +148,7 @@ class ObjectStore:
             index.put(key_of(obj), obj)
 
     def by_index(self, name: str, value: str | None) -> Objects:
-        """Objects with a value in an index; none for None."""
+        """Objects with a value in an index; an empty list if the value is None."""
         found = self._indexes[name].find(value) if value is not None else ()
         return [self._objects[key.namespace][key.name] for key in found]
 
@@ -163,9 +166,9 @@ class ObjectStore:
         return self._synced.is_set()
 
     def subscribe(self, handler: Handler) -> Callable[[], None]:
-        """Call ``handler`` for everything there is, as ADDED, and for every change after that.
+        """Call ``handler`` for every object in the cache, as ADDED, and for every change after that.
 
-        Handlers must be quick and must not raise. Returns the function that ends it.
+        Handlers must be quick and must not raise. Returns the function that ends the subscription.
         """
         self._handlers.append(handler)
         for obj in self.list():
@@ -185,11 +188,11 @@ class ObjectStore:
         timeout: float | None,
         on_progress: Callable[[Object | None], None] | None = None,
     ) -> T:
-        """What ``predicate`` says of the object, as soon as that is neither None nor False.
+        """Wait until ``predicate`` returns neither None nor False for the object, and return its result.
 
-        It is asked once at the start and again after each change of the object, with None while
-        the object does not exist; what it raises ends the wait. ``on_progress`` sees each state
-        that was not enough. Raises TimeoutError after ``timeout`` seconds; None: never.
+        ``predicate`` is called once at the start and again after each change of the object, with None while
+        the object does not exist; an exception of ``predicate`` ends the wait. ``on_progress`` is called with each
+        state for which the wait goes on. Raises TimeoutError after ``timeout`` seconds; None: never.
         """
         key = self._key(name, namespace)
 
@@ -207,7 +210,7 @@ class ObjectStore:
     async def wait_until(
         self, predicate: Callable[[Self], T | None], timeout: float, namespace: str | None = None
     ) -> T:
-        """Like wait_for, over all objects, or those of a namespace: asked again after each change of one of them."""
+        """Like ``wait_for``, for all objects or those of a namespace: each change of one calls ``predicate`` again."""
         where = namespace or self._namespace
         what = f"{self.resource}" + (f" in {where}" if where else "")
         with waiting_for(what):
@@ -282,10 +285,10 @@ class ObjectStore:
 class Cache(ObjectStore):
     """One resource of one cluster, whole or by namespace, labels or fields: list once, then watch.
 
-    ``async with`` starts and closes it.
+    ``async with`` starts and closes the cache.
 
-    ``keep``: what to keep of each object, with its namespace, name and resourceVersion at least. A cache of a Shoot
-    needs it where the Shoot's owner decides how many objects there are, and how large.
+    ``keep``: returns the part of each object to keep, with its namespace, name and resourceVersion at least. A cache
+    of a shoot cluster needs ``keep`` where the Shoot's owner decides how many objects there are, and how large.
     """
 
     def __init__(
@@ -305,7 +308,7 @@ class Cache(ObjectStore):
         self._fields = fields
         self._task: asyncio.Task[None] | None = None
         self._started = self._heard = 0.0
-        """Seconds of the event loop: the start, and the last answer or error of the API server."""
+        """Times of the event loop in seconds: the start, and the last answer or error of the API server."""
         self._refused = False
         """Whether the last request reached an API server that could not serve it."""
 
@@ -329,12 +332,12 @@ class Cache(ObjectStore):
             self._task = None
 
     def stop(self) -> None:
-        """Like close, without waiting for the connection to be gone."""
+        """Like ``close``, but without waiting until the connection is closed."""
         if self._task is not None:
             self._task.cancel()
 
     def fault(self) -> str | None:
-        """Why the cache stands still; None while it follows the API server, or waits for one that is away."""
+        """Why the cache makes no progress; None while it follows its API server, or cannot reach it."""
         now = asyncio.get_running_loop().time()
         if (silent := now - self._heard) > _SILENCE_SECONDS:
             return f"cache of {self.resource}: neither an answer nor an error for {silent:.0f} s"
@@ -347,7 +350,7 @@ class Cache(ObjectStore):
         self._refused = error is not None and error.status != 0
 
     async def _run_alive(self) -> None:
-        # A tenant whose API server refuses requests must not have a gardenlet restarted.
+        # An API server of a tenant that refuses requests must not cause a restart of the gardenlet.
         with contextlib.nullcontext() if self._client.is_limited else liveness.running(self):
             await self._run()
 
@@ -387,7 +390,7 @@ class Cache(ObjectStore):
         return version
 
     async def _follow(self, version: str) -> None:
-        """Watch from a version on, reconnecting where that is enough. Raises ApiError when it isn't."""
+        """Watch from a resource version on and reconnect after errors that pass. Raises ApiError for other errors."""
         failures = 0
         while True:
             started = asyncio.get_running_loop().time()
@@ -418,7 +421,7 @@ class Cache(ObjectStore):
                 failures += 1
                 _log.debug("%s; reconnecting", error)
             else:
-                # A server that ends watches at once would have us spin.
+                # Without a delay, a server that ends each watch at once would keep this loop busy.
                 failures = failures + 1 if asyncio.get_running_loop().time() - started < 1 else 0
             if failures:
                 delay = min(_FIRST_DELAY * 2 ** (failures - 1), _LONGEST_DELAY)
@@ -430,7 +433,7 @@ class Cache(ObjectStore):
 
 
 class Caches:
-    """The caches of one cluster, each started when first asked for and shared by all who ask."""
+    """The caches of one cluster. The first request for a cache starts it, and all later requests share it."""
 
     def __init__(self, client: KubeClient, *, keep: Keep | None = None) -> None:
         self.client = client
@@ -438,10 +441,10 @@ class Caches:
         self._caches: dict[tuple[Resource, str | None, str, str], Cache] = {}
 
     def of(self, resource: Resource, namespace: str | None = None, labels: str = "", fields: str = "") -> Cache:
-        """The cache of a resource; ask before the write whose effect you wait for, or after: both work.
+        """The cache of a resource. To wait for the effect of a write, ask for the cache before or after the write.
 
-        Those of one namespace are dropped when nobody has used them for a while: subscribe, or ask
-        again instead of keeping them.
+        Caches of one namespace are dropped when they have not been used for ``_IDLE_SECONDS``. Subscribe to such a
+        cache, or ask for it again instead of keeping it.
         """
         for idle in [key for key, cache in self._caches.items() if key[1] and cache.idle_seconds() > _IDLE_SECONDS]:
             self._caches.pop(idle).stop()
@@ -458,7 +461,7 @@ class Caches:
         return list(self._caches.values())
 
     async def forget(self, namespace: str) -> None:
-        """Stop the caches of one namespace, when it is gone."""
+        """Stop the caches of one namespace, after the namespace is gone."""
         gone = [key for key in self._caches if key[1] == namespace]
         await asyncio.gather(*(self._caches.pop(key).close() for key in gone))
 

@@ -44,7 +44,7 @@ METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Accept header for a list without spec, status and data of its objects."""
 
 Keep = Callable[[Object], Object | None]
-"""What to keep of each object of a list; None drops the object."""
+"""Returns the part to keep of each object of a list; None drops the object."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,41 +57,41 @@ _SECRET_KINDS = frozenset(
         "operatingsystemconfigs",
     }
 )
-"""Resources whose content a server's error message must not carry into logs and histories."""
+"""Resources whose content must not reach logs and histories through an error message of the API server."""
 
 _ANSWER = aiohttp.ClientTimeout(total=60, sock_connect=5)
-# API servers send a bookmark about once a minute; a silent watch is a dead one.
+# API servers send a bookmark about once a minute. A watch without one is broken.
 _WATCH = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=100)
 _WATCH_SECONDS = (280, 560)
-"""How long a watch is asked to last; spread, so that not all reconnect at once."""
+"""Shortest and longest duration in seconds that a watch asks for. Random, so that not all watches reconnect at once."""
 _PAGE = 500
 _PARALLEL_REQUESTS = 16
-"""Requests in flight per client, watches aside: each new connection costs a TLS handshake."""
+"""Requests in flight per client, without watches: each new connection costs a TLS handshake."""
 _REREAD_FILES = 5.0
-"""Seconds between looks at a kubeconfig or token file that may have rotated."""
+"""Seconds between two reads of a kubeconfig or token file that may have rotated."""
 _READ_BUFFER = 1 << 21
-"""Bytes; one event of a watch is one line, and objects have up to 1.5 MB."""
+"""Size of the read buffer in bytes. One event of a watch is one line, and objects have up to 1.5 MB."""
 _PATIENCE = 3
-"""How often a request is sent again because the server asks for it (429)."""
+"""Maximum number of retries of one request that the server refuses for a while (429)."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes that a client reads from an API server whose content tenants choose."""
+    """Maximum numbers of bytes that a client reads from an API server whose content tenants choose."""
 
     answer: int = 4 << 20
-    """One answer, one page of a list, or one event. An object has at most 1.5 MiB in etcd."""
+    """Bytes of one answer, one page of a list, or one event. An object has at most 1.5 MiB in etcd."""
     whole: int = 32 << 20
-    """All pages of a list that the caller keeps whole."""
+    """Bytes of all pages of a list that the caller keeps whole."""
     reduced: int = 128 << 20
-    """All pages of a list of which the caller keeps a part: each page is reduced before the next one is read."""
+    """Bytes of all pages of a list of which the caller keeps a part: each page is reduced before the next is read."""
     page: int = 100
-    """Objects in a page to begin with. A page that is too large is asked for again in smaller ones."""
+    """Number of objects in the first page. If a page is too large, the client asks for a smaller one."""
 
 
 @dataclass
 class _Budget:
-    """Bytes that are left for all pages of one list."""
+    """Bytes that all pages of one list may have together."""
 
     total: int
     spent: int = 0
@@ -108,18 +108,18 @@ class _Budget:
 
 @dataclass
 class Request:
-    """One request, as those see it who measure and trace."""
+    """One request, as metrics and traces show it."""
 
     method: str
     server: str
     path: str
-    """Without its query."""
+    """Path of the URL without its query."""
     status: int = 0
-    """Of the answer; 0 while there is none."""
+    """HTTP status of the answer; 0 while there is no answer."""
 
     @property
     def resource(self) -> str:
-        """Plural of what is asked for, with its subresource; empty for what is no resource."""
+        """Plural name of the requested resource, with its subresource; empty for a path without a resource."""
         parts = self.path.strip("/").split("/")
         rest = parts[2:] if parts[0] == "api" else parts[3:] if parts[0] == "apis" else []
         if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("finalize", "status"):
@@ -128,7 +128,7 @@ class Request:
 
 
 observe: Callable[[Request], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
-"""Around each request of this process. Set once, at its start."""
+"""Returns a context manager around each request of this process. Set once, when the process starts."""
 
 
 @dataclass(frozen=True)
@@ -138,14 +138,14 @@ class WatchEvent:
     type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
     object: Object
     old: Object | None = None
-    """The object before, where a cache knew it."""
+    """The object before the change, if a cache knew it."""
 
 
 class KubeClient:
     """One cluster, safe for concurrent use from one event loop.
 
-    Failures are ``kube.errors.ApiError``. Files named in a kubeconfig, and the
-    kubeconfig itself if it was given as a path, are read again when they rotate.
+    Failures raise ``kube.errors.ApiError``. The client reads rotated files again: its token file, and a kubeconfig
+    that was given as a path, with the files that the kubeconfig names.
 
     With limits, an answer that has more bytes raises AnswerTooLarge.
     """
@@ -177,7 +177,7 @@ class KubeClient:
 
     @classmethod
     def in_cluster(cls) -> "KubeClient":
-        """A client with the service account of the pod we run in."""
+        """A client with the service account of this process's pod."""
         return cls(in_cluster_endpoint())
 
     @property
@@ -190,7 +190,7 @@ class KubeClient:
         return self._limits is not None
 
     def reconfigure(self, endpoint: Endpoint) -> None:
-        """Go on with another address or other credentials; requests in flight end on the old ones."""
+        """Use another address or other credentials from now on. Requests in flight keep the old connections."""
         if not self._endpoint.same_connection(endpoint) and self._transport is not None:
             task = asyncio.get_running_loop().create_task(self._transport.retire())
             self._retired.add(task)
@@ -218,12 +218,12 @@ class KubeClient:
     # Reading
 
     async def get(self, res: Resource, name: str, namespace: str | None = None, *, subresource: str = "") -> Object:
-        """Raises NotFound."""
+        """Read one object. Raises NotFound."""
         answer = await self._call("GET", res, namespace, name, subresource)
         return _object(answer)
 
     async def find(self, res: Resource, name: str, namespace: str | None = None) -> Object | None:
-        """Like get, None if there is no such object or no such kind."""
+        """Like ``get``, but None if there is no such object or no such kind."""
         try:
             return await self.get(res, name, namespace)
         except NotFound:
@@ -242,7 +242,7 @@ class KubeClient:
         """All objects, or those of one namespace, in the server's order.
 
         ``metadata_only``: the server leaves out spec, status and data. ``keep`` is applied to each page before the
-        next one is read, so that the whole list is never in memory.
+        next page is read, so that the whole list is never in memory.
         """
         objects, _ = await self.list_with_version(
             res, namespace, labels=labels, fields=fields, metadata_only=metadata_only, keep=keep
@@ -286,9 +286,10 @@ class KubeClient:
     async def list_page(
         self, res: Resource, *, labels: str = "", limit: int = _PAGE, token: str = "", metadata_only: bool = False
     ) -> tuple[Objects, str]:
-        """One page of the objects of all namespaces, and the token of the next one; empty if it is the last.
+        """One page of the objects of all namespaces, and the token of the next page; empty if this page is the last.
 
-        All pages are of the time of the first one. Raises Gone if the token has expired, after some minutes.
+        All pages show the objects as they were at the time of the first page. Raises Gone if the token has expired,
+        after some minutes.
         """
         accept = METADATA if metadata_only else JSON
         page, _ = await self._page(res, None, _selectors(labels, ""), accept, limit, token)
@@ -304,7 +305,7 @@ class KubeClient:
         token: str,
         budget: _Budget | None = None,
     ) -> tuple[Object, int]:
-        """A page, and how many objects it was asked for: fewer than ``limit`` where these are too large."""
+        """A page, and the number of objects that it asked for: fewer than ``limit`` if the answer was too large."""
         while True:
             asked = {**query, **({"limit": str(limit)} if limit else {}), **({"continue": token} if token else {})}
             try:
@@ -326,10 +327,10 @@ class KubeClient:
         resource_version: str = "",
         on_open: Callable[[], None] | None = None,
     ) -> AsyncIterator[WatchEvent]:
-        """Events of one watch connection, until the server ends it, as it does every few minutes.
+        """Events of one watch connection, until the server ends it after a few minutes.
 
-        With bookmarks. Raises Gone if the resource version is too old. ``on_open`` is called once
-        the server has agreed. For a watch that lasts, use ``kube.cache``.
+        The events include bookmarks. Raises Gone if the resource version is too old. ``on_open`` is called once
+        the server has accepted the watch. For a watch that lasts, use ``kube.cache``.
         """
         doing = f"watching {_where(res, namespace)}"
         query = _selectors(labels, fields)
@@ -353,19 +354,19 @@ class KubeClient:
                     raise error_from_status(int(status.get("code") or 500), status, doing, quote=_quotable(res))
                 yield WatchEvent(event["type"], event["object"])
         finally:
-            # Not release(): the stream has no end to read to.
+            # Not release(): release() would read to the end of the stream, and a watch has no end.
             response.close()
 
     # Writing
 
     async def create(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
-        """Raises AlreadyExists. With a subresource: create that, such as ``token``, of the named object."""
+        """Create an object, or a subresource of the named object, such as ``token``. Raises AlreadyExists."""
         res = await self._resource(obj)
         name = str(obj["metadata"].get("name", "")) if subresource else ""
         return _object(await self._call("POST", res, self._namespace(res, obj), name, subresource, body=obj, named=obj))
 
     async def replace(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
-        """Overwrite what has the same resourceVersion. Raises Conflict if somebody was faster."""
+        """Replace the object. Raises Conflict if the live object has another resourceVersion than ``obj``."""
         res = await self._resource(obj)
         name = str(obj["metadata"]["name"])
         return _object(await self._call("PUT", res, self._namespace(res, obj), name, subresource, body=obj))
@@ -382,11 +383,12 @@ class KubeClient:
     ) -> Object:
         """Server-side apply: own exactly the fields given here.
 
-        Looks first, and sends nothing where nothing would change. ``live``: the object as the caller has just
-        read it; ``version``: the resource version that it must still have. See ``apply_blindly`` for what changes
-        each time.
+        The client reads the object first and sends no apply if nothing would change. ``live``: the object as the
+        caller has just read it; ``version``: the resource version that the object must still have. Use
+        ``apply_blindly`` for an object that changes each time.
 
-        Raises Conflict without force where others own a field, and where the version is another one.
+        Raises Conflict if another manager owns a field and ``force`` is False, or if the object has another resource
+        version than ``version``.
         """
         if force and not subresource:
             if live is None:
@@ -399,7 +401,7 @@ class KubeClient:
     async def apply_blindly(
         self, obj: Mapping[str, Any], *, manager: str, subresource: str = "", force: bool = True, version: str = ""
     ) -> Object:
-        """Like ``apply``, without a look: for what differs anyway, such as a lease."""
+        """Like ``apply``, but without reading first: for an object that differs each time, such as a lease."""
         res = await self._resource(obj)
         metadata = {
             key: value for key, value in obj["metadata"].items() if key not in ("managedFields", "resourceVersion")
@@ -426,7 +428,7 @@ class KubeClient:
         *,
         subresource: str = "",
     ) -> Object:
-        """Merge patch for a mapping, JSON patch for a list."""
+        """Send a mapping as a merge patch, a list as a JSON patch."""
         content_type = JSON_PATCH if isinstance(patch, list) else MERGE_PATCH
         return _object(
             await self._call("PATCH", res, namespace, name, subresource, body=patch, content_type=content_type)
@@ -442,7 +444,7 @@ class KubeClient:
         propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Ask for deletion. False: already gone, or another object (uid) has the name now."""
+        """Request the deletion. False: the object is gone, or another object (uid) has its name now."""
         return await self._delete(res, name, namespace, uid, propagation, grace_seconds) is not None
 
     async def remove(
@@ -454,11 +456,11 @@ class KubeClient:
         uid: str,
         propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
     ) -> Object | None:
-        """Ask for deletion; returns the object if somebody has to end it first, None if it is gone."""
+        """Request the deletion; returns the object while something else must end it first, None if it is gone."""
         answer = await self._delete(res, name, namespace, uid, propagation, None)
         if answer is None or answer.get("kind") == "Status":
             return None
-        # For some kinds the answer is the object, gone or not.
+        # For some kinds the answer is the object, whether it is gone or not.
         live = await self.find(res, name, namespace)
         return live if live is not None and live["metadata"]["uid"] == uid else None
 
@@ -493,9 +495,9 @@ class KubeClient:
             return None
 
     async def resource_for(self, api_version: str, kind: str) -> Resource:
-        """Where a kind lives, asked of the cluster if it is not in ``api.resources``.
+        """The resource of a kind. Discovered from the cluster if the kind is not in ``api.resources``.
 
-        Raises NotFound if the cluster does not serve it.
+        Raises NotFound if the cluster does not serve the kind.
         """
         with contextlib.suppress(UnknownKind):
             return resource_of(api_version, kind)
@@ -528,7 +530,7 @@ class KubeClient:
         accept: str = JSON,
         doing: str = "",
     ) -> Any:
-        """Any request: parsed JSON, or text if the answer is not JSON."""
+        """Send any request; returns parsed JSON, or text if the answer is not JSON."""
         secret = any(part in _SECRET_KINDS for part in path.split("/"))
         return await self._answer(
             method,
@@ -633,7 +635,7 @@ class KubeClient:
         quote_answer: bool,
         accept: str = JSON,
     ) -> aiohttp.ClientResponse:
-        """Send, and return a good answer with its body still unread. Raises ApiError."""
+        """Send a request and return a successful answer, whose body is still unread. Raises ApiError."""
         try:
             return await self._send(method, path, body, query, content_type, timeout, doing, quote_answer, accept)
         except Unauthorized:
@@ -677,8 +679,8 @@ class KubeClient:
                         response = await transport.send(method, url, headers, body, timeout)
                     break
                 except ConnectionLost:
-                    # A kept-alive connection may have died with a restarted server before we wrote to
-                    # it. POST may have reached the server, everything else is the same done twice.
+                    # Retry once: a restart of the server may have closed a kept-alive connection before this request
+                    # was sent. Do not retry POST, which may have reached the server; other methods may run twice.
                     if not retry or method == "POST":
                         raise
             request.status = response.status
@@ -690,7 +692,7 @@ class KubeClient:
         raise _refusal(response, await self._content(response, doing), doing, quote_answer)
 
     async def _content(self, response: aiohttp.ClientResponse, doing: str, budget: _Budget | None = None) -> bytes:
-        """All of an answer. Raises AnswerTooLarge."""
+        """The whole body of an answer. Raises AnswerTooLarge."""
         if self._limits is None:
             with _unreachable(doing):
                 return await response.read()
@@ -710,7 +712,7 @@ class KubeClient:
         return b"".join(pieces)
 
     def _reread_files(self, *, now: bool = False) -> bool:
-        """Take over rotated files; true if something changed."""
+        """Read rotated files again; returns True if something changed."""
         if self._path is None and self._endpoint.token_file is None:
             return False
         clock = time.monotonic()
@@ -729,19 +731,19 @@ class KubeClient:
                 changed |= token != self._token
                 self._token = token
         except (OSError, ValueError) as error:
-            # Half a rotation, or a volume not mounted yet: go on with what we have.
+            # The rotation is not complete, or a volume is not mounted yet: keep the credentials that were read last.
             _log.warning("credentials can't be read again: %s", error)
         return changed
 
 
 class ConnectionLost(Unreachable):
-    """The connection broke while we used it."""
+    """The connection was lost while a request used it."""
 
 
 class _Transport:
-    """Connections to one API server; they are opened by the event loop that first sends.
+    """Connections to one API server. The event loop that sends the first request opens them.
 
-    ``limited``: nothing is unpacked, since a small answer may unpack to much.
+    ``limited``: answers are not decompressed, because a small answer may decompress to a very large one.
     """
 
     def __init__(self, endpoint: Endpoint, *, limited: bool = False) -> None:
@@ -763,7 +765,7 @@ class _Transport:
             connector = aiohttp.TCPConnector(
                 limit=0, ssl=self._tls, keepalive_timeout=60, socket_factory=_watchful_socket
             )
-            # API servers are reached directly or by the kubeconfig's proxy, not by HTTPS_PROXY.
+            # Connect to API servers directly or through the kubeconfig's proxy, not through HTTPS_PROXY.
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 trust_env=False,
@@ -779,21 +781,22 @@ class _Transport:
             timeout=timeout,
             proxy=self._endpoint.proxy or None,
             server_hostname=self._endpoint.tls_server_name or None,
-            # Kubernetes' API has no redirects. A node or an aggregated API behind it could send us anywhere.
+            # Kubernetes' API has no redirects. A node or an aggregated API behind the API server could redirect this
+            # client to any address.
             allow_redirects=False,
         )
         self._answers.add(answer)
         return answer
 
     async def close(self) -> None:
-        # A session that is closed tells nobody who reads: a watch would wait for ever.
+        # Closing the session does not end a read in progress: a watch would wait for ever. So close the answers, too.
         for answer in list(self._answers):
             answer.close()
         if self._session is not None:
             await self._session.close()
 
     async def retire(self) -> None:
-        """Close, once everything but watches must have ended."""
+        """Close the connections after the time in which every request but a watch must have ended."""
         try:
             await asyncio.sleep(_ANSWER.total or 60)
         finally:
@@ -801,7 +804,7 @@ class _Transport:
 
 
 def _watchful_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that notices within 30 s that its peer is gone, also when nobody sends."""
+    """A socket that detects within 30 s that its peer is gone, also without traffic."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family=family, type=kind, proto=protocol)
     made.setblocking(False)
@@ -813,7 +816,7 @@ def _watchful_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 
 
 def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Python's ssl takes files only; this one has no name on any disk where that is possible."""
+    """Load a client certificate from memory. Python's ssl reads only files; if possible, the file is not on a disk."""
     pem = certificate.rstrip() + b"\n" + key
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("client-certificate")
@@ -849,7 +852,7 @@ def _quotable(res: Resource) -> bool:
 
 
 def _items(page: Object, res: Resource) -> Objects:
-    """Items of a list don't say what they are, and those with metadata alone say PartialObjectMetadata."""
+    """Items of a list with apiVersion and kind. Items lack both, or have PartialObjectMetadata if they are metadata."""
     return [{**item, "apiVersion": res.api_version, "kind": res.kind} for item in page.get("items") or ()]
 
 
@@ -892,7 +895,7 @@ def _refusal(response: aiohttp.ClientResponse, text: bytes, doing: str, quote_an
 
 @contextlib.contextmanager
 def _unreachable(doing: str) -> Any:
-    """Turn the transport's exceptions into ours."""
+    """Turn the transport's exceptions into those of ``kube.errors``."""
     try:
         yield
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""A small controller: a queue of object keys, workers, and another try with backoff."""
+"""A small controller: a queue of object keys, workers, and retries with backoff."""
 
 import asyncio
 import logging
@@ -14,35 +14,39 @@ from kube.errors import ApiError
 _log = logging.getLogger(__name__)
 
 _EXPECTED_IN_A_ROW = 5
-"""Reconciles in a row that may end with ``TryAgain`` before the log warns."""
+"""The log warns when this many reconciles of an object in a row have failed, also if they ended with ``TryAgain``."""
 _STALLED_SECONDS = 30 * 60.0
-"""Keys that wait for a worker for so long fail the process's liveness; the longest reconciles copy whole backups."""
+"""A controller fails the liveness of its process if keys wait for a worker for so long.
+
+The longest reconciles copy whole backups.
+"""
 
 
 @dataclass(frozen=True)
 class Requeue:
-    """Look at this object again after some seconds, though nothing failed."""
+    """Reconcile this object again after some seconds, although nothing failed."""
 
     after: float
 
 
 class TryAgain(Exception):
-    """An expected obstacle that a later reconcile may find gone, like a conflict of two writers.
+    """An expected obstacle that may be gone at a later reconcile, like a conflict of two writers.
 
-    The log shows it at level DEBUG, and as a warning once it has stopped several reconciles of the object in a row.
+    The log shows this exception at level DEBUG, and as a warning once several reconciles of the object in a row have
+    failed.
     """
 
     def __init__(self, why: str, after: float | None = None) -> None:
         super().__init__(why)
         self.after = after
-        """Seconds until then; None: the controller's backoff."""
+        """Seconds until the next reconcile; None: the controller's backoff."""
 
 
 class Queue:
     """Keys to reconcile: each at most once in the queue, and never with two workers at a time.
 
     A key has at most one pending delay, as with client-go's ``AddAfter``: the earlier one wins. A worker that takes the
-    key drops the delay: its reconcile sees the present state, and says itself when the next one is due.
+    key drops the delay: the reconcile reads the present state and returns itself when the next reconcile is due.
     """
 
     def __init__(self) -> None:
@@ -52,12 +56,12 @@ class Queue:
         self._again: set[Key] = set()
         self._delayed: dict[Key, asyncio.TimerHandle] = {}
         self._taken = 0.0
-        """Seconds of the event loop: when keys began to wait, or when a worker took the last one."""
+        """Time of the event loop in seconds: when keys began to wait, or when a worker took the last key."""
 
     def add(self, key: Key, after: float = 0.0) -> None:
         """Queue a key now, or after some seconds unless an earlier time is pending.
 
-        A key that a worker has is queued once that worker is done.
+        A key that a worker is reconciling is queued once that worker is done.
         """
         if after > 0:
             self._delay(key, after)
@@ -71,11 +75,11 @@ class Queue:
 
     @property
     def running(self) -> Collection[Key]:
-        """Keys that workers have."""
+        """Keys that workers are reconciling."""
         return self._running
 
     def stalled(self) -> float:
-        """Seconds in which keys have waited and no worker has taken one; 0 if none waits."""
+        """Seconds for which keys have waited without a worker taking one; 0 if no key waits."""
         return asyncio.get_running_loop().time() - self._taken if self._waiting else 0.0
 
     async def take(self) -> Key:
@@ -117,9 +121,9 @@ Reconcile = Callable[[Key], Awaitable[Requeue | None]]
 
 
 class Controller:
-    """Calls ``reconcile`` for every key that was enqueued, again after a failure.
+    """Calls ``reconcile`` for every key that was enqueued, and again after a failure.
 
-    ``reconcile`` looks at the world itself; a key says where, not what happened.
+    ``reconcile`` reads the present state itself: a key names an object, not the event that happened.
     """
 
     def __init__(
@@ -151,7 +155,7 @@ class Controller:
         keys: Callable[[WatchEvent], Iterable[Key]] | None = None,
         when: Callable[[WatchEvent], bool] | None = None,
     ) -> None:
-        """Enqueue on events of a cache: the object itself, or the keys that ``keys`` makes of it."""
+        """Enqueue keys on events of a cache: the key of the object, or the keys that ``keys`` returns for the event."""
 
         def handler(event: WatchEvent) -> None:
             if when is not None and not when(event):
@@ -162,7 +166,7 @@ class Controller:
         self._unsubscribe.append(cache.subscribe(handler))
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Reconcile until cancelled."""
         self._started = asyncio.get_running_loop().time()
         try:
             with liveness.running(self):
@@ -173,7 +177,7 @@ class Controller:
             self._queue.close()
 
     def fault(self) -> str | None:
-        """Why the controller stands still: all its workers are in a reconcile for too long."""
+        """Why the controller makes no progress: all its workers reconcile for too long. None while it works."""
         stalled = min(self._queue.stalled(), asyncio.get_running_loop().time() - self._started)
         if stalled <= _STALLED_SECONDS:
             return None
@@ -200,7 +204,7 @@ class Controller:
                 self._queue.done(key)
 
     def _failed(self, key: Key, error: Exception) -> float:
-        """Seconds until the next try."""
+        """Count and log a failure; returns the seconds until the retry."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         quiet = isinstance(error, TryAgain) and failures < _EXPECTED_IN_A_ROW
         expected = isinstance(error, ApiError | TryAgain)

@@ -1,4 +1,4 @@
-"""What an API server can refuse, as exceptions that are safe to log and to keep in a history."""
+"""Exceptions for refusals of an API server. They are safe to log and to keep in a history."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 _MESSAGE_LIMIT = 500
 
 _BAD_APPLY = "failed to create typed patch object"
-"""How server-side apply says that a field is not in the schema, with status 500."""
+"""Message of server-side apply if a field is not in the schema; the status is 500."""
 
 
 class ApiError(Exception):
     """An API server refused a request, or did not answer.
 
-    ``str()`` says what we were doing and what came back. The server's own message is part of it
-    only for kinds that hold no secrets: a 422 quotes the values it does not like.
+    ``str()`` gives the request and the answer. It includes the server's own message only for kinds that hold no
+    secrets: the message of a 422 quotes the values that are invalid.
     """
 
     def __init__(self, status: int, reason: str, doing: str, message: str = "") -> None:
@@ -21,12 +21,12 @@ class ApiError(Exception):
         self.status = status
         """HTTP status; 0 if no answer came."""
         self.reason = reason
-        """Kubernetes' machine-readable reason, ``AlreadyExists``, or that of HTTP."""
+        """Kubernetes' machine-readable reason, such as ``AlreadyExists``, or the reason phrase of HTTP."""
         self.doing = doing
         self.message = message[:_MESSAGE_LIMIT]
         """The server's explanation; empty for kinds that hold secrets."""
         self.retry_after: float | None = None
-        """Seconds after which the server wants to be asked again."""
+        """Seconds after which the server asks for a retry."""
 
     def __str__(self) -> str:
         answer = f"API server answered {self.status} {self.reason}" if self.status else self.reason
@@ -34,7 +34,7 @@ class ApiError(Exception):
 
 
 class Unreachable(ApiError):
-    """No answer: connection refused or lost, or out of time."""
+    """No answer: the connection was refused or lost, or the request timed out."""
 
 
 class AnswerTooLarge(ApiError):
@@ -42,7 +42,7 @@ class AnswerTooLarge(ApiError):
 
 
 class BadRequest(ApiError):
-    """400: the request itself makes no sense."""
+    """400: the request itself is malformed."""
 
 
 class Unauthorized(ApiError):
@@ -58,15 +58,15 @@ class NotFound(ApiError):
 
 
 class AlreadyExists(ApiError):
-    """409 on create."""
+    """409 on create: an object of this name exists."""
 
 
 class Conflict(ApiError):
-    """409 on update: somebody else was faster, or owns a field."""
+    """409 on update: another writer has changed the object, or owns a field."""
 
 
 class Gone(ApiError):
-    """410: the resource version is too old, list again."""
+    """410: the resource version or the continue token is too old; list again."""
 
 
 class Invalid(ApiError):
@@ -86,7 +86,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def error_from_status(status: int, body: Mapping[str, Any], doing: str, *, quote: bool) -> ApiError:
-    """The exception for a Kubernetes ``Status`` object; ``quote`` if its message may be repeated."""
+    """The exception for a Kubernetes ``Status`` object. ``quote``: its message may be repeated."""
     reason = str(body.get("reason") or "Unknown")
     kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(status, ApiError)
     if status == 500 and str(body.get("message", "")).startswith(_BAD_APPLY):

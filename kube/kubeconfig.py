@@ -1,4 +1,4 @@
-"""How to reach one cluster: the current context of a kubeconfig, or the files of a pod."""
+"""Address and credentials of one cluster, from the current context of a kubeconfig or from the files of a pod."""
 
 import base64
 import os
@@ -13,16 +13,16 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class KubeconfigError(ValueError):
-    """The kubeconfig does not say how to reach a cluster. Its text never quotes the kubeconfig."""
+    """The kubeconfig does not say how to reach a cluster. The exception's text never quotes the kubeconfig."""
 
 
-@dataclass(frozen=True, repr=False)  # repr: credentials must not end in a log
+@dataclass(frozen=True, repr=False)  # no repr, because credentials must not appear in a log
 class Endpoint:
     """Address and credentials of one API server."""
 
     server: str
     ca: str = ""
-    """PEM bundle; empty: the CAs of this machine."""
+    """PEM bundle of CA certificates; empty: the CAs of this machine."""
     insecure: bool = False
     tls_server_name: str = ""
     certificate: bytes = b""
@@ -32,7 +32,7 @@ class Endpoint:
     proxy: str = ""
 
     def same_connection(self, other: "Endpoint") -> bool:
-        """True if open connections can go on; a bearer token is sent anew with each request."""
+        """True if open connections can be used further. A bearer token may differ: each request sends it."""
         return (
             self.server,
             self.ca,
@@ -53,7 +53,7 @@ class Endpoint:
 
 
 def in_cluster_endpoint() -> Endpoint:
-    """What every pod with a mounted service account token can use."""
+    """Endpoint for a process in a pod: the cluster of the pod, with the mounted token of its service account."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise KubeconfigError("not in a cluster: KUBERNETES_SERVICE_HOST is not set")
@@ -67,7 +67,7 @@ def in_cluster_endpoint() -> Endpoint:
 
 
 def parse_kubeconfig(text: str | bytes) -> dict[str, Any]:
-    """YAML or JSON of a kubeconfig. Raises KubeconfigError without quoting it."""
+    """Parse the YAML or JSON of a kubeconfig. Raises KubeconfigError, which does not quote the kubeconfig."""
     try:
         parsed = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:
@@ -78,7 +78,7 @@ def parse_kubeconfig(text: str | bytes) -> dict[str, Any]:
 
 
 def endpoint_of(config: Mapping[str, Any], directory: Path | None = None) -> Endpoint:
-    """The current context's cluster and user; relative file names are meant from ``directory``.
+    """Cluster and user of the current context; relative file names are relative to ``directory``.
 
     Raises KubeconfigError if something is missing, or if credentials would come from a program.
     """

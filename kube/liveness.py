@@ -1,7 +1,7 @@
-"""Says which caches and controllers of this process stand still, for its liveness probe.
+"""Faults of the caches and controllers of this process, for its liveness probe.
 
-A part that only a new process can set going again has a fault. An API server that does not answer is none, since a new
-process would not reach it either.
+A part has a fault if only a restart of the process can make it work again. An API server that does not answer is no
+fault, because a restarted process would not reach it either.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ class Part(Protocol):
     """Something that runs for as long as its process does."""
 
     def fault(self) -> str | None:
-        """Why the part stands still; None while it works."""
+        """Why the part makes no progress; None while it works."""
 
 
 _PARTS: dict[int, Part] = {}
@@ -21,7 +21,7 @@ _PARTS: dict[int, Part] = {}
 
 @contextmanager
 def running(part: Part) -> Iterator[None]:
-    """Within it, the part counts for the liveness of the process."""
+    """Inside the ``with`` block, the part counts for the liveness of the process."""
     _PARTS[id(part)] = part
     try:
         yield

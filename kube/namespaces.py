@@ -1,8 +1,9 @@
-"""Ending a namespace as soon as it is empty.
+"""Finalize a deleted namespace as soon as it is empty.
 
-Kubernetes' namespace controller starts 5 s after the deletion, so that all API servers have heard of it,
-and looks again every 5 s and more for as long as anything is left. Somebody who waits does what it
-does, at once: delete all objects, wait for them, finalize. Whatever does not work out is left to it.
+Kubernetes' namespace controller starts 5 s after the deletion, so that all API servers know of the deletion, and
+checks every 5 s or more while objects are left. A caller that waits for the namespace does the same work at once:
+delete all objects, wait until they are gone, finalize the namespace. If a step fails, the namespace controller does
+the rest.
 """
 
 import asyncio
@@ -22,15 +23,15 @@ _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 _FINALIZER = "kubernetes"
 _OF_STATEFUL_SET = "statefulset.kubernetes.io/pod-name"
 _PATIENCE = 15 * 60.0
-"""Nobody waits longer for a namespace (spec/flows.md 3)."""
+"""Seconds. No caller waits longer for a namespace (spec/flows.md 3)."""
 
 
 @contextlib.asynccontextmanager
 async def ending(client: KubeClient, name: str, *, force_pods: bool = False) -> AsyncIterator[None]:
-    """Help a namespace whose deletion was asked for to its end, while the caller waits for that.
+    """Empty and finalize a namespace whose deletion was requested, while the caller waits until it is gone.
 
-    ``force_pods``: don't wait until kubelets confirm that containers have stopped, except for pods of StatefulSets,
-    whose successors rely on it.
+    ``force_pods``: do not wait until kubelets confirm that containers have stopped. Pods of StatefulSets are an
+    exception, because their successors rely on the confirmation.
     """
     helping = asyncio.create_task(_end(client, name, force_pods=force_pods), name=f"end of namespace {name}")
     try:
@@ -51,7 +52,7 @@ async def _end(client: KubeClient, name: str, *, force_pods: bool) -> None:
             left = await _delete_all(client, left, name, force_pods=force_pods)
             left = await _occupied(client, left, name)
             await asyncio.gather(*(_emptied(client, kind, name) for kind in left))
-            # What was admitted before the API server began to refuse new objects may show only now.
+            # Objects that were admitted before the API server began to refuse new ones may appear only now.
             left = await _occupied(client, kinds, name)
         await _finalize(client, namespace)
     except (ApiError, TimeoutError, LookupError) as error:
@@ -59,14 +60,14 @@ async def _end(client: KubeClient, name: str, *, force_pods: bool) -> None:
 
 
 async def _deletable_kinds(client: KubeClient) -> list[Resource]:
-    """Every kind of object that may be in a namespace. Raises LookupError if the cluster can't tell all."""
+    """Every kind of object that may be in a namespace. Raises LookupError if discovery is not complete."""
     pages = await asyncio.gather(
         *(client.request("GET", path, accept=_DISCOVERY, doing="discovering kinds") for path in ("/api", "/apis"))
     )
     kinds: list[Resource] = []
     for group in (each for page in pages for each in _discovered(page)):
         seen: set[str] = set()
-        for version in group["versions"]:  # the preferred one first
+        for version in group["versions"]:  # the preferred version comes first
             if version.get("freshness", "Current") != "Current":
                 raise LookupError(f"an API server for {group['metadata'].get('name')} does not answer")
             for each in version.get("resources") or ():
@@ -106,7 +107,7 @@ async def _some(client: KubeClient, kind: Resource, namespace: str) -> bool:
 async def _delete_all(
     client: KubeClient, kinds: Sequence[Resource], namespace: str, *, force_pods: bool
 ) -> list[Resource]:
-    """Ask for the deletion of all objects; returns the kinds of which there were any."""
+    """Request the deletion of all objects; returns the kinds of which there was at least one object."""
 
     async def delete(kind: Resource) -> bool:
         if kind != POD or not force_pods:
@@ -121,14 +122,14 @@ async def _delete_all(
 async def _delete_collection(
     client: KubeClient, kind: Resource, namespace: str, *, labels: str = "", grace_seconds: int | None = None
 ) -> bool:
-    """Whether there was anything to delete."""
+    """Request the deletion of all objects of a kind; returns whether there were any."""
     options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
     if grace_seconds is not None:
         options["gracePeriodSeconds"] = grace_seconds
     query = {"labelSelector": labels} if labels else None
     try:
         answer = await client.request("DELETE", kind.path(namespace), query=query, body=options, accept=METADATA)
-        return bool(answer.get("items", True))  # some answer with the list, others with a status
+        return bool(answer.get("items", True))  # for some kinds the answer is the list, for others a status
     except NotFound:
         return False  # the kind itself is gone
     except ApiError as error:
@@ -142,7 +143,7 @@ async def _delete_collection(
 
 
 async def _emptied(client: KubeClient, kind: Resource, namespace: str) -> None:
-    """Wait for those who hold the last objects of a kind: kubelets, and controllers with finalizers."""
+    """Wait until kubelets, and controllers with finalizers, have released the last objects of a kind."""
     async with Cache(client, kind, namespace) as cache:
         await cache.wait_until(lambda found: not found.list(), _PATIENCE)
 
@@ -156,7 +157,7 @@ async def _finalize(client: KubeClient, namespace: Object) -> None:
     await client.request(
         "PUT",
         NAMESPACE.path(None, name, "finalize"),
-        # With its resourceVersion: a newer state is looked at by the namespace controller.
+        # With its resourceVersion: if the namespace has changed, the namespace controller handles the newer state.
         body={**live, "spec": {**live["spec"], "finalizers": finalizers}},
         doing=f"finalizing namespace {name}",
     )

@@ -1,15 +1,16 @@
-"""Whether a server-side apply would change anything, told by reading alone.
+"""Decide from the live object alone whether a server-side apply would change anything.
 
-An apply that changes nothing is a write request all the same: it is authorised, admitted and audited. What a
-manager applied last stands in ``metadata.managedFields``, as a tree that also tells how its lists are merged; with the
-live values beside it that is enough to know. In doubt the answer is no: then the request is sent, and decides.
+An apply that changes nothing is still a write request: it is authorised, admitted and audited.
+``metadata.managedFields`` holds the fields that a manager applied last, as a tree that also shows how lists are merged.
+This tree and the live values are enough for the decision. In doubt the answer is that something would change: then
+the client sends the request, and the API server decides.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Of these server-side apply keeps no owners.
+# Fields for which server-side apply records no owner.
 _UNOWNED = frozenset({"apiVersion", "kind"})
 _UNOWNED_METADATA = frozenset(
     {"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
@@ -17,7 +18,7 @@ _UNOWNED_METADATA = frozenset(
 
 
 def unchanged(live: Mapping[str, Any], wanted: Mapping[str, Any], manager: str) -> bool:
-    """Whether ``manager`` applied exactly the fields of ``wanted`` last, and all of them still have these values."""
+    """Whether ``manager`` applied exactly the fields of ``wanted`` last, and all of these fields keep their values."""
     if live.get("apiVersion") != wanted.get("apiVersion"):
         return False
     owned = _owned_by(live, manager)
@@ -27,7 +28,7 @@ def unchanged(live: Mapping[str, Any], wanted: Mapping[str, Any], manager: str) 
     body: dict[str, Any] = {key: value for key, value in wanted.items() if key not in _UNOWNED}
     metadata = {key: value for key, value in wanted["metadata"].items() if key not in _UNOWNED_METADATA}
     body["metadata"] = metadata
-    # Empty, metadata is no field of its own.
+    # If metadata is empty, it is no field of its own.
     if not metadata and "f:metadata" not in fields:
         del body["metadata"]
     return _same(fields, body, live)
@@ -61,7 +62,7 @@ def _same(fields: Mapping[str, Any], wanted: Any, live: Any) -> bool:
 
 
 def _equal(wanted: Any, live: Any) -> bool:
-    """As JSON: 1 is not true."""
+    """Compare two values as JSON: 1 and true differ."""
     if isinstance(wanted, Mapping) and isinstance(live, Mapping):
         return wanted.keys() == live.keys() and all(_equal(value, live[key]) for key, value in wanted.items())
     if isinstance(wanted, list | tuple) and isinstance(live, list | tuple):
@@ -70,7 +71,10 @@ def _equal(wanted: Any, live: Any) -> bool:
 
 
 def _same_list(fields: Mapping[str, Any], wanted: Sequence[Any], live: Sequence[Any]) -> bool:
-    """Items by key or by value; in the order of the live list, for apply would bring them into ours."""
+    """Compare list items by key or by value.
+
+    The items must have the order of the live list, because an apply would bring the live list into the wanted order.
+    """
     if len(fields) != len(wanted):
         return False
     places = []

@@ -1,6 +1,6 @@
-"""The Alertmanager of a Shoot: mails to those whom the owner names, about what its Prometheus finds.
+"""The Alertmanager of a Shoot: it mails alerts of the Shoot's Prometheus to the addresses that the owner names.
 
-Whom it writes to, after how long and how often: as Gardener's.
+Receivers, delays and repetitions: as Gardener's.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _NOBODY, _OWNERS = "dev-null", "email-kubernetes-ops"
 class Alertmanager:
     served: Served
     receivers: Sequence[str]
-    """Addresses of people."""
+    """Mail addresses."""
     smarthost: Smarthost
 
 
@@ -33,7 +33,7 @@ def objects(alertmanager: Alertmanager) -> list[Manifest]:
     options = [
         f"--config.file={monitoring.SECRET}/alertmanager.yaml",
         f"--web.external-url=https://{served.host}",
-        # It is alone.
+        # No cluster: this Alertmanager has no peers.
         "--cluster.listen-address=",
         f"--storage.path={_DATA}",
     ]
@@ -52,7 +52,7 @@ def objects(alertmanager: Alertmanager) -> list[Manifest]:
 
 
 def configuration(alertmanager: Alertmanager) -> Manifest:
-    """``alertmanager.yaml``."""
+    """Content of ``alertmanager.yaml``."""
     mails = [_email(each, alertmanager.smarthost) for each in alertmanager.receivers]
     return {
         "route": {
@@ -67,7 +67,7 @@ def configuration(alertmanager: Alertmanager) -> Manifest:
         "inhibit_rules": [
             _inhibited('severity="critical"', 'severity="warning"', "alertname", "service", "cluster"),
             _inhibited('severity="blocker"', 'severity=~"critical|warning"', "cluster"),
-            # Prometheus sees nodes through the API server and the tunnel.
+            # Prometheus reaches nodes through the API server and the tunnel, so alerts about these inhibit the others.
             _inhibited('service="vpn"', 'type="shoot"', "type", "cluster"),
             _inhibited('service="kube-apiserver"', 'service="nodes"', "cluster"),
         ],

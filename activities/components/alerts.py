@@ -1,6 +1,6 @@
-"""What a Shoot's Prometheus raises alerts for: that something of its control plane is gone, or about to be.
+"""Alerts of a Shoot's Prometheus: a part of the cluster has failed, or will fail soon.
 
-Names, thresholds and labels as Gardener's, for what our jobs measure.
+Names, thresholds and labels: as Gardener's, for the metrics of our jobs.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from activities.components import (
 from activities.components.base import Manifest
 
 _DATABASE_LIMIT = 8 * 2**30
-"""Bytes that an etcd takes: ``spec.etcd.quota``."""
+"""Maximum size of an etcd's database in bytes: ``spec.etcd.quota``."""
 _LEFT = "kubelet_volume_stats_available_bytes / kubelet_volume_stats_capacity_bytes"
 _CLAIM = "PersistentVolumeClaim {{ $labels.namespace }}/{{ $labels.persistentvolumeclaim }}"
 
@@ -27,14 +27,14 @@ class Alert:
     name: str
     expression: str
     after: str
-    """For how long it has to be so."""
+    """Time for which the expression must hold before the alert fires."""
     severity: str
     service: str
     says: str
     type: str = "seed"
-    """``shoot``: of what is in the cluster itself."""
+    """``shoot`` if the alert is about components in the cluster itself."""
     visibility: str = "all"
-    """Who is to hear of it: ``all``, the ``owner``, or the seed's ``operator``."""
+    """Receivers of the alert: ``all``, the ``owner``, or the seed's ``operator``."""
 
     def rule(self) -> Manifest:
         labels = {name: getattr(self, name) for name in ("service", "severity", "type", "visibility")}
@@ -55,7 +55,7 @@ def rules(*, workers: bool) -> Manifest:
 
 
 def _down(job: str) -> str:
-    """None of the pods of a job answers."""
+    """Expression that holds if none of the pods of a job answers."""
     return f'absent(up{{job="{job}"}} == 1)'
 
 

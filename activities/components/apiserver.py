@@ -1,7 +1,7 @@
-"""kube-apiserver of a shoot: Deployment, Service, budget, and the files it reads.
+"""kube-apiserver of a shoot: Deployment, Service, PodDisruptionBudget, and its configuration files.
 
-Flags follow Gardener's pkg/component/kubernetes/apiserver. It differs in one point: probes use no token.
-Anonymous requests are allowed for the health endpoints alone, so no credential stands in the pod template.
+Flags follow Gardener's pkg/component/kubernetes/apiserver. One point differs: probes use no token.
+Anonymous requests are allowed only for the health endpoints, so the pod template holds no credential.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,13 @@ from api import images
 
 NAME = "kube-apiserver"
 PORT = 443
+"""Port of the Service and of the pods: it becomes the port of the shoot's ``kubernetes`` endpoint."""
 ADVERTISE_ADDRESS = "240.0.0.1"
-"""Where pods of the shoot find their API server: on each node a proxy answers there. An address of no network
-(class E), and the same in every seed: a control plane that moves changes nothing on nodes."""
-"""Of Service and pod alike: it becomes the port of the shoot's ``kubernetes`` endpoint."""
+"""Address at which pods of the shoot reach their API server: on each node a proxy listens at this address.
+
+The address belongs to no network (class E) and is the same in every seed, so a move of the control plane changes
+nothing on nodes.
+"""
 SELECT = base.control_plane_labels("kubernetes", "apiserver")
 
 VPN_HOST = "vpn-seed-server"
@@ -29,8 +32,10 @@ _DEFAULT_MAX_MUTATING_INFLIGHT = 200
 _SHUTDOWN_DELAY_SECONDS = 15
 """Source: Gardener's pkg/component/kubernetes/apiserver."""
 _TERMINATION_SECONDS = _SHUTDOWN_DELAY_SECONDS + 60 + 5
-"""The longest that a request may take comes after the delay, and then the end of watches and connections.
-Seldom is a pod that long about it."""
+"""Grace period in seconds: the delay, then the longest time of a request, then the end of watches and connections.
+
+A pod seldom needs so long.
+"""
 
 _SECRETS = "/srv/kubernetes"
 
@@ -58,14 +63,14 @@ class Secrets:
 
 @dataclass(frozen=True)
 class ApiServer:
-    """What one shoot's API server is made of."""
+    """Values of one shoot's API server."""
 
     namespace: str
     version: str
     replicas: int
     external_hostname: str
     issuer: str
-    """Whom the tokens that it signs are from."""
+    """Issuer of the tokens that the API server signs."""
     service_cidrs: Sequence[str]
     secrets: Secrets
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -73,21 +78,21 @@ class ApiServer:
     audit_policy: str = ""
     """YAML of the owner's own policy; empty for the default."""
     default_issuer: str = ""
-    """Tokens that are from it are accepted whoever the issuer is now: pods may hold some."""
+    """Tokens of this issuer are always accepted, also if ``issuer`` is another one: pods may still hold such tokens."""
     key_set: str = ""
-    """URL of the public keys for those who verify tokens; empty: its own."""
+    """URL of the public keys that verify tokens; empty: the API server's own URL."""
     workers: bool = True
     failure_tolerance: str | None = None
-    """What several replicas are spread over, each ``node`` or ``zone``."""
+    """``node`` or ``zone``: the replicas are spread over nodes, or over nodes and zones."""
 
 
 def service(namespace: str) -> Manifest:
-    """The Service by which the control plane and the gateway find it; not-ready pods are left out."""
+    """The Service by which the control plane and the gateway reach the API server. It excludes unready pods."""
     return base.service(NAME, namespace, select=SELECT, ports={"kube-apiserver": PORT}, labels=gateway.LABELS)
 
 
 def objects(server: ApiServer) -> list[Manifest]:
-    """All but the Service, in the order to apply."""
+    """All objects but the Service, in the order to apply."""
     labels = {**SELECT, "gardener.cloud/role": "controlplane"}
     files = _config_maps(server, labels)
     return [
@@ -98,7 +103,11 @@ def objects(server: ApiServer) -> list[Manifest]:
 
 
 def default_audit_policy() -> Manifest:
-    """Who changed what; reads, events and the noise of the cluster's own parts are left out."""
+    """Audit policy that records which user changed which object.
+
+    It omits events, leases, endpoint slices, requests for health and metrics, and reads of the cluster's own
+    components.
+    """
     quiet = ["events", "leases", "endpointslices"]
     system = ["system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", "system:apiserver"]
     groups = [{"group": "", "resources": quiet[:1]}, {"group": "coordination.k8s.io", "resources": quiet[1:2]}]
@@ -204,7 +213,7 @@ def _deployment(server: ApiServer, files: Sequence[Manifest]) -> Manifest:
         pod={
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": _TERMINATION_SECONDS,
-            # A safe sysctl: nobody may bind to 443 without it.
+            # A safe sysctl: without it, a process that is not root may not bind port 443.
             "securityContext": base.non_root_pod(
                 sysctls=[{"name": "net.ipv4.ip_unprivileged_port_start", "value": str(PORT)}]
             ),
@@ -250,7 +259,7 @@ def _flags(server: ApiServer) -> list[str]:
         "advertise-address": ADVERTISE_ADDRESS,
         "allow-privileged": "true",
         "audit-log-format": "json",
-        # To stdout, with the other logs: no file that fills a node.
+        # To stdout, with the other logs, so that no file fills the disk of the node.
         "audit-log-path": "-",
         "audit-log-mode": "batch",
         "audit-policy-file": f"{config}/audit-policy/audit-policy.yaml",
@@ -283,11 +292,11 @@ def _flags(server: ApiServer) -> list[str]:
         "requestheader-group-headers": "X-Remote-Group",
         "requestheader-username-headers": "X-Remote-User",
         "secure-port": str(PORT),
-        # Until the seed's nodes have learned that the pod is going, they still send it new connections: it serves them.
+        # Serve new connections until the seed's nodes know that the pod ends: until then, nodes send connections to it.
         "shutdown-delay-duration": f"{_SHUTDOWN_DELAY_SECONDS}s",
-        # After that it ends what it has begun, and tells whoever comes late to come again, elsewhere.
+        # After the delay, complete requests in progress, and answer late ones with Retry-After: clients try elsewhere.
         "shutdown-send-retry-after": "true",
-        # Without it the server waits for its watches to end, which they do not: until it is killed.
+        # Without this flag, the server waits until it is killed, because its watches do not end by themselves.
         "shutdown-watch-termination-grace-period": "1s",
         "service-account-key-file": f"{_SECRETS}/service-account-key-bundle/bundle.key",
         "service-account-signing-key-file": f"{_SECRETS}/service-account-key/id_rsa",
@@ -302,7 +311,7 @@ def _flags(server: ApiServer) -> list[str]:
     }
     if server.workers:
         flags |= {
-            # Ours: see apiserver_proxy.
+            # The endpoint is an object of our own, not of the API server: see apiserver_proxy.
             "endpoint-reconciler-type": "none",
             "egress-selector-config-file": f"{config}/egress-selector/egress-selector-configuration.yaml",
             "kubelet-certificate-authority": f"{_SECRETS}/kubelet-ca/bundle.crt",
@@ -322,7 +331,7 @@ def _flags(server: ApiServer) -> list[str]:
     accepted = (settings.get("serviceAccountConfig") or {}).get("acceptedIssuers") or []
     issuers = [server.issuer, *accepted, *([server.default_issuer] if server.default_issuer else [])]
     return sorted(f"--{flag}={value}" for flag, value in flags.items()) + [
-        # Order counts here: the first one signs.
+        # The order matters: the API server signs tokens as the first issuer.
         f"--service-account-issuer={issuer}"
         for issuer in dict.fromkeys(issuers)
     ]
@@ -342,7 +351,7 @@ def _service_account_flags(server: ApiServer) -> dict[str, str]:
 
 
 def _admission_flags(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Plugins beyond Kubernetes' own defaults; what the owner disables is switched off."""
+    """Flags for admission plugins beyond Kubernetes' defaults, and for plugins that the owner disables."""
     plugins = settings.get("admissionPlugins") or []
     disabled = sorted({plugin["name"] for plugin in plugins if plugin.get("disabled")})
     enabled = sorted({"NodeRestriction", *(plugin["name"] for plugin in plugins)} - set(disabled))

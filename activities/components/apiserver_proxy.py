@@ -1,11 +1,11 @@
 """Lets pods of the shoot reach their API server as ``kubernetes.default``.
 
 Clients in the cluster connect to an IP address and so send no usable server name. The endpoint of the Service
-``kubernetes`` is an address that on each node lies on ``lo``. This proxy tunnels from it through the gateway,
-telling it by a header which API server is meant. TLS stays end to end.
+``kubernetes`` is an address on the interface ``lo`` of each node. This proxy tunnels connections from this address
+through the gateway, and names the API server in a header for the gateway. TLS stays end to end.
 
-The endpoint is an object of ours, not the API server's: one that stops would take it away, and the one that replaces
-it looks only every 10 s.
+The endpoint is an object of our own, not of the API server: an API server that stops would remove the endpoint, and
+the API server that replaces it checks the endpoint only every 10 s.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class ApiServerProxy:
     control_plane: str
     """Namespace of the control plane in its seed."""
     gateway_host: str
-    """Name of the API server: it leads to the gateway, wherever the control plane lives."""
+    """Name of the API server. DNS resolves it to the gateway of the seed that hosts the control plane."""
 
 
 def objects(proxy: ApiServerProxy) -> list[Manifest]:
@@ -45,7 +45,7 @@ def objects(proxy: ApiServerProxy) -> list[Manifest]:
 
 
 def _endpoint() -> list[Manifest]:
-    """The endpoint of ``default/kubernetes``; as Endpoints, too, for those who still look there."""
+    """The endpoint of ``default/kubernetes``: an EndpointSlice, and Endpoints for clients that still read those."""
     port = {"name": "https", "port": apiserver.PORT, "protocol": "TCP"}
     return [
         {
@@ -103,7 +103,7 @@ def _daemon_set(proxy: ApiServerProxy, checksum: str) -> Manifest:
         metrics_port=_METRICS_PORT,
         probe_host="127.0.0.1",
     )
-    # Port 443 on the host's network.
+    # The proxy binds port 443 in the host's network.
     main["securityContext"] = {
         "runAsUser": 0,
         "allowPrivilegeEscalation": False,

@@ -1,4 +1,4 @@
-"""What manifests of all components share: metadata, pods, volumes, access to the shoot's API."""
+"""Parts that manifests of all components share: metadata, pods, volumes, access to the shoot's API."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ REFERENCE_PREFIX = "reference.resources.gardener.cloud"
 
 KUBECONFIG_DIR = "/var/run/secrets/gardener.cloud/shoot/generic-kubeconfig"
 KUBECONFIG_PATH = f"{KUBECONFIG_DIR}/kubeconfig"
-"""Where a control-plane pod finds the generic kubeconfig; its token file lies beside it."""
+"""Path of the generic kubeconfig in a control-plane pod; the token file is in the same directory."""
 
 _CONTROL_PLANE_ROLE = {"gardener.cloud/role": "controlplane"}
 
@@ -50,9 +50,9 @@ def deployment(
     annotations: Labels | None = None,
     recreate: bool = False,
 ) -> Manifest:
-    """A Deployment that never has fewer pods than wanted while it rolls, unless ``recreate``.
+    """A Deployment that never has fewer pods than wanted during a rollout, unless ``recreate``.
 
-    The annotations go on the object and its pod template: a change in a checksum rolls the pods.
+    The annotations are set on the object and on its pod template, so that a changed checksum rolls the pods.
     """
     strategy: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     return {
@@ -85,9 +85,10 @@ def daemon_set(
     pod: Manifest,
     max_unavailable: int | str = 1,
 ) -> Manifest:
-    """One pod on each node, whatever state that is in, and on its network.
+    """A DaemonSet with one pod on each node, whatever the node's state, in the node's network.
 
-    ``labels`` hold those of ``select``; the annotations go on the pod template: a change in a checksum rolls the pods.
+    ``labels`` include those of ``select``. The annotations are set on the pod template, so that a changed checksum
+    rolls the pods.
     """
     return {
         "apiVersion": "apps/v1",
@@ -153,7 +154,7 @@ def service(
 
 
 def pod_disruption_budget(name: str, namespace: str, select: Labels) -> Manifest:
-    """At most one pod at a time goes; sick ones may always be evicted."""
+    """A PodDisruptionBudget that allows one missing pod at a time. Unhealthy pods may always be evicted."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -194,7 +195,7 @@ def role(name: str, namespace: str, rules: Sequence[Manifest]) -> Manifest:
 
 
 def rule(groups: str, resource_names: str, verbs: str, names: Sequence[str] = ()) -> Manifest:
-    """A policy rule; lists are given as words, the core group as ``core``."""
+    """A rule of a Role. Lists are texts of words separated by spaces; the core group is ``core``."""
     made: Manifest = {
         "apiGroups": ["" if group == "core" else group for group in groups.split()],
         "resources": resource_names.split(),
@@ -213,7 +214,7 @@ def binding(
     role: str = "",
     namespace: str | None = None,
 ) -> Manifest:
-    """A RoleBinding in ``namespace``, without one a ClusterRoleBinding."""
+    """A RoleBinding in ``namespace``, or a ClusterRoleBinding without a namespace."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
@@ -279,7 +280,7 @@ def container(
 
 
 def restricted() -> Manifest:
-    """The least a container can have."""
+    """Security context with the fewest rights that a container can have."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -288,7 +289,7 @@ def restricted() -> Manifest:
 
 
 def non_root_pod(**rest: Any) -> Manifest:
-    """Security context of a pod whose containers run as nobody."""
+    """Security context of a pod whose containers run without root, as user ``NON_ROOT`` by default."""
     return {
         "runAsNonRoot": True,
         "runAsUser": NON_ROOT,
@@ -337,9 +338,10 @@ def spread_over_hosts(select: Labels) -> list[Manifest]:
 
 
 def spread(select: Labels, failure_tolerance: str | None) -> list[Manifest]:
-    """Over hosts, and zones where the loss of one is to be survived; strictly where anything is.
+    """Constraints that spread pods over hosts, and with failure tolerance ``zone`` over zones, too.
 
-    Evenly over as many as there are: a seed of one node takes all. Source: spec/resource-manager.md 7.
+    With any failure tolerance, the constraints are strict. Pods are spread evenly over the existing hosts: a seed with
+    one node takes all pods. Source: spec/resource-manager.md 7.
     """
     constraints = spread_over_hosts(select)
     if failure_tolerance is not None:
@@ -352,7 +354,7 @@ def spread(select: Labels, failure_tolerance: str | None) -> list[Manifest]:
 
 
 def secret_volume(name: str, secret: str, *keys: str, optional: bool = False) -> Manifest:
-    """Keys of one Secret (all if none is named), readable by the pod's group alone."""
+    """A volume with keys of one Secret (all keys if none is named) that only the pod's group can read."""
     source: Manifest = {"secretName": secret, "defaultMode": 0o640, **({"optional": True} if optional else {})}
     if keys:
         source["items"] = [{"key": key, "path": key} for key in keys]
@@ -368,7 +370,10 @@ def projected_volume(name: str, *sources: Manifest) -> Manifest:
 
 
 def secret_source(secret: str, **paths: str) -> Manifest:
-    """Part of a projected volume; maps file names, with ``_`` for ``.``, to keys: ``ca_crt="bundle.crt"``."""
+    """A Secret in a projected volume. ``paths`` maps file names, with ``_`` for ``.``, to keys.
+
+    For example ``ca_crt="bundle.crt"``.
+    """
     return {
         "secret": {
             "name": secret,
@@ -389,7 +394,7 @@ def shoot_access_name(component: str) -> str:
 
 
 def shoot_access(component: str, namespace: str, *, service_account: str = "") -> Manifest:
-    """Secret that the resource manager keeps filled with a token of the shoot's ServiceAccount."""
+    """Secret in which the resource manager keeps a valid token of the shoot's ServiceAccount."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -427,7 +432,7 @@ def checksum(value: Any) -> str:
 
 
 def versioned_config_map(name: str, namespace: str, data: Labels, *, labels: Labels) -> Manifest:
-    """An immutable ConfigMap named after its content: pods of an older revision keep theirs."""
+    """An immutable ConfigMap named after its content, so that pods of an older revision keep their configuration."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -440,7 +445,7 @@ def versioned_config_map(name: str, namespace: str, data: Labels, *, labels: Lab
 
 
 def references(objects: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Annotations by which a garbage collector knows the versioned objects of a pod template."""
+    """Annotations that name the versioned objects of a pod template for the garbage collector."""
     return {
         f"{REFERENCE_PREFIX}/{item['kind'].lower()}-{checksum(item['metadata']['name'])[:8]}": item["metadata"]["name"]
         for item in objects
@@ -449,7 +454,7 @@ def references(objects: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def to_json(value: Any) -> str:
-    """JSON for configuration files: all YAML readers take it, and equal content gives equal bytes."""
+    """JSON for configuration files: all YAML parsers read JSON, and equal content gives equal bytes."""
     return json.dumps(value, sort_keys=True, indent=1)
 
 

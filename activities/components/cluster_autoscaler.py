@@ -1,7 +1,7 @@
-"""The cluster autoscaler of a Shoot: adds machines for pods that find no room, and takes away those that few pods need.
+"""The cluster autoscaler of a Shoot: it adds machines for pods that find no room, and removes machines with few pods.
 
-It runs in the control plane. What it asks of its cloud a process of ours beside it answers, by a socket that only the
-two have. Flags, names and rights: as Gardener's.
+The autoscaler runs in the control plane. A process of our own in the same pod answers its requests to the cloud,
+through a socket that only these two containers have. Flags, names and rights: as Gardener's.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _PROVIDER_PORT = 8086
 _SOCKET_DIR = "/var/run/cluster-autoscaler"
 _SOCKET = f"{_SOCKET_DIR}/provider.sock"
 _PRIORITY = "priority"
-# The flag of a setting has its name, but for dashes, if it has no other one.
+# The flag of a setting has the setting's name with dashes, unless ``_OTHER_NAMES`` has another one.
 _SETTINGS = (
     "scale_down_delay_after_add",
     "scale_down_delay_after_delete",
@@ -63,10 +63,10 @@ class Autoscaler:
     settings: ClusterAutoscaler
     node_groups: Sequence[MachineDeploymentStatus]
     max_nodes: int = 0
-    """Of all node groups together; 0: as many as their bounds allow."""
+    """Maximum number of nodes of all node groups together; 0: as many as the bounds of the node groups allow."""
     replicas: int = 1
     failure_tolerance: str | None = None
-    """What several replicas are spread over, each ``node`` or ``zone``."""
+    """``node`` or ``zone``: the replicas are spread over nodes, or over nodes and zones."""
 
 
 def objects(autoscaler: Autoscaler) -> list[Manifest]:
@@ -80,7 +80,7 @@ def objects(autoscaler: Autoscaler) -> list[Manifest]:
     }
     files = {
         "config.yaml": base.to_json(config),
-        # Without certificates: nobody else can open the socket.
+        # Without certificates, because no other process can open the socket.
         "cloud-config.yaml": base.to_json({"address": f"unix:{_SOCKET}"}),
     }
     file = base.versioned_config_map(NAME, namespace, files, labels={**SELECT, "gardener.cloud/role": "controlplane"})
@@ -107,7 +107,7 @@ def _deployment(autoscaler: Autoscaler, file: Manifest) -> Manifest:
         memory="60Mi",
         mounts={"config": own.CONFIG_DIR},
         writable={"socket": _SOCKET_DIR},
-        # It is there before the autoscaler asks, and until that has ended.
+        # A sidecar: the provider starts before the autoscaler and ends after it.
         restartPolicy="Always",
         startupProbe=base.http_probe("/readyz", _PROVIDER_PORT, scheme="HTTP", period=1, failures=120),
     )
@@ -161,7 +161,7 @@ def _flags(autoscaler: Autoscaler) -> list[tuple[str, str]]:
         ("expander", _expander(autoscaler)),
         ("max-nodes-total", autoscaler.max_nodes),
         *((_OTHER_NAMES.get(name, name.replace("_", "-")), getattr(settings, name)) for name in _SETTINGS),
-        # A new node has this taint until what is critical runs on it: no reason for another one.
+        # A new node has this taint until its critical components run. The taint must not cause another new node.
         ("startup-taint", TAINT_CRITICAL_COMPONENTS_NOT_READY),
         *(("startup-taint", taint) for taint in [*(settings.startup_taints or []), *(settings.ignore_taints or [])]),
         *(("status-taint", taint) for taint in settings.status_taints or []),
@@ -170,7 +170,7 @@ def _flags(autoscaler: Autoscaler) -> list[tuple[str, str]]:
 
 
 def _expander(autoscaler: Autoscaler) -> str | None:
-    """Pools with priorities are tried in their order, whatever else is asked for."""
+    """Value of the flag ``expander``. If pools have priorities, ``priority`` precedes the owner's other expanders."""
     wanted = autoscaler.settings.expander
     if _has_priorities(autoscaler.node_groups) and _PRIORITY not in (wanted or "").split(","):
         return ",".join(filter(None, (_PRIORITY, wanted)))
@@ -186,7 +186,7 @@ def _text(value: Any) -> str:
 
 
 def shoot_objects(node_groups: Sequence[MachineDeploymentStatus]) -> list[Manifest]:
-    """For a ManagedResource: what its token may do, and the order of its node groups, if they have one."""
+    """Objects for a ManagedResource: rights of the autoscaler's token, and the priorities of node groups, if any."""
     name, space, subjects = f"gardener.cloud:target:{NAME}", "kube-system", [base.account(NAME)]
     rules = [
         base.rule("core", "events", "create patch"),
@@ -222,7 +222,7 @@ def shoot_objects(node_groups: Sequence[MachineDeploymentStatus]) -> list[Manife
 
 
 def _priorities(node_groups: Sequence[MachineDeploymentStatus]) -> Manifest:
-    """Higher is tried first; a pool without a priority has 0."""
+    """ConfigMap of priorities: the autoscaler tries pools with higher ones first. A pool without a priority has 0."""
     names: dict[int, list[str]] = {}
     for each in node_groups:
         names.setdefault(each.priority or 0, []).append(f"^{each.name}$")
@@ -230,6 +230,6 @@ def _priorities(node_groups: Sequence[MachineDeploymentStatus]) -> Manifest:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": base.metadata("cluster-autoscaler-priority-expander", "kube-system"),
-        # Numbers as keys: the autoscaler takes no others.
+        # The keys are numbers: the autoscaler accepts no other keys.
         "data": {"priorities": yaml.safe_dump(names)},
     }

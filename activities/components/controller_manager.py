@@ -17,7 +17,7 @@ _SECRETS = "/srv/kubernetes"
 
 @dataclass(frozen=True)
 class Secrets:
-    """Names of the Secrets it mounts."""
+    """Names of the Secrets that the controller manager mounts."""
 
     generic_kubeconfig: str
     ca_bundle: str
@@ -41,7 +41,7 @@ class ControllerManager:
     """``Shoot.spec.kubernetes.kubeControllerManager``."""
     workers: bool = True
     failure_tolerance: str | None = None
-    """What several replicas are spread over, each ``node`` or ``zone``."""
+    """``node`` or ``zone``: the replicas are spread over nodes, or over nodes and zones."""
 
 
 def objects(manager: ControllerManager) -> list[Manifest]:
@@ -54,7 +54,10 @@ def objects(manager: ControllerManager) -> list[Manifest]:
 
 
 def shoot_objects() -> list[Manifest]:
-    """What its token may do in the shoot: start; each controller then acts as an account of its own."""
+    """Rights of the controller manager's token in the shoot, which it needs to start.
+
+    Each controller then uses its own ServiceAccount.
+    """
     subject = base.account(NAME)
     return [
         base.binding(
@@ -161,7 +164,7 @@ def _flags(manager: ControllerManager) -> list[str]:
     if manager.workers:
         flags |= {
             "allocate-node-cidrs": "true",
-            # The default is on a file system that we mount read-only.
+            # The default directory is on a file system that is mounted read-only.
             "flex-volume-plugin-dir": "/tmp",
             "attach-detach-reconcile-sync-period": "1m0s",
             "cluster-cidr": ",".join(manager.pod_cidrs),

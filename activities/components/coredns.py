@@ -13,7 +13,7 @@ NAME = "coredns"
 NAMESPACE = "kube-system"
 SELECT = {"k8s-app": "kube-dns"}
 SERVER_PORT = 8053
-"""Of its pods; the Service's is 53."""
+"""Port of CoreDNS's pods; the port of the Service is 53."""
 _METRICS_PORT = 9153
 _HEALTH_PORT = 8080
 _READY_PORT = 8181
@@ -23,12 +23,12 @@ _READY_PORT = 8181
 class CoreDns:
     service_cidr: str
     api_server: str
-    """Name of the API server: reached directly, so that DNS does not wait for apiserver-proxy."""
+    """Name of the API server. CoreDNS connects to it directly, so that DNS does not wait for apiserver-proxy."""
     domain: str = "cluster.local"
 
 
 def cluster_dns_address(service_cidr: str) -> str:
-    """The tenth address of the services' network: what kubelets give to pods as name server."""
+    """The tenth address of the services' network. Kubelets configure it as name server of pods."""
     return str(ipaddress.ip_network(service_cidr)[10])
 
 
@@ -40,7 +40,7 @@ def objects(dns: CoreDns) -> list[Manifest]:
         "metadata": base.metadata(NAME, NAMESPACE),
         "data": {"Corefile": _corefile(dns.domain)},
     }
-    # The owner's: created empty, never overwritten.
+    # The owner's ConfigMap: it is created without settings, and never overwritten.
     custom = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -69,7 +69,7 @@ def objects(dns: CoreDns) -> list[Manifest]:
 def dns_service(
     name: str, more_ports: Mapping[str, int], *, labels: base.Labels | None = None, **spec: Any
 ) -> Manifest:
-    """A Service of its pods."""
+    """A Service for CoreDNS's pods."""
     ports: dict[str, int | tuple[int, int | str]] = {"dns-tcp": (53, SERVER_PORT), **more_ports}
     made = base.service(name, NAMESPACE, select=SELECT, ports=ports, labels=labels, **spec)
     made["spec"]["ports"].insert(0, {"name": "dns", "protocol": "UDP", "port": 53, "targetPort": SERVER_PORT})
@@ -77,7 +77,7 @@ def dns_service(
 
 
 def custom_volume() -> Manifest:
-    """What owners add to its configuration."""
+    """Volume with the owner's additions to CoreDNS's configuration."""
     config_map = {"name": f"{NAME}-custom", "defaultMode": 0o644, "optional": True}
     return {"name": "custom", "configMap": config_map}
 
@@ -123,7 +123,7 @@ def _deployment(dns: CoreDns, checksum: str) -> Manifest:
             {"name": "KUBERNETES_SERVICE_HOST", "value": dns.api_server},
             {"name": "KUBERNETES_SERVICE_PORT", "value": "443"},
         ],
-        # The upstream binary carries this file capability and doesn't start where it is forbidden.
+        # The upstream binary has this file capability, and does not start in a container that forbids it.
         security={
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]},

@@ -26,7 +26,7 @@ def listener(name: str, address: str, port: int, chains: Sequence[Manifest], **r
 
 
 def tcp_proxy(cluster: str, **rest: Any) -> Manifest:
-    """Network filter that joins two connections; idle ones stay, Kubernetes' watches are quiet for long."""
+    """Network filter that joins two connections. Idle connections stay open, since watches may be silent for long."""
     config = typed(
         "filters.network.tcp_proxy.v3.TcpProxy",
         stat_prefix=cluster,
@@ -38,7 +38,7 @@ def tcp_proxy(cluster: str, **rest: Any) -> Manifest:
 
 
 def http(name: str, *, filters: Sequence[Manifest] = (), **rest: Any) -> Manifest:
-    """Network filter for HTTP, with CONNECT if the routes say so; streams may be idle for ever."""
+    """Network filter for HTTP, with CONNECT if the routes allow it. Streams may be idle for ever."""
     router = {"name": "envoy.filters.http.router", "typed_config": typed("filters.http.router.v3.Router")}
     config = typed(
         "filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -51,7 +51,7 @@ def http(name: str, *, filters: Sequence[Manifest] = (), **rest: Any) -> Manifes
 
 
 def connect_route(cluster: str, **match: Any) -> Manifest:
-    """Ends an HTTP CONNECT here and joins its bytes with a connection to ``cluster``."""
+    """Route that terminates an HTTP CONNECT and joins it with a connection to ``cluster``."""
     return {
         "match": {"connect_matcher": {}, **match},
         "route": {
@@ -63,7 +63,7 @@ def connect_route(cluster: str, **match: Any) -> Manifest:
 
 
 def static_cluster(name: str, address: str, port: int, *, connect_timeout: str = "5s") -> Manifest:
-    """A cluster of one IP address."""
+    """A cluster with one IP address."""
     return {
         "name": name,
         "type": "STATIC",
@@ -77,7 +77,7 @@ def static_cluster(name: str, address: str, port: int, *, connect_timeout: str =
 
 
 def dns_cluster(name: str, host: str, port: int, *, refreshed: str) -> Manifest:
-    """A cluster that is resolved anew after this time, so that it follows its name to another seed."""
+    """A cluster whose host name is resolved again after this time, so that it follows the name to another seed."""
     return {
         "name": name,
         "type": "LOGICAL_DNS",
@@ -93,7 +93,7 @@ def dns_cluster(name: str, host: str, port: int, *, refreshed: str) -> Manifest:
 
 
 def tunnel(hostname: str, header: str, value: str) -> Manifest:
-    """Configuration of a TCP proxy that connects by HTTP CONNECT; the header tells the gateway where to."""
+    """Configuration of a TCP proxy that connects by HTTP CONNECT; the header names the destination for the gateway."""
     return {"hostname": hostname, "headers_to_add": [{"header": {"key": header, "value": value}}]}
 
 
@@ -105,7 +105,7 @@ def bootstrap(
     metrics_port: int = METRICS_PORT,
     **rest: Any,
 ) -> Manifest:
-    """A whole configuration. The admin interface listens on a socket file; only metrics and readiness get out."""
+    """A whole configuration. The admin interface listens on a socket file; only metrics and readiness have a port."""
     admin = {
         "name": "admin",
         "type": "STATIC",

@@ -1,6 +1,6 @@
-"""The etcds of a control plane, as the ``Etcd`` resources that the seed's etcd controller makes real.
+"""The etcds of a control plane, as the ``Etcd`` resources that the seed's etcd controller reconciles.
 
-``etcd-main`` holds everything but Kubernetes' events and is backed up; ``etcd-events`` holds those.
+``etcd-main`` holds everything but Kubernetes' events and is backed up; ``etcd-events`` holds the events.
 Values: spec/extensions.md 5.
 """
 
@@ -23,7 +23,7 @@ BACKUP_PORT = 8080
 CLIENT_PORT = 2379
 PEER_PORT = 2380
 DELTA_SNAPSHOT_PERIOD = timedelta(minutes=5)
-"""By default."""
+"""Default period of delta snapshots."""
 
 _STORAGE = {MAIN: "25Gi", EVENTS: "10Gi"}
 _REQUESTS = {MAIN: {"cpu": "60m", "memory": "150Mi"}, EVENTS: {"cpu": "30m", "memory": "60Mi"}}
@@ -32,7 +32,7 @@ _DEFAULT_WINDOW = "220000+0000"
 
 @dataclass(frozen=True)
 class Backup:
-    """Where an etcd's snapshots go."""
+    """Destination of an etcd's snapshots."""
 
     provider: str
     bucket: str
@@ -42,7 +42,7 @@ class Backup:
 
 @dataclass(frozen=True)
 class EtcdValues:
-    """What differs between shoots."""
+    """Values of an etcd that differ between shoots."""
 
     role: str
     namespace: str
@@ -54,14 +54,14 @@ class EtcdValues:
     window_begin: str = _DEFAULT_WINDOW
     """Begin of the Shoot's maintenance time window: ``HHMMSS+ZZZZ``."""
     uid: str = ""
-    """Of the Shoot: spreads the times of backups over the window."""
+    """Uid of the Shoot; spreads the times of backups over the window."""
     backup: Backup | None = None
     delta_snapshot_period: timedelta = DELTA_SNAPSHOT_PERIOD
     peer_ca_bundle: str = ""
     peer_certificate: str = ""
-    """Names of Secrets; empty where there is one member only."""
+    """Names of Secrets; empty if there is only one member."""
     failure_tolerance: str | None = None
-    """What several members are spread over: each ``node`` or ``zone``."""
+    """``node`` or ``zone``: several members are spread over nodes, or over nodes and zones."""
 
 
 def name_of(role: str) -> str:
@@ -69,7 +69,7 @@ def name_of(role: str) -> str:
 
 
 def etcd(values: EtcdValues) -> Manifest:
-    """The ``Etcd`` resource, without what triggers its controller."""
+    """The ``Etcd`` resource, without the trigger of its controller."""
     important = values.role == MAIN
     labels = {"role": values.role, "app": "etcd-statefulset", "gardener.cloud/role": "controlplane"}
     annotations = {} if important else {"resources.druid.gardener.cloud/allow-unhealthy-pod-eviction": "true"}
@@ -88,7 +88,7 @@ def etcd(values: EtcdValues) -> Manifest:
         "spec": {
             "replicas": values.replicas,
             "labels": labels,
-            # An empty map in place of one that was not empty is refused, as null.
+            # Left out if empty: the API server refuses an empty map, as null, in place of a map with entries.
             **({"annotations": pod_annotations} if pod_annotations else {}),
             "selector": {"matchLabels": {"role": values.role, "app": "etcd-statefulset"}},
             "storageCapacity": _STORAGE[values.role],
@@ -155,9 +155,9 @@ def _tls(ca_bundle: str, server: str, client: str = "") -> dict[str, Any]:
 
 
 def _daily(values: EtcdValues, *, first_hour: bool) -> str:
-    """A minute of the maintenance window's first hour, or of its second, as cron in UTC.
+    """A minute of the maintenance window's first or second hour, as a cron expression in UTC.
 
-    From the UID: the same for all runs, another for each shoot of a seed.
+    The minute is computed from the Shoot's uid: it is the same in all runs, and differs between shoots of a seed.
     """
     begin = _begin_in_utc(values.window_begin)
     digest = hashlib.sha256(f"{values.uid}/{values.role}/{first_hour}".encode()).digest()
@@ -166,12 +166,12 @@ def _daily(values: EtcdValues, *, first_hour: bool) -> str:
 
 
 def _begin_in_utc(begin: str) -> datetime:
-    """``220000+0100`` as a time of some day. Source of the form: Shoot.spec.maintenance.timeWindow."""
+    """``220000+0100`` as a time in UTC on an arbitrary day. Source of the format: Shoot.spec.maintenance.timeWindow."""
     return datetime.strptime(f"20000102{begin}", "%Y%m%d%H%M%S%z").astimezone(UTC)
 
 
 def server_certificate(role: str, namespace: str) -> Certificate:
-    """What members show to clients, and to themselves: the JSON gateway is a client of its own member."""
+    """Certificate that a member presents to clients, and to itself: the JSON gateway is a client of its own member."""
     client, peer = f"{name_of(role)}-client", f"{name_of(role)}-peer"
     return Certificate(
         name=f"etcd-server-{role}",
@@ -188,7 +188,7 @@ def server_certificate(role: str, namespace: str) -> Certificate:
 
 
 def peer_certificate(role: str, namespace: str) -> Certificate:
-    """What members show to each other."""
+    """Certificate that members present to each other."""
     peer = f"{name_of(role)}-peer"
     return Certificate(
         name=f"etcd-peer-server-{role}",
@@ -202,7 +202,7 @@ def peer_certificate(role: str, namespace: str) -> Certificate:
 
 
 def client_certificate() -> Certificate:
-    """Of the API server, the sidecar and the etcd controller."""
+    """Client certificate of the API server, the sidecar and the etcd controller."""
     return Certificate(name="etcd-client", common_name="etcd-client", usage=Usage.CLIENT, signer=CA)
 
 

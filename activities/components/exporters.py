@@ -1,7 +1,7 @@
-"""What of a shoot's nodes and network its Prometheus asks beside kubelets: node-exporter and blackbox-exporter.
+"""node-exporter and blackbox-exporter: they give Prometheus metrics of a shoot's nodes and network, besides kubelets.
 
-Names, ports and options as Gardener's. What is in the shoot is reached through the API server alone; a second
-blackbox-exporter is in the control plane, and asks for that API server as everybody does, by its name.
+Names, ports and options: as Gardener's. Prometheus reaches the exporters in the shoot only through the API server. A
+second blackbox-exporter runs in the control plane, and probes the API server by its name, as users connect to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ BLACKBOX_SELECT = {"component": BLACKBOX_EXPORTER}
 API_SERVER = "http_apiserver"
 """Module of the control plane's blackbox-exporter."""
 KUBERNETES_SERVICE = "http_kubernetes_service"
-"""Module of blackbox-exporter: whether pods reach the API server as they all do."""
+"""Module of the shoot's blackbox-exporter: it probes the API server at the address that all pods use."""
 
 _NOBODY = 65534
 _HOST = "/host"
 _CONFIG, _CA = "/etc/blackbox_exporter", "/etc/blackbox_exporter_ca"
 _PUBLISHED_CA = "kube-root-ca.crt"
-"""ConfigMap of each namespace, by kube-controller-manager: ``ca.crt`` is the API server's authority."""
+"""ConfigMap that kube-controller-manager writes in each namespace: ``ca.crt`` holds the API server's CA."""
 _COLLECTORS = ("conntrack", "cpu", "diskstats", "filefd", "filesystem", "loadavg", "meminfo", "netdev", "pressure",
                "stat", "uname")  # fmt: skip
 
@@ -100,7 +100,7 @@ def blackbox_exporter() -> list[Manifest]:
 
 
 def control_plane_blackbox_exporter(namespace: str, ca_bundle: str, replicas: int = 1) -> list[Manifest]:
-    """Objects of the seed. ``ca_bundle``: name of the Secret with who has signed the API server's certificate."""
+    """Objects of the seed. ``ca_bundle``: name of the Secret with the CAs that verify the API server's certificate."""
     return _blackbox_exporter(
         namespace,
         {API_SERVER: {"tls_config": {"ca_file": f"{_CA}/bundle.crt"}}},
@@ -120,7 +120,7 @@ def _blackbox_exporter(
     volumes: Sequence[Manifest] = (),
     **pod: Any,
 ) -> list[Manifest]:
-    """``modules``: how each probes by HTTP."""
+    """Objects of a blackbox-exporter. ``modules``: HTTP settings of each module."""
     labels = {**BLACKBOX_SELECT, "gardener.cloud/role": "monitoring"}
     made = {
         name: {"prober": "http", "timeout": "10s", "http": {**http, "preferred_ip_protocol": "ipv4"}}

@@ -1,4 +1,4 @@
-"""Our own access to a shoot: Secrets ``gardener`` (by its public name) and ``gardener-internal``."""
+"""Gardener's own access to a shoot: Secrets ``gardener`` (by the shoot's public name) and ``gardener-internal``."""
 
 import base64
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ INTERNAL = "gardener-internal"
 
 
 def objects(namespace: str, *, servers: Mapping[str, str], ca_bundle: bytes) -> list[Manifest]:
-    """Token-requestor Secrets with a kubeconfig each, by Secret name the host name of the server.
+    """Token-requestor Secrets with a kubeconfig each. ``servers``: host name of the server, by name of the Secret.
 
-    The token comes later, by the resource manager; see ``with_user``.
+    The resource manager adds the token later; see ``with_user``.
     """
     made = []
     for name, host in servers.items():
@@ -28,9 +28,9 @@ def objects(namespace: str, *, servers: Mapping[str, str], ca_bundle: bytes) -> 
 
 
 def with_user(secret: Manifest, live: Mapping[str, Any]) -> Manifest | None:
-    """``secret`` with the user of the live one's kubeconfig; None if that is up to date but for the user.
+    """``secret`` with the user of the live Secret's kubeconfig; None if the live Secret differs at most in the user.
 
-    The resource manager writes the token into the same data key as we write the server's name.
+    The resource manager writes the token into the data key that also holds the server's name.
     """
     wanted = _decode(secret)
     found = _decode(live)
@@ -48,7 +48,7 @@ def with_user(secret: Manifest, live: Mapping[str, Any]) -> Manifest | None:
 
 
 def shoot_objects() -> list[Manifest]:
-    """We may do anything in a shoot: that is what we are for."""
+    """Binding that gives Gardener all rights in a shoot, which it needs to operate the shoot."""
     subjects = [base.account(name) for name in (EXTERNAL, INTERNAL)]
     return [base.binding("gardener.cloud:system:gardener", subjects, cluster_role="cluster-admin")]
 

@@ -1,11 +1,11 @@
-"""The gateway of a seed: the one Envoy through which the world reaches all API servers of its shoots.
+"""The gateway of a seed: the Envoy through which all clients reach the API servers of the seed's shoots.
 
-And what else of a control plane is served under a name in the seed's ingress domain.
+The gateway also serves other Services of a control plane that have a name in the seed's ingress domain.
 
-Three ports: 443 passes TLS through by server name; 8132 takes the VPN's HTTP CONNECT; 8443 that of the
-apiserver-proxies on the nodes. Envoy reads its listeners, clusters and routes from files (filesystem xDS) that
-a controller beside it writes from what each control plane exposes: ``ApiServerExposure``, ``ServiceExposure``. Why
-not Istio: docs/decisions/0003-envoy-with-filesystem-xds.md.
+Three ports: 443 passes TLS through by server name; 8132 accepts the VPN's HTTP CONNECT; 8443 accepts the HTTP CONNECT
+of the apiserver-proxies on the nodes. Envoy reads its listeners, clusters and routes from files (filesystem xDS). A
+controller in the same pod writes these files from the exposures of each control plane: ``ApiServerExposure``,
+``ServiceExposure``. Why not Istio: docs/decisions/0003-envoy-with-filesystem-xds.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ VPN_HEADER = "Reversed-VPN"
 PROXY_HEADER = "X-Gardener-Destination"
 
 LABEL = "networking.gardener.cloud/gateway"
-"""On ConfigMaps with an exposure, and on the Services that these name."""
+"""Label of ConfigMaps with an exposure, and of the Services that these ConfigMaps name."""
 LABELS = {LABEL: NAME}
 SELECTOR = f"{LABEL}={NAME}"
 EXPOSURE_KEY = "exposure.json"
@@ -50,14 +50,17 @@ PROXY_ROUTES_FILE = "routes-apiserver-proxy.json"
 _BLACKHOLE = "blackhole"
 
 _CONNECT_TIMEOUT = "1s"
-"""The address of an API server that has just ended does not answer at all until kube-proxy has heard of it: who waits
-there cannot look where the name leads to by now."""
+"""Timeout of a connection to an API server.
+
+The timeout is short: the address of an API server that has just ended does not answer at all until kube-proxy knows of
+the end. A client that waits for such a connection cannot resolve the API server's name again meanwhile.
+"""
 
 _REFRESHED = "5s"
-"""How old what the DNS says of another seed's gateway may be."""
+"""Maximum age of a DNS answer about another seed's gateway."""
 
 EXPOSURE = "apiserver-exposure"
-"""ConfigMap in a control plane's namespace that tells its names to the gateway."""
+"""ConfigMap in a control plane's namespace with the names that the gateway serves."""
 
 
 class Upstream(ApiModel):
@@ -68,28 +71,28 @@ class Upstream(ApiModel):
 
 
 class ApiServerExposure(ApiModel):
-    """What of one control plane the gateway serves: as Istio's Gateway and VirtualService would say it."""
+    """The parts of one control plane that the gateway serves, like Istio's Gateway and VirtualService."""
 
     hosts: tuple[str, ...]
-    """Server names that lead to the API server."""
+    """Server names of the API server."""
     api_server: Upstream
     vpn: Upstream | None = None
 
 
 class ServiceExposure(ApiModel):
-    """What else of a control plane the gateway serves: TLS is passed through to the Service, which ends it itself."""
+    """Another Service of a control plane that the gateway serves. The Service, not the gateway, terminates TLS."""
 
     hosts: tuple[str, ...]
-    """Server names that lead to the Service."""
+    """Server names of the Service."""
     upstream: Upstream
 
 
 class Forwarding(ApiModel):
-    """Where the gateway leads who goes by an old answer of the DNS: the API server of that name is in another seed."""
+    """Forwards clients with an old DNS answer to the gateway of the seed that has the API server of this name now."""
 
     hosts: tuple[str, ...]
     address: str
-    """Of the gateway there: an IP address, or a host name."""
+    """IP address or host name of the other seed's gateway."""
     until: datetime
 
 
@@ -102,15 +105,15 @@ class Route:
     api_server: tuple[str, int] | None
     vpn: tuple[str, int] | None
     elsewhere: bool = False
-    """Leads to the gateway of another seed, which looks at the server name itself."""
+    """The route goes to the gateway of another seed, which itself routes by server name."""
 
 
 @dataclass(frozen=True)
 class ServiceRoute:
-    """A ``ServiceExposure`` with its Service resolved to an address. No header leads there, only a server name."""
+    """A ``ServiceExposure`` with its Service resolved to an address. Clients reach it only by its server name."""
 
     cluster: str
-    """See ``service_cluster``; no two routes may have the same."""
+    """Name of the cluster, see ``service_cluster``; each route needs its own."""
     hosts: tuple[str, ...]
     address: tuple[str, int]
 
@@ -126,7 +129,7 @@ def proxy_header(namespace: str) -> str:
 
 
 def service_cluster(namespace: str, upstream: Upstream) -> str:
-    """Name of a Service's port in Envoy, as Istio's."""
+    """Name of a Service's port in Envoy, as in Istio."""
     return f"outbound|{upstream.port}||{upstream.service}.{namespace}.svc.cluster.local"
 
 
@@ -141,7 +144,7 @@ def exposure(name: str, namespace: str, what: ApiServerExposure) -> Manifest:
 
 
 def service_exposure(name: str, namespace: str, what: ServiceExposure) -> Manifest:
-    """The ConfigMap for one Service more, which must have ``LABELS``, too, and an address in the cluster."""
+    """The ConfigMap for one more Service. The Service must have ``LABELS``, too, and an address in the cluster."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -151,7 +154,10 @@ def service_exposure(name: str, namespace: str, what: ServiceExposure) -> Manife
 
 
 def forwarding(technical_id: str, what: Forwarding) -> Manifest:
-    """The ConfigMap that outlives the control plane's namespace; the gateway's controller deletes it in time."""
+    """The ConfigMap of a forwarding. It stays after the control plane's namespace is gone, until the time ``until``.
+
+    Then the gateway's controller deletes the ConfigMap.
+    """
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -160,11 +166,11 @@ def forwarding(technical_id: str, what: Forwarding) -> Manifest:
     }
 
 
-# What Envoy reads
+# Files that Envoy reads
 
 
 def xds_files(routes: Sequence[Route], services: Sequence[ServiceRoute] = ()) -> dict[str, Manifest]:
-    """All files by name, in the order to write: no listener or route may name a cluster to come."""
+    """All files by name, in the order to write: no listener or route may name a cluster that does not exist yet."""
     return {
         CLUSTERS_FILE: _response("cluster.v3.Cluster", _clusters(routes, services)),
         VPN_ROUTES_FILE: _response("route.v3.RouteConfiguration", [_vpn_routes(routes)]),
@@ -204,12 +210,12 @@ def _listeners(routes: Sequence[Route], services: Sequence[ServiceRoute]) -> lis
         if route.api_server and route.hosts
     ]
     chains += [_chain(each.cluster, each.hosts, each.cluster) for each in services if each.hosts]
-    # A listener needs a chain. This one matches nobody, so that the first shoot is no new listener.
+    # A listener needs a filter chain. This chain matches no client, so that the listener exists before the first shoot.
     nobody = _chain(_BLACKHOLE, ["blackhole.invalid"], _BLACKHOLE)
     return [
-        # As long as only chains change, Envoy leaves the connections of all others alone.
+        # If only filter chains change, Envoy keeps the connections of all chains that stay the same.
         envoy.listener("sni", "0.0.0.0", _SNI_TARGET_PORT, [nobody, *chains], listener_filters=[inspector]),
-        # These never change; their routes are files of their own, because a changed chain ends its connections.
+        # These listeners never change. Their routes are separate files, because a changed chain ends its connections.
         _connect_listener("vpn", VPN_PORT, VPN_ROUTES_FILE),
         _connect_listener("apiserver-proxy", PROXY_PORT, PROXY_ROUTES_FILE),
     ]
@@ -239,7 +245,7 @@ def _proxy_routes(routes: Sequence[Route]) -> Manifest:
 
 
 def _routes(name: str, header: str, destinations: Sequence[str]) -> Manifest:
-    """Who names a destination that is not among these gets a 404."""
+    """Routes by a header. A request for another destination gets a 404."""
     made = [
         envoy.connect_route(each, headers=[{"name": header, "string_match": {"exact": each}}]) for each in destinations
     ]
@@ -256,7 +262,7 @@ def _file(name: str) -> Manifest:
     }
 
 
-# What runs in the seed
+# Objects in the seed
 
 
 def objects(*, internal_domain: str, replicas: int = 1) -> list[Manifest]:
@@ -301,7 +307,7 @@ def _service() -> Manifest:
 
 
 def bootstrap_config() -> Manifest:
-    """What Envoy starts with: where to look for everything else."""
+    """Envoy's configuration at its start: the files with all other configuration."""
     return envoy.bootstrap(
         node={"id": NAME, "cluster": NAME},
         dynamic_resources={"lds_config": _file(LISTENERS_FILE), "cds_config": _file(CLUSTERS_FILE)},
@@ -327,7 +333,7 @@ def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:
         mounts={"config": "/etc/gardener", "token": "/var/run/secrets/kubernetes.io/serviceaccount"},
         writable={"xds": XDS_DIRECTORY, "tmp": "/tmp"},
         ports={"health": _CONTROLLER_PORT},
-        # A sidecar: Envoy starts when this one has written its first files.
+        # A sidecar: Envoy starts when the controller has written its first files.
         restartPolicy="Always",
         startupProbe=base.http_probe("/readyz", _CONTROLLER_PORT, scheme="HTTP", period=1, failures=60),
         livenessProbe=base.http_probe("/healthz", _CONTROLLER_PORT, scheme="HTTP"),
@@ -348,7 +354,7 @@ def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:
         annotations=base.references([config]),
         pod={
             "serviceAccountName": NAME,
-            # Envoy faces the internet, and has no use for a token of the seed.
+            # Envoy is reachable from the internet, and does not need a token of the seed.
             "automountServiceAccountToken": False,
             "securityContext": base.non_root_pod(),
             "topologySpreadConstraints": base.spread_over_hosts(SELECT),
@@ -365,7 +371,7 @@ def _deployment(config: Mapping[str, Any], replicas: int) -> Manifest:
 
 
 def _token_volume() -> Manifest:
-    """What Kubernetes mounts into every container of a pod, for the containers that name it."""
+    """Volume with the token that Kubernetes mounts into every container by default, for containers that mount it."""
     sources = [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},

@@ -20,7 +20,7 @@ _MODES = {"IPTables": "iptables", "IPVS": "ipvs", "NFTables": "nftables"}
 @dataclass(frozen=True)
 class KubeProxy:
     api_server: str
-    """Name of the API server: kube-proxy makes Services work, so it cannot use one."""
+    """Name of the API server. kube-proxy makes Services work, so it cannot use one itself."""
     ca_bundle: bytes
     pod_cidrs: Sequence[str]
     pools: Sequence[tuple[str, str]]
@@ -30,7 +30,7 @@ class KubeProxy:
 
 
 def uses_ipvs(shoot_spec: Mapping[str, Any]) -> bool:
-    """Whether nodes have the addresses of all Services as their own."""
+    """Whether kube-proxy uses IPVS, with which each node has the addresses of all Services as its own."""
     return (shoot_spec["kubernetes"].get("kubeProxy") or {}).get("mode") == "IPVS"
 
 
@@ -77,10 +77,10 @@ def _config_map(proxy: KubeProxy) -> Manifest:
         "metricsBindAddress": f"0.0.0.0:{_METRICS_PORT}",
         "mode": _MODES[proxy.settings.get("mode", "IPTables")],
         "clusterCIDR": ",".join(proxy.pod_cidrs),
-        # The node's own limits stand: they are part of its operating system config.
+        # Keep the node's limits: its operating system config sets them.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         "logging": {"format": "json"},
-        # A first sync right away; then at most one in 500 ms.
+        # The first sync runs at once, then at most one in 500 ms.
         "iptables": {"minSyncPeriod": "500ms", "syncPeriod": "30s"},
     }
     if gates := proxy.settings.get("featureGates"):
@@ -116,7 +116,7 @@ def _daemon_set(pool: str, version: str, checksum: str) -> Manifest:
         writable={"lock": "/run/xtables.lock"},
         ports={"metrics": _METRICS_PORT},
         env=[{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-        # It writes the node's packet filter and sysctls.
+        # kube-proxy writes the node's packet filter and sysctls.
         security={"privileged": True, "runAsUser": 0},
         readinessProbe=base.http_probe("/healthz", _HEALTH_PORT, scheme="HTTP", period=2),
         livenessProbe=base.http_probe("/livez", _HEALTH_PORT, scheme="HTTP", period=10, delay=20),

@@ -1,6 +1,6 @@
-"""kube-state-metrics of a Shoot: what its API server says of nodes and our pods, as numbers for its Prometheus.
+"""kube-state-metrics of a Shoot: metrics about nodes, and pods and workloads in kube-system, for its Prometheus.
 
-It runs in the control plane. Names, ports and options as Gardener's.
+kube-state-metrics runs in the control plane. Names, ports and options: as Gardener's.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def objects(metrics: KubeStateMetrics) -> list[Manifest]:
 
 
 def shoot_objects() -> list[Manifest]:
-    """For a ManagedResource: what its token may read in the shoot."""
+    """Objects for a ManagedResource: the rights of kube-state-metrics' token in the shoot."""
     name = f"gardener.cloud:monitoring:{NAME}"
     rules = [
         base.rule("core", " ".join(_CORE), "list watch"),

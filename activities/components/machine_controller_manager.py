@@ -1,4 +1,4 @@
-"""The machine controller manager of a shoot: makes machines, drains and replaces them."""
+"""The machine-controller-manager of a shoot: it creates machines, drains and replaces them."""
 
 from dataclasses import dataclass
 
@@ -40,7 +40,7 @@ def objects(manager: MachineControllerManager) -> list[Manifest]:
 
 
 def shoot_objects() -> list[Manifest]:
-    """What its token may do in the shoot: look after nodes, drain them, hand out bootstrap tokens."""
+    """Rights of the controller's token in the shoot: manage nodes, drain them, and create bootstrap tokens."""
     name = f"gardener.cloud:target:{NAME}"
     return [
         base.cluster_role(

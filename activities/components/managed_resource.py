@@ -1,4 +1,4 @@
-"""A ManagedResource and the Secret it reads: how objects reach a cluster we don't write to ourselves."""
+"""A ManagedResource and the Secret with its manifests, which the resource manager applies to a cluster."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ from api.resources import MANAGED_RESOURCE, SECRET, Resource
 
 ORIGIN_LABEL = "origin"
 ORIGIN = "gardener"
-"""Label and value that tell our ManagedResources from those of extensions."""
+"""Label and value that distinguish our ManagedResources from those of extensions."""
 
 
 def managed_resource(
@@ -25,8 +25,8 @@ def managed_resource(
 ) -> list[dict[str, Any]]:
     """The Secret ``managedresource-<name>`` and the ManagedResource that refers to it, in the order to apply.
 
-    ``clazz``: empty for objects of the shoot, ``seed`` for objects of the seed. ``keep``: deleting the
-    ManagedResource leaves the objects.
+    ``clazz``: empty for objects of the shoot, ``seed`` for objects of the seed. ``keep``: the objects stay when the
+    ManagedResource is deleted.
     """
     secret_name = _secret_name(name)
     common = {ORIGIN_LABEL: ORIGIN, **(labels or {})}
@@ -52,7 +52,7 @@ def managed_secrets(
     labels: Mapping[str, str] | None = None,
     keep: bool = False,
 ) -> dict[str, Any]:
-    """The ManagedResource alone, for Secrets that somebody else has filled."""
+    """Only the ManagedResource, for Secrets that another component has written."""
     spec: dict[str, Any] = {"secretRefs": [{"name": each} for each in secrets], "keepObjects": keep}
     if clazz:
         spec["class"] = clazz
@@ -67,7 +67,10 @@ def managed_secrets(
 
 
 def managed_resource_parts(name: str) -> list[tuple[Resource, str]]:
-    """Both of them, for who deletes them: the resource manager knows what it has applied without the Secret."""
+    """Kind and name of the ManagedResource and of its Secret, for their deletion.
+
+    The Secret may be deleted at once: the resource manager knows without it which objects it has applied.
+    """
     return [(MANAGED_RESOURCE, name), (SECRET, _secret_name(name))]
 
 
@@ -83,5 +86,5 @@ def _key(item: Mapping[str, Any]) -> str:
 
 
 def _canonical(item: Mapping[str, Any]) -> bytes:
-    # JSON is YAML; sorted, so that the same objects never look like a change.
+    # JSON is YAML. The keys are sorted, so that the same objects always give the same bytes.
     return json.dumps(item, sort_keys=True, separators=(",", ":")).encode()

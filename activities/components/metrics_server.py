@@ -1,4 +1,4 @@
-"""metrics-server: what ``kubectl top`` and horizontal autoscalers ask."""
+"""metrics-server: it serves metrics to ``kubectl top`` and to horizontal pod autoscalers."""
 
 import base64
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ _PORT = 8443
 @dataclass(frozen=True)
 class MetricsServer:
     api_server: str
-    """Name of the API server: reached directly, not through apiserver-proxy."""
+    """Name of the API server. metrics-server connects to it directly, not through apiserver-proxy."""
     certificate: Mapping[str, bytes] = field(repr=False)
     ca_bundle: bytes = field(repr=False)
-    """Of ``ca-metrics-server``: by it the API server knows this server."""
+    """Bundle of ``ca-metrics-server``, with which the API server verifies this server."""
     kubelet_ca_bundle: bytes = field(repr=False)
 
 
@@ -119,7 +119,7 @@ def _deployment(server: MetricsServer, checksum: str) -> Manifest:
             "serviceAccountName": NAME,
             "automountServiceAccountToken": True,
             "priorityClassName": "system-cluster-critical",
-            # The API server's name is not one of the cluster's.
+            # Use the node's resolver: the API server's name is not a name of the cluster's DNS.
             "dnsPolicy": "Default",
             "securityContext": base.non_root_pod(),
             "nodeSelector": {"worker.gardener.cloud/system-components": "true"},

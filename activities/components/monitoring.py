@@ -1,6 +1,7 @@
-"""What the Prometheus and the Alertmanager of a Shoot share: how people come to them, and where they keep data.
+"""Parts that the Prometheus and the Alertmanager of a Shoot share: access for users, and storage.
 
-Both end TLS themselves and ask for the password of ``observability-ingress-users``; the gateway passes through.
+Both terminate TLS themselves and ask for the password of ``observability-ingress-users``; the gateway passes TLS
+through.
 """
 
 import base64
@@ -12,23 +13,23 @@ from activities.components import base, gateway
 from activities.components.base import Manifest
 
 CONFIG, SECRET = "/etc/monitoring/config", "/etc/monitoring/secret"
-"""Where their configurations are: what everybody may read, and what nobody else may."""
+"""Directories of the configuration files: files without secrets, and files with secrets."""
 _TLS = "/etc/monitoring/tls"
 
 
 @dataclass(frozen=True)
 class Served:
-    """One of them: where it runs, and how people come to it."""
+    """The Prometheus or the Alertmanager of a Shoot: its place in the seed, and access for users."""
 
     name: str
     namespace: str
     port: int
     host: str
-    """Name under which the gateway leads to it."""
+    """Host name under which the gateway serves the component."""
     certificate: str
-    """Name of the Secret with what it shows."""
+    """Name of the Secret with the server certificate."""
     users: Mapping[str, str] = field(repr=False)
-    """Hashes of passwords by bcrypt, by user."""
+    """bcrypt hashes of passwords, by user."""
     replicas: int = 1
 
     @property
@@ -37,11 +38,11 @@ class Served:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of all its objects."""
+        """Labels of all objects of the component."""
         return {**self.select, "gardener.cloud/role": "monitoring"}
 
     def configuration(self) -> Manifest:
-        """For its option ``--web.config.file``."""
+        """Content of the file for option ``--web.config.file``."""
         return {
             "tls_server_config": {"cert_file": f"{_TLS}/tls.crt", "key_file": f"{_TLS}/tls.key"},
             "basic_auth_users": dict(self.users),
@@ -49,9 +50,9 @@ class Served:
 
 
 def objects(served: Served, storage: str, **secret: Manifest) -> list[Manifest]:
-    """All but its Deployment: account, configurations that nobody else is to read, volume, way in.
+    """All objects but the Deployment: ServiceAccount, Secret with configurations, volume, Service and exposure.
 
-    ``secret``: such configurations by file name without its ending; ``web`` is added to them.
+    ``secret``: configurations with secrets, by file name without its extension; the file ``web`` is added to them.
     """
     name, namespace, labels = served.name, served.namespace, served.labels
     texts = {f"{each}.yaml": base.to_json(content) for each, content in _files(served, secret).items()}
@@ -79,7 +80,7 @@ def objects(served: Served, storage: str, **secret: Manifest) -> list[Manifest]:
 
 
 def checksum(served: Served, **secret: Manifest) -> dict[str, str]:
-    """Annotation by which a change of the Secret of ``objects`` starts it anew."""
+    """Annotation by which a change of the Secret of ``objects`` restarts the pod."""
     return {"checksum/secret": base.checksum(_files(served, secret))}
 
 
@@ -101,9 +102,9 @@ def deployment(
     volumes: Sequence[Manifest] = (),
     **pod: Any,
 ) -> Manifest:
-    """Of one pod, since its database in directory ``data`` is one process's.
+    """A Deployment with one pod, because only one process may use the database in directory ``data``.
 
-    ``mounts``: by name of one of ``volumes``.
+    ``mounts``: paths by name of one of ``volumes``.
     """
     container = base.container(
         program,
@@ -115,8 +116,8 @@ def deployment(
         mounts={"secret": SECRET, "tls": _TLS, **(mounts or {})},
         writable={"data": data},
         ports={"https": served.port},
-        # Whoever asks for a page needs the password, which is nothing for a probe; each that only connects is an error
-        # in its log.
+        # Probes by TCP, since HTTP requests need the password. The log shows an error for each probe by TCP, so the
+        # liveness probe is rare.
         startupProbe={"tcpSocket": {"port": served.port}, "periodSeconds": 1, "failureThreshold": 120},
         livenessProbe={"tcpSocket": {"port": served.port}, "periodSeconds": 60},
     )  # fmt: skip

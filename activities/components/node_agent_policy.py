@@ -14,7 +14,7 @@ LEASE_PREFIX = "gardener-node-agent-"
 
 _USER = constants.NODE_AGENT_USER_PREFIX
 _ANNOTATIONS = (CHECKSUM_APPLIED, constants.CERTIFICATE_ISSUERS)
-"""Written by a node agent on its Node, as is the label."""
+"""Annotations that a node agent writes to its Node; it also writes the labels in ``_LABELS``."""
 _LABELS = (constants.WORKER_KUBERNETES_VERSION,)
 _API = "admissionregistration.k8s.io/v1"
 _IS_NODE = "request.resource.resource == 'nodes'"
@@ -88,7 +88,7 @@ def _policy() -> dict[str, Any]:
 
 
 def _unchanged(field: str, written: tuple[str, ...], removable: tuple[str, ...]) -> str:
-    """CEL: all entries but the named ones are as they were."""
+    """CEL expression: all entries but the named ones are unchanged."""
     old, new = f"variables.old{field}", f"variables.new{field}"
     return (
         f"{new}.all(key, key in {list(written)} || (key in {old} && {old}[key] == {new}[key]))"

@@ -1,8 +1,9 @@
-"""A DNS server on each node of a shoot: it keeps answers, and asks CoreDNS for what it does not know.
+"""A DNS server on each node of a shoot: it caches answers, and asks the cluster's CoreDNS for names of the cluster.
 
-It is CoreDNS itself, on an address that is the same on all nodes, and on that of the cluster's DNS, so that pods need
-not know of it; but where kube-proxy uses IPVS, kubelets tell pods of it. A process of ours beside it
-(``gardener worker node-local-dns``) leads requests to it as long as it answers. Names and files: as Gardener's.
+The server is a CoreDNS, too. It listens on an address that is the same on all nodes, and on the address of the
+cluster's DNS, so that pods need no other configuration. If kube-proxy uses IPVS, it listens only on the first address,
+and kubelets configure this address in pods. A process of our own in the same pod (``gardener worker node-local-dns``)
+directs requests to the server as long as the server answers. Names and files: as Gardener's.
 """
 
 from collections.abc import Mapping
@@ -18,11 +19,11 @@ NAME = "node-local-dns"
 NAMESPACE = "kube-system"
 SELECT = {"k8s-app": NAME}
 ADDRESS = "169.254.20.10"
-"""Link-local: each node's own."""
+"""Link-local address: on each node it belongs to the node's own server."""
 
 _UPSTREAM = "kube-dns-upstream"
 _UPSTREAM_ADDRESS = "{$KUBE_DNS_UPSTREAM_SERVICE_HOST}"
-"""As kubelets tell the pods of its namespace. The cluster's DNS address would lead back here."""
+"""Variable that kubelets set in pods of the Service's namespace. The cluster's DNS address would lead back here."""
 _HEALTH_PORT = 8099
 _METRICS_PORT = 9253
 _WAY_PORT = 8098
@@ -36,9 +37,9 @@ _LOCK = "/run/xtables.lock"
 class Server:
     settings: NodeLocalDNS
     cluster_dns: str
-    """Address of the Service that pods ask."""
+    """Address of the Service to which pods send queries."""
     ipvs: bool = False
-    """Then Services' addresses are kube-proxy's alone."""
+    """True if kube-proxy uses IPVS: then only kube-proxy may assign the addresses of Services to a node."""
 
     @property
     def addresses(self) -> list[str]:
@@ -97,7 +98,7 @@ def _daemon_set(server: Server, config: Manifest) -> Manifest:
     }
     root = {"runAsUser": 0, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
     network = {**root, "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}}
-    # What nobody is led to yet harms nobody, and the server cannot start without.
+    # The DNS server needs these addresses to start. Adding them early is safe: no query is directed to them yet.
     addresses = base.container(
         "addresses",
         images.GARDENER,
@@ -140,7 +141,7 @@ def _daemon_set(server: Server, config: Manifest) -> Manifest:
         pod={
             "serviceAccountName": NAME,
             "automountServiceAccountToken": False,
-            # Longer than it answers those who ask while it ends.
+            # Longer than the time for which the server still answers queries while it ends.
             "terminationGracePeriodSeconds": 10,
             "initContainers": [addresses],
             "containers": [main, way],

@@ -1,6 +1,6 @@
-"""node-problem-detector of a shoot: says in each Node what the kernel complains of.
+"""node-problem-detector of a shoot: it reports problems in the kernel's log as conditions of the Node and as Events.
 
-Machines whose node has one of these conditions are replaced; see ``workers.machine_controller_manager.nodes``.
+Machines whose Node has one of these conditions are replaced; see ``workers.machine_controller_manager.nodes``.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ _CONDITIONS = (
     ("KernelDeadlock", "KernelHasNoDeadlock", "kernel has no deadlock"),
     ("ReadonlyFilesystem", "FilesystemIsNotReadOnly", "Filesystem is not read-only"),
 )
-"""Type, and reason and message while all is well: as upstream, and everybody's alerts, know them."""
+"""Type of each condition, with reason and message of a healthy node: the same as upstream, since alerts use them."""
 _LASTING = (
     ("KernelDeadlock", "DockerHung", r"task docker:\w+ blocked for more than \w+ seconds\."),
     ("ReadonlyFilesystem", "FilesystemIsReadOnly", r"Remounting filesystem read-only"),
@@ -37,13 +37,16 @@ _PASSING = (
     ("IOError", r"Buffer I/O error .*"),
     ("MemoryReadError", r"CE memory read error .*"),
 )
-"""Events, by which no machine is judged. All patterns are matched up to the end of a message."""
+"""Problems that are reported as Events only and replace no machine.
+
+All patterns are matched up to the end of a message.
+"""
 
 
 def objects(api_server: str) -> list[Manifest]:
     """Objects of the shoot, for a ManagedResource.
 
-    ``api_server``: its name; a node whose Services don't work has to be told of, too.
+    ``api_server``: name of the API server. A node whose Services do not work must be reported, too.
     """
     config = base.versioned_config_map(NAME, NAMESPACE, {_MONITOR: base.to_json(_kernel_monitor())}, labels=SELECT)
     rules = [
@@ -62,7 +65,7 @@ def objects(api_server: str) -> list[Manifest]:
 
 
 def _kernel_monitor() -> dict[str, Any]:
-    """Configuration of its monitor of system logs."""
+    """Configuration of the detector's monitor of system logs."""
     lasting = [
         {"type": "permanent", "condition": condition, "reason": reason, "pattern": pattern}
         for condition, reason, pattern in _LASTING
@@ -71,7 +74,8 @@ def _kernel_monitor() -> dict[str, Any]:
     return {
         "plugin": "kmsg",
         "logPath": _KERNEL_LOG,
-        # Nothing from before its start: a machine that replaces another one on the same kernel would have its faults.
+        # Ignore messages from before the start: a machine that replaces another one on the same kernel would report
+        # the problems of the other machine.
         "lookback": "0",
         "bufferSize": 10,
         "source": "kernel-monitor",
@@ -89,7 +93,7 @@ def _daemon_set(config: Manifest, api_server: str) -> Manifest:
             "/node-problem-detector",
             f"--config.system-log-monitor={_CONFIG}/{_MONITOR}",
             f"--port={_PORT}",
-            # Nobody asks: nodes of a shoot are not reached from outside.
+            # No port for metrics, because no component reads them: nodes of a shoot are not reachable from outside.
             "--prometheus-port=0",
         ],
         cpu="20m",
@@ -100,9 +104,9 @@ def _daemon_set(config: Manifest, api_server: str) -> Manifest:
             {"name": "KUBERNETES_SERVICE_HOST", "value": api_server},
             {"name": "KUBERNETES_SERVICE_PORT", "value": "443"},
         ],
-        # It reads the kernel's log.
+        # The detector reads the kernel's log.
         security={"privileged": True, "runAsUser": 0},
-        # It answers once it has seen its node.
+        # The detector answers once it has read its Node.
         readinessProbe=base.http_probe("/healthz", _PORT, scheme="HTTP", host="127.0.0.1", period=2),
         livenessProbe=base.http_probe("/healthz", _PORT, scheme="HTTP", host="127.0.0.1", delay=20),
     )

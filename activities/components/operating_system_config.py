@@ -1,7 +1,7 @@
-"""What a worker pool's machines get: user data for the first boot, and the files and units that the node agent keeps.
+"""OperatingSystemConfigs of a worker pool: user data for the first boot, and files and units for the node agent.
 
-Both start the same kubelet with the same files. So the first boot waits for nothing but the API server's answer, and
-the node agent finds its work done. Names and order: spec/extensions.md 3 and 7.
+Both start the same kubelet with the same files. So the first boot waits only for the API server's answer, and
+the node agent finds files and units already in place. Names and order: spec/extensions.md 3 and 7.
 """
 
 import base64
@@ -21,9 +21,9 @@ BOOTSTRAP_TOKEN_PLACEHOLDER = "<<BOOTSTRAP_TOKEN>>"
 MACHINE_NAME_PLACEHOLDER = "<<MACHINE_NAME>>"
 
 CHECKSUM_OF_SECRET = "checksum/data-script"
-"""Annotation of a pool's Secret: SHA-256 of what it says."""
+"""Annotation of a pool's Secret: SHA-256 of its content."""
 CHECKSUM_APPLIED = "checksum/cloud-config-data"
-"""Annotation of a Node: what its node agent applied last."""
+"""Annotation of a Node: checksum of the content that its node agent applied last."""
 SECRET_KEY = "osc.yaml"
 
 _AGENT = "/var/lib/gardener-node-agent"
@@ -40,7 +40,7 @@ _KUBELET_UNIT = "kubelet.service"
 _AGENT_UNIT = "gardener-node-agent.service"
 _INIT_UNIT = "gardener-node-init.service"
 
-# A kubelet may not give its own node labels of these domains, but for some names below them (NodeRestriction).
+# A kubelet may not set labels of these domains on its own Node, except for some subdomains (NodeRestriction).
 _RESTRICTED_DOMAINS = ("kubernetes.io", "k8s.io")
 _ALLOWED_PREFIXES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 
@@ -74,19 +74,19 @@ _KERNEL_SETTINGS = {
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """What the operating system configs of one pool are made from."""
+    """Values of the OperatingSystemConfigs of one pool."""
 
     shoot: Mapping[str, Any]
     pool: Mapping[str, Any]
     server: str
     """URL under which machines reach the API server."""
     cluster_ca: str
-    """Bundle that proves the API server, PEM."""
+    """PEM bundle with which machines verify the API server."""
     kubelet_ca: str
-    """Bundle that proves the API server's requests to the kubelet, PEM."""
+    """PEM bundle with which the kubelet verifies requests of the API server."""
     provider_config: Mapping[str, Any] | None = field(default=None)
     ssh_keys: Sequence[str] = ()
-    """Lines of ``authorized_keys``; none where SSH is off."""
+    """Lines of ``authorized_keys``; empty if SSH is disabled."""
 
     @property
     def key(self) -> str:
@@ -99,12 +99,15 @@ class NodeConfig:
 
     @property
     def kubelet_path(self) -> str:
-        """With the version: an update changes the unit, and the old binary stays until nothing runs it."""
+        """Path with the version: an update changes the unit, and the old binary stays until no process uses it."""
         return f"/opt/kubernetes/{self.kubernetes_version}/kubelet"
 
     @property
     def cluster_dns(self) -> str:
-        """What pods ask: CoreDNS, or, where that cannot be led to it unnoticed, the server on their node."""
+        """DNS server of pods: the cluster's CoreDNS, or the server on their node if it is enabled and IPVS is used.
+
+        With IPVS, the server on the node cannot take over the address of the cluster's DNS.
+        """
         spec = self.shoot["spec"]
         if node_local_dns.is_wanted(spec) and kube_proxy.uses_ipvs(spec):
             return node_local_dns.ADDRESS
@@ -112,12 +115,12 @@ class NodeConfig:
 
 
 def provision(node: NodeConfig) -> dict[str, Any]:
-    """Spec of purpose ``provision``: as little as a machine needs to join."""
+    """Spec of purpose ``provision``: only the files and units that a machine needs to join."""
     return {
         **_common(node),
         "purpose": "provision",
         "files": [
-            # In the clear: the machine controller manager replaces these two in the user data of each machine.
+            # Not encoded: the machine-controller-manager replaces these two values in the user data of each machine.
             _file(_BOOTSTRAP_TOKEN, BOOTSTRAP_TOKEN_PLACEHOLDER, 0o640, unencoded=True),
             _file(f"{_AGENT}/machine-name", MACHINE_NAME_PLACEHOLDER, unencoded=True),
             *_agent_files(node),
@@ -132,7 +135,7 @@ def provision(node: NodeConfig) -> dict[str, Any]:
 
 
 def reconcile(node: NodeConfig) -> dict[str, Any]:
-    """Spec of purpose ``reconcile``: what the node agent keeps as it is here."""
+    """Spec of purpose ``reconcile``: the files and units that the node agent keeps in this state."""
     kubelet = {
         "path": node.kubelet_path,
         "permissions": 0o755,
@@ -171,8 +174,8 @@ def reconcile(node: NodeConfig) -> dict[str, Any]:
 def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
     """The kubelet's configuration: Gardener's defaults, and what the owner set for the Shoot or the pool.
 
-    What depends on the machine rather than on the cluster (swap, control groups) is the machine image's: it
-    has a drop-in of its own.
+    Settings that depend on the machine rather than on the cluster (swap, control groups) are in a drop-in of the
+    machine image.
     """
     wanted = (node.pool.get("kubernetes") or {}).get("kubelet") or node.shoot["spec"]["kubernetes"].get("kubelet") or {}
     reserved = constants.KUBE_RESERVED | (wanted.get("kubeReserved") or {})
@@ -234,7 +237,7 @@ def kubelet_configuration(node: NodeConfig) -> dict[str, Any]:
 
 
 def node_labels(node: NodeConfig) -> dict[str, str]:
-    """Labels that the kubelet gives its own node; those it may not give are the machine controller manager's."""
+    """Labels that the kubelet sets on its own Node; the machine-controller-manager sets those that it may not set."""
     of_pool = {name: value for name, value in (node.pool.get("labels") or {}).items() if _may_set(name)}
     system_components = (node.pool.get("systemComponents") or {}).get("allow", True)
     return {
@@ -250,11 +253,11 @@ def node_labels(node: NodeConfig) -> dict[str, str]:
 def pool_secret(
     osc: Mapping[str, Any], pool: str, key: str, secrets: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Any]:
-    """The Secret in kube-system that the pool's node agents follow: spec, and what the OS extension adds.
+    """The Secret in kube-system that the pool's node agents apply: the spec, and additions of the OS extension.
 
-    ``secrets``: base64 data by name of those that files refer to; their content travels inline.
+    ``secrets``: base64 data, by name, of the Secrets to which files refer; the result holds their content inline.
 
-    Raises KeyError if one is missing.
+    Raises KeyError if such a Secret is missing.
     """
     spec, status = osc["spec"], osc.get("status") or {}
     files = [_resolved(file, secrets) for file in (*(spec.get("files") or ()), *(status.get("extensionFiles") or ()))]
@@ -268,7 +271,7 @@ def pool_secret(
             "units": [*(spec.get("units") or ()), *(status.get("extensionUnits") or ())],
         },
     }
-    # JSON is YAML; sorted, so that the same content never looks like a change.
+    # JSON is YAML. The keys are sorted, so that the same content always gives the same bytes.
     text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
     return {
         "apiVersion": "v1",
@@ -285,7 +288,7 @@ def pool_secret(
 
 
 def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
-    """Roles of node agents and of joining machines; ``node_agent_policy`` narrows those of node agents.
+    """Roles of node agents and of joining machines; ``node_agent_policy`` restricts the rights of node agents further.
 
     The resource manager lets each node agent read its own Node and its pool's Secret.
     """
@@ -317,8 +320,8 @@ def rbac(secret_names: Iterable[str]) -> list[dict[str, Any]]:
             "subjects": agents,
         },
         _cluster_role_binding("system:node-bootstrapper", "system:node-bootstrapper", joining),
-        # No right to nodeclient: with it the kube-controller-manager would approve each Node for each token. The
-        # resource manager approves a new Node for the token of its Machine.
+        # No right to nodeclient: with this right, the kube-controller-manager would approve each Node for each token.
+        # The resource manager approves a new Node only for the token of its Machine.
         _cluster_role_binding(
             "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
             "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
@@ -380,15 +383,16 @@ def _units(node: NodeConfig) -> list[dict[str, Any]]:
 
 
 def _ca_of_kubelet(node: NodeConfig) -> list[str]:
-    """If it is started anew for other authorities. Since 1.36 (ReloadKubeletClientCAFile) it reads them by itself.
+    """The CA file of the kubelet if a change of the file must restart the kubelet.
 
-    While it starts, whoever wants logs of its pods is refused.
+    Since 1.36 (ReloadKubeletClientCAFile) the kubelet reads a changed file by itself. While the kubelet starts,
+    requests for logs of its pods fail.
     """
     return [_KUBELET_CA] if Version(node.kubernetes_version) < Version("1.36.0") else []
 
 
 def _kubelet_unit(node: NodeConfig) -> str:
-    # One ExecStart with one option per line: extensions change it by this form.
+    # One ExecStart with one option per line: extensions rely on this form to change the command.
     options = [
         f"--bootstrap-kubeconfig={_KUBELET_BOOTSTRAP}",
         f"--cert-dir={_KUBELET}/pki",

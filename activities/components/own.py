@@ -1,4 +1,4 @@
-"""How our own processes run as pods of a control plane: one image, one command, one configuration file."""
+"""Our own processes as pods of a control plane: one image, one command, one configuration file."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from activities.components.base import Manifest
 from api import images
 
 CONFIG_DIR = "/etc/gardener"
-"""Where a container finds its configuration."""
+"""Directory of a container's configuration file."""
 
 
 def workload(
@@ -25,7 +25,7 @@ def workload(
 ) -> list[Manifest]:
     """Everything in the seed for ``gardener worker <name>``, in the order to apply.
 
-    In the seed it acts as its own ServiceAccount, in the shoot with a token from ``shoot-access-<name>``.
+    In the seed the process uses its own ServiceAccount, in the shoot a token from ``shoot-access-<name>``.
     """
     select = base.control_plane_labels(name)
     labels = {**select, "gardener.cloud/role": "controlplane"}
@@ -68,9 +68,9 @@ def workload(
 
 
 def process(name: str, worker: str, health_port: int, *, host: str = "", **rest: Any) -> Manifest:
-    """The container of ``gardener worker <worker>``; its ``config.yaml`` lies in the volume at ``CONFIG_DIR``.
+    """The container of ``gardener worker <worker>``; its ``config.yaml`` is in the volume at ``CONFIG_DIR``.
 
-    ``host``: where its health is asked for, if not at the pod's address.
+    ``host``: address for health probes, if it is not the pod's address.
     """
     return base.container(
         name,
@@ -85,7 +85,7 @@ def process(name: str, worker: str, health_port: int, *, host: str = "", **rest:
 
 
 def identity(name: str, namespace: str, rules: Sequence[Manifest]) -> list[Manifest]:
-    """What a pod may do in the seed: its ServiceAccount, and a Role of its own."""
+    """Identity and rights of a pod in the seed: its ServiceAccount, its own Role and their binding."""
     return [
         base.service_account(name, namespace),
         base.role(name, namespace, rules),

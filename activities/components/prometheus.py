@@ -1,7 +1,7 @@
-"""The Prometheus of a Shoot: what its control plane, its etcds and its nodes say of themselves.
+"""The Prometheus of a Shoot: metrics of its control plane, its etcds and its nodes.
 
-It asks pods of its own namespace, and nodes through the API server; its users come by the gateway, with a password. How
-much it keeps, and the names of its jobs: as Gardener's.
+Prometheus scrapes pods of its own namespace directly, and nodes through the API server. Users reach Prometheus through
+the gateway, with a password. Retention and names of jobs: as Gardener's.
 """
 
 from collections.abc import Mapping
@@ -44,12 +44,12 @@ class Prometheus:
     ca_bundle: str
     """Names of Secrets."""
     api_server: str
-    """Host by which people reach the API server."""
+    """Host name under which users reach the API server."""
     workers: bool = True
     alerted: str = ""
-    """Name of the Secret with the password for the Shoot's Alertmanager; empty if it has none."""
+    """Name of the Secret with the password for the Shoot's Alertmanager; empty if the Shoot has no Alertmanager."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """By which others tell the Shoot's alerts from those of other Shoots."""
+    """Labels that distinguish the Shoot's alerts from those of other Shoots."""
 
 
 def objects(prometheus: Prometheus) -> list[Manifest]:
@@ -71,7 +71,7 @@ def objects(prometheus: Prometheus) -> list[Manifest]:
 
 
 def shoot_objects() -> list[Manifest]:
-    """What its token may do in the shoot: find nodes and read metrics. The policy limits `nodes/proxy`."""
+    """Rights of Prometheus' token in the shoot: find nodes and read metrics. The policy restricts `nodes/proxy`."""
     name = f"gardener.cloud:monitoring:{NAME}"
     rules = [
         base.rule("core", "nodes", "get list watch"),
@@ -86,11 +86,11 @@ def shoot_objects() -> list[Manifest]:
     ]
 
 
-# What it asks
+# Scrape configuration
 
 
 def configuration(prometheus: Prometheus) -> Manifest:
-    """``prometheus.yaml``."""
+    """Content of ``prometheus.yaml``."""
     components = {
         apiserver.NAME: (apiserver.SELECT, apiserver.PORT),
         controller_manager.NAME: (controller_manager.SELECT, controller_manager.PORT),
@@ -103,9 +103,9 @@ def configuration(prometheus: Prometheus) -> Manifest:
     own = [resource_manager, *([machine_controller_manager] if prometheus.workers else [])]
     jobs += [_pod_job(each.NAME, base.control_plane_labels(each.NAME), each.HEALTH_PORT) for each in own]
     if prometheus.workers:
-        # Not every cluster has one.
+        # Not every cluster has a cluster autoscaler.
         jobs.append(_pod_job(cluster_autoscaler.NAME, cluster_autoscaler.SELECT, cluster_autoscaler.METRICS_PORT))
-        # What it says is of others: their pods and namespaces, not its own.
+        # honor_labels: kube-state-metrics reports about other pods, so keep their `pod` and `namespace` labels.
         jobs.append(
             _pod_job(kube_state_metrics.NAME, kube_state_metrics.SELECT, kube_state_metrics.PORT, honor_labels=True)
         )
@@ -147,7 +147,7 @@ def _pod_job(name: str, select: base.Labels, port: int, **rest: Any) -> Manifest
             {"role": "pod", "namespaces": {"own_namespace": True}, "selectors": [{"role": "pod", "label": labels}]}
         ],
         "relabel_configs": [
-            # One that has ended is still listed.
+            # Pods that have ended are still listed.
             {"source_labels": ["__meta_kubernetes_pod_phase"], "regex": "Running", "action": "keep"},
             _relabel("__meta_kubernetes_pod_ip", "__address__", f"${{1}}:{port}"),
             _relabel("__meta_kubernetes_pod_name", "instance", "${1}"),
@@ -158,7 +158,7 @@ def _pod_job(name: str, select: base.Labels, port: int, **rest: Any) -> Manifest
 
 
 def _reachable(host: str) -> Manifest:
-    """Whether the API server is reached from outside of its namespace: by DNS and gateway."""
+    """A job that checks whether the API server is reachable from outside of its namespace: by DNS and gateway."""
     return {
         "job_name": "blackbox-apiserver",
         "metrics_path": "/probe",
@@ -174,7 +174,7 @@ def _secure_job(name: str, select: base.Labels, port: int) -> Manifest:
 
 
 def _through_api_server(name: str, **rest: Any) -> Manifest:
-    """A job for what is in the shoot: nobody but the API server reaches that."""
+    """A job for targets in the shoot, which only the API server can reach."""
     return {
         "job_name": name,
         "scheme": "https",
@@ -185,7 +185,7 @@ def _through_api_server(name: str, **rest: Any) -> Manifest:
 
 
 def _service_check() -> Manifest:
-    """Whether pods reach the API server."""
+    """A job that checks whether pods reach the API server."""
     service = f"{exporters.NAMESPACE}/services/{exporters.BLACKBOX_EXPORTER}:probe"
     return _through_api_server(
         "blackbox-exporter-k8s-service-check",
@@ -199,7 +199,7 @@ def _service_check() -> Manifest:
 
 
 def _node_job(name: str, path: str, port: int | None = None) -> Manifest:
-    """A job for what each kubelet, or who has another port of its node, serves."""
+    """A job for metrics of each kubelet, or of the process on another port of each node."""
     node = f"${{1}}:{port}" if port else "${1}"
     return _through_api_server(
         name,

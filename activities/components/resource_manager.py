@@ -1,4 +1,4 @@
-"""The resource manager of a shoot: applies ManagedResources, requests tokens, approves kubelets' certificates."""
+"""The resource manager of a shoot: it applies ManagedResources, requests tokens, approves kubelets' certificates."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class ResourceManager:
     replicas: int = 1
     workers: bool = True
     longest_update_delay: int = 300
-    """Seconds within which all nodes begin to take over a new configuration."""
+    """Seconds within which all nodes begin to apply a new configuration."""
 
 
 def objects(manager: ResourceManager) -> list[Manifest]:
@@ -46,7 +46,7 @@ def objects(manager: ResourceManager) -> list[Manifest]:
 
 
 def shoot_objects() -> list[Manifest]:
-    """Its account in the shoot. It applies what it is told, so it may do anything there."""
+    """The resource manager's account in the shoot. It has all rights, since ManagedResources may hold any object."""
     return [
         base.service_account(NAME, "kube-system"),
         base.binding(f"gardener.cloud:target:{NAME}", [base.account(NAME)], cluster_role="cluster-admin"),

@@ -26,11 +26,11 @@ class Scheduler:
     generic_kubeconfig: str
     client_ca_bundle: str
     server: str
-    """Names of the Secrets it mounts."""
+    """Names of the Secrets that the scheduler mounts."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """``Shoot.spec.kubernetes.kubeScheduler``."""
     failure_tolerance: str | None = None
-    """What several replicas are spread over, each ``node`` or ``zone``."""
+    """``node`` or ``zone``: the replicas are spread over nodes, or over nodes and zones."""
 
 
 def objects(scheduler: Scheduler) -> list[Manifest]:
@@ -51,7 +51,7 @@ def objects(scheduler: Scheduler) -> list[Manifest]:
 
 
 def shoot_objects() -> list[Manifest]:
-    """What its token may do in the shoot."""
+    """Rights of the scheduler's token in the shoot."""
     subject = base.account(NAME)
     return [
         *(

@@ -1,4 +1,4 @@
-"""What every shoot has from the start: namespaces, and who may do what."""
+"""Objects that every shoot has from the start: namespaces and rights."""
 
 from activities.components import base
 from activities.components.base import Manifest
@@ -9,7 +9,7 @@ _READ = "get list watch"
 
 
 def namespaces() -> list[Manifest]:
-    """``kube-system`` with our labels; never deleted with its ManagedResource."""
+    """``kube-system`` with our labels. It stays when its ManagedResource is deleted."""
     return [
         {
             "apiVersion": "v1",
@@ -24,7 +24,7 @@ def namespaces() -> list[Manifest]:
 
 
 def cluster_identity(identity: str) -> Manifest:
-    """By which pods know their cluster; never another one's."""
+    """ConfigMap by which pods identify their cluster. Each cluster has its own identity, which never changes."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -35,7 +35,7 @@ def cluster_identity(identity: str) -> Manifest:
 
 
 def owners() -> Manifest:
-    """The right of operators and of the project's admins: anything."""
+    """Binding that gives all rights to operators and to the project's admins."""
     groups = [base.group(f"gardener.cloud:{scope}:admins") for scope in ("system", "project")]
     return base.binding("gardener.cloud:system:admins", groups, cluster_role="cluster-admin")
 
@@ -43,8 +43,8 @@ def owners() -> Manifest:
 def objects(*, workers: bool) -> list[Manifest]:
     """Rights of the shoot's owners and of the control plane itself.
 
-    Admins and viewers come with client certificates (AdminKubeconfigRequest, ViewerKubeconfigRequest): their
-    groups are spec/credentials.md 8.
+    Admins and viewers use client certificates (AdminKubeconfigRequest, ViewerKubeconfigRequest). Source of their
+    groups: spec/credentials.md 8.
     """
     viewers = [base.group(f"gardener.cloud:{scope}:viewers") for scope in ("system", "project")]
     read_only = "gardener.cloud:system:read-only"
@@ -65,7 +65,7 @@ def objects(*, workers: bool) -> list[Manifest]:
 
 
 def _read_only(name: str) -> Manifest:
-    """Everything but Secrets, whatever their encryption."""
+    """Right to read everything but Secrets, whether a kind is stored encrypted or not."""
     core = (
         "bindings componentstatuses configmaps endpoints events limitranges namespaces namespaces/status nodes "
         "nodes/status persistentvolumeclaims persistentvolumeclaims/status persistentvolumes "

@@ -1,7 +1,7 @@
-"""Who gets into a machine by SSH: files and units that its node agent keeps.
+"""SSH access to machines: files and units that the node agent keeps in place.
 
-User ``gardener``, by the Shoot's key pairs, the newest and the one before it; where SSH is off nobody, also not by what
-was there before. Names as Gardener's: gardener-user and sshd-ensurer.
+User ``gardener`` may log in with the newest key pair of the Shoot and the key pair before it. If SSH is disabled, no
+user may log in, also not with an earlier key. Names: as Gardener's gardener-user and sshd-ensurer.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _USER_SCRIPT = "/var/lib/gardener-user/run.sh"
 _SSHD_SCRIPT = "/var/lib/sshd-ensurer/run.sh"
 _SUDOERS = "/etc/sudoers.d/99-gardener-user"
 _SERVICES, _SOCKETS = "ssh.service sshd.service", "ssh.socket sshd.socket"
-"""Images call the server by one name or the other."""
+"""Units of the SSH server: its name depends on the machine image."""
 
 _LET_IN = f"""#!/bin/bash -eu
 
@@ -51,14 +51,14 @@ pkill -x sshd || true
 
 
 def files(keys: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Path, content and permissions. ``keys``: lines of ``authorized_keys``; none where SSH is off."""
+    """Path, content and permissions of each file. ``keys``: lines of ``authorized_keys``; empty if SSH is disabled."""
     scripts = {_USER_SCRIPT: _LET_IN if keys else _KEEP_OUT, _SSHD_SCRIPT: _SERVE if keys else _STOP_SERVING}
     known = [(AUTHORIZED_KEYS, "".join(f"{key}\n" for key in keys), 0o644)] if keys else []
     return [*((path, script, 0o755) for path, script in scripts.items()), *known]
 
 
 def units(keys: Sequence[str]) -> list[dict[str, Any]]:
-    """They run at each boot, and when one of their files has changed."""
+    """Units that run at each boot, and when one of their files has changed."""
     return [
         _unit("gardener-user", "Let user gardener in by SSH", _USER_SCRIPT, [AUTHORIZED_KEYS] if keys else []),
         _unit("sshd-ensurer", "Run the SSH server, or none", _SSHD_SCRIPT, []),

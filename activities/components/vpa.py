@@ -1,8 +1,8 @@
-"""The vertical pod autoscaler of a Shoot: recommends requests by use, evicts pods that are far off, and gives new ones
-what is recommended.
+"""The vertical pod autoscaler of a Shoot: it sets resource requests of pods according to their use.
 
-Its three programs run in the control plane. The API server asks the third one, by a webhook, of each new pod. Flags,
-names and the webhook's settings: as Gardener's.
+Its three programs run in the control plane. The first one recommends requests. The second one evicts pods whose
+requests differ much from the recommendation. The API server calls the third one, by a webhook, for each new pod, and
+gives the pod the recommended requests. Flags, names and the webhook's settings: as Gardener's.
 """
 
 import base64
@@ -19,7 +19,7 @@ from api.crds import crds
 
 RECOMMENDER, UPDATER, ADMISSION_CONTROLLER = NAMES = ("vpa-recommender", "vpa-updater", "vpa-admission-controller")
 SERVICE = "vpa-webhook"
-"""By its name in the control plane's namespace the API server finds the webhook."""
+"""Service of the webhook in the control plane's namespace; the API server calls the webhook by this name."""
 WEBHOOK = "vpa-webhook-config-target"
 
 _PORT = 10250
@@ -33,7 +33,7 @@ _PERCENTILES = (
     "recommendation_lower_bound_memory_percentile",
     "recommendation_upper_bound_memory_percentile",
 )
-# The flag of a setting has its name, but for dashes.
+# The flag of a setting has the setting's name with dashes.
 _SETTINGS = {
     RECOMMENDER: (
         "recommendation_margin_fraction",
@@ -65,11 +65,11 @@ class Autoscaler:
     settings: VerticalPodAutoscaler
     replicas: int = 1
     failure_tolerance: str | None = None
-    """What several replicas are spread over, each ``node`` or ``zone``."""
+    """``node`` or ``zone``: the replicas are spread over nodes, or over nodes and zones."""
 
 
 def host(namespace: str) -> str:
-    """Name under which the API server asks the webhook."""
+    """Host name under which the API server calls the webhook."""
     return f"{SERVICE}.{namespace}"
 
 
@@ -104,7 +104,8 @@ def _deployment(name: str, autoscaler: Autoscaler) -> Manifest:
         mounts["tls"] = _TLS
         ports["https"] = _PORT
         volumes.append(base.secret_volume("tls", autoscaler.server, "tls.crt", "tls.key"))
-        # It is healthy before it listens. A probe that only connects is an error in its log, so it ends with the start.
+        # The program reports healthy before it listens. A probe that only connects causes an error in the log, so this
+        # probe runs only during the start.
         listens = {"tcpSocket": {"port": _PORT}, "periodSeconds": 1, "failureThreshold": 120}
         probes["startupProbe"] = listens
     main = base.container(
@@ -169,7 +170,7 @@ def _flags(name: str, autoscaler: Autoscaler) -> list[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    # A number out of the settings may be 1 or 1.0, which are the same: no reason to roll.
+    # A number of the settings may be 1 or 1.0: the text must be the same, so that pods are not rolled.
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -177,7 +178,10 @@ def _text(value: Any) -> str:
 
 
 def shoot_objects(namespace: str, ca_bundle: bytes) -> list[Manifest]:
-    """For a ManagedResource: its kinds, what its tokens may do, and the webhook, which ``ca_bundle`` is to verify."""
+    """Objects for a ManagedResource: CRDs, rights of the programs' tokens, and the webhook.
+
+    The API server verifies the webhook with ``ca_bundle``.
+    """
     rules: Mapping[str, list[Manifest]] = {
         RECOMMENDER: [
             *_watched(),
@@ -194,7 +198,8 @@ def shoot_objects(namespace: str, ca_bundle: bytes) -> list[Manifest]:
         ],
         ADMISSION_CONTROLLER: _watched(),
     }
-    # By this Lease the updater knows whether new pods get what is recommended: else it would evict them in vain.
+    # By this Lease the updater knows whether new pods get the recommended requests. If they do not, an eviction would
+    # have no effect.
     status = (ADMISSION_CONTROLLER,)
     leases = {
         RECOMMENDER: [_lease("create"), _lease("get watch update", "vpa-recommender-lease")],
@@ -216,7 +221,7 @@ def shoot_objects(namespace: str, ca_bundle: bytes) -> list[Manifest]:
 
 
 def _watched() -> list[Manifest]:
-    """What all three look at: pods, whoever makes them, and what is to be done with them."""
+    """Objects that all three programs read: pods, the controllers that create pods, and VerticalPodAutoscalers."""
     return [
         base.rule("core", "pods nodes limitranges replicationcontrollers", _READ),
         base.rule("apps", "daemonsets deployments replicasets statefulsets", _READ),
@@ -252,7 +257,7 @@ def _webhook(namespace: str, ca_bundle: bytes) -> Manifest:
                     "url": f"https://{host(namespace)}:443",
                     "caBundle": base64.b64encode(ca_bundle).decode(),
                 },
-                # Where nobody answers, pods start with the requests that they have.
+                # If the webhook does not answer, pods start with the requests that they have.
                 "failurePolicy": "Ignore",
                 "matchPolicy": "Exact",
                 "reinvocationPolicy": "Never",

@@ -1,10 +1,12 @@
 """The seed's end of the reversed VPN: an OpenVPN server, and an HTTP CONNECT proxy into its tunnels.
 
-Pods of the shoot dial in through the gateway, each by a tunnel of its own. kube-apiserver reaches nodes, pods and
-services of the shoot by the proxy, as its ``cluster`` egress; this one passes on to the proxy of a pod that has dialled
-in. Nothing here can open a connection into the seed, and the shoot can open none into this pod: see ``_START``.
+Client pods of the shoot connect through the gateway, each with its own tunnel. kube-apiserver reaches nodes, pods and
+services of the shoot through the proxy, which is its ``cluster`` egress. The proxy forwards requests to the proxy of a
+connected client pod. No process in this pod can open a connection into the seed, and the shoot can open no connection
+into this pod: see ``_START``.
 
-Why nobody is refused while either end is replaced: docs/decisions/0009-a-proxy-at-both-ends-of-the-tunnel.md.
+Why no request is refused while either end is replaced:
+docs/decisions/0009-a-proxy-at-both-ends-of-the-tunnel.md.
 """
 
 import ipaddress
@@ -18,8 +20,10 @@ NAME = "vpn-seed-server"
 OPENVPN_PORT = 1194
 PROXY_PORT = 9443
 _TUNNELS = 6
-"""At once: of two pods, of one more while they are rolled, and of some that went without a word.
-One that is silent is given up after two minutes."""
+"""Maximum number of tunnels at once: of two pods, of one more pod during a rollout, and of some lost pods.
+
+A lost pod has ended without notice. OpenVPN ends a silent tunnel after two minutes.
+"""
 SELECT = base.control_plane_labels(NAME)
 
 _START = """\
@@ -49,7 +53,7 @@ class VpnSeedServer:
     server: str
     ca_bundle: str
     tls_auth: str
-    """Names of the Secrets it mounts."""
+    """Names of the Secrets that the server mounts."""
     replicas: int = 1
 
 
@@ -85,7 +89,7 @@ def _openvpn_files(server: VpnSeedServer) -> dict[str, str]:
         "topology subnet",
         f"server {network.network_address} {network.netmask} nopool",
         f"ifconfig-pool {pool[0]} {pool[-1]} {network.netmask}",
-        # All pods of the shoot show the same certificate.
+        # All client pods of the shoot present the same certificate.
         "duplicate-cn",
         "ca /srv/secrets/ca/bundle.crt",
         "cert /srv/secrets/server/tls.crt",
@@ -109,15 +113,18 @@ def _openvpn_files(server: VpnSeedServer) -> dict[str, str]:
 
 
 def _addresses(network: str) -> list[str]:
-    """Of the tunnels' other ends, in the order in which they are given out and used; the first one is our own."""
+    """Addresses of the tunnels' client ends, in the order in which they are assigned and used.
+
+    The network's first address, which is left out, belongs to the server.
+    """
     hosts = ipaddress.ip_network(network).hosts()
     return [str(address) for address, _ in zip(hosts, range(_TUNNELS + 1), strict=False)][1:]
 
 
 def proxy_config(network: str) -> Manifest:
-    """Envoy's configuration: mutual TLS, and CONNECT passed on to whoever answers in the first of the tunnels.
+    """Envoy's configuration: mutual TLS, and CONNECT forwarded to the first client that answers, in order of tunnels.
 
-    Whatever is asked for while nobody does is asked for again: a shoot that is on its way back takes seconds.
+    While no client answers, Envoy retries requests: clients need seconds to connect again.
     """
     again = {
         "retry_on": "connect-failure",
@@ -176,7 +183,7 @@ def proxy_config(network: str) -> Manifest:
                 "interval": "1s",
                 "no_traffic_interval": "1s",
                 "unhealthy_interval": "0.5s",
-                # One that goes refuses that often before it is gone; one on a busy node is not given up.
+                # A client that ends refuses so many checks before it is gone. A client on a busy node stays healthy.
                 "unhealthy_threshold": 6,
                 "healthy_threshold": 1,
                 "reuse_connection": False,
@@ -185,7 +192,7 @@ def proxy_config(network: str) -> Manifest:
         ],
         "load_assignment": {
             "cluster_name": "shoot",
-            # One after another: the others wait.
+            # Each client has its own priority: Envoy uses one client at a time, and the others are spare.
             "endpoints": [
                 {
                     "priority": priority,
@@ -208,14 +215,14 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
         memory="24Mi",
         mounts={**secrets, "tls-auth": "/srv/secrets/tls-auth", "openvpn": "/etc/openvpn"},
         ports={"openvpn": OPENVPN_PORT},
-        # The tunnel's device and the firewall around it, no more.
+        # Only the rights for the tunnel's device and its firewall.
         security={
             "runAsNonRoot": False,
             "runAsUser": 0,
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "MKNOD"]},
         },
-        # Not by TCP: each connection would be a client that fails, in the log.
+        # No probe by TCP: the log would show each such connection as a failed client.
         readinessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 2},
         livenessProbe={"exec": {"command": _TUNNEL_IS_UP}, "periodSeconds": 10, "initialDelaySeconds": 10},
         lifecycle={"preStop": {"exec": {"command": _DRAIN}}},
@@ -227,7 +234,7 @@ def _deployment(server: VpnSeedServer, openvpn: Manifest, proxy: Manifest) -> Ma
         memory="48Mi",
         mounts={**secrets, "envoy": "/etc/envoy"},
         ports={"http-proxy": PROXY_PORT},
-        # A sidecar: it ends after the tunnel.
+        # A sidecar: the proxy ends after the tunnel.
         restartPolicy="Always",
     )
     return base.control_plane_deployment(

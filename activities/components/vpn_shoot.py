@@ -1,7 +1,7 @@
-"""The shoot's end of the reversed VPN: pods that dial the gateway, each with a proxy that connects for the API server.
+"""The shoot's end of the reversed VPN: client pods that connect to the gateway, each with a proxy for the API server.
 
-Two pods: when one is replaced, or its node is, the other one serves at once; and when the server in the seed is, the
-one that is not used dials the next server, while the other one still serves.
+There are two pods: when one pod or its node is replaced, the other pod serves at once. When the server in the seed is
+replaced, the pod that is not in use connects to the next server, while the other pod still serves.
 """
 
 import base64
@@ -18,13 +18,13 @@ NAMESPACE = "kube-system"
 SELECT = {"app": NAME}
 
 PROXY_PORT = 9444
-"""Open to the tunnel alone."""
+"""Port of the proxy; only connections from the tunnel may use it."""
 _DIAL_PORT = 1194
 _RESOLVED = "5s"
 DRAINS = 7
-"""Seconds that a pod of either end goes on with what goes through it, while others take what is new."""
+"""Seconds for which an ending pod of either end serves its open connections, while other pods take new connections."""
 GRACE = DRAINS + 23
-"""Most is over sooner: this is for nodes that take their time."""
+"""Grace period in seconds. Most pods end sooner; slow nodes need the rest."""
 DRAIN_FILE = {"drain.py": Path(vpn_drain.__file__).read_text()}
 
 _FIREWALL = f"""\
@@ -82,7 +82,7 @@ down /etc/openvpn/down.sh
 verb 3
 """
 
-# The readiness probe looks for the file.
+# The readiness probe checks whether the file exists.
 _UP = "#!/bin/sh\ntouch /run/vpn/connected\n"
 _DOWN = "#!/bin/sh\nrm -f /run/vpn/connected\n"
 
@@ -92,7 +92,7 @@ class VpnShoot:
     control_plane: str
     """Namespace of the control plane in its seed."""
     gateway_host: str
-    """Name of the API server: it leads to the gateway, wherever the control plane lives."""
+    """Name of the API server. DNS resolves it to the gateway of the seed that hosts the control plane."""
     certificate: Mapping[str, bytes] = field(repr=False)
     ca_bundle: bytes = field(repr=False)
     tls_auth: bytes = field(repr=False)
@@ -140,9 +140,9 @@ def _secret(vpn: VpnShoot) -> Manifest:
 
 
 def proxy_config(vpn: VpnShoot) -> Manifest:
-    """Envoy's configuration: CONNECT to whatever IP address is named; and the way by which OpenVPN dials the gateway.
+    """Envoy's configuration: CONNECT to any IP address that is named, and OpenVPN's connection to the gateway.
 
-    OpenVPN could ask for a CONNECT by itself, but takes two seconds for it.
+    OpenVPN could send the CONNECT itself, but needs two seconds for it.
     """
     where = f"vpn-seed-server.{vpn.control_plane}.svc.cluster.local:1194"
     tunnel = envoy.tunnel(where, gateway.VPN_HEADER, gateway.vpn_header(vpn.control_plane))
@@ -193,7 +193,7 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
         memory="48Mi",
         mounts={"openvpn": "/etc/openvpn"},
         ports={"proxy": PROXY_PORT},
-        # A sidecar: it ends after the tunnel, which goes through it.
+        # A sidecar: the proxy ends after the tunnel, which goes through the proxy.
         restartPolicy="Always",
     )
     main = base.container(
@@ -221,7 +221,7 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
             "serviceAccountName": NAME,
             "automountServiceAccountToken": False,
             "priorityClassName": "system-cluster-critical",
-            # The node's resolver: cluster DNS needs what comes through this tunnel.
+            # Use the node's resolver, because the cluster's DNS depends on this tunnel.
             "dnsPolicy": "Default",
             "terminationGracePeriodSeconds": GRACE,
             "nodeSelector": {"worker.gardener.cloud/system-components": "true"},
@@ -241,7 +241,7 @@ def _deployment(vpn: VpnShoot, checksum: str) -> Manifest:
 
 
 def drain(refused: str, port: int, *management: str) -> list[str]:
-    """What a pod of either end runs before it ends: see ``vpn_drain``."""
+    """Command that a pod of either end runs before it ends: see ``vpn_drain``."""
     return ["python3", "/etc/openvpn/drain.py", refused, str(port), str(DRAINS), *management]
 
 

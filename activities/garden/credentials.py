@@ -1,4 +1,4 @@
-"""Credentials in the garden that operations in a seed act with."""
+"""Credentials in the garden that operations in a seed use."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +13,10 @@ from kube.errors import Forbidden
 
 
 async def cloud_credentials(garden: KubeClient, shoot: Object) -> Object | None:
-    """The Secret that the Shoot's binding refers to; None if it names no binding.
+    """The Secret to which the Shoot's binding refers; None if the Shoot names no binding.
 
     Raises:
-        NotFound: if there is no such binding, or no such Secret.
+        NotFound: if the binding or the Secret does not exist.
     """
     bound = binding_of(shoot)
     if bound is None:
@@ -27,7 +27,7 @@ async def cloud_credentials(garden: KubeClient, shoot: Object) -> Object | None:
 
 
 async def seed_credentials(garden: KubeClient, seed: str, reference: Mapping[str, Any]) -> Object:
-    """The Secret that the spec of a Seed refers to.
+    """The Secret to which the spec of a Seed refers.
 
     Raises:
         ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the garden does not let the seed read it.

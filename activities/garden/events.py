@@ -13,7 +13,7 @@ MESSAGE_LIMIT = 1000
 
 
 async def record(garden: KubeClient, shoot: ShootRef, identity: str, type_: str, reason: str, message: str) -> None:
-    """One Event; its name is made of the Shoot's uid and ``identity``, so a second run finds it."""
+    """Create an Event. Its name is computed from the Shoot's uid and ``identity``, so a second run creates no other."""
     digest = hashlib.sha256(f"{shoot.uid}/{identity}".encode()).hexdigest()[:16]
     now = timestamp()
     event = {

@@ -1,4 +1,4 @@
-"""Beside a running flow: what it says of itself goes into the Shoot's status, what people want of it goes to it."""
+"""Activities for a running flow: they write its progress to the Shoot's status, and send it repairs by users."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -28,13 +28,16 @@ from kube.client import KubeClient
 from kube.errors import ApiError, Conflict
 
 _LOOK_SECONDS = 2.0
-"""Between two looks at a running flow."""
+"""Seconds between two polls of a running flow."""
 _UNANSWERED = timedelta(seconds=30)
-"""How long a task may lie in a queue before the report says that nobody takes it."""
+"""A task may wait in its queue for so long before the report says that no worker takes it."""
 _STANDSTILL = timedelta(seconds=30)
-"""A flow that ends no task for so long gives way to a newer wish: longer than a machine takes to join."""
+"""A flow that starts and ends no task for so long may be replaced by a newer operation.
+
+The time is longer than a machine takes to join.
+"""
 _REPORTER = "report_progress"
-"""Name of the activity that accompanies a flow; its own errors are not the flow's."""
+"""Name of the activity that reports a flow's progress; errors of this activity are no errors of the flow."""
 
 
 class FlowActivities:
@@ -45,9 +48,9 @@ class FlowActivities:
 
     @activity.defn
     async def await_earlier_operations(self, shoot: ShootRef) -> None:
-        """Return once no operation of this Shoot runs that an earlier, terminated lifecycle has left.
+        """Return once no operation of this Shoot is running that an earlier, terminated lifecycle has started.
 
-        Rotations of credentials are none: they outlive many.
+        Rotations of credentials do not count: a rotation lasts for many operations.
         """
         lifecycle = lifecycle_id(shoot)
         query = (
@@ -63,10 +66,11 @@ class FlowActivities:
 
     @activity.defn
     async def report_progress(self, request: ReportProgress) -> None:
-        """Keep lastOperation and lastErrors in step with the workflow that started this, until it ends.
+        """Update lastOperation and lastErrors from the workflow that started this activity, until the workflow ends.
 
-        Asks its ``progress`` query and what the server knows of its pending activities: errors that are
-        being retried stand in no history. Losing a report is harmless; the next one tells all again.
+        The activity reads the workflow's ``progress`` query, and its pending activities from the Temporal server:
+        the history holds no errors that are being retried. A lost report is harmless, because the next report is
+        complete.
         """
         info = activity.info()
         flow = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
@@ -96,8 +100,8 @@ class FlowActivities:
     async def _report(self, task: ShootTask, status: dict[str, Any], flow: "WorkflowHandle[Any, Any]") -> bool:
         """Write a report unless the operation's end may have been written meanwhile.
 
-        The flow is looked at after the Shoot was read: if it still runs, its end is written later than what
-        was read, and a report that comes after it fails by its resourceVersion.
+        The state of the flow is read after the Shoot. If the flow still runs, its end is written later than the Shoot
+        was read, and a report after that end fails because of its resourceVersion.
         """
         live = await find_shoot(self._garden, task.shoot)
         if live is None or (await flow.describe()).status != WorkflowExecutionStatus.RUNNING:
@@ -118,7 +122,8 @@ class FlowActivities:
     async def await_trouble(self, flow: FlowId) -> TaskResult:
         """Return once the flow has ended, or makes no progress any more.
 
-        That is: it has failed tasks, retries an error, waits for a lost seed, or has ended no task for a while.
+        A flow makes no progress if it has failed tasks, retries an error, waits for a seed without a worker, or has
+        started and ended no task for ``_STANDSTILL``.
         """
         handle = activity.client().get_workflow_handle(flow.workflow_id, run_id=flow.run_id or None)
         while True:
@@ -139,14 +144,14 @@ class FlowActivities:
                 if _stands_still(progress, datetime.now(UTC)):
                     return TaskResult(note=f"no task has ended for {_STANDSTILL.seconds} s")
             except RPCError:
-                pass  # Temporal or its workers are restarting: look again
+                pass  # Temporal or its workers are restarting: poll again
             await asyncio.sleep(_LOOK_SECONDS)  # pending activities cannot be watched
 
     @activity.defn
     async def edit_flow(self, request: EditFlow) -> str:
-        """Have a running flow skip a task or take a result; why it refuses, or empty.
+        """Repair a running flow: it skips a task or takes a result. Returns the reason of a refusal, or an empty text.
 
-        A second run finds the task done and gets that as a refusal: the flow tells the truth in both cases.
+        A second run finds the task done and returns that as a refusal; this answer is true, too.
         """
         flow = activity.client().get_workflow_handle(request.flow.workflow_id, run_id=request.flow.run_id or None)
         try:
@@ -161,7 +166,7 @@ class FlowActivities:
 
     @activity.defn
     async def read_outcome(self, flow: FlowId) -> FlowOutcome:
-        """The outcome of a flow that was canceled or terminated, by its query: Temporal keeps ended ones, too."""
+        """The outcome of a flow that was canceled or terminated. Temporal answers queries of ended workflows, too."""
         handle = activity.client().get_workflow_handle(flow.workflow_id, run_id=flow.run_id or None)
         outcome: FlowOutcome = await handle.query("outcome", result_type=FlowOutcome)
         return outcome
@@ -170,7 +175,7 @@ class FlowActivities:
 async def _status_of(
     progress: FlowProgress, description: WorkflowExecutionDescription, now: datetime
 ) -> dict[str, Any]:
-    """What a running flow says of itself: progress, running tasks, and errors that are retried or final."""
+    """Status of a running flow: its progress, its running tasks, and its errors, retried or final."""
     pending = {each.activity_id: each for each in description.raw_description.pending_activities}
     errors = [last_error(each.message, each.name, each.codes, each.at) for each in progress.failed]
     texts = []
@@ -199,7 +204,7 @@ async def _status_of(
 
 
 async def _failure(item: Any, queue: str) -> tuple[str, tuple[str, ...]]:
-    """Message and codes of a pending activity's last failure, which its worker has encrypted for its own queue."""
+    """Message and codes of a pending activity's last failure. The worker has encrypted them for its own queue."""
     client = activity.client()
     context = ActivitySerializationContext(
         namespace=client.namespace,
@@ -221,7 +226,7 @@ async def _failure(item: Any, queue: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _lost_its_worker(failure: Failure) -> bool:
-    """Whether an attempt ended because its process did: the next one goes on, nothing is wrong with the flow."""
+    """Whether an attempt ended because its process ended. This is no error of the flow: the next attempt continues."""
     if failure.HasField("timeout_failure_info"):
         return failure.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT
     return failure.application_failure_info.type == "WorkerShutdown"
@@ -233,7 +238,7 @@ def _stands_still(progress: FlowProgress, now: datetime) -> bool:
 
 
 def _unanswered(pending: Any, now: datetime) -> bool:
-    """Whether a task lies in its queue for so long that nobody can be polling it."""
+    """Whether a task has waited in its queue for so long that no worker can be polling the queue."""
     scheduled = pending.state == 1  # PENDING_ACTIVITY_STATE_SCHEDULED
     if not scheduled:
         return False

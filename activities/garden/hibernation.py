@@ -1,4 +1,4 @@
-"""Switching a Shoot's hibernation when its schedules say so. Source: spec/api-core.md 12, "Shoot hibernation"."""
+"""Hibernate and wake up a Shoot according to its schedules. Source: spec/api-core.md 12, "Shoot hibernation"."""
 
 from datetime import UTC, datetime
 
@@ -23,13 +23,13 @@ class SwitchActivities:
 
     @activity.defn
     async def switch_hibernation(self, request: ScheduledTime) -> TaskResult:
-        """Write ``spec.hibernation.enabled`` as the last schedule wants it that is due and was not obeyed yet.
+        """Write ``spec.hibernation.enabled`` according to the latest due schedule that was not carried out yet.
 
-        The spec first, then the time in the status: a second run writes the same again, or finds both. Who switched
-        by hand meanwhile is not overruled.
+        The activity writes the spec first, then the time in the status: a second run writes the same again, or finds
+        both written. A later change by a user stays.
 
         Raises:
-            Conflict: the Shoot changed meanwhile; the next attempt looks again.
+            Conflict: the Shoot changed meanwhile; the next attempt reads it again.
         """
         shoot = request.shoot
         live = staying(await find_shoot(self._garden, shoot))
@@ -65,7 +65,7 @@ class SwitchActivities:
         return TaskResult(note=str(tick.edge))
 
     async def _refused(self, shoot: ShootRef, tick: Tick, why: str) -> TaskResult:
-        """Nobody but its owner can mend that; the next schedule tries again."""
+        """Record that the garden refused the change. Only the Shoot's owner can fix that; the next schedule retries."""
         text = f"{tick.edge} of Shoot {shoot} was refused: {why}"
         await record(self._garden, shoot, f"refused/{tick.at.isoformat()}", "Warning", "HibernationFailed", text)
         return TaskResult(note=text)

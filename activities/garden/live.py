@@ -1,4 +1,4 @@
-"""A Shoot as it is now: the one that a reference means, and none of the same name that came after it."""
+"""The live Shoot of a reference, never a later Shoot of the same name."""
 
 from temporalio.exceptions import ApplicationError
 
@@ -9,24 +9,24 @@ from kube.client import KubeClient, Object
 
 
 async def find_shoot(garden: KubeClient, shoot: ShootRef) -> Object | None:
-    """None if it is gone."""
+    """Read a Shoot; None if it is gone."""
     return the_same(await garden.find(resources.SHOOT, shoot.name, shoot.namespace), shoot)
 
 
 def the_same(live: Object | None, shoot: ShootRef) -> Object | None:
-    """What is found under its name, if that is the Shoot."""
+    """The object that has the Shoot's name, if it also has the Shoot's uid; else None."""
     return live if live is not None and live["metadata"]["uid"] == shoot.uid else None
 
 
 def staying(live: Object | None) -> Object | None:
-    """It, unless it is gone or going."""
+    """The Shoot, or None if it is gone or being deleted."""
     return live if live is not None and "deletionTimestamp" not in live["metadata"] else None
 
 
 async def control_plane_of(garden: KubeClient, shoot: ShootRef) -> str:
-    """Technical ID of a Shoot, computed from the names of its Project and of itself.
+    """Technical ID of a Shoot, computed from the names of its Project and of the Shoot.
 
-    ``status.technicalID`` is for people and gardenlets. A decision that is based on it would act in any namespace that
+    ``status.technicalID`` is for people and gardenlets. A decision based on this field would act in any namespace that
     the writer of the status has chosen.
 
     Raises:

@@ -1,4 +1,7 @@
-"""Maintaining a Shoot in its window, or when its owner asks. Source: spec/api-core.md 12, "Shoot maintenance"."""
+"""Maintenance of a Shoot in its maintenance window, or when its owner requests it.
+
+Source: spec/api-core.md 12, "Shoot maintenance".
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -26,9 +29,9 @@ _TASKS = (
     constants.TASK_DEPLOY_DNS_INGRESS,
     constants.TASK_RESTART_CONTROL_PLANE_PODS,
 )
-"""Done beyond an ordinary reconciliation, once in each window."""
+"""Tasks that a maintenance adds to an ordinary reconciliation, once in each maintenance window."""
 _ALONE = (constants.OPERATION_RETRY, constants.OPERATION_MAINTAIN)
-"""Make no sense for a window that is opening, and never beside others."""
+"""Operations that cannot wait for the maintenance window, and cannot be combined with other operations."""
 _OPERATIONS = (constants.OPERATION, constants.MAINTENANCE_OPERATION)
 _FAILED = "MaintenanceFailed"
 _PROCESSING, _SUCCEEDED = "Processing", "Succeeded"
@@ -42,13 +45,13 @@ class MaintenanceActivities:
 
     @activity.defn
     async def maintain_shoot(self, request: ScheduledTime) -> TaskResult:
-        """Update versions by the cloud profile, start rotations that are due, and have the Shoot reconciled.
+        """Update versions according to the CloudProfile, start due rotations, and request a reconciliation.
 
-        Spec and annotations are one write: what admission refuses fails the maintenance, not the Shoot. A second run
-        after that write finds nothing more to update, or only that it is done.
+        Spec and annotations are one write: if admission refuses it, the maintenance fails, not the Shoot. A second run
+        after that write finds nothing to update, or only records that the maintenance is done.
 
         Raises:
-            Conflict: the Shoot changed meanwhile; the next attempt looks again.
+            Conflict: the Shoot changed meanwhile; the next attempt reads it again.
         """
         shoot = request.shoot
         live = staying(await find_shoot(self._garden, shoot))
@@ -93,14 +96,14 @@ class MaintenanceActivities:
         try:
             profile = CloudProfile.of(await self._garden.get(resources.CLOUD_PROFILE, name))
         except NotFound:
-            return Plan()  # the reconciliation that follows says so, and what to do
-        if _is_failed(live):  # it is not reconciled, or as it was asked to be
+            return Plan()  # the next reconciliation reports the missing CloudProfile, and what to do
+        if _is_failed(live):  # start no rotation: a failed Shoot is not reconciled, or only retried
             return plan_maintenance(live, profile, now, tuple(SINGLE))
         asked = [each for name in _OPERATIONS for each in _listed(live, name, ";")]
         return plan_maintenance(live, profile, now, asked)
 
     async def _write(self, live: Mapping[str, Any], patch: dict[str, Any]) -> None:
-        """Only what we have seen: a plan for an older state is made again."""
+        """Patch the Shoot. Raises Conflict if it has changed since it was read; the next attempt makes a new plan."""
         metadata = live["metadata"]
         seen = {**patch, "metadata": {**patch["metadata"], "resourceVersion": metadata["resourceVersion"]}}
         await self._garden.patch(resources.SHOOT, metadata["name"], metadata["namespace"], seen)
@@ -113,27 +116,30 @@ class MaintenanceActivities:
         return live
 
     async def _say(self, shoot: ShootRef, last: dict[str, str], version: str = "") -> dict[str, Any]:
-        """``version``: of the Shoot that the plan was made for; Conflict if it is another one."""
-        # The uid makes it fail on another Shoot of this name.
+        """Write ``status.lastMaintenance``.
+
+        ``version``: resourceVersion of the Shoot for which the plan was made; raises Conflict if the Shoot has another.
+        """
+        # With the uid, the patch fails if another Shoot has this name now.
         metadata = {"uid": shoot.uid, **({"resourceVersion": version} if version else {})}
         patch = {"metadata": metadata, "status": {"lastMaintenance": {"failureReason": None, **last}}}
         return await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, patch, subresource="status")
 
 
 def is_asked_for(live: Mapping[str, Any]) -> bool:
-    """Whether its owner wants the Shoot maintained now."""
+    """Whether the Shoot's owner requests a maintenance now."""
     return constants.OPERATION_MAINTAIN in _listed(live, constants.OPERATION, ";")
 
 
 def answered(live: Mapping[str, Any]) -> dict[str, str | None]:
-    """Merge patch of the annotations that takes the owner's wish away."""
+    """Merge patch of the annotations that removes the owner's request for a maintenance."""
     return {constants.OPERATION: ";".join(_asked(live)) or None}
 
 
 def annotations_after(live: Mapping[str, Any], due: Sequence[str]) -> dict[str, str | None]:
-    """Merge patch of the annotations: what was put off until the window, and a reconciliation, are asked for now.
+    """Merge patch of the annotations that requests a reconciliation and the operations that waited for the window.
 
-    ``due``: operations that nobody has asked for.
+    ``due``: operations that are due without a request.
     """
     if _is_failed(live):
         if not is_true((live["metadata"].get("annotations") or {}).get(constants.SHOOT_NEEDS_RETRY)):
@@ -167,5 +173,5 @@ def _in_window(live: Mapping[str, Any], now: datetime) -> bool:
         return False
     try:
         return MaintenanceWindow.parse(window["begin"], window["end"]).effective.contains(now)
-    except ValueError:  # admission refuses it
+    except ValueError:  # admission refuses such a time window
         return False

@@ -1,4 +1,4 @@
-"""What a rotation's workflow sees of its Shoot, and says to it."""
+"""Activities of a rotation's workflow: they read the rotation from the Shoot and write requests and reports to it."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,7 @@ from kube.client import KubeClient
 from kube.errors import ApiError, Conflict, NotFound
 
 _LOOK_AGAIN = 30 * 60.0
-"""Seconds after which a rotation that stands still is shown again: so often is it asked who needs the old ones."""
+"""Seconds after which ``await_rotation`` returns an unchanged rotation, for a new survey of old credentials' users."""
 _CONFLICTS = 5
 _MESSAGE_LIMIT = 1000
 _REFUSED = frozenset({400, 403, 422})
@@ -42,7 +42,7 @@ class GardenRotationActivities:
 
     @activity.defn
     async def await_rotation(self, request: RotationInput) -> RotationView:
-        """The rotation once it is in another phase than was seen last, or in another seed, or after half an hour."""
+        """Return the rotation once its phase or the seed differs from what was seen last, or after half an hour."""
         cache = self._caches.of(resources.SHOOT)
         shoot = request.shoot
 
@@ -57,7 +57,7 @@ class GardenRotationActivities:
         except TimeoutError:
             view = self._view(cache.get(shoot.name, shoot.namespace), request)
         if not view.technical_id:
-            return view  # there is no control plane yet
+            return view  # the Shoot has no control plane yet
         return view.model_copy(update={"technical_id": await control_plane_of(self._garden, shoot)})
 
     def _view(self, live: dict[str, Any] | None, request: RotationInput) -> RotationView:
@@ -66,7 +66,7 @@ class GardenRotationActivities:
 
     @activity.defn
     async def report_survey(self, request: SurveyReport) -> None:
-        """Write a constraint of the Shoot; a second run writes the same, or nothing."""
+        """Write the survey's result as a constraint of the Shoot; a second run writes the same, or nothing."""
         users = request.survey.users
         found = {
             "type": constraint_of(request.kind),
@@ -103,10 +103,10 @@ class GardenRotationActivities:
 
     @activity.defn
     async def request_rotation_step(self, request: RotationStep) -> None:
-        """Ask for an operation by annotation, beside others; a second run finds it there, or done.
+        """Request an operation by annotation and keep other requests; a second run finds the request, or its result.
 
         Raises:
-            ApplicationError: ``OperationRefused`` (final) with what the garden says against it.
+            ApplicationError: ``OperationRefused`` (final) with the garden's reason.
         """
         for _ in range(_CONFLICTS):
             live = await find_shoot(self._garden, request.shoot)
@@ -137,7 +137,7 @@ class GardenRotationActivities:
         raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
 
     async def _record(self, request: RotationStep) -> None:
-        """An Event for those who are left behind, and who they can ask."""
+        """Record an Event for users of the old credentials: the reason of the completion, and the user to ask."""
         identity = f"{request.operation}/{request.forced}"
         message = f"The old {request.kind.words} go although somebody needs them: {request.forced}"
         await events.record(self._garden, request.shoot, identity, "Warning", "OldCredentialsLeftBehind", message)

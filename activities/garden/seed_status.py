@@ -8,7 +8,7 @@ from kube.client import KubeClient
 
 
 async def write_seed_status(garden: KubeClient, seed: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-    """Write these fields of the status of a Seed as it was read. Raises Conflict if the Seed has changed since."""
+    """Write these fields of a Seed's status. Raises Conflict if the Seed has changed since ``seed`` was read."""
     metadata = seed["metadata"]
     patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": dict(status)}
     await garden.patch(resources.SEED, metadata["name"], None, patch, subresource="status")

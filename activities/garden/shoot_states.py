@@ -1,6 +1,6 @@
-"""The ShootState of a control plane that moves, sealed again for the seed that it moves to.
+"""Encrypts the ShootState of a moving control plane again, for the destination.
 
-Each seed seals ShootStates by a key of its own, and has no other seed's key. The controller-manager derives the keys of
+Each seed encrypts ShootStates by its own key and has no key of another seed. The controller-manager derives the keys of
 all seeds from the garden's root key.
 """
 
@@ -19,27 +19,27 @@ from kube.client import KubeClient
 from kube.errors import Conflict
 
 _CONFLICTS = 5
-"""How often the write is repeated because a gardenlet writes, too."""
+"""Maximum number of attempts to write while a gardenlet writes, too."""
 
 
 class ShootStateSealingActivities:
     """One instance per controller-manager."""
 
     def __init__(self, garden: KubeClient, sealing: Callable[[str], Sealing]) -> None:
-        """``sealing``: what seals and opens for a seed, by its name."""
+        """``sealing``: returns the Sealing of a seed, by the seed's name."""
         self._garden = garden
         self._sealing = sealing
 
     @activity.defn
     async def reseal_shoot_state(self, request: ResealShootState) -> TaskResult:
-        """Seal each content for the seed that is to read it; a second run finds that done.
+        """Encrypt each content for the seed that will read it; a second run finds this done.
 
-        The seed that a sealed content names has to be one of ``request.sources``. The gardenlet that wrote the content
-        chose that name, so it counts only together with what the garden itself remembers.
+        The seed that an encrypted content names must be one of ``request.sources``. The gardenlet that wrote the
+        content chose that name, so the name counts only if the garden's own records confirm it.
 
         Raises:
-            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if a content is plain, was changed, or was sealed by
-                another seed.
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if a content is not encrypted, was changed, or was
+                encrypted by another seed.
         """
         shoot = request.shoot
         for _ in range(_CONFLICTS):

@@ -1,7 +1,7 @@
-"""A Shoot in the garden: what the lifecycle decides by, and what an operation says about itself.
+"""A Shoot in the garden: the lifecycle's view of it, and an operation's writes to its status.
 
-Every write is a merge patch of the fields that belong to the operation, so conditions, networking and
-advertised addresses, which others write, are never touched. Source: spec/flows.md 1.4.
+Every write is a merge patch of the fields that belong to the operation. So it never changes conditions, networking
+and advertised addresses, which other components write. Source: spec/flows.md 1.4.
 """
 
 import contextlib
@@ -45,10 +45,10 @@ from kube.client import KubeClient
 from kube.errors import Conflict, NotFound
 
 INITIALIZE = "initializeOperation"
-"""taskID of errors from before a flow. Source: spec/flows.md 1.4."""
+"""taskID of errors that occurred before a flow. Source: spec/flows.md 1.4."""
 
 _CONFLICTS = 5
-"""How often a read-modify-write is repeated because others write, too."""
+"""Maximum number of attempts of a read-modify-write while other components write, too."""
 
 
 class ShootActivities:
@@ -59,11 +59,11 @@ class ShootActivities:
         self._caches = caches
         self._rules = rules
 
-    # Looking
+    # Reading the Shoot
 
     @activity.defn
     async def look_at_shoot(self, shoot: ShootRef) -> ShootView | None:
-        """Everything that the decision needs; None if this Shoot does not exist any more."""
+        """Everything that the lifecycle's decision needs; None if this Shoot does not exist any more."""
         live = await self._find(shoot)
         if live is None:
             return None
@@ -116,9 +116,9 @@ class ShootActivities:
         )
 
     async def _prepared_at(self, live: Mapping[str, Any]) -> str:
-        """Seed that has begun to take over from the one which the control plane leaves; empty if none has.
+        """The destination seed, if it has begun to take over the control plane from the source; else empty.
 
-        Its way to the bucket of that seed is the first that it has.
+        The sign is a BackupEntry that names the destination. The first one is the entry for the source's bucket.
         """
         status = live.get("status") or {}
         last = status.get("lastOperation") or {}
@@ -133,18 +133,18 @@ class ShootActivities:
         return ""
 
     async def _migration_fault(self, source: str | None, destination: str | None) -> str:
-        """Why the control plane cannot go now to the seed that its owner wants."""
+        """Why the control plane cannot move now to the seed that the owner wants; empty if it can, or need not move."""
         if source is None or destination is None or source == destination:
             return ""
         found = await self._garden.find(resources.SEED, destination)
         return _seed_fault(found) if found else f"Seed {destination} does not exist"
 
     def _may_hold_back(self, shoot: ShootRef) -> bool:
-        """Whether annotations may keep it from regular operations. Source: spec/flows.md 1.3, row 3."""
+        """Whether annotations may exclude the Shoot from regular operations. Source: spec/flows.md 1.3, row 3."""
         return self._rules.respect_sync_period_overwrite or shoot.namespace == constants.GARDEN_NAMESPACE
 
     def _sync_period(self, shoot: ShootRef, annotations: Mapping[str, str]) -> timedelta:
-        """An annotation can only lengthen it; one that is no duration is as none."""
+        """Period between regular operations. An annotation can only lengthen this period; an invalid one is ignored."""
         period = self._rules.sync_period
         if self._may_hold_back(shoot) and (text := annotations.get(constants.SHOOT_SYNC_PERIOD)):
             with contextlib.suppress(ValueError):
@@ -152,7 +152,7 @@ class ShootActivities:
         return period
 
     async def _bastions(self, shoot: ShootRef, seed: str | None) -> tuple[str, ...]:
-        """Those on the seed that is to act; a lost one takes down what it has when it is back."""
+        """Names of the Shoot's Bastions on this seed. A lost seed deletes its own Bastions when it comes back."""
         found = await self._garden.list(resources.OPERATIONS_BASTION, shoot.namespace)
         specs = {each["metadata"]["name"]: each["spec"] for each in found}
         there = (name for name, spec in specs.items() if spec["shootRef"]["name"] == shoot.name)
@@ -160,9 +160,9 @@ class ShootActivities:
 
     @activity.defn
     async def abandon_source(self, shoot: ShootRef) -> None:
-        """Have the destination act, though the seed that the control plane leaves has not let go of it.
+        """Let the destination take over, although the source has not released the control plane.
 
-        The operator's word is taken off last: a second run finds what is left to do.
+        The operator's annotation is removed last, so that a second run does what is left.
         """
         for _ in range(_CONFLICTS):
             live = await self._find(shoot)
@@ -196,9 +196,10 @@ class ShootActivities:
 
     @activity.defn
     async def start_operation(self, request: StartOperation) -> StartedOperation:
-        """Record the start: finalizer, technical ID, uid, seed, generation, lastOperation; drop its annotation.
+        """Record the start of an operation: finalizer, technical ID, uid, seed, generation, lastOperation.
 
-        A second run writes the same again, with a later time.
+        The activity also removes the annotation that requested the operation. A second run writes the same again,
+        with a later time.
         """
         for _ in range(_CONFLICTS):
             live = await self._get(request.shoot)
@@ -210,7 +211,7 @@ class ShootActivities:
         raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
 
     async def _claim(self, live: dict[str, Any], request: StartOperation) -> dict[str, Any]:
-        """Own finalizer on, answered operations off; one write, or none."""
+        """Add our finalizer and remove the annotations of answered operations, with one write, or none."""
         metadata = live["metadata"]
         change: dict[str, Any] = {}
         finalizers = list(metadata.get("finalizers") or ())
@@ -218,7 +219,7 @@ class ShootActivities:
             change["finalizers"] = [*finalizers, constants.FINALIZER]
         annotations = metadata.get("annotations") or {}
         if annotation := _without_operations(annotations, request.consume):
-            # The reason of a completion is of this one alone.
+            # The reason of a forced completion is valid for this completion only.
             forced = {rotation.FORCED_COMPLETION: None} if rotation.FORCED_COMPLETION in annotations else {}
             change["annotations"] = {**annotation, **forced}
         if not change:
@@ -253,7 +254,7 @@ class ShootActivities:
             facts = RotationFacts.of_shoot(live)
             created = request.operation is not OperationType.CREATE or encryption.known(live) is not None
             if request.operation in (OperationType.MIGRATE, OperationType.RESTORE) or not created:
-                # A move takes along what is stored as it is, and before the first operation nothing is.
+                # A move keeps the stored data as they are, and before the first operation there are no stored data.
                 facts = dataclasses.replace(facts, encryption_changes=False)
             rotations = rotation.begin(rotations, request.consume, facts, timestamp(now))
         change = {
@@ -298,7 +299,7 @@ class ShootActivities:
         )
 
     async def _technical_id(self, live: dict[str, Any], request: StartOperation) -> str:
-        """The computed one. Raises ForeignTechnicalID if the status holds another one."""
+        """The computed technical ID. Raises ForeignTechnicalID if the status holds another one."""
         computed = await control_plane_of(self._garden, request.shoot)
         recorded = (live.get("status") or {}).get("technicalID") or computed
         if recorded == computed:
@@ -313,9 +314,9 @@ class ShootActivities:
 
     @activity.defn
     async def finish_operation(self, request: FinishOperation) -> None:
-        """Record the end; a second run writes the same. A Shoot that is gone needs nothing.
+        """Record the end of an operation; a second run writes the same. A Shoot that is gone needs no record.
 
-        Rotations of credentials advance with the write that records a success, so they do once.
+        The write that records a success also advances rotations of credentials, so they advance only once.
         """
         for _ in range(_CONFLICTS):
             live = await self._find(request.task.shoot)
@@ -351,7 +352,8 @@ class ShootActivities:
         if request.state in ("Succeeded", "Failed"):
             change["retryCycleStartTime"] = None
         if succeeded and task.operation is OperationType.MIGRATE:
-            # Not what is wished by now: that may be to turn round, and come too late.
+            # The destination with which the operation began, not the spec's seed of now: the owner may have aborted
+            # the migration too late.
             change["seedName"] = task.destination
         elif succeeded and task.operation is not OperationType.DELETE:
             change["seedName"] = task.seed
@@ -374,7 +376,7 @@ class ShootActivities:
             await self._event(task, request.attempt, type_, reason, text)
 
     async def _take_off_tasks(self, live: dict[str, Any], request: FinishOperation) -> dict[str, Any]:
-        """Drop the tasks that the operation has done; one that was asked for meanwhile stays."""
+        """Remove the tasks that the operation has done from the annotation; tasks requested meanwhile stay."""
         metadata = live["metadata"]
         asked = _tasks(metadata.get("annotations") or {})
         left = [each for each in asked if each not in request.tasks]
@@ -389,7 +391,7 @@ class ShootActivities:
 
     @activity.defn
     async def refuse_operation(self, request: Refusal) -> None:
-        """Say why nothing is done now, and drop operations that have no effect; writes only what changes."""
+        """Write why no operation starts now, and remove operations without effect; writes only changed fields."""
         for _ in range(_CONFLICTS):
             live = await self._find(request.shoot)
             if live is None:
@@ -398,7 +400,7 @@ class ShootActivities:
             try:
                 if annotation := _without_operations(metadata.get("annotations") or {}, request.consume):
                     version = metadata["resourceVersion"]
-                    if request.event:  # first: once the annotation is gone, a second run would not know of it
+                    if request.event:  # first: after the removal of the annotation, a second run would not record it
                         await self._tell(request.shoot, version, "Warning", request.event, request.description)
                     change = {"annotations": annotation, "resourceVersion": version}
                     live = await self._garden.patch(
@@ -426,11 +428,11 @@ class ShootActivities:
             self._garden, request.shoot, {"lastOperation": operation}, version=live["metadata"]["resourceVersion"]
         )
 
-    # What people do to it
+    # Actions of users
 
     @activity.defn
     async def record_repair(self, request: RecordRepair) -> None:
-        """Tell of an intervention in an Event, then take its annotation away; a second run finds both done."""
+        """Record a repair in an Event, then remove its annotation; a second run finds both done."""
         made = request.repair
         if request.refused:
             text = f"{made.action} {made.task}".strip() + f", asked for by {made.by}, is refused: {request.refused}"
@@ -461,7 +463,7 @@ class ShootActivities:
 
     @activity.defn
     async def release_shoot(self, shoot: ShootRef) -> None:
-        """Drop our finalizer; a second run finds it dropped, or the Shoot gone."""
+        """Remove our finalizer; a second run finds it removed, or the Shoot gone."""
         for _ in range(_CONFLICTS):
             live = await self._find(shoot)
             finalizers = live["metadata"].get("finalizers") or [] if live else []
@@ -514,9 +516,9 @@ class ShootActivities:
         )
 
     async def _credentials_version(self, live: dict[str, Any]) -> str:
-        """Which Secret holds the cloud credentials, and its version; empty if it cannot be found.
+        """Uid and version of the Secret with the cloud credentials; empty if the Secret cannot be found.
 
-        Whether that is an error is decided by the task that copies it.
+        The task that copies the Secret decides whether a missing Secret is an error.
         """
         try:
             secret = await cloud_credentials(self._garden, live)
@@ -557,7 +559,7 @@ _FAILED = {False: ("Warning", "ReconcileError"), True: ("Warning", "DeleteError"
 
 
 def _seed_fault(seed: Mapping[str, Any]) -> str:
-    """Why it takes no operation now; empty if it does. Source: spec/flows.md 1.3, row 6."""
+    """Why the Seed accepts no operation now; empty if it accepts one. Source: spec/flows.md 1.3, row 6."""
     metadata, status = seed["metadata"], seed.get("status") or {}
     if "deletionTimestamp" in metadata:
         return ""
@@ -579,9 +581,10 @@ def _seed_fault(seed: Mapping[str, Any]) -> str:
 def _credentials_change(
     live: Mapping[str, Any], rotations: Mapping[str, Any], *, creating: bool = False
 ) -> dict[str, Any]:
-    """Part of a status patch; empty if no rotation goes on.
+    """Part of a status patch for ``status.credentials``; empty if nothing changes.
 
-    What is stored is stored as wanted from a cluster's first operation on, and after a change from its end on.
+    ``encryptionAtRest`` is the wanted encryption from a cluster's first operation on. After a change of the encryption,
+    the field is updated when the rotation of the key ends: only then are all stored data encrypted as wanted.
     """
     before = rotation.status_of(live)
     patch = rotation.patch_of(before, rotations)
@@ -595,7 +598,7 @@ def _credentials_change(
 
 
 def _constraint_change(status: Mapping[str, Any], rotations: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what was said of users of old credentials that nobody waits for any more."""
+    """Part of a status patch that removes constraints about users of old credentials if no rotation waits for them."""
     over = {
         rotation.constraint_of(kind)
         for kind in rotation.PHASED
@@ -607,7 +610,7 @@ def _constraint_change(status: Mapping[str, Any], rotations: Mapping[str, Any]) 
 
 
 def _operations(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of the operation annotation; ``;`` separates parallel ones."""
+    """Values of the operation annotation; ``;`` separates parallel operations."""
     return tuple(part.strip() for part in annotations.get(constants.OPERATION, "").split(";") if part.strip())
 
 
@@ -616,7 +619,7 @@ def _tasks(annotations: Mapping[str, str]) -> list[str]:
 
 
 def _without_operations(annotations: Mapping[str, str], consumed: tuple[str, ...]) -> dict[str, str | None]:
-    """Merge patch of the annotations that takes these operations out; empty if there is nothing to do."""
+    """Merge patch of the annotations that removes these operations; empty if there is nothing to remove."""
     operations = _operations(annotations)
     left = [each for each in operations if each not in consumed]
     if len(left) == len(operations):
@@ -626,5 +629,5 @@ def _without_operations(annotations: Mapping[str, str], consumed: tuple[str, ...
 
 
 def _truthy(value: str | None) -> bool:
-    """As Gardener reads booleans in annotations."""
+    """Parse a boolean in an annotation as Gardener does."""
     return (value or "").lower() in ("1", "t", "true")

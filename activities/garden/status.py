@@ -12,7 +12,7 @@ from kube.errors import NotFound
 
 
 async def patch_status(garden: KubeClient, shoot: ShootRef, change: dict[str, Any], *, version: str = "") -> None:
-    """Merge a change; nothing happens if the Shoot is gone.
+    """Merge a change into a Shoot's status; nothing happens if the Shoot is gone.
 
     ``version``: raise Conflict if the Shoot is newer than this resourceVersion.
     """

@@ -1,1 +1,1 @@
-"""What provider-local does for each kind of the extension API. Knows the cloud, not the order of things."""
+"""Actuators and activities of provider-local for each kind of the extension API. Workflows define their order."""

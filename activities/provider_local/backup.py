@@ -1,7 +1,8 @@
 """BackupBucket and BackupEntry: buckets of the landscape's object store (``workers/object_store.py``).
 
-The Secret of a bucket holds ``endpoint`` and the administrator's ``token``, and ``allowPlainHTTP`` where the endpoint
-has no TLS; that of an entry the bucket's own token. An etcd gets a token for the directory of its entry alone.
+The Secret of a bucket holds ``endpoint`` and the administrator's ``token``, and ``allowPlainHTTP`` if the endpoint
+has no TLS. The Secret of an entry holds the bucket's own token. An etcd gets a token for the directory of its entry
+only.
 """
 
 import base64
@@ -38,7 +39,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
 
 
 class BackupBucketActuator(Actuator):
-    """A bucket, and a Secret with a token for nothing else."""
+    """Creates a bucket, and a Secret with a token for this bucket only."""
 
     resource = BACKUP_BUCKET
 
@@ -75,7 +76,7 @@ class BackupBucketActuator(Actuator):
 
 
 class BackupEntryActuator(Actuator):
-    """Credentials for one control plane's part of a bucket; deleting removes what that has stored."""
+    """Creates credentials for one control plane's directory in a bucket; the deletion removes its backups."""
 
     resource = BACKUP_ENTRY
 
@@ -84,7 +85,7 @@ class BackupEntryActuator(Actuator):
         store = _ObjectStore.read(data, extension)
         namespace, secret = _place(extension)
         if not await namespace_lives(self._seed, namespace):
-            return {}  # the entry outlives its Shoot by the grace period
+            return {}  # the entry exists longer than its Shoot, by the grace period
         bucket = extension.spec["bucketName"]
         own = {BUCKET_KEY: bucket, TOKEN_KEY: store.token_of(bucket, _directory(extension))}
         encoded = {key: base64.b64encode(value.encode()).decode() for key, value in own.items()}
@@ -145,7 +146,7 @@ class _ObjectStore:
         return directory_token(self._token, bucket, directory)
 
     async def request(self, method: str, path: str, doing: str) -> Any:
-        """The answer's JSON, if any; an object or bucket that is not there needs no deletion."""
+        """Send a request; returns the answer's JSON, if any. Deleting a missing object or bucket succeeds."""
         headers = {"Authorization": f"Bearer {self._token}"}
         try:
             async with (
@@ -175,12 +176,12 @@ def _generated_secret(extension: Extension) -> dict[str, str]:
 
 
 def _directory(extension: Extension) -> str:
-    """Where in the bucket an entry's etcds keep their snapshots; the same in the bucket that a Shoot moves from."""
+    """Directory of an entry's snapshots in the bucket. During a move, it is the same in the source's bucket."""
     return extension.name.removeprefix(_SOURCE_PREFIX)
 
 
 def _place(extension: Extension) -> tuple[str, str]:
-    """Namespace and Secret that an entry's etcd reads."""
+    """Namespace and name of the Secret that an entry's etcd reads."""
     source = extension.name.startswith(_SOURCE_PREFIX)
     namespace = _directory(extension).rpartition("--")[0]
     return namespace, constants.SOURCE_BACKUP_SECRET if source else "etcd-backup"

@@ -1,4 +1,4 @@
-"""The cloud of the landscape: a cluster, reached with the kubeconfig in Secret ``cloudprovider``."""
+"""The cloud of the landscape: a cluster that is accessed with the kubeconfig in Secret ``cloudprovider``."""
 
 import base64
 import contextlib
@@ -17,17 +17,17 @@ _MOST_CLIENTS = 64
 
 
 class Clouds:
-    """Connections by credentials; those used longest ago are closed first."""
+    """Connections to clouds, by credentials. The least recently used connection is closed first."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, tuple[KubeClient, Caches]] = OrderedDict()
 
     async def connect(self, secret: Mapping[str, str], where: str) -> KubeClient:
-        """A client for the base64 data of a credentials Secret; ``where`` names it in errors."""
+        """A client for the base64 data of a credentials Secret; ``where`` names the Secret in errors."""
         return (await self._connection(secret, where))[0]
 
     async def caches(self, secret: Mapping[str, str], where: str) -> Caches:
-        """The watch caches that go with ``connect``."""
+        """The watch caches that use the client of ``connect``."""
         return (await self._connection(secret, where))[1]
 
     async def _connection(self, secret: Mapping[str, str], where: str) -> tuple[KubeClient, Caches]:
@@ -43,7 +43,7 @@ class Clouds:
         return self._open[encoded]
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         while self._open:
             _, (client, caches) = self._open.popitem()
             await caches.close()
@@ -52,7 +52,7 @@ class Clouds:
 
 @contextlib.contextmanager
 def cloud_errors(doing: str) -> Iterator[None]:
-    """Turn the cloud's refusals into codes: whose credentials are wrong, or that it is not there."""
+    """Turn errors of the cloud into error codes: wrong credentials, missing rights, or a cloud that does not answer."""
     try:
         yield
     except Unauthorized:
@@ -75,9 +75,9 @@ def cloud_errors(doing: str) -> Iterator[None]:
 
 
 def read_kubeconfig(secret: Mapping[str, str], where: str) -> Endpoint:
-    """Where a user's kubeconfig leads: it may name no files, programs or proxies of ours.
+    """Endpoint of a user's kubeconfig, which must name no files, programs or proxies of this process.
 
-    Raises ApplicationError, which names the Secret and quotes nothing of it.
+    Raises ApplicationError, which names the Secret and quotes no part of its content.
     """
     try:
         encoded = secret.get(KUBECONFIG_KEY, "")

@@ -7,7 +7,7 @@ from api.resources import CONTROL_PLANE
 
 
 class ControlPlaneActuator(Actuator):
-    """Reports success: there is nothing to bring into a control plane."""
+    """Reports success: provider-local needs no component in a control plane."""
 
     resource = CONTROL_PLANE
 

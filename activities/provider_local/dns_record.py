@@ -32,7 +32,7 @@ _TXT_CHUNK = 255
 
 
 class DNSRecordActuator(Actuator):
-    """Keeps the values of one name and type as the record says; others of the name stay."""
+    """Sets the values of one name and type to those of the DNSRecord; other types of the name stay."""
 
     resource = DNS_RECORD
 
@@ -55,14 +55,17 @@ class DNSRecordActuator(Actuator):
     async def delete(self, extension: Extension) -> None:
         data = await secret_data(self._seed, extension)
         if data is None:
-            return  # without credentials nothing outside can be cleaned up (spec/extensions.md 1.5)
+            return  # without credentials, the record in the zone cannot be deleted (spec/extensions.md 1.5)
         zone = _Zone.read(data, extension)
         update = zone.update()
         update.delete(_relative(extension, zone), extension.spec["recordType"])
         await zone.send(update, f"deleting {extension.spec['recordType']} {extension.spec['name']}")
 
     async def force_delete(self, extension: Extension) -> None:
-        """Credentials of a zone are seldom those of the cloud; if they are of no use either, the name stays."""
+        """Delete the record if the zone's credentials work; they are seldom those of the cloud.
+
+        Else the record stays in the zone.
+        """
         try:
             await self.delete(extension)
         except ApplicationError as error:
@@ -71,7 +74,7 @@ class DNSRecordActuator(Actuator):
 
 @dataclass(frozen=True)
 class _Zone:
-    """A zone and who may change it."""
+    """A DNS zone, its server, and the key that signs updates."""
 
     server: str
     port: int
@@ -94,7 +97,7 @@ class _Zone:
         except KeyError as missing:
             fault = f"has no key {missing}"
         except (ValueError, binascii.Error, dns.exception.DNSException) as error:
-            # The class alone: the text could quote the key.
+            # Only the class of the exception, because its text could quote the key.
             fault = f"is not usable for DNS updates ({type(error).__name__})"
         raise permanent(ErrorCode.CONFIGURATION_PROBLEM, f"{where} {fault}")
 
@@ -107,7 +110,7 @@ class _Zone:
         except (dns.tsig.PeerError, dns.tsig.BadSignature) as error:
             raise self._refused(ErrorCode.INFRA_UNAUTHENTICATED, doing, type(error).__name__) from None
         except dns.exception.FormError:
-            # A server that does not know the zone does not sign what it says.
+            # A server that does not serve the zone does not sign its answer.
             raise transient(
                 ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
                 f"{doing}: DNS server {self.server}:{self.port} does not sign its answer;"
@@ -150,7 +153,7 @@ def _relative(extension: Extension, zone: _Zone) -> dns.name.Name:
 
 
 def _rdata(record_type: str, value: str) -> str:
-    """A value as zone-file text: host names made absolute, texts quoted and cut to size."""
+    """A value as text of a zone file: host names made absolute, texts quoted and split into chunks."""
     if record_type == "CNAME":
         return value if value.endswith(".") else f"{value}."
     if record_type == "TXT":

@@ -1,4 +1,4 @@
-"""One object of the extension API while its controller works on it, and what an actuator can do.
+"""One object of the extension API while its controller reconciles it, and the base class of actuators.
 
 Source: spec/extensions.md 1.
 """
@@ -21,7 +21,7 @@ PROVIDER_TYPE = "local"
 
 @dataclass(frozen=True)
 class Extension:
-    """An object as read at the start of a run, and the Cluster it belongs to."""
+    """An object as it was at the start of a run, and its Cluster."""
 
     resource: Resource
     object: Mapping[str, Any]
@@ -34,7 +34,7 @@ class Extension:
 
     @property
     def namespace(self) -> str:
-        """Empty for cluster-scoped kinds."""
+        """Namespace of the object; empty for cluster-scoped kinds."""
         return str(self.object["metadata"].get("namespace", ""))
 
     @property
@@ -63,7 +63,7 @@ class Extension:
 
     @property
     def hibernated(self) -> bool:
-        """Whether the owner wants the Shoot asleep."""
+        """Whether the owner wants the Shoot to be hibernated."""
         return bool((self.shoot["spec"].get("hibernation") or {}).get("enabled"))
 
     def _of_cluster(self, part: str) -> Mapping[str, Any]:
@@ -76,7 +76,7 @@ class Extension:
         return found
 
     def owner_reference(self) -> dict[str, Any]:
-        """For objects that must not outlive this one."""
+        """Owner reference for objects that must be deleted together with this object."""
         return {
             "apiVersion": self.resource.api_version,
             "kind": self.resource.kind,
@@ -94,8 +94,8 @@ class Extension:
 async def load_extension(seed: KubeClient, resource: Resource, namespace: str, name: str) -> Extension | None:
     """Read an object and its Cluster from the API server; None if the object is gone.
 
-    Not from a cache: the Cluster is written just before the object is triggered, and two watches
-    keep no order between them.
+    Not from a cache: the Cluster is written just before the object is triggered, and events of two watches
+    may arrive in any order.
     """
     found = await seed.find(resource, name, namespace or None)
     if found is None:
@@ -105,14 +105,14 @@ async def load_extension(seed: KubeClient, resource: Resource, namespace: str, n
 
 
 async def secret_data(seed: KubeClient, extension: Extension) -> Mapping[str, str] | None:
-    """The base64 data of the Secret that ``spec.secretRef`` names, None if it is gone."""
+    """The base64 data of the Secret that ``spec.secretRef`` names, None if the Secret is gone."""
     reference = extension.spec["secretRef"]
     secret = await seed.find(SECRET, reference["name"], reference["namespace"])
     return None if secret is None else secret.get("data") or {}
 
 
 async def required_secret_data(seed: KubeClient, extension: Extension) -> Mapping[str, str]:
-    """As ``secret_data``; a missing one is for the user to mend."""
+    """Like ``secret_data``, but raises a final error for a missing Secret, which only the user can fix."""
     data = await secret_data(seed, extension)
     if data is None:
         raise missing_secret(extension)
@@ -120,7 +120,7 @@ async def required_secret_data(seed: KubeClient, extension: Extension) -> Mappin
 
 
 def missing_secret(extension: Extension) -> Exception:
-    """The error for a ``spec.secretRef`` that leads nowhere."""
+    """The error for a ``spec.secretRef`` whose Secret does not exist."""
     reference = extension.spec["secretRef"]
     return permanent(
         ErrorCode.CONFIGURATION_PROBLEM,
@@ -129,7 +129,7 @@ def missing_secret(extension: Extension) -> Exception:
 
 
 def provider_section(model: type[M], section: Mapping[str, Any] | None, where: str) -> M:
-    """A raw provider section as ``model``; what does not fit is for the user to mend."""
+    """A raw provider section as ``model``. Raises a final error for an invalid section, which only the user can fix."""
     try:
         return read_provider_section(model, section, where)
     except InvalidProviderConfig as error:
@@ -137,10 +137,10 @@ def provider_section(model: type[M], section: Mapping[str, Any] | None, where: s
 
 
 class Actuator:
-    """Does for one kind what its objects ask for; every method may run twice.
+    """Reconciles objects of one kind; every method may run twice.
 
-    Each returns the fields it contributes to ``status``. Failures are ``ApplicationError``: final
-    where only a user can mend them.
+    Each method returns the fields that it contributes to ``status``. Failures are ``ApplicationError``; they are final
+    if only a user can fix them.
     """
 
     resource: ClassVar[Resource]
@@ -150,27 +150,27 @@ class Actuator:
         self._seed = seed
 
     async def reconcile(self, extension: Extension) -> dict[str, Any]:
-        """Make the world as ``spec`` says."""
+        """Make the real state the same as in ``spec``."""
         raise NotImplementedError
 
     async def delete(self, extension: Extension) -> None:
-        """Remove external and own objects."""
+        """Delete the objects in the cloud and the actuator's own objects in the seed."""
         raise NotImplementedError
 
     async def migrate(self, extension: Extension) -> dict[str, Any]:
-        """Delete own objects in the seed, touch nothing outside it; returns the final ``state``."""
+        """Delete the actuator's objects in the seed and nothing outside the seed; returns the final ``state``."""
         return {}
 
     async def restore(self, extension: Extension) -> dict[str, Any]:
-        """Rebuild from ``status.state``, then reconcile."""
+        """Restore objects from ``status.state``, then reconcile."""
         return await self.reconcile(extension)
 
     async def force_delete(self, extension: Extension) -> None:
-        """Release own objects in the seed without asking the provider."""
+        """Delete the actuator's objects in the seed without a request to the cloud."""
 
 
 async def delete_quietly(seed: KubeClient, resource: Resource, name: str, namespace: str) -> None:
-    """Delete an object of provider-local; an object that is gone already, or with its namespace, is as good.
+    """Delete an object of provider-local; it is no error if the object, or its whole namespace, is gone already.
 
     The rights of provider-local in a namespace end with the namespace: the API server then answers Forbidden.
     """
@@ -184,6 +184,6 @@ async def delete_quietly(seed: KubeClient, resource: Resource, name: str, namesp
 
 
 async def namespace_lives(seed: KubeClient, name: str) -> bool:
-    """Whether a namespace is there and is not being deleted."""
+    """Whether a namespace exists and is not being deleted."""
     live = await seed.find(NAMESPACE, name)
     return live is not None and not live["metadata"].get("deletionTimestamp")

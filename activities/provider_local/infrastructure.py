@@ -1,4 +1,4 @@
-"""Infrastructure: a namespace of the cloud cluster, where the machines of one shoot live."""
+"""Infrastructure: a namespace of the cloud cluster with the machines of one shoot."""
 
 from typing import Any, Literal
 
@@ -31,21 +31,21 @@ SHOOT_UID_LABEL = "local.provider.extensions.gardener.cloud/shoot-uid"
 
 
 class InfrastructureConfig(ApiModel):
-    """``Shoot.spec.provider.infrastructureConfig``: nothing to choose."""
+    """``Shoot.spec.provider.infrastructureConfig``; this provider has no settings."""
 
     api_version: Literal["local.provider.extensions.gardener.cloud/v1alpha1"]
     kind: Literal["InfrastructureConfig"]
 
 
 def cloud_profile_config(extension: Extension) -> CloudProfileConfig:
-    """The cloud's facts, from the CloudProfile in the Cluster."""
+    """Configuration of the cloud, from the CloudProfile in the Cluster."""
     profile = extension.cloud_profile
     where = f"spec.providerConfig of CloudProfile {profile['metadata']['name']}"
     return provider_section(CloudProfileConfig, profile["spec"].get("providerConfig"), where)
 
 
 class InfrastructureActuator(Actuator):
-    """Keeps the namespace; deleting it is a workflow, since machines take their time to stop."""
+    """Applies the namespace. A workflow deletes the namespace, because machines need time to stop."""
 
     resource = INFRASTRUCTURE
 
@@ -94,10 +94,10 @@ class InfrastructureActuator(Actuator):
         }
 
     async def delete_namespace(self, extension: Extension) -> bool:
-        """Ask the cloud to delete the namespace; True once it is gone, or cannot be asked for any more."""
+        """Request the deletion of the namespace; True once it is gone, or if there are no working credentials."""
         data = await secret_data(self._seed, extension)
         if data is None:
-            return True  # give up what is outside: nobody has credentials (spec/extensions.md 1.5)
+            return True  # leave objects in the cloud: the credentials are gone (spec/extensions.md 1.5)
         namespace = infrastructure_namespace(extension.namespace)
         try:
             cloud = await self._clouds.connect(data, secret_name(extension))
@@ -108,23 +108,23 @@ class InfrastructureActuator(Actuator):
                 return live is None
         except ApplicationError as error:
             if error.non_retryable and not extension.status.get("providerStatus"):
-                return True  # the credentials never were of use, so there is nothing to clean up
+                return True  # the credentials have never worked, so the cloud has no objects to delete
             raise
 
     async def wait_namespace_gone(self, extension: Extension, timeout: float) -> None:
-        """Empty the namespace; returns when it is gone. Raises TimeoutError."""
+        """Delete all objects in the namespace; returns when the namespace is gone. Raises TimeoutError."""
         data = await secret_data(self._seed, extension)
         if data is None:
             return
         caches = await self._clouds.caches(data, secret_name(extension))
         namespace = infrastructure_namespace(extension.namespace)
         cache = caches.of(NAMESPACE, fields=f"metadata.name={namespace}")
-        # Pods keep their grace: a machine has to have stopped before its infrastructure is said to be gone.
+        # Pods keep their grace period: machines must have stopped before the infrastructure is reported as deleted.
         async with namespaces.ending(caches.client, namespace):
             await cache.wait_for(namespace, None, lambda found: found is None, timeout)
 
 
 def secret_name(extension: Extension) -> str:
-    """The Secret of ``spec.secretRef``, for errors."""
+    """Namespace and name of the Secret in ``spec.secretRef``, for errors."""
     reference = extension.spec["secretRef"]
     return f"{reference['namespace']}/{reference['name']}"

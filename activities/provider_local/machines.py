@@ -1,4 +1,4 @@
-"""What a Worker wants, as objects of machine.sapcloud.io: names, classes, deployments. Pure.
+"""Objects of machine.sapcloud.io for a Worker: names, classes, deployments. Pure functions.
 
 Source: spec/extensions.md 3 (Worker), spec/api-extensions.md 2.2 and 6.
 """
@@ -18,23 +18,23 @@ from api.resources import MACHINE_CLASS, MACHINE_DEPLOYMENT, Resource
 
 POOL_LABEL = "worker.gardener.cloud/pool"
 NAME_LABEL = "name"
-"""On MachineDeployment, MachineSet and Machine: the MachineDeployment's name; their selector."""
+"""Label of MachineDeployments, MachineSets and Machines: name of the MachineDeployment. Their selectors use it."""
 CLASS_SECRET_LABEL = {"gardener.cloud/purpose": "machineclass"}
 FORCE_DELETION_LABEL = "force-deletion"
-"""On a Machine, value ``True``: don't drain its node."""
+"""Label of a Machine; value ``True``: delete the machine without a drain of its node."""
 USER_DATA_KEY = "userData"
 PRIORITY = "machinepriority.machine.sapcloud.io"
-"""On a Machine: lower goes first when its set has too many."""
+"""Annotation of a Machine: if its MachineSet has too many machines, a lower value is deleted first."""
 FIRST_TO_GO = "1"
 TRIGGER_DELETION = "node.machine.sapcloud.io/trigger-deletion-by-mcm"
-"""On a MachineDeployment: machines that the cluster autoscaler chose, comma-separated. They go first."""
+"""Annotation of a MachineDeployment: machines that the cluster autoscaler chose for deletion, comma-separated."""
 DRAIN_BLOCKED = "FailedPrecondition"
-"""``lastOperation.errorCode`` of a Machine whose node cannot be drained: pods on it do not go."""
+"""``lastOperation.errorCode`` of a Machine whose node cannot be drained, because pods stay on it."""
 RESTORING = "local.provider.extensions.gardener.cloud/restoring"
-"""Annotation of a MachineDeployment whose sets and machines are not all written yet."""
+"""Annotation of a MachineDeployment whose MachineSets and Machines are not all restored yet."""
 
 OVERCOMMIT = 20
-"""Machines request this fraction of their type's CPU and memory: the landscape's cloud is one small computer."""
+"""Machines request their type's CPU and memory divided by this number: the landscape's cloud is one small computer."""
 _MIN_READY_SECONDS = 500
 
 _DECIMAL = ("", "k", "M", "G", "T")
@@ -43,7 +43,7 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti")
 
 @dataclass(frozen=True)
 class WantedDeployment:
-    """One pool in one zone."""
+    """The MachineDeployment of one pool in one zone."""
 
     name: str
     class_name: str
@@ -64,7 +64,7 @@ class WantedDeployment:
         return entry
 
     def replicas(self, live: int | None, *, hibernated: bool) -> int:
-        """How many machines: asleep none; else as many as the cluster autoscaler decided, within bounds."""
+        """Number of machines: 0 if hibernated, else the number that the cluster autoscaler decided, within bounds."""
         if hibernated:
             return 0
         if live is None:
@@ -82,7 +82,7 @@ def wanted_deployments(
 ) -> list[WantedDeployment]:
     """All deployments of a Worker's spec, pool by pool and zone by zone.
 
-    Raises ApplicationError for a pool that the cloud cannot have.
+    Raises ApplicationError for a pool that the cloud does not support.
     """
     wanted = []
     for pool in worker["pools"]:
@@ -116,7 +116,7 @@ def wanted_deployments(
 def class_hash(pool: Mapping[str, Any], provider: MachineProviderSpec) -> str:
     """Five characters that change when machines of the pool must be replaced.
 
-    The node agent secret's name already covers image, machine type, volumes, Kubernetes minor,
+    The name of the node agent Secret already depends on image, machine type, volumes, Kubernetes minor,
     kubelet configuration and rotations.
     """
     facts = [pool.get("nodeAgentSecretName", ""), provider.model_dump(mode="json")]
@@ -150,7 +150,7 @@ def machine_class(
 
 
 def machine_class_secret(wanted: WantedDeployment, namespace: str, user_data: str) -> dict[str, Any]:
-    """The Secret that a MachineClass takes its user data (base64) from."""
+    """The Secret from which a MachineClass reads its user data (base64)."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -165,7 +165,7 @@ def machine_class_secret(wanted: WantedDeployment, namespace: str, user_data: st
 
 
 def machine_deployment(wanted: WantedDeployment, namespace: str, region: str, replicas: int) -> dict[str, Any]:
-    """The MachineDeployment, whose machines' nodes get the pool's labels, annotations and taints."""
+    """The MachineDeployment. Nodes of its machines get the pool's labels, annotations and taints."""
     pool = wanted.pool
     labels = {NAME_LABEL: wanted.name}
     controller = pool.get("machineControllerManager") or {}
@@ -218,7 +218,7 @@ def machine_deployment(wanted: WantedDeployment, namespace: str, region: str, re
 
 
 def restored(saved: Mapping[str, Any], resource: Resource, namespace: str, owner: Mapping[str, Any]) -> dict[str, Any]:
-    """A MachineSet or Machine of a machine state, as it was, below its owner of now."""
+    """A MachineSet or Machine as saved in a machine state, with its present owner."""
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
@@ -233,9 +233,9 @@ def restored(saved: Mapping[str, Any], resource: Resource, namespace: str, owner
 
 
 def chosen_machines(deployment: Mapping[str, Any], alive: Collection[str]) -> list[str]:
-    """Machines that the cluster autoscaler wants gone, of those that are alive, in its order.
+    """Machines that are alive and that the cluster autoscaler chose for deletion, in the autoscaler's order.
 
-    None once there are no more than there should be: then the size was raised again, and nobody has to go.
+    Empty if there are not more machines than ``replicas``: then the size was raised again, and no machine must go.
     """
     if len(alive) <= int(deployment["spec"].get("replicas") or 0):
         return []
@@ -244,7 +244,7 @@ def chosen_machines(deployment: Mapping[str, Any], alive: Collection[str]) -> li
 
 
 def owner_reference(owner: Mapping[str, Any]) -> dict[str, Any]:
-    """Reference to a controlling owner, which must not go before what it owns."""
+    """Reference to a controlling owner, which must not be deleted before the object that it owns."""
     return {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -284,12 +284,12 @@ def _machine_type(cloud_profile: Mapping[str, Any], pool: Mapping[str, Any]) -> 
 
 
 def _share(size: int, zones: int, index: int) -> int:
-    """Part of one zone: equal, the first ones get the rest."""
+    """One zone's part of a pool's size. Parts are equal; the first zones get one more of the remainder each."""
     return size // zones + (1 if index < size % zones else 0)
 
 
 def _bound(value: int | str, maximum: int, zones: int, index: int) -> int:
-    """maxSurge or maxUnavailable of one zone; percentages are of the zone's size, rounded up."""
+    """maxSurge or maxUnavailable of one zone. A percentage refers to the zone's size and is rounded up."""
     if isinstance(value, str) and value.endswith("%"):
         return -(-_share(maximum, zones, index) * int(value[:-1]) // 100)
     return _share(int(value), zones, index)

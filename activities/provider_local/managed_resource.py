@@ -1,4 +1,4 @@
-"""Objects for the shoot, handed to its resource manager."""
+"""Objects for the shoot, applied by its resource manager."""
 
 import base64
 import json
@@ -11,13 +11,13 @@ from kube.cache import Caches
 from kube.client import KubeClient
 
 _LABELS = {"origin": MANAGER}
-"""Tells the resources of an extension from Gardener's own."""
+"""Labels that distinguish the ManagedResources of an extension from Gardener's own."""
 
 
 async def apply_managed_resource(
     seed: KubeClient, namespace: str, name: str, objects: Iterable[Mapping[str, Any]]
 ) -> None:
-    """Write a ManagedResource of the shoot's class and the Secret it reads."""
+    """Apply a ManagedResource for the shoot, and the Secret with its manifests."""
     data = {
         f"{each['kind'].lower()}-{each['metadata']['name']}.yaml": base64.b64encode(
             json.dumps(each, sort_keys=True).encode()
@@ -53,9 +53,9 @@ async def apply_managed_resource(
 async def delete_managed_resource(
     seed: KubeClient, caches: Caches, namespace: str, name: str, *, keep_objects: bool, timeout: float
 ) -> None:
-    """Delete it, wait until the resource manager has let it go, then delete its Secret.
+    """Delete a ManagedResource, wait until the resource manager has released it, then delete its Secret.
 
-    ``keep_objects``: what it brought to the shoot stays there. Raises TimeoutError.
+    ``keep_objects``: the objects of the ManagedResource stay in the shoot. Raises TimeoutError.
     """
     live = await seed.find(MANAGED_RESOURCE, name, namespace)
     if live is not None:

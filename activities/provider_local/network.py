@@ -1,4 +1,4 @@
-"""Network of type ``flannel``: host-gw routes between machines, which share one network in the cloud."""
+"""Network of type ``flannel``: host-gw routes between machines. All machines share one network in the cloud."""
 
 import json
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ _HEALTH_PORT = 10259
 _CONFIG_PATH = "/etc/cni/net.d/10-flannel.conflist"
 _PLUGIN_DIRECTORY = "/opt/cni/bin"
 _CRITICAL_LABEL = {"node.gardener.cloud/critical-component": "true"}
-"""Pods wait for a node until components with this label are ready on it."""
+"""Label of critical components: other pods are scheduled to a node only when its critical components are ready."""
 
 
 class FlannelActuator(Actuator):
-    """Brings flannel to the nodes by a ManagedResource."""
+    """Installs flannel on the nodes by a ManagedResource."""
 
     resource = NETWORK
     type = "flannel"
@@ -70,10 +70,10 @@ class FlannelActuator(Actuator):
             ) from None
 
     async def _api_server(self, extension: Extension) -> str | None:
-        """Host name of the API server as nodes reach it; None while the Shoot sleeps and has no such name.
+        """Host name under which nodes reach the API server; None while the Shoot is hibernated and has no such name.
 
-        By name, not by the cluster's Service: the way to that leads over kube-proxy, which would
-        have to come first on every node.
+        Flannel uses this name and not the Service ``kubernetes``: connections to the Service need kube-proxy, which
+        would have to start first on every node.
         """
         name = f"{extension.shoot['metadata']['name']}-internal"
         record = await self._seed.find(DNS_RECORD, name, extension.namespace)
@@ -88,7 +88,7 @@ class FlannelActuator(Actuator):
 
 
 def manifests(pod_cidr: str, api_server: str) -> list[dict[str, Any]]:
-    """What runs in the shoot; ``api_server`` is a host name, served on port 443."""
+    """Manifests of flannel in the shoot; ``api_server`` is the host name of the API server, which uses port 443."""
     metadata = {"name": "kube-flannel", "namespace": "kube-system", "labels": {"app": "flannel"}}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
@@ -98,7 +98,7 @@ def manifests(pod_cidr: str, api_server: str) -> list[dict[str, Any]]:
             "metadata": {"name": "flannel"},
             "rules": [
                 {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
-                # Its own pod, from which it learns its node.
+                # Flannel reads its own pod to find the name of its node.
                 {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
                 {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
             ],
@@ -146,8 +146,8 @@ _CNI: Mapping[str, Any] = {
 
 
 def _pod(api_server: str) -> dict[str, Any]:
-    # A node is Ready once it has a CNI configuration. So that comes last: a pod that starts before flannel knows
-    # the node's network would fail, and wait for its next try.
+    # A node is Ready once it has a CNI configuration, so the configuration is written last. A pod that starts before
+    # flannel knows the node's network would fail, and wait for its next try.
     configure = (
         "until [ -s /run/flannel/subnet.env ]; do sleep 0.05; done;"
         f" cp /etc/kube-flannel/cni-conf.json {_CONFIG_PATH}.new && mv {_CONFIG_PATH}.new {_CONFIG_PATH}"

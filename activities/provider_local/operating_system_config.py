@@ -1,6 +1,6 @@
-"""OperatingSystemConfig of type ``local``: the first boot as a shell script in a Secret.
+"""OperatingSystemConfig of type ``local``: a shell script in a Secret for a machine's first boot.
 
-Purpose ``reconcile`` needs nothing from us: the node agent applies units and files itself.
+Purpose ``reconcile`` needs no script: the node agent applies units and files itself.
 """
 
 import base64
@@ -17,13 +17,13 @@ from kube.client import KubeClient
 
 CLOUD_CONFIG_KEY = "cloud_config"
 _MAX_BYTES = 16 * 1024
-"""Clouds take no more user data than this."""
+"""Maximum size of user data in bytes that clouds accept."""
 _UNIT_DIRECTORY = "/etc/systemd/system"
 _DEFAULT_PERMISSIONS = 0o644
 
 
 class OperatingSystemConfigActuator(Actuator):
-    """Turns purpose ``provision`` into user data."""
+    """Makes user data of an OperatingSystemConfig with purpose ``provision``."""
 
     resource = OPERATING_SYSTEM_CONFIG
 
@@ -73,17 +73,18 @@ class OperatingSystemConfigActuator(Actuator):
 
 
 def result_name(extension: Extension) -> str:
-    """Secret that holds the user data."""
+    """Name of the Secret that holds the user data."""
     return f"osc-result-{extension.name}"
 
 
 def user_data(spec: Mapping[str, Any], secrets: Mapping[str, Mapping[str, str]]) -> str:
     """Shell script that writes the files, then the units, then starts them.
 
-    With as few programs and calls of systemd as will do: all of it is time before a machine can join.
+    The script runs as few programs and calls systemd as few times as possible, because a machine joins only after the
+    script.
 
     ``secrets``: base64 data by name, for files that take their content from a Secret.
-    Raises ApplicationError for content that a first boot cannot have.
+    Raises ApplicationError for content that is not possible at a first boot.
     """
     units = spec.get("units") or []
     writes: list[str] = []
@@ -126,23 +127,23 @@ def _write(path: str, content: bytes, file: Mapping[str, Any] | None = None) -> 
     target = shlex.quote(path)
     permissions = file.get("permissions")
     mode = _DEFAULT_PERMISSIONS if permissions is None else permissions
-    # Before the content: nobody may read a secret for even a moment.
+    # Set the permissions before the content is written, so that no other user can ever read a secret.
     lines = [] if mode == _DEFAULT_PERMISSIONS else [f"(umask 077; : > {target}); chmod {mode:04o} {target}"]
     if (file.get("content") or {}).get("transmitUnencoded"):
-        # In the clear, so that placeholders can be replaced. printf adds no line end of its own.
+        # Not encoded, so that placeholders can be replaced. printf adds no newline at the end.
         return [*lines, f"printf %s {shlex.quote(content.decode())} > {target}"]
     return [*lines, f"base64 -d > {target} <<< {base64.b64encode(content).decode()}"]
 
 
 def _unit_files(unit: Mapping[str, Any]) -> dict[str, str]:
-    """Content by path."""
+    """Content of a unit's files, by path."""
     path = f"{_UNIT_DIRECTORY}/{unit['name']}"
     files = {path: unit["content"]} if unit.get("content") else {}
     return files | {f"{path}.d/{drop_in['name']}": drop_in["content"] for drop_in in unit.get("dropIns") or []}
 
 
 def _unit_commands(units: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One call for each thing to do; systemd reads its files once."""
+    """Calls of systemctl: one call for each command, with all its units. systemd reads its files once."""
     if not units:
         return []
     by_command: dict[str, list[str]] = {}
@@ -152,7 +153,7 @@ def _unit_commands(units: Sequence[Mapping[str, Any]]) -> list[str]:
             by_command.setdefault("--no-reload disable", []).append(name)
             continue
         by_command.setdefault("--no-reload enable", []).append(name)
-        # Without waiting: a unit may need another one of this script.
+        # Do not wait: a unit may need another unit of this script.
         by_command.setdefault(f"--no-block {unit.get('command') or 'restart'}", []).append(name)
     switches = [command for command in by_command if command.startswith("--no-reload")]
     starts = [command for command in by_command if command not in switches]

@@ -1,6 +1,6 @@
 """The steps of provider-local's long operations, as activities of queue ``provider-local-<seed>``.
 
-Each works on one object of the extension API, which it reads itself.
+Each activity works on one object of the extension API, which the activity reads itself.
 """
 
 import asyncio
@@ -60,13 +60,19 @@ from kube.client import KubeClient, Objects
 from kube.errors import AlreadyExists
 
 JOIN_SECONDS = 300.0
-"""So long nothing may change while machines join or leave. Source: Gardener's generic Worker actuator."""
+"""A wait for machines to join or leave fails if nothing has changed for so long.
+
+Source: Gardener's generic Worker actuator.
+"""
 DELETE_SECONDS = 600.0
-"""As before, where machines only leave."""
+"""A wait for machines to leave fails if nothing has changed for so long.
+
+A wait for the deletion of a namespace in the cloud fails after so long.
+"""
 
 
 class ExtensionTask(ApiModel):
-    """Names one object; what it wants is read where it is needed."""
+    """Names one object; activities read its spec when they need it."""
 
     namespace: str
     name: str
@@ -96,10 +102,11 @@ class ProviderLocalActivities:
 
     @activity.defn(name="provider_local.restore_machines")
     async def restore_machines(self, task: ExtensionTask) -> None:
-        """Write the machine objects that another seed left, before anybody is there who would make new machines.
+        """Write the machine objects of the source before a machine-controller-manager runs and creates new machines.
 
-        A deployment says until the end that it is being restored: a second run goes on with it, and leaves alone
-        one that is whole, though its machines may be others by then.
+        A MachineDeployment has the annotation ``RESTORING`` until it is restored completely. A second run continues
+        with a MachineDeployment that has the annotation. It does not change one without the annotation, whose machines
+        may have been replaced by then.
         """
         worker = await self._worker(task)
         state = worker.status.get("state")
@@ -119,7 +126,7 @@ class ProviderLocalActivities:
 
     @activity.defn(name="provider_local.deploy_machines")
     async def deploy_machines(self, task: ExtensionTask) -> None:
-        """Write MachineClasses and MachineDeployments, and tell the Worker their names."""
+        """Write MachineClasses and MachineDeployments, and list the MachineDeployments in the Worker's status."""
         worker = await self._worker(task)
         if await secret_data(self._seed, worker) is None:
             raise missing_secret(worker)
@@ -138,12 +145,13 @@ class ProviderLocalActivities:
     async def wait_machines(self, task: ExtensionTask) -> None:
         """Wait until as many machines as wanted have joined, all of the wanted class.
 
-        Not for those of a Shoot that sleeps already: it has none, and nobody who would say so.
+        The activity does not wait for a Shoot that is hibernated already: the Shoot has no machines, and no
+        machine-controller-manager that updates the status of MachineDeployments.
         """
         worker = await self._worker(task)
         if worker.hibernated and not await self._has_machine_controllers(task.namespace):
             return
-        # What a deployment's controller knows may be older than what was written just now.
+        # The status of a MachineDeployment may be older than its spec, which was written just now.
         generations = {
             each.name: (await self._seed.get(MACHINE_DEPLOYMENT, each.name, task.namespace))["metadata"]["generation"]
             for each in _wanted(worker)
@@ -157,7 +165,7 @@ class ProviderLocalActivities:
 
     @activity.defn(name="provider_local.remove_unwanted_machines")
     async def remove_unwanted_machines(self, task: ExtensionTask) -> None:
-        """Delete deployments of pools that are gone, then classes that no machine is made from."""
+        """Delete MachineDeployments of removed pools, then MachineClasses that no machine uses."""
         worker = await self._worker(task)
         wanted = _wanted(worker)
         names = {each.name for each in wanted}
@@ -180,7 +188,7 @@ class ProviderLocalActivities:
 
     @activity.defn(name="provider_local.delete_machines")
     async def delete_machines(self, task: ExtensionTask) -> None:
-        """Delete all machines of a Worker, without draining: their cluster goes, too."""
+        """Delete all machines of a Worker without a drain, because their cluster is deleted, too."""
         worker = await self._worker_in_deletion(task)
         if worker is not None and await secret_data(self._seed, worker) is not None:
             await self._refresh_credentials(worker)
@@ -191,8 +199,8 @@ class ProviderLocalActivities:
 
     @activity.defn(name="provider_local.wait_machines_deleted")
     async def wait_machines_deleted(self, task: ExtensionTask) -> None:
-        """Wait until no machine is left, then delete what they were made from."""
-        # Asked of the API server first: the caches may not know yet what was made a moment ago.
+        """Wait until no machine is left, then delete the MachineClasses and their Secrets."""
+        # Read from the API server first: the caches may not have machines that were created a moment ago.
         going = {
             kind: [each["metadata"]["name"] for each in await self._seed.list(kind, task.namespace)]
             for kind in (MACHINE_DEPLOYMENT, MACHINE)
@@ -213,7 +221,7 @@ class ProviderLocalActivities:
 
     @activity.defn(name="provider_local.wait_cloud_namespace_deleted")
     async def wait_cloud_namespace_deleted(self, task: ExtensionTask) -> None:
-        """Wait until it is gone."""
+        """Wait until the shoot's namespace in the cloud is gone."""
         infrastructure = await self._infrastructure(task)
         if infrastructure is not None:
             await heartbeating(self._infrastructures.wait_namespace_gone(infrastructure, DELETE_SECONDS))
@@ -237,7 +245,7 @@ class ProviderLocalActivities:
         live = await self._seed.find(MACHINE_DEPLOYMENT, wanted.name, namespace)
         if live is not None and RESTORING not in (live["metadata"].get("annotations") or {}):
             return
-        # A class that is replaced just now is needed to stop its machines.
+        # An older MachineClass, which is being replaced, is needed to stop its machines.
         classes = {each["spec"]["template"]["spec"]["class"]["name"] for each in saved["machineSets"]}
         for name in sorted(classes | {wanted.class_name}):
             await self._deploy_class(worker, replace(wanted, class_name=name))
@@ -273,7 +281,7 @@ class ProviderLocalActivities:
         live = await self._seed.find(MACHINE_DEPLOYMENT, wanted.name, namespace)
         replicas = wanted.replicas(None if live is None else live["spec"].get("replicas"), hibernated=worker.hibernated)
         manifest = machine_deployment(wanted, namespace, region, replicas)
-        # The cluster autoscaler may say another number at any moment.
+        # The cluster autoscaler may change the number of replicas at any moment: fail on another resource version.
         version = "" if live is None else live["metadata"]["resourceVersion"]
         await self._seed.apply(manifest, manager=MANAGER, live=live, version=version)
 
@@ -290,7 +298,7 @@ class ProviderLocalActivities:
         return str(data[reference["key"]])
 
     async def _forgo_drains(self, namespace: str) -> None:
-        """No node will be left that pods could go to."""
+        """Mark all machines for deletion without a drain: no node will be left to which pods could move."""
         for machine in await self._seed.list(MACHINE, namespace):
             labels = {"metadata": {"labels": {FORCE_DELETION_LABEL: "True"}}}
             await self._seed.patch(MACHINE, machine["metadata"]["name"], namespace, labels)
@@ -300,7 +308,7 @@ class ProviderLocalActivities:
         return bool(deployment and deployment["spec"].get("replicas"))
 
     async def _refresh_credentials(self, worker: Extension) -> None:
-        """Machines must be deleted with today's credentials, though their class is older."""
+        """Write the present credentials to all MachineClasses: older ones may have credentials that no longer work."""
         reference = {"credentialsSecretRef": dict(worker.spec["secretRef"])}
         for found in await self._seed.list(MACHINE_CLASS, worker.namespace):
             await self._seed.patch(MACHINE_CLASS, found["metadata"]["name"], worker.namespace, reference)
@@ -308,10 +316,10 @@ class ProviderLocalActivities:
     async def _until_nothing(
         self, task: ExtensionTask, missing: Callable[[Cache, Cache], Iterable[str]], patience: float
     ) -> None:
-        """Wait until nothing is missing, asked again after each change of a deployment or machine.
+        """Wait until nothing is missing; each change of a deployment or machine calls ``missing`` again.
 
-        Raises ApplicationError as soon as a machine is refused or kept in a way that only a user can mend;
-        TimeoutError once nothing has changed for ``patience`` seconds.
+        Raises ApplicationError as soon as a machine cannot be created or deleted for a reason that only a user can
+        fix; TimeoutError once nothing has changed for ``patience`` seconds.
         """
         deployments = self._caches.of(MACHINE_DEPLOYMENT, task.namespace)
         machines = self._caches.of(MACHINE, task.namespace)
@@ -372,7 +380,7 @@ def _wanted(worker: Extension) -> list[WantedDeployment]:
 
 
 def is_rolled_out(deployment: Mapping[str, Any], generation: int) -> bool:
-    """Whether all machines of a deployment are of its newest class and have joined."""
+    """Whether all machines of a MachineDeployment are of its newest class and have joined."""
     status = deployment.get("status") or {}
     replicas = deployment["spec"].get("replicas", 0)
     return bool(
@@ -387,12 +395,12 @@ def is_rolled_out(deployment: Mapping[str, Any], generation: int) -> bool:
 def _not_rolled_out(
     name: str, generation: int, deployment: Mapping[str, Any] | None, machines: Objects
 ) -> Iterator[str]:
-    """One line about a deployment that is not done."""
+    """One line about a MachineDeployment that is not rolled out."""
     if deployment is None:
         yield f"{name}: not seen yet"
         return
     replicas = deployment["spec"].get("replicas", 0)
-    # Those that are deleted count no more for the deployment, but are there until their nodes are drained.
+    # A MachineDeployment no longer counts machines in deletion, but they exist until their nodes are drained.
     own = [each for each in machines if (each["metadata"].get("labels") or {}).get(NAME_LABEL) == name]
     if is_rolled_out(deployment, generation) and len(own) <= replicas:
         return
@@ -404,7 +412,7 @@ def _not_rolled_out(
 
 
 def _leaving(name: str, machines: Objects) -> str:
-    """What is said of machines of a deployment that are being deleted."""
+    """Text about the machines of a MachineDeployment that are being deleted."""
     told = [
         f"{each['metadata']['name']} leaves ({_last_operation(each).get('description', '')})"
         for each in machines
@@ -419,11 +427,11 @@ _CODES = {
     "InvalidArgument": ErrorCode.CONFIGURATION_PROBLEM,
     DRAIN_BLOCKED: ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
 }
-"""Codes of the machine controller manager that somebody has to hear of now; ours for them."""
+"""Error codes of the machine-controller-manager that are reported at once, each with the code for the Shoot."""
 
 
 def _raise_for(machine: Mapping[str, Any], since: datetime) -> None:
-    """Raise what a machine was refused since then. What is older may have been mended meanwhile."""
+    """Raise the error of a machine that failed after ``since``. Causes of older errors may be fixed by now."""
     last = _last_operation(machine)
     code = _CODES.get(last.get("errorCode") or "")
     if last.get("state") != "Failed" or code is None:

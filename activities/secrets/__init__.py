@@ -1,1 +1,1 @@
-"""Secrets of one control plane: what they are made of, and the manager that keeps them in its namespace."""
+"""Secrets of one control plane: their descriptions, and the secrets manager that stores them in its namespace."""

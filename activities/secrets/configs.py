@@ -1,6 +1,6 @@
-"""What secrets of a control plane are made of: one frozen description per kind.
+"""Descriptions of a control plane's secrets: one frozen class per kind of secret.
 
-A description is data: the same description gives the same Secret name, and ``make`` draws the key
+A description is data: the same description gives the same Secret name. ``make`` generates the key
 material. Kinds, names and data keys: spec/credentials.md 1.
 """
 
@@ -40,21 +40,21 @@ __all__ = [
 ]
 
 TOKEN_FILE = "/var/run/secrets/gardener.cloud/shoot/generic-kubeconfig/token"
-"""Where pods mount the token that the token requestor keeps fresh."""
+"""File at which pods mount the token that the token requestor renews."""
 
 
 class SignedBy(StrEnum):
-    """Which generation of a CA signs while an old one is kept; source: spec/credentials.md 1.2."""
+    """The generation of a CA that signs a certificate while an old CA is kept; source: spec/credentials.md 1.2."""
 
     OLD_WHILE_KEPT = "old"
-    """Servers: their clients may not know the new CA yet."""
+    """For server certificates: the clients may not trust the new CA yet."""
     CURRENT = "current"
-    """Clients: their servers trust both."""
+    """For client certificates: the servers trust both CAs."""
 
 
 @dataclass(frozen=True)
 class Making:
-    """What ``make`` needs beside the description."""
+    """Inputs of ``make`` besides the description."""
 
     secret_name: str
     now: datetime
@@ -64,24 +64,24 @@ class Making:
 
 @dataclass(frozen=True)
 class SecretConfig(ABC):
-    """Base of all descriptions; ``name`` is the stable name, the Secret's may carry hashes."""
+    """Base of all descriptions; ``name`` is the stable name, the Secret's own name may carry hashes."""
 
     name: str
 
     keep_old: ClassVar[bool] = False
-    """Rotation keeps the predecessor until it is completed; else it is replaced at once."""
+    """True: a rotation keeps the old secret until the rotation is completed. False: the new secret replaces it."""
     persist: ClassVar[bool] = False
-    """Part of the ShootState: cannot be made anew when a control plane moves."""
+    """True: the secret is in the ShootState, because it must stay the same when a control plane moves."""
     plain_name_until_rotated: ClassVar[bool] = False
 
     @abstractmethod
     def make(self, making: Making) -> dict[str, bytes]:
-        """Draw the material; called once per Secret, never to compare."""
+        """Generate the Secret's data. Called once per Secret, never to compare."""
 
     def checksum(self) -> str:
-        """SHA-256 of what was asked for; values left at their defaults don't count.
+        """SHA-256 of the description without the fields that have their default values.
 
-        So an optional field added later does not rename, and thereby replace, every secret.
+        For this reason, a new optional field does not change the name of every secret, which would replace them all.
         """
         asked = {
             item.name: value
@@ -102,12 +102,12 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class CertificateAuthority(SecretConfig):
-    """``ca.crt``, ``ca.key``; the subject is the Secret's full name, so generations never share one."""
+    """``ca.crt``, ``ca.key``. The subject is the Secret's full name, so that each generation has its own subject."""
 
     validity: timedelta = TEN_YEARS
     algorithm: KeyAlgorithm | None = None
     hashed_name: bool = False
-    """Carries hashes from the start, as ``ca-client`` does; others get them with their first rotation."""
+    """The Secret's name has hashes from the start, as with ``ca-client``. Other CAs get them at the first rotation."""
 
     keep_old: ClassVar[bool] = True
     persist: ClassVar[bool] = True
@@ -125,23 +125,23 @@ class CertificateAuthority(SecretConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate(SecretConfig):
-    """``tls.crt``, ``tls.key``. Peers that verify it mount the bundle of ``signer``."""
+    """``tls.crt``, ``tls.key``. Peers that verify the certificate mount the bundle of ``signer``."""
 
     name: str
     common_name: str
     usage: Usage
     signer: str
-    """Stable name of the CA that signs."""
+    """Stable name of the signing CA."""
     organizations: tuple[str, ...] = ()
     dns_names: tuple[str, ...] = ()
     ip_addresses: tuple[str, ...] = ()
     validity: timedelta = TEN_YEARS
     renew_at_percent: int = 0
-    """Of the validity; 0 stands for 80."""
+    """Percentage of the validity after which the certificate is renewed; 0 stands for 80."""
     signed_by: SignedBy | None = None
-    """Default: servers by the old CA while it is kept, clients by the current one."""
+    """Default: the old CA, while it is kept, signs server certificates; the current CA signs client certificates."""
     chain: bool = False
-    """``tls.crt`` holds the CA's certificate, too."""
+    """True: ``tls.crt`` holds the CA's certificate, too."""
     algorithm: KeyAlgorithm | None = None
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class Certificate(SecretConfig):
 
     @property
     def generation_of_ca(self) -> SignedBy:
-        """Which CA signs, by the rule or as told."""
+        """The generation of the CA that signs: ``signed_by`` if set, else the default for ``usage``."""
         if self.signed_by:
             return self.signed_by
         return SignedBy.CURRENT if self.usage is Usage.CLIENT else SignedBy.OLD_WHILE_KEPT
@@ -160,7 +160,7 @@ class Certificate(SecretConfig):
         return {"tls.crt": pair.certificate, "tls.key": pair.key}
 
     def _pair(self, making: Making) -> KeyPair:
-        assert making.ca is not None  # the manager finds the signer before it makes anything
+        assert making.ca is not None  # the manager finds the signer before it calls ``make``
         pair = crypto.signed(
             self.common_name,
             ca=making.ca,
@@ -179,14 +179,14 @@ class Certificate(SecretConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ShootCertificate(Certificate):
-    """Of a component that runs in the shoot: another one would restart it when its control plane moves."""
+    """Certificate of a component in the shoot. Persisted, because a new one would restart the component at a move."""
 
     persist: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientKubeconfig(Certificate):
-    """A client certificate in a ``kubeconfig``; the server is verified by ``server_ca`` (PEM bundle)."""
+    """A client certificate in a ``kubeconfig``; the client verifies the server with ``server_ca`` (PEM bundle)."""
 
     usage: Usage = Usage.CLIENT
     server: str
@@ -200,7 +200,7 @@ class ClientKubeconfig(Certificate):
 
 @dataclass(frozen=True)
 class ServiceAccountKey(SecretConfig):
-    """``id_rsa``, ``id_rsa.pub``, whatever the algorithm: the names that components mount."""
+    """``id_rsa``, ``id_rsa.pub``: components mount files of these names, whatever the algorithm of the key."""
 
     algorithm: KeyAlgorithm | None = None
 
@@ -214,7 +214,7 @@ class ServiceAccountKey(SecretConfig):
 
 @dataclass(frozen=True)
 class SSHKeyPair(ServiceAccountKey):
-    """``id_rsa``, ``id_rsa.pub`` in the form of ``authorized_keys``; has no bundle."""
+    """``id_rsa``, and ``id_rsa.pub`` in the format of ``authorized_keys``. This kind has no bundle."""
 
     def make(self, making: Making) -> dict[str, bytes]:
         key = crypto.new_key(self.algorithm or making.algorithm)
@@ -225,7 +225,7 @@ class SSHKeyPair(ServiceAccountKey):
 class EtcdEncryptionKey(SecretConfig):
     """``provider``, ``key`` (its name), ``secret`` (32 raw bytes), ``encoding`` (``none``).
 
-    32 bytes suit every provider: ``secretbox`` takes no others, and ``aescbc`` and ``aesgcm`` are AES-256 with them.
+    32 bytes suit every provider: ``secretbox`` accepts only 32 bytes, and ``aescbc`` and ``aesgcm`` use AES-256 then.
     """
 
     provider: str = "aescbc"
@@ -249,13 +249,13 @@ _PLAIN: Mapping[str, Any] = {"identity": {}}
 class EncryptionConfiguration(SecretConfig):
     """``encryption-configuration.yaml`` for kube-apiserver, named by its content.
 
-    The first key encrypts; all decrypt. ``keys`` are the data of ``EtcdEncryptionKey`` Secrets.
+    The first key encrypts; all keys decrypt. ``keys`` are the data of ``EtcdEncryptionKey`` Secrets.
     """
 
     keys: tuple[Mapping[str, bytes], ...] = field(default=(), repr=False)
     resources: tuple[str, ...] = ("secrets",)
     plain: tuple[str, ...] = ()
-    """Kinds that are encrypted no more, but may be stored so yet."""
+    """Resources that the API server no longer encrypts, but that etcd may still hold encrypted."""
 
     def checksum(self) -> str:
         return hashlib.sha256(self._text()).hexdigest()
@@ -267,7 +267,7 @@ class EncryptionConfiguration(SecretConfig):
         providers: dict[str, list[dict[str, str]]] = {}
         for key in self.keys:
             secret = key["secret"]
-            # Keys of older Gardeners are stored base64-encoded and don't say so.
+            # Older versions of Gardener stored keys base64-encoded, without ``encoding: none``.
             encoded = secret.decode() if key.get("encoding") != b"none" else _b64(secret)
             providers.setdefault(key.get("provider", b"aescbc").decode(), []).append(
                 {"name": key["key"].decode(), "secret": encoded}
@@ -286,7 +286,7 @@ class EncryptionConfiguration(SecretConfig):
 
 @dataclass(frozen=True)
 class StaticToken(SecretConfig):
-    """``static_tokens.csv`` with one user, who may read health endpoints."""
+    """``static_tokens.csv`` with one user, which may read health endpoints."""
 
     user: str = "health-check"
 
@@ -299,7 +299,7 @@ class StaticToken(SecretConfig):
 
 @dataclass(frozen=True)
 class BasicAuth(SecretConfig):
-    """``username``, ``password`` (32 characters), and ``auth``: a line of an htpasswd file, with bcrypt's hash."""
+    """``username``, ``password`` (32 characters), and ``auth``: a line of an htpasswd file, with a bcrypt hash."""
 
     user: str = "admin"
 
@@ -315,7 +315,7 @@ class BasicAuth(SecretConfig):
 class VPNTlsAuth(SecretConfig):
     """``vpn.tlsauth``: a static key that both ends of the tunnel share.
 
-    Persisted, which Gardener's is not: the end in the shoot goes on when the other one moves.
+    Persisted, unlike Gardener's: the VPN client in the shoot keeps its key when the VPN server moves.
     """
 
     persist: ClassVar[bool] = True
@@ -329,7 +329,7 @@ class VPNTlsAuth(SecretConfig):
 
 @dataclass(frozen=True)
 class GenericTokenKubeconfig(SecretConfig):
-    """``kubeconfig`` for all pods that speak to the shoot's API server with a token from ``TOKEN_FILE``."""
+    """``kubeconfig`` for all pods that connect to the shoot's API server with a token from ``TOKEN_FILE``."""
 
     server: str = ""
     server_ca: bytes = field(default=b"", repr=False)
@@ -354,10 +354,10 @@ def kubeconfig(server: str, server_ca: bytes, user: Mapping[str, str]) -> bytes:
 
 
 def bundle_of(generations: Sequence[Mapping[str, bytes]], now: datetime) -> dict[str, bytes] | None:
-    """What trusts all of these generations, the current one first; None if this kind has no bundle.
+    """A bundle that trusts all of these generations, the current one first; None if this kind has no bundle.
 
-    Expired old CAs are left out. Service account keys are bundled by their public halves: who
-    verifies tokens need not be able to sign them.
+    Expired old CAs are left out. The bundle of service account keys holds the public keys only, because a component
+    that verifies tokens need not sign them.
     """
     current = generations[0]
     if "ca.crt" in current and "ca.key" in current:

@@ -1,4 +1,4 @@
-"""Keys and certificates as PEM. Nothing here knows Kubernetes."""
+"""Keys and certificates as PEM. This module does not depend on Kubernetes."""
 
 import base64
 import hashlib
@@ -16,13 +16,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 TEN_YEARS = timedelta(days=3650)
 CLOCK_SKEW = timedelta(minutes=1)
-"""How far before now a certificate becomes valid, for machines whose clocks are behind."""
+"""A certificate is valid from this long before now, for machines whose clocks are behind."""
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class KeyAlgorithm(StrEnum):
-    """P-256 costs a fraction of a millisecond where RSA costs up to seconds of one core."""
+    """Algorithm of private keys. A P-256 key takes a fraction of a millisecond, an RSA key up to seconds of a core."""
 
     P256 = "P-256"
     RSA2048 = "RSA-2048"
@@ -31,7 +31,7 @@ class KeyAlgorithm(StrEnum):
 
 
 class Usage(StrEnum):
-    """Whom a certificate proves; decides its extended key usage."""
+    """Role of a certificate's owner; decides the certificate's extended key usage."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -64,19 +64,19 @@ def new_key(algorithm: KeyAlgorithm) -> PrivateKey:
 
 
 def private_pem(key: PrivateKey) -> bytes:
-    """PKCS #1 or SEC1 PEM: kube-apiserver refuses PKCS #8 where it reads service account keys."""
+    """Private key as PKCS #1 or SEC1 PEM: kube-apiserver refuses service account keys in PKCS #8."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
     )
 
 
 def public_pem(key: PrivateKey) -> bytes:
-    """SubjectPublicKeyInfo PEM (``PUBLIC KEY``)."""
+    """Public key as SubjectPublicKeyInfo PEM (``PUBLIC KEY``)."""
     return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def key_id(public: bytes) -> str:
-    """What Kubernetes calls a key in the headers of tokens: base64url of the SHA-256 of its DER."""
+    """Key ID of Kubernetes in the headers of tokens: base64url of the SHA-256 of the public key's DER."""
     der = serialization.load_pem_public_key(public).public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
@@ -84,12 +84,12 @@ def key_id(public: bytes) -> str:
 
 
 def public_ssh(key: PrivateKey) -> bytes:
-    """The form of a line in ``authorized_keys``."""
+    """Public key in the format of a line in ``authorized_keys``."""
     return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
 def self_signed_ca(common_name: str, *, algorithm: KeyAlgorithm, now: datetime, validity: timedelta) -> KeyPair:
-    """A certificate authority of its own, which signs leaves alone."""
+    """A self-signed certificate authority that may sign leaf certificates only."""
     key = new_key(algorithm)
     subject = _name(common_name, ())
     certificate = (
@@ -112,7 +112,7 @@ def signed(
     dns_names: Sequence[str] = (),
     ip_addresses: Sequence[str] = (),
 ) -> KeyPair:
-    """A leaf certificate; it never outlives its CA."""
+    """A leaf certificate signed by ``ca``; it never expires after its CA."""
     ca_certificate, ca_key = x509.load_pem_x509_certificate(ca.certificate), load_private(ca.key)
     key = new_key(algorithm)
     builder = _certificate(
@@ -132,13 +132,13 @@ def signed(
 
 
 def validity_of(certificate_pem: bytes) -> tuple[datetime, datetime]:
-    """Begin and end, UTC, of the first certificate in the PEM."""
+    """Begin and end of the validity, in UTC, of the first certificate in the PEM."""
     certificate = x509.load_pem_x509_certificate(certificate_pem)
     return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
 def load_private(pem: bytes) -> PrivateKey:
-    """Raises ValueError if it is neither an RSA nor an EC key."""
+    """Parse a private key. Raises ValueError if the key is neither an RSA nor an EC key."""
     key = serialization.load_pem_private_key(pem, None)
     if isinstance(key, PrivateKey):
         return key
@@ -146,7 +146,7 @@ def load_private(pem: bytes) -> PrivateKey:
 
 
 def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
-    # Sorted: the order of organizations has no meaning, and equal input should give equal names.
+    # Sorted, because the order of organizations has no meaning, and equal inputs should give equal names.
     parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in sorted(organizations)]
     return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 

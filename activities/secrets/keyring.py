@@ -1,9 +1,10 @@
-"""Key files: the garden side's root keys, and what is derived of them for one process each.
+"""Key files: the root keys of the garden side, and files of keys derived from them, one for each worker of a seed.
 
 A file of root keys holds one key a line, ``<key id> <base64 of 32 bytes>``. The first line encrypts, all lines decrypt.
-Only processes of the garden side have it. Each key that is used is derived of a root key for one purpose, by
-HKDF-SHA256. A worker of a seed has a file of derived keys: ``<key id> <base64 of 32 bytes> <purpose>``. It can
-neither compute the root key from them nor the key of another purpose. docs/operations/keys.md describes the rotation.
+Only processes of the garden side have this file. Each key that encrypts data is derived from a root key for one
+purpose, by HKDF-SHA256. A worker of a seed has a file of derived keys: ``<key id> <base64 of 32 bytes> <purpose>``.
+From derived keys, the worker can compute neither the root key nor the key of another purpose.
+docs/operations/keys.md describes the rotation.
 """
 
 import base64
@@ -22,7 +23,7 @@ _KEY_BYTES = 32
 
 
 class CodecError(Exception):
-    """A key file that cannot be used, or a payload that is refused; the text holds no key and no content."""
+    """A key file cannot be used, or a payload is refused. The exception's text holds no key and no content."""
 
 
 def queue_purpose(queue: str) -> str:
@@ -31,7 +32,7 @@ def queue_purpose(queue: str) -> str:
 
 
 def shoot_state_purpose(seed: str) -> str:
-    """Purpose of the key that seals ShootStates of one seed."""
+    """Purpose of the key that encrypts ShootStates of one seed."""
     return f"shoot-state/{seed}"
 
 
@@ -54,13 +55,13 @@ class Keyring:
         return dict(self._roots)
 
     def keys(self, purpose: str) -> dict[str, bytes]:
-        """Keys of a purpose by id, in the file's order; empty if the file has none."""
+        """Keys of a purpose by id, in the file's order; empty if the file has no key of the purpose."""
         if self._roots:
             return {key_id: _derive(key, purpose) for key_id, key in self._roots.items()}
         return dict(self._derived.get(purpose, {}))
 
     def derive(self, purposes: Iterable[str]) -> str:
-        """The content of a key file for these purposes alone. Raises CodecError if this is such a file itself."""
+        """Content of a file of derived keys for these purposes. Raises CodecError if this keyring has no root keys."""
         if not self._roots:
             raise CodecError("keys are derived of root keys only: this file holds derived keys")
         lines = [
@@ -79,7 +80,7 @@ def read_keyring(path: Path) -> Keyring:
     """Read a key file of either kind.
 
     Raises:
-        CodecError: the file is missing or not as described above; says where, never what is in it.
+        CodecError: the file is missing or not in the format above; its text names the line, never the content.
     """
     try:
         lines = path.read_text().splitlines()
@@ -111,7 +112,7 @@ def read_keyring(path: Path) -> Keyring:
 
 
 def write_key_file(path: Path) -> None:
-    """Make a file with one new root key, readable by its owner only; an existing file is left as it is."""
+    """Write a file with one new root key that only its owner can read; an existing file stays as it is."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -126,7 +127,7 @@ def add_root_key(path: Path) -> None:
 
 
 def promote_root_key(path: Path, key_id: str) -> None:
-    """Put the line of a root key on top of the file, so that the key encrypts.
+    """Move the line of a root key to the top of its file, so that this key encrypts.
 
     Raises CodecError if the file holds no such root key.
     """
@@ -148,7 +149,7 @@ def _new_line() -> str:
 
 
 def write_private(path: Path, content: str) -> None:
-    """Write a file that its owner alone can read; it replaces an existing one in one step."""
+    """Write a file that only its owner can read; the new file replaces an existing one atomically."""
     made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

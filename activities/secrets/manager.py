@@ -1,8 +1,8 @@
 """The secrets manager: generates, rotates, bundles and cleans up the secrets of one namespace.
 
-The Secrets in the namespace are the only memory. A Secret's name is computed from its description,
+The manager keeps no state but the Secrets in the namespace. It computes a Secret's name from its description,
 its signing CA and the time of its last rotation, so activities that run at the same time, or a
-second time, meet each other's work instead of making it anew. Semantics: spec/credentials.md 2.
+second time, find the existing Secret instead of creating another one. Semantics: spec/credentials.md 2.
 """
 
 import asyncio
@@ -54,38 +54,38 @@ _PARALLEL_DELETES = 10
 
 
 class Which(StrEnum):
-    """Which generation of a secret."""
+    """Generation of a secret to get."""
 
     DEFAULT = "default"
-    """The bundle if the kind has one, else the current one."""
+    """The bundle if the kind has one, else the current secret."""
     CURRENT = "current"
     OLD = "old"
     BUNDLE = "bundle"
 
 
 class UnknownSecret(LookupError):
-    """Nobody has generated this secret in the namespace yet: an error in the order of a flow."""
+    """No activity has generated this secret in the namespace yet: the order of tasks in a flow is wrong."""
 
 
 class ForeignSecret(Exception):
-    """The Secret of a computed name belongs to somebody else."""
+    """The Secret with a computed name belongs to another secrets manager, or several Secrets offer its data."""
 
 
 @dataclass(frozen=True)
 class Handle:
-    """A Secret of the namespace: what to mount, and what is in it."""
+    """A Secret of the namespace: its name, for mounts, and its data."""
 
     name: str
     data: Mapping[str, bytes] = field(repr=False)
 
     def key_pair(self) -> KeyPair:
-        """Certificate and key of a CA. Raises KeyError if this is no CA."""
+        """Certificate and key of a CA. Raises KeyError if the Secret holds no CA."""
         return KeyPair(self.data["ca.crt"], self.data["ca.key"])
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """A Secret as found in the cluster; decoded only where it is read."""
+    """A Secret as read from the cluster; its data are decoded only when they are used."""
 
     raw: Mapping[str, Any] = field(repr=False)
 
@@ -111,19 +111,19 @@ class _Stored:
 
     @property
     def age_key(self) -> tuple[int, int, str, str]:
-        """Sorts generations. Creation times mean nothing after a restore, so they come last."""
+        """Sort key of generations. The creation time comes late, because a restore changes it."""
         created = str(self.raw["metadata"].get("creationTimestamp") or "")
         return self.number(ROTATED_AT), self.number(ISSUED_AT), created, self.name
 
 
 class SecretsManager:
-    """Serves one activity: load, generate or get, report ``generated``.
+    """Secrets manager of one run of an activity: load, then generate or get, then report ``generated``.
 
-    Use ``load``. Not to be kept: it does not see what others generate later.
+    Create the manager with ``load``, and do not keep it: it does not see Secrets that other activities create later.
     """
 
     key_algorithm: KeyAlgorithm = KeyAlgorithm.P256
-    """Of keys whose description names none; a process sets it once, from its configuration."""
+    """Algorithm of keys whose description names none; a process sets it once, from its configuration."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class SecretsManager:
             stored = _Stored(raw)
             self._by_name[stored.name] = stored
         self._offered: list[_Stored] | None = None
-        """Secrets whose data is to be used for new ones; read before the first one is made."""
+        """Secrets whose data new Secrets take over; read before the first Secret is created."""
         self._last_rotations = self._find_last_rotations()
         self._current: dict[str, _Stored] = {}
         self._handed_out: set[str] = set()
@@ -160,7 +160,7 @@ class SecretsManager:
         manager_identity: str = "gardenlet",
         now: datetime | None = None,
     ) -> "SecretsManager":
-        """Read what secrets managers have made in the namespace, once."""
+        """Read the Secrets of all secrets managers in the namespace, once."""
         return cls(
             client,
             namespace,
@@ -172,23 +172,23 @@ class SecretsManager:
 
     @classmethod
     async def of_shoot(cls, seed: KubeClient, namespace: str, shoot: Mapping[str, Any]) -> "SecretsManager":
-        """The one of a control plane, with the rotations that its Shoot's status tells."""
+        """The secrets manager of a control plane, with the rotations in the status of its Shoot."""
         return await cls.load(seed, namespace=namespace, rotation=Rotation.of_shoot(shoot))
 
     @property
     def generated(self) -> tuple[str, ...]:
-        """Names of all Secrets handed out, with their old ones and bundles; for ``TaskResult.secrets``."""
+        """Names of all Secrets handed out, with their old generations and bundles; for ``TaskResult.secrets``."""
         return tuple(sorted(self._handed_out))
 
     async def generate(self, config: SecretConfig, labels: Mapping[str, str] | None = None) -> Handle:
-        """The current Secret for this description; made unless it exists.
+        """The current Secret for this description; created unless it exists.
 
-        A second run computes the same name and finds the first's Secret; of two that create it at the
-        same time one wins, and both use the winner's. ``labels`` are added to the manager's own.
+        A second run computes the same name and finds the Secret of the first run. If two runs create the Secret at
+        the same time, both use the one that the API server accepted. ``labels`` are added to the manager's own.
 
         Raises:
             UnknownSecret: the signing CA was not generated.
-            ForeignSecret: another manager owns a Secret of this name.
+            ForeignSecret: another secrets manager owns a Secret of this name.
         """
         ca = self._signing_ca(config)
         wanted = self._labels(config, ca)
@@ -206,7 +206,7 @@ class SecretsManager:
     def get(self, name: str, which: Which = Which.DEFAULT) -> Handle:
         """A secret that this or an earlier activity generated, by its stable name.
 
-        Raises UnknownSecret if there is none.
+        Raises UnknownSecret if the secret does not exist.
         """
         current = self._current_of(name)
         if which is Which.CURRENT:
@@ -227,13 +227,13 @@ class SecretsManager:
         return self._hand_out(stored)
 
     def has_old(self, name: str) -> bool:
-        """Whether an older generation is still kept: a rotation is under way."""
+        """Whether an older generation is still kept, which means that a rotation is in progress."""
         return self._old_of(name, self._current_of(name)) is not None
 
     async def cleanup(self, keep: Iterable[str]) -> tuple[str, ...]:
         """Delete this manager's Secrets that are not in ``keep``; returns their names.
 
-        Only after a fully successful flow, with what all of its activities handed out.
+        Call this only after a fully successful flow, with the Secrets that all activities of the flow handed out.
         """
         kept = set(keep)
         unused = [stored for stored in self._by_name.values() if self._is_own(stored) and stored.name not in kept]
@@ -266,7 +266,7 @@ class SecretsManager:
         return labels
 
     def _find_last_rotations(self) -> dict[str, int]:
-        """Unix time of each name's last rotation as its newest Secret tells, or of its due renewal."""
+        """Unix time of each name's last rotation according to its newest Secret, or of its due renewal."""
         newest: dict[str, _Stored] = {}
         for stored in filter(self._is_own, self._by_name.values()):
             name = stored.labels.get(NAME, "")
@@ -275,13 +275,13 @@ class SecretsManager:
         return {name: self._renewed_at(stored) or stored.number(ROTATED_AT) for name, stored in newest.items()}
 
     def _renewed_at(self, stored: _Stored) -> int | None:
-        """When renewal fell due, if it did.
+        """Unix time at which renewal became due; None if renewal is not due.
 
-        Not the present time: activities that look at different times must compute the same name.
+        The result is not the present time: activities that run at different times must compute the same name.
         """
         valid_until, issued = stored.number(VALID_UNTIL), stored.number(ISSUED_AT)
         if not valid_until or {"ca.crt", "ca.key"} <= set(stored.raw.get("data") or {}):
-            return None  # CAs are rotated by their owner alone
+            return None  # CAs are only rotated at their owner's request
         percent = stored.number(RENEW_AT_PERCENT) or RENEW_AT_PERCENT_DEFAULT
         due = min(
             issued + (valid_until - issued) * percent // 100,
@@ -328,14 +328,14 @@ class SecretsManager:
         else:
             algorithm = getattr(config, "algorithm", None) or self.key_algorithm
             making = Making(name, self._now, algorithm, ca.handle.key_pair() if ca else None)
-            # RSA keys take up to seconds: off the event loop. P-256 is quicker than a thread switch.
+            # RSA keys take up to seconds, so a thread generates them. P-256 is faster than a switch of threads.
             data = (
                 config.make(making) if algorithm is KeyAlgorithm.P256 else await asyncio.to_thread(config.make, making)
             )
         return await self._store(name, data, {**wanted, **_times(data, self._now), **labels})
 
     async def _store(self, name: str, data: Mapping[str, bytes], labels: Mapping[str, str]) -> _Stored:
-        # Two generations of one second would be told apart by nothing.
+        # Without this, two generations from the same second could not be ordered.
         after = 1 + max((each.number(ISSUED_AT) for each in self._generations(labels[NAME])), default=0)
         issued = str(max(int(labels[ISSUED_AT]), after))
         secret = {
@@ -380,7 +380,7 @@ class SecretsManager:
         generations = self._generations(name)
         initiated = self._rotation.of(name).initiated
         if initiated:
-            # A rotation that was just started: what is there yet is old, and not to be taken for current.
+            # After the start of a rotation, existing Secrets are old: do not use them as the current generation.
             generations = [stored for stored in generations if stored.number(ROTATED_AT) == initiated]
         if not generations:
             raise self._unknown(name)
@@ -392,7 +392,7 @@ class SecretsManager:
         return next((stored for stored in self._generations(name) if stored.name != current.name), None)
 
     def _generations(self, name: str) -> list[_Stored]:
-        """Own Secrets of this stable name, newest first."""
+        """This manager's Secrets with this stable name, newest first."""
         own = [stored for stored in self._by_name.values() if stored.labels.get(NAME) == name and self._is_own(stored)]
         return sorted(own, key=lambda stored: stored.age_key, reverse=True)
 

@@ -1,4 +1,4 @@
-"""When which secrets were last asked to be rotated, and how far each rotation is; read from a Shoot."""
+"""Start and phase of each credentials rotation, read from a Shoot."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,10 +25,10 @@ _BY_NAME = {
 
 @dataclass(frozen=True)
 class RotationState:
-    """One kind of credentials."""
+    """State of the rotation of one kind of credentials."""
 
     initiated: int | None = None
-    """Unix seconds of the last start."""
+    """Start of the last rotation in Unix seconds."""
     phase: str = ""
 
 
@@ -40,7 +40,7 @@ class Rotation:
 
     @classmethod
     def of_shoot(cls, shoot: Mapping[str, Any]) -> "Rotation":
-        """Read a raw Shoot, for example the one pinned in the ``Cluster`` resource."""
+        """Read the rotations of a raw Shoot, for example of the Shoot in a ``Cluster`` object."""
         rotation = shoot.get("status", {}).get("credentials", {}).get("rotation", {})
         return cls(
             {
@@ -51,7 +51,7 @@ class Rotation:
         )
 
     def of(self, name: str) -> RotationState:
-        """State of the rotation that the secret of this stable name takes part in, if any."""
+        """State of the rotation to which the secret with this stable name belongs; an empty state if there is none."""
         kind = _BY_NAME.get(name)
         if kind is None and (name == "ca" or name.startswith("ca-")):
             kind = CERTIFICATE_AUTHORITIES

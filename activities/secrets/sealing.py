@@ -1,8 +1,8 @@
-"""Sealing what leaves a seed for the garden: compressed JSON, encrypted by AES-256-GCM.
+"""Encryption (sealing) of values that a seed stores in the garden: compressed JSON, encrypted by AES-256-GCM.
 
-Each seed has a key of its own, and a sealed value says which seed's key sealed it. A gardenlet opens only what is
-sealed for its own seed. When a control plane moves, the garden side seals its ShootState again for the destination
-(``activities.garden.shoot_states``). The first key seals; all open.
+Each seed has its own keys, and an encrypted value names the seed whose key encrypted it. A gardenlet decrypts only
+values that are encrypted for its own seed. When a control plane moves, the garden side encrypts its ShootState again
+for the destination (``activities.garden.shoot_states``). The first key encrypts; all keys decrypt.
 """
 
 import base64
@@ -24,18 +24,18 @@ _NONCE_BYTES = 12
 
 
 class CannotOpen(Exception):
-    """A value that is not sealed for this seed, or was changed; the text holds nothing of it."""
+    """A value is not encrypted for this seed, or was changed. The exception's text holds no part of the value."""
 
 
 class Sealing:
-    """Seals and opens for one seed. Without keys (tests), values stay as they are.
+    """Encrypts and decrypts values of one seed. Without keys (in tests), values stay as they are.
 
     Args:
-        seed: the seed whose keys these are; a sealed value names it.
+        seed: name of the seed to which the keys belong; an encrypted value names this seed.
         keys: the seed's keys by id.
-        shared: keys that all seeds had before each got its own. While there are any, values that were sealed by
-            them open, and so do values that were never sealed.
-        changed: returns other keys and shared keys when there are some, and None otherwise.
+        shared: keys that all seeds shared before each seed got its own. While there are shared keys, ``open`` accepts
+            values that were encrypted by them, and values that were never encrypted.
+        changed: returns the new keys and new shared keys after a change, and None without a change.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Sealing:
         self._current = next(iter(self._ciphers), "")
 
     def seal(self, value: Any, shoot: ShootRef, item: str) -> Any:
-        """``{"sealed": "<key id>:<base64>", "seed": "<seed>"}``.
+        """Encrypt a value; returns ``{"sealed": "<key id>:<base64>", "seed": "<seed>"}``.
 
-        It opens only for the same seed, and only as the same item of the ShootState of the same Shoot.
+        ``open`` accepts the result only for the same seed, and only as the same item of the same Shoot's ShootState.
         """
         self._follow()
         if not self._current:
@@ -72,7 +72,7 @@ class Sealing:
         return {_SEALED: f"{self._current}:{base64.b64encode(nonce + sealed).decode()}", _SEED: self._seed}
 
     def open(self, value: Any, shoot: ShootRef, item: str) -> Any:
-        """What was sealed.
+        """Decrypt a value.
 
         Raises CannotOpen, and ``api.compression.TooLarge``.
         """
@@ -101,7 +101,7 @@ class Sealing:
         return json.loads(compression.unzip(content, compression.SEALED_LIMIT))
 
     def is_current(self, value: Any) -> bool:
-        """Whether a value is sealed as ``seal`` does it now: for this seed, by its first key."""
+        """Whether a value is encrypted as ``seal`` does now: for this seed, by the seed's first key."""
         self._follow()
         if not self._current:
             return True
@@ -112,9 +112,9 @@ class Sealing:
 
 
 def sealed_by(value: Any) -> str | None:
-    """The seed that a sealed value names; empty if it was sealed by the key that all seeds had, None if it is plain.
+    """The seed that a value names; empty if a key shared by all seeds encrypted it, None if it is not encrypted.
 
-    Only opening the value proves it.
+    Only decryption proves that the named seed is right.
     """
     if not isinstance(value, Mapping) or _SEALED not in value or set(value) - {_SEALED, _SEED}:
         return None
