@@ -99,7 +99,7 @@ class SharedAuthority:
         return self._shown is not None or bool(self._accepting)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         key = Key(GARDEN_NAMESPACE, ADMISSION_AUTHORITY)
         controller = Controller("admission-authority", self._reconcile, workers=1, longest_delay=10.0)
         async with Cache(

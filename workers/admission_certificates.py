@@ -123,7 +123,7 @@ class AdmissionCertificates:
         """Set once admission serves a certificate that the webhooks trust."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         key = Key(self._config.namespace, SECRET)
         controller = Controller("admission-certificates", self._reconcile, workers=1, longest_delay=10.0)
         async with Cache(

@@ -38,7 +38,7 @@ class BastionConfig(ApiModel):
 
 
 async def run_bastion_controller(client: KubeClient, caches: Caches, config: BastionConfig) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     bastions, shoots = caches.of(resources.OPERATIONS_BASTION), caches.of(resources.SHOOT)
     await asyncio.gather(bastions.synced(), shoots.synced())
     controller = Controller("bastions", _Keeper(client, caches, config).reconcile, workers=2)

@@ -24,7 +24,7 @@ _SYNC_SECONDS = 3600.0
 
 
 async def run_lifetime_controller(client: KubeClient, caches: Caches) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     shoots, quotas = caches.of(resources.SHOOT), caches.of(resources.QUOTA)
     bindings = [caches.of(each) for each in BINDINGS]
     await asyncio.gather(*(cache.synced() for cache in (shoots, quotas, *bindings)))

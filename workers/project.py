@@ -23,7 +23,7 @@ BY_NAMESPACE = "spec.namespace"
 
 
 async def run_project_controller(client: KubeClient, caches: Caches) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     projects, namespaces, shoots = (
         caches.of(resource) for resource in (resources.PROJECT, resources.NAMESPACE, resources.SHOOT)
     )

@@ -30,7 +30,7 @@ _KINDS = (*BINDINGS, resources.CLOUD_PROFILE)
 
 
 async def run_reference_controllers(client: KubeClient, caches: Caches) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     await asyncio.gather(*(caches.of(kind).synced() for kind in (*_KINDS, resources.SHOOT)))
     for kind in _KINDS:
         caches.of(resources.SHOOT).index(_index_of(kind), _NAMED[kind])

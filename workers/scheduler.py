@@ -63,7 +63,7 @@ class Scheduler:
         self._controller = Controller("scheduler", self._schedule, workers=1, longest_delay=30)
 
     async def run(self, health: Health) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await asyncio.gather(self._shoots.synced(), self._seeds.synced(), self._profiles.synced())
         self._controller.watch(self._shoots, when=_asks_for_a_seed)
         # A changed seed or profile may be what a Shoot waits for.

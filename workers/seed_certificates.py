@@ -83,7 +83,7 @@ def foreign(csr: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
 
 
 async def run_seed_certificate_controller(client: KubeClient, caches: Caches) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     requests = caches.of(CERTIFICATE_SIGNING_REQUEST)
     await requests.synced()
     controller = Controller(_NAME, _Approver(client).reconcile, workers=1, longest_delay=10.0)

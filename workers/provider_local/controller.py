@@ -67,7 +67,7 @@ class ExtensionController:
         self._finalizer = f"{constants.EXTENSIONS}/{self._resource.kind.lower()}"
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         self._controller.watch(self._cache, when=self._calls_for_run)
         if self._resource.namespaced:
             self._controller.watch(self._clusters, keys=self._released)

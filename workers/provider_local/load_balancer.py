@@ -20,7 +20,7 @@ class LoadBalancerController:
         self._controller = Controller("load balancer", self._reconcile, workers=2)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         self._controller.watch(self._services, when=self._differs)
         await self._controller.run()
 
