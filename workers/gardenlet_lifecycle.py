@@ -116,7 +116,7 @@ class _Listener:
         known = (seed.get("status") or {}).get("conditions") or []
         conditions = merge(known, [_UNKNOWN], Operation(), {}, datetime.now(UTC))
         if not known or conditions == known:
-            return  # without conditions, the gardenlet has not registered yet; or the conditions are written already
+            return  # a Seed without conditions has never been ready, so its gardenlet is not lost
         log.warning("Seed %s: its gardenlet is silent", seed["metadata"]["name"])
         await self._write_status(resources.SEED, seed, {"conditions": conditions})
         await emit(self._client, seed, _NAME, _UNKNOWN.reason, _UNKNOWN.message, "Warning")
