@@ -204,7 +204,7 @@ Rule = Callable[[Review, str, Garden], Awaitable[None]]
 
 
 def seed_label(seed: str) -> str:
-    """Label of a Secret; with value ``true``, the seed may read it, and the seed's gardenlet may name it in the Seed."""
+    """Label of a Secret. Its value ``true`` lets the seed read the Secret, and its gardenlet name it in the Seed."""
     return f"{constants.SEED_NAME_PREFIX}{seed}"
 
 
