@@ -44,7 +44,7 @@ class Request:
     ip_addresses: frozenset[str] = frozenset()
 
     def wrong_usages(self, purpose: str) -> str:
-        """Reason to deny the request unless its usages serve ``purpose`` alone; empty if they do."""
+        """Reason to deny the request because of its usages; empty if they are for ``purpose`` only."""
         if purpose in self.usages and self.usages <= _OF_THE_KEY | {purpose}:
             return ""
         return f"usages must be {purpose}, and beside it no others than {' and '.join(sorted(_OF_THE_KEY))}"
