@@ -143,7 +143,7 @@ def _is_needed(bastion: Mapping[str, Any]) -> bool:
 
 
 def _unreachable(bastion: Mapping[str, Any], shoot: Mapping[str, Any] | None) -> str:
-    """Reason why the Bastion gives no access to nodes; empty if there is none."""
+    """Reason why the Bastion must give no access to nodes; empty if it may."""
     if shoot is None:
         return "its Shoot is gone"
     if "deletionTimestamp" in shoot["metadata"]:

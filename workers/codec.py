@@ -322,7 +322,7 @@ class ReadingCodec(PayloadCodec):
         raise CodecError("this codec only reads")
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Decrypt payloads. One that is not encrypted is returned as it is: no process writes secrets like that.
+        """Decrypt payloads. A payload that is not encrypted holds no secret of ours, and is returned as it is.
 
         Raises CodecError if a payload cannot be decrypted.
         """

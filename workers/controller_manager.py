@@ -67,7 +67,8 @@ class ControllerManagerConfig(ApiModel):
     controllers: bool = True
     """Off for an earlier version that runs beside the current one until its flows have ended."""
     require_caller: bool = False
-    """Refuse repairs and confirmations whose author Temporal does not name, see ``workers.callers``."""
+    """Refuse updates of users, such as repairs and completions of rotations, whose author Temporal does not name. See
+    ``workers.callers``."""
     max_cached_workflows: int = 500
     max_concurrent_activities: int = 5000
     """Maximum number of concurrent activities. Each running operation has one long-lived activity. If these activities

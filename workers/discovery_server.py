@@ -1,8 +1,8 @@
 """Discovery server: serves the documents with which third parties verify service account tokens of shoots.
 
 ``GET /projects/<project>/shoots/<uid>/issuer/.well-known/openid-configuration`` and ``.../issuer/jwks`` return content
-of Secrets that gardenlets have published in the garden. The server needs no authentication, because it reads and serves
-nothing but public keys. Source: Gardener's gardener-discovery-server.
+of Secrets that gardenlets have published in the garden. Clients need no authentication, because the server reads and
+serves nothing but public keys. Source: Gardener's gardener-discovery-server.
 """
 
 import asyncio
