@@ -95,7 +95,10 @@ def merge(
     thresholds: Mapping[str, timedelta],
     now: datetime,
 ) -> list[dict[str, Any]]:
-    """Conditions updated with the findings. Unchanged conditions keep their times; those without a finding stay."""
+    """Conditions updated with the findings.
+
+    Unchanged conditions keep their times. Conditions without a finding stay as they are.
+    """
     merged = {each["type"]: dict(each) for each in known}
     moment = timestamp(now)
     for finding in findings:
@@ -122,7 +125,7 @@ def _without_times(condition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def combine(finding: Finding, others: Iterable[Finding]) -> Finding:
-    """The worst of a finding of ours and the findings of extensions for the same type; ours if they are equal."""
+    """The worst of our own finding and the findings of extensions for its type; our own if they are equally bad."""
     same = [each for each in others if each.type == finding.type]
     return max([finding, *same], key=lambda each: (_RANK.get(each.status, 2), each is finding))
 
@@ -133,7 +136,7 @@ def not_checked(types: Iterable[str]) -> list[Finding]:
 
 
 def after_success(conditions: Iterable[Mapping[str, Any]], types: Iterable[str], now: datetime) -> list[dict[str, Any]]:
-    """Conditions after a successful operation: all but False ones become Progressing until the next check.
+    """Conditions after a successful operation: all except False conditions become Progressing until the next check.
 
     Source: spec/flows.md 1.4.
     """

@@ -15,8 +15,8 @@ from api.model import ApiModel
 from api.operations import ShootRef
 
 MAX_REMAINS = 100
-"""Maximum number of entries in the annotation: all annotations of an object may have 256 KiB together. A gardenlet with
-more of them lists the others after the cleanup of these."""
+"""Maximum number of entries in the annotation, because all annotations of an object together may have 256 KiB. A
+gardenlet with more stale control planes lists the others after the cleanup of the first ones."""
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 _UID = r"^[0-9A-Za-z][-0-9A-Za-z]{0,63}$"

@@ -66,7 +66,7 @@ class Repair(ApiModel):
     at: datetime | None = None
     """Time at which the lifecycle accepted the intervention (UTC)."""
     attempt: int = 0
-    """Number of the attempt for which it was made: a reset has no effect in later ones."""
+    """Number of the attempt for which the intervention was made: a reset has no effect in later attempts."""
 
     def __str__(self) -> str:
         task = f" {'from ' if self.action is Action.RETRY else ''}{self.task}" if self.task else ""
@@ -98,7 +98,7 @@ ANNOTATIONS = {annotation(action): action for action in Action}
 
 
 def asked(annotations: Mapping[str, str]) -> tuple[Repair, ...]:
-    """Interventions that the annotations request, readable ones only. Admission has written the name of the user."""
+    """Interventions that the annotations request, without unreadable ones. Admission has written the user's name."""
     return tuple(
         repair
         for name, action in ANNOTATIONS.items()
@@ -123,7 +123,7 @@ UNKNOWN_USER = "an unknown user"
 
 
 def without(annotations: Mapping[str, str], name: str = "") -> dict[str, str | None]:
-    """Merge patch that removes an annotation; with the last of them it removes the author's name, too."""
+    """Merge patch that removes an annotation, and the author's name if there is no other intervention."""
     gone: dict[str, str | None] = {name: None} if name else {}
     if REPAIR_BY in annotations and not [each for each in ANNOTATIONS if each in annotations and each != name]:
         gone[REPAIR_BY] = None

@@ -45,7 +45,7 @@ _SECRET_TYPES = frozenset(
         "kubernetes.io/tls",
     }
 )
-"""Types of Secrets that no controller of Kubernetes fills or reads; their data come from their author alone."""
+"""Types of Secrets that no controller of Kubernetes fills or reads: only their author writes their data."""
 _CONTENT = {"Secret": ("type", "immutable", "data"), "ConfigMap": ("immutable", "data", "binaryData")}
 """Fields that are kept, by kind."""
 
@@ -115,7 +115,7 @@ def unpacked_machine_state(data: Object) -> dict[str, Any]:
 
 
 def restored_secret(item: Object, namespace: str) -> dict[str, Any]:
-    """Secret made from an item of ``spec.gardener``, with its content and the secrets manager's labels alone.
+    """Secret made from an item of ``spec.gardener``: it has only the item's content and the secrets manager's labels.
 
     Raises NotRestorable if the secrets manager does not persist such a Secret.
     """

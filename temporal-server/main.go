@@ -1,5 +1,5 @@
-// Temporal's server with our authorization: clients are known by their certificates, and people by tokens, too; see
-// package authorization.
+// Temporal's server with our authorization: it identifies clients by their certificates, and people also by tokens.
+// See package authorization.
 package main
 
 import (
@@ -101,8 +101,8 @@ func load(file string) (*config.Config, error) {
 	return config.Load(config.WithEmbedded())
 }
 
-// check refuses to run without client certificates: clients are known by nothing else, and history and matching
-// services do not ask who calls them.
+// check fails if the configuration does not require client certificates. The server identifies clients by nothing else,
+// and the history and matching services do not authorize calls.
 func check(configuration *config.Config) error {
 	tls := configuration.Global.TLS
 	for name, group := range map[string]config.GroupTLS{"frontend": tls.Frontend, "internode": tls.Internode} {
@@ -115,7 +115,8 @@ func check(configuration *config.Config) error {
 		return errors.New("services must have an internal-frontend, by which Temporal's own workers ask")
 	}
 	if inner.RPC.HTTPPort != 0 {
-		// Its HTTP API takes the certificates of clients, and each call there is one of Temporal itself.
+		// The HTTP API of the internal frontend accepts clients' certificates, and treats each call as one of Temporal's
+		// own services.
 		return errors.New("services.internal-frontend.rpc must have no httpPort")
 	}
 	return nil

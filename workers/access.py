@@ -1,4 +1,4 @@
-"""Asks an API server by a SubjectAccessReview what one of its users may do."""
+"""Check by a SubjectAccessReview what a user of an API server may do."""
 
 from api.resources import SUBJECT_ACCESS_REVIEW, Resource
 from api.server.review import User
@@ -8,7 +8,7 @@ from kube.client import KubeClient
 async def may(
     client: KubeClient, user: User, verb: str, resource: Resource, namespace: str = "", name: str = ""
 ) -> bool:
-    """Whether the cluster's authorizers allow it; an empty namespace stands for all of them.
+    """Whether the cluster's authorizers allow the request; an empty namespace stands for all namespaces.
 
     ``resource.plural`` may name a subresource, as in ``shoots/status``.
     """

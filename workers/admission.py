@@ -45,7 +45,7 @@ _CACHED = (
 _SYNC_SECONDS = 5.0
 _MASTERS = "system:masters"
 _ANY_GARDENLET = User(name="gardener-admission:any-gardenlet", groups=(SEEDS_GROUP,))
-"""Not a name of a seed, so that roles alone decide about it, and the seed authorizer has no opinion."""
+"""User whose name is not that of a seed: the seed authorizer has no opinion on it, so roles alone decide."""
 _LOOK_AT_GARDENLETS_SECONDS = 60.0
 
 UNRESTRICTED = Gauge("gardener_gardenlets_unrestricted", "1 while gardenlets may read every Secret of the garden.")
@@ -55,7 +55,7 @@ class WebhookServer(ApiModel):
     address: str
     port: int = 9443
     certificate_file: Path | None = None
-    """Read again when it changes. The webhooks must trust its authority: the setup job writes them so."""
+    """File that is read again when it changes. The webhooks must trust its authority; the setup job configures that."""
     private_key_file: Path | None = None
 
 
@@ -63,10 +63,11 @@ class AuthorizerServer(ApiModel):
     address: str
     port: int = 9444
     url: str | None = None
-    """Where the garden's API server reaches this port, like ``https://admission.example.org:9444``: admission makes and
-    renews a certificate for that host, by the authority in Secret ``gardener-admission-authority``."""
+    """URL at which the garden's API server reaches this port, like ``https://admission.example.org:9444``. Admission
+    makes and renews a certificate for that host, signed by the authority in Secret ``gardener-admission-authority``."""
     certificate_file: Path | None = None
-    """In place of ``url``. Read again when it changes. The API server trusts its authority by a file."""
+    """File with the certificate, in place of ``url``. Admission reads it again when it changes. The API server reads
+    the certificate's authority from a file of its own."""
     private_key_file: Path | None = None
 
     @model_validator(mode="after")
@@ -83,7 +84,8 @@ class ClientAuthentication(ApiModel):
     """Certificates that clients of both ports must show."""
 
     ca_file: Path | None = None
-    """PEM of their authorities, read again when it changes. None: that of Secret ``gardener-admission-authority``."""
+    """PEM file of the authorities of these certificates, read again when it changes. None: the authority in Secret
+    ``gardener-admission-authority``."""
     common_names: tuple[str, ...] = Field(default=(CLIENT,), min_length=1)
     """A client's certificate must have exactly one of these as its common name."""
 
@@ -92,13 +94,14 @@ class AdmissionConfig(ApiModel):
     garden_client_connection: ClientConnection
     server: WebhookServer
     seed_authorizer: AuthorizerServer | None = None
-    """None: the garden's API server does not ask what gardenlets may do."""
+    """None: the garden's API server does not ask admission what gardenlets may do."""
     certificates: OwnCertificates | None = None
-    """In place of files: admission makes and renews its certificate, and has the garden's API server trust it."""
+    """Set in place of files: admission makes and renews its certificate, and configures the webhooks to trust it."""
     client_authentication: ClientAuthentication | None = None
-    """None: every client that reaches the ports is answered."""
+    """None: admission answers every client that reaches its ports."""
     reviews_at_once: int = Field(default=32, ge=1)
-    """For each of the two ports. Further calls wait for a second, and are then told to come again."""
+    """Maximum number of concurrent calls at each of the two ports. Further calls wait for 1 s and then get status
+    429."""
     health: HealthConfig = HealthConfig()
 
     @model_validator(mode="after")
@@ -135,7 +138,7 @@ async def run(config_path: str) -> None:
 async def serving(
     config: AdmissionConfig, certificates: "Certificates", webhooks: web.Application, authorizer: web.Application
 ) -> AsyncIterator[None]:
-    """Answer at both ports the clients, and as many calls at once, as the configuration says."""
+    """Serve both ports. The configuration says which clients are answered, and how many calls at once."""
     runners: list[web.AppRunner] = []
 
     async def serve(routes: web.Application, server: WebhookServer | AuthorizerServer, shown: ShownCertificate) -> None:
@@ -157,13 +160,13 @@ async def serving(
 
 
 class Certificates:
-    """What both ports show, which clients they accept, and the tasks that keep it so."""
+    """Server certificates and client authorities of both ports, and the tasks that keep them up to date."""
 
     def __init__(self, config: AdmissionConfig, client: KubeClient) -> None:
         """Raises OSError or ssl.SSLError if a file that the configuration names cannot be used."""
         self.work: list[Coroutine[Any, Any, None]] = []
         self.ready: list[asyncio.Event] = []
-        """Set once certificates that admission makes itself are shown and trusted."""
+        """Events that are set once the certificates that admission makes itself are served and trusted."""
         clients, authorizer = config.client_authentication, config.seed_authorizer
         self._clients_show = ssl.CERT_REQUIRED if clients is not None else ssl.CERT_NONE
         self.webhooks = self._of_files(config.server)
@@ -184,7 +187,7 @@ class Certificates:
             self.work.append(ClientsFile(clients.ca_file, *accepting).follow())
 
     def _of_files(self, server: WebhookServer | AuthorizerServer) -> ShownCertificate:
-        """The certificate in files; where the configuration names none, one that shows nothing yet."""
+        """The certificate in files. If the configuration names no files: a ``ShownCertificate`` without content yet."""
         if server.certificate_file is None or server.private_key_file is None:
             return ShownCertificate(clients_show=self._clients_show)
         files = ServingCertificate(server.certificate_file, server.private_key_file, clients_show=self._clients_show)
@@ -206,13 +209,13 @@ async def _become_ready(caches: Caches, health: Health, certificates: Sequence[a
 
 
 class Authorizer(Protocol):
-    """Says what users may do in the garden, as its API server says."""
+    """Checks what users may do in the garden; the garden's API server decides."""
 
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str, /) -> bool: ...
 
 
 async def watch_gardenlets(garden: Authorizer) -> None:
-    """Measure whether gardenlets may read any Secret of the garden; the alert GardenletsUnrestricted goes by it."""
+    """Measure whether gardenlets may read any Secret of the garden, for the alert GardenletsUnrestricted."""
     while True:
         try:
             unrestricted = await garden.allowed(_ANY_GARDENLET, "get", resources.SECRET, GARDEN_NAMESPACE, "any")
@@ -226,7 +229,8 @@ async def watch_gardenlets(garden: Authorizer) -> None:
 
 
 class CachedGarden:
-    """Reads from caches; what they do not hold may be newer than they are, and is asked for."""
+    """Reads the garden from caches. An object that a cache does not hold may be newer than the cache, so it is read
+    from the API server."""
 
     def __init__(self, client: KubeClient, caches: Caches) -> None:
         self._client = client

@@ -1,9 +1,10 @@
-"""The authority that the garden's API server and admission share, in a Secret of the garden.
+"""The certificate authority that the garden's API server and admission share, in a Secret of the garden.
 
-The API server trusts the seed authorizer by a file, so this authority stays for ten years, unlike that of the webhooks
-(``admission_certificates``). It signs the seed authorizer's certificate, which each replica of admission makes for
-itself and renews, and the client certificate by which admission knows the API server. With the Secret one can be either
-side. No gardenlet gets it, see ``api.server.seed_authorizer``.
+The API server reads the authority of the seed authorizer from a file. So this authority is valid for ten years, unlike
+the authority of the webhooks (``admission_certificates``). It signs the seed authorizer's certificate, which each
+replica of admission makes for itself and renews. It also signs the client certificate that the API server shows to
+admission. The holder of the Secret can impersonate either side. The seed authorizer lets no gardenlet read the Secret,
+see ``api.server.seed_authorizer``.
 """
 
 import asyncio
@@ -42,11 +43,11 @@ _LONGEST_SLEEP = timedelta(hours=1)
 
 
 class UnusableAuthority(Exception):
-    """The Secret is there, and holds no certificate and key that fit."""
+    """The Secret exists, but does not hold a certificate and its key."""
 
 
 async def find_or_create(client: KubeClient, now: datetime) -> KeyPair:
-    """The authority of this garden; made when first asked for.
+    """The authority of this garden; the first call creates it.
 
     Raises:
         UnusableAuthority: the Secret has to be repaired or deleted by an operator. It is not replaced here, because the
@@ -66,14 +67,14 @@ async def find_or_create(client: KubeClient, now: datetime) -> KeyPair:
 
 
 def client_certificate(authority: KeyPair, now: datetime) -> KeyPair:
-    """A certificate by which the garden's API server calls admission, for a year."""
+    """A client certificate for the garden's API server to call admission with; valid for a year."""
     return signed(
         CLIENT, ca=authority, usage=Usage.CLIENT, algorithm=KeyAlgorithm.P256, now=now, validity=_CLIENT_VALIDITY
     )
 
 
 class SharedAuthority:
-    """Has admission show certificates of the authority, and accept clients with certificates of it."""
+    """Makes admission serve certificates that the authority signed, and accept clients with such certificates."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class SharedAuthority:
         shown: ShownCertificate | None = None,
         accepting: Sequence[ShownCertificate] = (),
     ) -> None:
-        """``shown`` gets certificates for ``host``; ``accepting`` get the authority of their clients."""
+        """``shown`` gets certificates for ``host``; each of ``accepting`` gets the authority of its clients."""
         self._client = client
         self._host = host
         self._shown = shown
@@ -91,14 +92,14 @@ class SharedAuthority:
         self._serving: KeyPair | None = None
         self._signed_by: KeyPair | None = None
         self.ready = asyncio.Event()
-        """Set once certificates are shown and clients are accepted."""
+        """Set once certificates are served and clients are accepted."""
 
     @property
     def needed(self) -> bool:
         return self._shown is not None or bool(self._accepting)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         key = Key(GARDEN_NAMESPACE, ADMISSION_AUTHORITY)
         controller = Controller("admission-authority", self._reconcile, workers=1, longest_delay=10.0)
         async with Cache(
@@ -113,7 +114,7 @@ class SharedAuthority:
         try:
             authority = await find_or_create(self._client, now)
         except UnusableAuthority as error:
-            # With the certificates that admission has, the API server is served as before.
+            # Admission keeps its certificates, and with them goes on serving the API server.
             raise TryAgain(str(error), after=10.0) from None
         for each in self._accepting:
             each.accept(authority.certificate)
@@ -128,7 +129,7 @@ class SharedAuthority:
         return Requeue(min(max(self._renewal() - now, timedelta(seconds=1)), _LONGEST_SLEEP).total_seconds())
 
     def _renewal(self) -> datetime:
-        """When the certificate that is shown is to be renewed."""
+        """Time at which to renew the served certificate; the maximum of ``datetime`` without a certificate."""
         if self._serving is None:
             return datetime.max.replace(tzinfo=UTC)
         return renewal_due(self._serving.certificate)

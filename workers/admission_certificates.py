@@ -1,10 +1,11 @@
 """Admission's own authority and certificate, in a Secret of the garden, and the webhooks that trust them.
 
-The garden's API server trusts a new authority beside the old one before anything is shown by it, and the old one until
-nobody shows anything by it any more: so every write is answered meanwhile. All replicas may do all of this, as each
-writes only onto what it has read.
+A renewal has three steps. The webhooks trust the new authority and the old one. Then admission serves a certificate
+that the new authority signed. A day later the webhooks stop trusting the old authority. So the API server can call
+admission at any time in between. All replicas may do each step: each replica writes with the ``resourceVersion`` that
+it has read.
 
-Validity and times: Gardener's of a seed's authority (30 days, renewed at 80 %, the old one kept for a day).
+Validity and times are those of Gardener for a seed's authority: 30 days, renewal at 80 %, the old one kept for a day.
 """
 
 import asyncio
@@ -36,17 +37,17 @@ log = logging.getLogger(__name__)
 SECRET = ADMISSION_WEBHOOK_AUTHORITY
 VALIDITY = timedelta(days=30)
 SETTLE = timedelta(minutes=1)
-"""Until every API server of the garden goes by what its webhooks say."""
+"""Time until every API server of the garden uses a changed webhook configuration."""
 KEEP_OLD = timedelta(days=1)
 _LONGEST_SLEEP = timedelta(hours=1)
 _MANAGER = "gardener-admission"
 
 
 class OwnCertificates(ApiModel):
-    """Of admission, where nobody else brings them."""
+    """Certificates that admission makes itself, where no files are given."""
 
     url: str
-    """Where the garden's API server reaches admission, like ``https://admission.example.org:9443``."""
+    """URL at which the garden's API server reaches admission, like ``https://admission.example.org:9443``."""
     namespace: str = "garden"
 
     @property
@@ -56,16 +57,16 @@ class OwnCertificates(ApiModel):
 
 @dataclass(frozen=True, repr=False)
 class Held:
-    """What the Secret holds."""
+    """Content of the Secret."""
 
     authority: KeyPair
     old: tuple[bytes, ...]
-    """Certificates of authorities that were, while anybody may show something by them."""
+    """Certificates of former authorities, while a replica may still serve a certificate that one of them signed."""
     serving: KeyPair
 
     @property
     def bundle(self) -> bytes:
-        """Whom the garden's API server trusts; the present one first."""
+        """The authorities that the garden's API server trusts; the current one first."""
         return b"".join((self.authority.certificate, *self.old))
 
 
@@ -76,12 +77,15 @@ class Step(Enum):
 
 
 def next_step(held: Held, host: str, *, asked: bool, trusted_since: datetime, now: datetime) -> Step | datetime:
-    """What to do now, or when to look again. ``trusted_since``: from when on the webhooks say the present bundle."""
+    """The step to take now, or the time of the next check.
+
+    ``trusted_since``: time since which the webhooks hold the current bundle.
+    """
     if not held.old and (asked or now >= renewal_due(held.authority.certificate)):
         return Step.RENEW_AUTHORITY
     if not _is_by(held.serving, held.authority):
         return Step.RENEW_SERVING if now >= trusted_since + SETTLE else trusted_since + SETTLE
-    # A certificate ends with its authority at the latest, which is renewed before.
+    # No certificate outlives its authority, and the authority is renewed before its end.
     if host not in _hosts(held.serving):
         return Step.RENEW_SERVING
     if held.old:
@@ -91,7 +95,7 @@ def next_step(held: Held, host: str, *, asked: bool, trusted_since: datetime, no
 
 
 def taken(held: Held, step: Step, host: str, now: datetime) -> Held:
-    """What is held after a step."""
+    """Content of the Secret after a step."""
     match step:
         case Step.RENEW_AUTHORITY:
             return Held(_new_authority(now), (held.authority.certificate,), held.serving)
@@ -107,19 +111,19 @@ def first(host: str, now: datetime) -> Held:
 
 
 class AdmissionCertificates:
-    """Keeps the Secret and the webhooks, and has admission show the certificate."""
+    """Reconciles the Secret and the webhooks, and makes admission serve the certificate."""
 
     def __init__(self, client: KubeClient, config: OwnCertificates, shown: ShownCertificate) -> None:
         self._client = client
         self._config = config
         self._shown = shown
         self._trusted: tuple[bytes, datetime] = (b"", datetime.max.replace(tzinfo=UTC))
-        """What we have seen the webhooks say, and since when."""
+        """The bundle that this process has written to the webhooks, and since when."""
         self.ready = asyncio.Event()
-        """Set once a certificate is shown that the webhooks trust."""
+        """Set once admission serves a certificate that the webhooks trust."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         key = Key(self._config.namespace, SECRET)
         controller = Controller("admission-certificates", self._reconcile, workers=1, longest_delay=10.0)
         async with Cache(
@@ -185,7 +189,7 @@ class AdmissionCertificates:
 
 
 def _held(secret: Object) -> Held | None:
-    """None if it is not all there, or is not what it says."""
+    """Content of the Secret; None if a part is missing or is not a valid certificate."""
     data = {name: base64.b64decode(content) for name, content in (secret.get("data") or {}).items()}
     try:
         held = Held(
@@ -207,7 +211,7 @@ def _split(bundle: bytes) -> Sequence[bytes]:
 
 
 def _new_authority(now: datetime) -> KeyPair:
-    # Old and new never share a name: who verifies looks for the issuer by it.
+    # Old and new authority have different names: a client that verifies a certificate looks its issuer up by name.
     return self_signed_ca(
         f"gardener-admission-ca-{int(now.timestamp() * 1000)}", algorithm=KeyAlgorithm.P256, now=now, validity=VALIDITY
     )

@@ -1,7 +1,7 @@
-"""A record of each operation as one JSON line: who asked for what, when, and what came of it.
+"""The audit log: one JSON line for each operation, with its user, its times and its result.
 
-Written when the operation's end has been recorded. A worker that dies in between writes the line again: lines with
-the same ``id`` tell of the same attempt.
+A line is written after the operation's end has been recorded. If the worker dies in between, the line is written again:
+lines with the same ``id`` are about the same attempt.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class AuditLog(Interceptor):
-    """Install with ``Worker(interceptors=[AuditLog(path, garden), ...])`` where operations are recorded."""
+    """Interceptor for the worker that records operations: ``Worker(interceptors=[AuditLog(path, garden), ...])``."""
 
     def __init__(self, path: Path, garden: KubeClient) -> None:
         self._path = path
@@ -38,7 +38,7 @@ class AuditLog(Interceptor):
         return _Inbound(next, self)
 
     async def ended(self, request: FinishOperation, temporal: Client) -> None:
-        """Append the record. What cannot be found out is left out; a file that cannot be written is an error."""
+        """Append the record. Data that cannot be read is left out; a file that cannot be written is an error."""
         shoot = request.task.shoot
         try:
             live = await self._garden.find(resources.SHOOT, shoot.name, shoot.namespace) or {}
@@ -94,7 +94,7 @@ def record(
 
 
 def _user(operation: OperationType, annotations: Mapping[str, str]) -> str:
-    """Who asked for it, as the garden's admission has recorded; empty for what nobody asked for."""
+    """Name of the user who requested the operation, as admission has recorded it; empty if no user did."""
     if operation is OperationType.DELETE:
         return annotations.get(constants.DELETION_CONFIRMED_BY, "")
     return annotations.get(constants.CHANGED_BY) or annotations.get(constants.CREATED_BY, "")

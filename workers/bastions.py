@@ -1,7 +1,8 @@
-"""End the life of Bastions in time: of those that nobody says are needed, that are old, or whose Shoot is out of reach.
+"""Delete Bastions that have expired, that are too old, or whose Shoot cannot be reached through them.
 
-Who makes one, or annotates it with ``gardener.cloud/operation=keepalive``, needs it for an hour. The gardenlet of its
-seed takes it down. Source: spec/api-core.md 9, 12; of Shoots that are force-deleted, spec/flows.md 1.3.
+A Bastion expires an hour after its creation, or after the last annotation ``gardener.cloud/operation=keepalive``. The
+gardenlet of its seed removes it from the cloud. Source: spec/api-core.md 9, 12; for Shoots that are force-deleted,
+spec/flows.md 1.3.
 """
 
 import asyncio
@@ -28,16 +29,16 @@ Object = dict[str, Any]
 
 _NAME = "gardener-controller-manager"
 _NEEDED_FOR = timedelta(hours=1)
-"""From its creation, or from the last word that it is needed."""
+"""Time from the creation of a Bastion, or from its last keepalive, to its expiration."""
 
 
 class BastionConfig(ApiModel):
     max_lifetime: timedelta = Field(default=timedelta(hours=24), gt=timedelta())
-    """Of a Bastion, however often somebody says that it is needed."""
+    """Maximum lifetime of a Bastion; keepalives do not extend it."""
 
 
 async def run_bastion_controller(client: KubeClient, caches: Caches, config: BastionConfig) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     bastions, shoots = caches.of(resources.OPERATIONS_BASTION), caches.of(resources.SHOOT)
     await asyncio.gather(bastions.synced(), shoots.synced())
     controller = Controller("bastions", _Keeper(client, caches, config).reconcile, workers=2)
@@ -61,7 +62,7 @@ class _Keeper:
         bastion = self._bastions.get(key.name, key.namespace)
         if bastion is None:
             return None
-        # Asked of the server: it was admitted by a Shoot that the cache may not have seen yet.
+        # Read from the server: the Bastion was admitted for a Shoot that the cache may not hold yet.
         shoot = await self._client.find(resources.SHOOT, _shoot_of(bastion), key.namespace)
         if shoot is not None and _is_given_up(shoot):
             bastion = await self._give_up(bastion)
@@ -81,7 +82,10 @@ class _Keeper:
         return None
 
     async def _prolong(self, bastion: Object) -> Object:
-        """Who is killed in between does it again, which harms nobody."""
+        """Write a new expiration, then remove the keepalive annotation.
+
+        If the process is killed in between, the next one does both again, which is harmless.
+        """
         now = datetime.now(UTC)
         status = {"lastHeartbeatTimestamp": timestamp(now), "expirationTimestamp": timestamp(now + _NEEDED_FOR)}
         bastion = await self._patch(bastion, {"status": status}, "status")
@@ -92,7 +96,7 @@ class _Keeper:
         return await self._patch(bastion, {"metadata": heard})
 
     async def _give_up(self, bastion: Object) -> Object:
-        """Whoever takes it down asks the cloud for nothing."""
+        """Confirm the force-deletion of a Bastion: the gardenlet then removes it without calling the cloud."""
         if _is_confirmed(bastion):
             return bastion
         annotations = {constants.CONFIRMATION_FORCE_DELETION: "true"}
@@ -124,7 +128,7 @@ def _annotations(obj: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _is_confirmed(obj: Mapping[str, Any]) -> bool:
-    """Whether it is to be deleted without its cloud."""
+    """Whether force-deletion of the object is confirmed: it is then deleted without calls to its cloud."""
     return is_true(_annotations(obj).get(constants.CONFIRMATION_FORCE_DELETION))
 
 
@@ -133,13 +137,13 @@ def _is_given_up(shoot: Mapping[str, Any]) -> bool:
 
 
 def _is_needed(bastion: Mapping[str, Any]) -> bool:
-    """Whether it is new, or somebody has said so."""
+    """Whether the Bastion is new, or has a keepalive annotation."""
     asked = _annotations(bastion).get(constants.OPERATION) == constants.OPERATION_KEEPALIVE
     return asked or not (bastion.get("status") or {}).get("expirationTimestamp")
 
 
 def _unreachable(bastion: Mapping[str, Any], shoot: Mapping[str, Any] | None) -> str:
-    """Why nobody gets into nodes through it; empty if that may be."""
+    """Reason why the Bastion must give no access to nodes; empty if it may."""
     if shoot is None:
         return "its Shoot is gone"
     if "deletionTimestamp" in shoot["metadata"]:

@@ -1,7 +1,7 @@
-"""Author of an update: the name in the certificate or token that Temporal was shown, not the one in the request.
+"""Author of an update: the name in the client's certificate or token, not the name in the request.
 
 Temporal's authorization (``temporal-server``) writes organization and name of each client into a header. Without that
-server there is no header, and the request's own word stands.
+server there is no header, and the name in the request is used.
 """
 
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ HEADER = "gardener-caller"
 
 
 class Caller(ApiModel):
-    """A client of Temporal, by the subject of its certificate, or a person by their token."""
+    """A client of Temporal, named by the subject of its certificate; or a person, named by their token."""
 
     organization: str
     name: str
 
 
 def caller_of(headers: Mapping[str, Payload]) -> Caller | None:
-    """The client that Temporal named; None: Temporal does not know its clients."""
+    """The client that Temporal's header names; None if there is no header: Temporal does not identify its clients."""
     payload = headers.get(HEADER)
     if payload is None:
         return None
@@ -43,9 +43,9 @@ def caller_of(headers: Mapping[str, Payload]) -> Caller | None:
 
 
 class Callers(Interceptor):
-    """Install with ``Worker(interceptors=[Callers(), ...])`` where workflows take updates.
+    """Interceptor for workers whose workflows take updates: ``Worker(interceptors=[Callers(), ...])``.
 
-    ``required``: refuse a change that Temporal does not name a client for.
+    ``required``: refuse an update that names an author if Temporal names no client for it.
     """
 
     def __init__(self, *, required: bool = False) -> None:
@@ -65,7 +65,7 @@ class _Named(WorkflowInboundInterceptor):
 
 class _Required(_Named):
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
-        # Here alone: an update that was accepted before this was required must replay as it ran.
+        # Only the validator checks this: an update that was accepted before the setting must replay as it ran.
         if any(map(_names_author, input.args)) and caller_of(input.headers) is None:
             raise ValueError("Temporal does not say who asks: connect with a client certificate to a server that does")
         super().handle_update_validator(input)
@@ -73,7 +73,7 @@ class _Required(_Named):
 
 def _with_caller(input: HandleUpdateInput) -> HandleUpdateInput:
     caller = caller_of(input.headers)
-    # The garden's own processes pass on what others asked for, with those others' names.
+    # The garden's own processes forward requests of users, with the names of these users.
     if caller is None or caller.organization == TEMPORAL_PROCESSES:
         return input
     return replace(

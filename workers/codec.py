@@ -1,11 +1,12 @@
-"""What histories are encrypted with: every payload, failure message and stack trace, by AES-256-GCM.
+"""Encryption of histories: every payload, failure message and stack trace, by AES-256-GCM.
 
-Each payload is encrypted for one destination, by a key of that destination (``activities.secrets.keyring``). Payloads
-of an activity (arguments, result, heartbeat details, failure) have its task queue as destination. Payloads of a
-workflow have the task queue of the process that runs it. Temporal's SDK tells the codec where a payload belongs, by
-its serialization context. The key id, the destination and the activity's type travel in a payload's metadata and are
-authenticated with it. A payload that is plain, or of another destination than its place says, is refused: a worker of
-one seed cannot forge a payload for the queue of another seed, and Temporal cannot forge one at all.
+Each payload is encrypted for one destination, with a key of that destination (``activities.secrets.keyring``). The
+destination of an activity's payloads (arguments, result, heartbeat details, failure) is the activity's task queue. The
+destination of a workflow's payloads is the task queue of the process that runs the workflow. Temporal's SDK tells the
+codec where a payload belongs, by its serialization context. The key id, the destination and the activity's type are in
+a payload's metadata and are authenticated with it. A payload that is not encrypted, or whose destination is not that of
+its place, is refused: a worker of one seed cannot forge a payload for the queue of another seed, and Temporal cannot
+forge one at all.
 """
 
 import copy
@@ -55,15 +56,15 @@ log = logging.getLogger(__name__)
 ENCODING = b"binary/encrypted"
 _KEY_ID, _DESTINATION, _ACTIVITY = "encryption-key-id", "encryption-destination", "encryption-activity"
 _OF_SERVER = Payload(metadata={"encoding": b"json/plain"}, data=b'"ACTIVITY_ID_NOT_STARTED"')
-"""Payload that Temporal's server writes itself, as details of an activity that was canceled between two attempts."""
+"""Payload that Temporal's server writes itself, as details of an activity that was cancelled between two attempts."""
 _NONCE_BYTES = 12
 _DESTINATIONS = 4096
-"""Destinations whose derived keys are kept in memory, with what else is computed of their names."""
+"""Maximum number of destinations whose derived keys, and other values computed from their names, stay in memory."""
 _QUOTED = 80
-"""Characters of a foreign name in a log line."""
+"""Maximum number of characters of a foreign name in a log line."""
 _MESSAGE_LIMIT = 1000
 _STACK_LIMIT = 600
-"""The end of a trace is where it happened."""
+"""Maximum number of characters of a stack trace; the end of the trace is kept, because the error was raised there."""
 
 REFUSED = Counter(
     "gardener_codec_refused_total",
@@ -78,7 +79,7 @@ SHARED_KEY_ACCEPTED = Counter(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where payloads belong: what they are encrypted for, and whose payloads are taken there."""
+    """Place of payloads: the destination that they are encrypted for, and the destinations accepted on decryption."""
 
     encode: str
     decode: tuple[str, ...]
@@ -92,13 +93,13 @@ class KeyFiles:
     """The key files of one process. They are read again when they have changed, without a restart.
 
     A kubelet replaces the files of a Secret by another target of a link, and the landscape writes in place: both change
-    what ``stat`` tells of a file. Where a changed file cannot be used, the process goes on with the keys that it has.
+    the result of ``stat``. If a changed file cannot be used, the process keeps the keys that it has.
     """
 
     def __init__(self, key_file: Path, shared_key_file: Path | None = None, purpose: str = "") -> None:
-        """``purpose``: a file without a key for it cannot be used; empty: any file can.
+        """``purpose``: a changed file without a key for this purpose is rejected; empty: no file is rejected for that.
 
-        Raises CodecError if a file cannot be used. A missing purpose is not looked for here, but when a file changes.
+        Raises CodecError if a file cannot be used. The purpose is checked when a file changes, not here.
         """
         self.path = key_file
         self._shared_path = shared_key_file
@@ -106,11 +107,11 @@ class KeyFiles:
         self._seen = self._identity()
         self.keyring, self.shared = read_keyring(key_file), read_shared_keys(shared_key_file)
         self.version = 0
-        """Number of times that other keys were read."""
+        """Number of times that changed keys were read."""
 
     def look(self) -> int:
-        """The version of the keys, which are read first if a file has changed."""
-        # Looked at before it is read: a file that changes in between is read once more.
+        """The version of the keys. If a file has changed, the keys are read again first."""
+        # ``stat`` comes before the read: a file that changes in between is read once more.
         if (seen := self._identity()) != self._seen:
             self._seen = seen
             self._read_again()
@@ -133,7 +134,7 @@ class KeyFiles:
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """What tells one content of a file from another; empty if there is no file."""
+    """Values of ``stat`` that change when a file's content changes; empty if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -145,14 +146,14 @@ class _Ciphers:
     """Ciphers of each destination by key id."""
 
     def __init__(self, keys: Keyring, shared: Mapping[str, bytes], files: KeyFiles | None = None) -> None:
-        """``files``: where other keys are read when they change."""
+        """``files``: files from which changed keys are read."""
         self._files = files
         self._version = 0
         self._told = False
         self._take(keys, shared)
 
     def follow(self) -> None:
-        """Take the keys that the files hold now."""
+        """Use the keys that the files hold now."""
         if self._files is not None and (version := self._files.look()) != self._version:
             self._version = version
             self._take(self._files.keyring, self._files.shared)
@@ -177,7 +178,7 @@ class _Ciphers:
         return Payload(metadata=metadata, data=nonce + sealed)
 
     def encrypt_by_shared_key(self, payload: Payload) -> Payload:
-        """Encrypt as processes of an earlier version do and read."""
+        """Encrypt with the shared key, as processes of an earlier version encrypt and read payloads."""
         self.follow()
         if not self.shared:
             raise CodecError("the shared key, which a process of an earlier version needs, is not in use any more")
@@ -187,7 +188,7 @@ class _Ciphers:
         return Payload(metadata={"encoding": ENCODING, _KEY_ID: key_id.encode()}, data=nonce + sealed)
 
     def decrypt(self, payload: Payload) -> Payload:
-        """Open a payload for the destination that its metadata names. Raises ``_Refused``."""
+        """Decrypt a payload with the keys of the destination that its metadata names. Raises ``_Refused``."""
         self.follow()
         key_id, destination, activity = (_text(payload, each) for each in (_KEY_ID, _DESTINATION, _ACTIVITY))
         if payload.metadata.get("encoding", b"") != ENCODING:
@@ -224,13 +225,14 @@ class _Refused(Exception):
 
 
 class EncryptionCodec(PayloadCodec, WithSerializationContext):
-    """Encrypts and decrypts payloads for the places that one process has to do with.
+    """Encrypts and decrypts the payloads of one process.
 
     Args:
-        keys: of the process; payloads for destinations that it has no key of are neither written nor read.
-        queue: the task queue of the process. Payloads of its workflows are encrypted for it.
-        shared: keys that all processes had before destinations got their own. Payloads under them are only read.
-        files: where other keys are read when they change.
+        keys: keys of the process. It neither writes nor reads payloads of destinations without a key here.
+        queue: task queue of the process. Payloads of its workflows are encrypted for it.
+        shared: keys that all processes had before each destination got its own. Payloads encrypted with them are read;
+            they are written only as answers to processes of an earlier version.
+        files: files from which changed keys are read.
     """
 
     def __init__(
@@ -240,14 +242,14 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         shared: Mapping[str, bytes] | None = None,
         files: KeyFiles | None = None,
     ) -> None:
-        # People send signals, updates and queries to workflows of the garden side.
+        # Operators send signals, updates and queries to workflows on the garden side.
         senders = (queue, OPERATORS) if queue == GARDEN_QUEUE else (queue,)
         self._workflows = _Place(encode=queue, decode=senders)
         self._place = self._workflows
         self._ciphers = _Ciphers(keys, shared or {}, files)
         self._answers_by_shared_key = False
-        """For the codec of one attempt of an activity: its arguments came from a process of an earlier version, which
-        cannot read another answer."""
+        """Set in the codec of one attempt of an activity if a process of an earlier version sent the arguments. That
+        process can read no answer but one encrypted with the shared key."""
 
     @property
     def key_id(self) -> str:
@@ -256,7 +258,7 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         return next(iter(self._ciphers.of(self._workflows.encode)), "")
 
     def with_context(self, context: SerializationContext) -> Self:
-        """The codec for one place; a codec without a context is the one of the process's workflows."""
+        """The codec for one place. A codec without a context is that of the process's workflows."""
         of_workflow = isinstance(context, WorkflowSerializationContext)
         bound = copy.copy(self)
         bound._answers_by_shared_key = False
@@ -291,7 +293,7 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
 
 
 def _place_of_activity(context: SerializationContext) -> _Place:
-    """The place of an activity's payloads; without its queue and type, and for Nexus, one that takes no payload."""
+    """The place of an activity's payloads. Without queue or type, and for Nexus: a place that accepts no payload."""
     if not isinstance(context, ActivitySerializationContext):
         return _Place(encode="", decode=())
     return _place(context.activity_task_queue or "", context.activity_type or "")
@@ -305,22 +307,25 @@ def _place(queue: str, activity: str) -> _Place:
 
 
 class ReadingCodec(PayloadCodec):
-    """Decrypts each payload for the destination that its metadata names: for people who look at histories."""
+    """Decrypts each payload with a key of the destination in its metadata: for people who read histories."""
 
     def __init__(self, keys: Keyring, shared: Mapping[str, bytes] | None = None, files: KeyFiles | None = None) -> None:
-        """``files``: where other keys are read when they change."""
+        """``files``: files from which changed keys are read."""
         self._ciphers = _Ciphers(keys, shared or {}, files)
 
     @classmethod
     def of_files(cls, files: KeyFiles) -> Self:
-        """A codec by the keys that these files hold from time to time."""
+        """A codec that always uses the current keys of these files."""
         return cls(files.keyring, files.shared, files)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         raise CodecError("this codec only reads")
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Raises CodecError; what is not encrypted was never a secret of ours, and is given back."""
+        """Decrypt payloads. A payload that is not encrypted holds no secret of ours, and is returned as it is.
+
+        Raises CodecError if a payload cannot be decrypted.
+        """
         try:
             return [
                 self._ciphers.decrypt(each) if each.metadata.get("encoding", b"") == ENCODING else each
@@ -331,7 +336,7 @@ class ReadingCodec(PayloadCodec):
 
 
 class OperatorCodec(PayloadCodec):
-    """For commands of people: writes by the key of operators, reads by another codec."""
+    """Codec of operators' commands: encrypts with the key of operators, and decrypts with another codec."""
 
     def __init__(self, keys: Keyring, reading: PayloadCodec) -> None:
         self._ciphers = _Ciphers(keys, {})
@@ -360,10 +365,10 @@ def _named(destination: str) -> str:
 
 
 class TrimmedFailures(DefaultFailureConverterWithEncodedAttributes):
-    """Encodes messages and stack traces, each cut to what Temporal keeps of an activity that is retried.
+    """Encodes messages and stack traces, each cut to a length that Temporal keeps for an activity that is retried.
 
-    Its server replaces a larger failure by "Failure exceeds size limit." (4 KiB, causes included), and then
-    nobody learns why something is retried.
+    Temporal's server replaces a larger failure (4 KiB, causes included) by "Failure exceeds size limit.". Then
+    operators could not see why the activity is retried.
     """
 
     def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
@@ -381,15 +386,15 @@ def _first(text: str, limit: int) -> str:
 def data_converter(
     key_file: Path | None, queue: str = GARDEN_QUEUE, shared_key_file: Path | None = None
 ) -> DataConverter:
-    """How clients and workers talk to Temporal: pydantic models, encrypted. The key files may change meanwhile.
+    """Data converter of clients and workers: pydantic models, encrypted. The key files may change while it is used.
 
-    Failures are encrypted, too: their messages name objects. Without a key file (tests, histories that
-    were recorded decoded) nothing is.
+    Failures are encrypted, too, because their messages name objects. Without a key file (tests, histories that were
+    recorded decoded) nothing is encrypted.
 
     Args:
-        key_file: root keys on the garden side, derived keys elsewhere.
-        queue: the task queue of the process.
-        shared_key_file: key file that all processes had before; its payloads are read while it is named.
+        key_file: file with root keys on the garden side, with derived keys elsewhere.
+        queue: task queue of the process.
+        shared_key_file: key file that all processes had before. While it is set, payloads under its keys are read.
 
     Raises:
         CodecError: a file cannot be used, or has no key for ``queue``.
@@ -413,12 +418,12 @@ def data_converter(
 def reading_converter(
     key_file: Path, shared_key_file: Path | None = None, endpoint: PayloadCodec | None = None
 ) -> DataConverter:
-    """How a person's command talks to Temporal: it reads all payloads, and writes what operators may send.
+    """Data converter of an operator's command: it reads all payloads, and writes payloads that operators may send.
 
     Args:
-        key_file: root keys, or an operator's derived key.
+        key_file: file with root keys, or with an operator's derived key.
         shared_key_file: as for ``data_converter``.
-        endpoint: reads for a person without root keys.
+        endpoint: codec that decrypts for an operator without root keys.
     """
     keys = read_keyring(key_file)
     if endpoint is None or keys.roots:
@@ -429,12 +434,12 @@ def reading_converter(
 
 
 def read_shared_keys(path: Path | None) -> dict[str, bytes]:
-    """Keys of the file that all processes had before; none if no file is named. Raises CodecError."""
+    """Keys of the file that all processes had before; empty if ``path`` is None. Raises CodecError."""
     return read_keyring(path).roots if path else {}
 
 
 def derived_keys(root: Path, *, gardenlet: str = "", provider_local: str = "", operators: bool = False) -> str:
-    """The key file of one process: of a seed's gardenlet, of a seed's provider-local, or of people.
+    """Content of the key file of a seed's gardenlet, of a seed's provider-local, or of operators.
 
     Raises CodecError if ``root`` holds no root keys.
     """
@@ -447,9 +452,9 @@ def derived_keys(root: Path, *, gardenlet: str = "", provider_local: str = "", o
 
 
 def sealings(key_file: Path, shared_key_file: Path | None = None) -> Callable[[str], Sealing]:
-    """What seals and opens ShootStates of a seed, by the seed's name. The key files may change meanwhile.
+    """Function from a seed's name to the encryption of the seed's ShootStates. The key files may change meanwhile.
 
-    Raises CodecError if a file cannot be used; the result raises it for a seed that the file has no key for.
+    Raises CodecError if a file cannot be used. The function raises it for a seed without a key in the file.
     """
     files = KeyFiles(key_file, shared_key_file)
 

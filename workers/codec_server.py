@@ -1,9 +1,9 @@
-"""Codec endpoint: decodes histories for people who look at them in the Temporal UI or with a command.
+"""Codec endpoint: decrypts histories for people who read them in the Temporal UI or with a command.
 
-``POST /decode`` takes and returns ``{"payloads": [...]}`` as the Temporal UI sends it. The caller shows a bearer token
-or a client certificate, as to the garden's API server, and must be allowed to get Shoots in all namespaces: a payload
-does not tell which Shoot it is about. The endpoint does not encode, so no caller can make a payload that our workers
-accept.
+``POST /decode`` takes and returns ``{"payloads": [...]}`` as the Temporal UI sends it. The caller authenticates with a
+bearer token or a client certificate, as at the garden's API server. The caller must be allowed to get Shoots in all
+namespaces, because a payload does not say which Shoot it belongs to. The endpoint does not encrypt, so no caller can
+make a payload that our workers accept.
 """
 
 import logging
@@ -31,7 +31,7 @@ from workers.serving import ClientsFile, ServingCertificate
 log = logging.getLogger(__name__)
 
 _LIMIT = 16 * 1024 * 1024
-"""A whole history page at once; Temporal's own limit for a message is 4 MiB."""
+"""Maximum size of a request in bytes: a whole page of a history. Temporal's own limit for a message is 4 MiB."""
 
 REQUESTS = Counter(
     "gardener_codec_requests",
@@ -44,29 +44,29 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 class CodecServerConfig(ApiModel):
     codec_key_file: Path
-    """Root keys."""
+    """File with the root keys."""
     shared_key_file: Path | None = None
-    """Key file that all processes had before, for histories of that time."""
+    """Key file that all processes had before, to read histories of that time."""
     garden_client_connection: ClientConnection
-    """The garden's API server says whose a token is, and what its user may do."""
+    """Connection to the garden's API server, which authenticates and authorizes users."""
     address: str = "127.0.0.1"
     port: int = 8234
     certificate_file: Path
-    """Read again when it changes. The Temporal UI sends tokens to HTTPS endpoints alone."""
+    """File that is read again when it changes. The Temporal UI sends tokens only to HTTPS endpoints."""
     private_key_file: Path
     client_ca_file: Path | None = None
-    """PEM of the authority of the garden's users. None: users show bearer tokens alone."""
+    """PEM file of the authority that signs client certificates of the garden's users. None: only bearer tokens."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of Temporal UIs, such as ``http://198.18.0.1:8233``."""
     health: HealthConfig | None = None
-    """Health and metrics on a port of their own; None: /healthz beside the codec alone."""
+    """Port for health and metrics. None: there is only /healthz, on the port of the codec."""
 
 
 class Access(Protocol):
-    """Says whether a request may read histories."""
+    """Authenticates requests, and authorizes them to read histories."""
 
     async def user(self, request: web.Request) -> User | None:
-        """The authenticated user of a request; None without valid credentials."""
+        """The authenticated user of a request; None if the request has no valid credentials."""
 
     async def may_read(self, user: User) -> bool:
         """Whether the user may get the Shoots of all namespaces."""
@@ -100,9 +100,9 @@ class GardenAccess:
 
 
 def user_of_certificate(peer: Mapping[str, Any]) -> User | None:
-    """The user of a verified client certificate as Kubernetes reads it: common name, and organizations as groups.
+    """The user in a verified client certificate, as Kubernetes reads it: common name, and organizations as groups.
 
-    None if the subject has no common name or several, because servers differ in which of several they take.
+    None if the subject has no common name or several: servers differ in which of several names they use.
     """
     attributes = [attribute for names in peer.get("subject", ()) for attribute in names]
     names = [value for kind, value in attributes if kind == "commonName"]

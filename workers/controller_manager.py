@@ -1,4 +1,4 @@
-"""The controller-manager: Shoot workflows, the garden's activities, and what watches the garden."""
+"""The controller-manager: it runs the Shoot workflows, the garden's activities and the garden's controllers."""
 
 import logging
 from datetime import timedelta
@@ -50,7 +50,7 @@ from workflows.shoot import WORKFLOWS
 log = logging.getLogger(__name__)
 
 _STICKY_SECONDS = 0.5
-"""A flow whose worker died resumes after 3.5 s in place of 12.8 s."""
+"""Timeout of the sticky queue. With it, a flow whose worker died resumes after 3.5 s in place of 12.8 s."""
 
 
 class ControllerManagerConfig(ApiModel):
@@ -63,14 +63,16 @@ class ControllerManagerConfig(ApiModel):
     bastions: BastionConfig = BastionConfig()
     tracing: TracingConfig | None = None
     audit_log: Path | None = None
-    """File that gets one JSON line for each operation that has ended; without it, none is written."""
+    """File that gets one JSON line for each operation that has ended. None: there is no audit log."""
     controllers: bool = True
-    """Off: an earlier version that stays until its flows have ended, beside the current one."""
+    """Off for an earlier version that runs beside the current one until its flows have ended."""
     require_caller: bool = False
-    """Refuse repairs and second words whose author Temporal does not name, see ``workers.callers``."""
+    """Refuse updates of users, such as repairs and completions of rotations, whose author Temporal does not name. See
+    ``workers.callers``."""
     max_cached_workflows: int = 500
     max_concurrent_activities: int = 5000
-    """One activity accompanies each running operation; were they to fill all slots, none could ever end."""
+    """Maximum number of concurrent activities. Each running operation has one long-lived activity. If these activities
+    filled all slots, no other activity could run and no operation could end."""
 
 
 async def run(config_path: str) -> None:

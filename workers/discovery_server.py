@@ -1,8 +1,8 @@
-"""Discovery server: serves what third parties need to verify the service account tokens of shoots.
+"""Discovery server: serves the documents with which third parties verify service account tokens of shoots.
 
-``GET /projects/<project>/shoots/<uid>/issuer/.well-known/openid-configuration`` and ``.../issuer/jwks``, out of the
-Secrets that seeds have published in the garden. Everybody may ask: it holds public keys alone, and reads nothing else.
-Source: Gardener's gardener-discovery-server.
+``GET /projects/<project>/shoots/<uid>/issuer/.well-known/openid-configuration`` and ``.../issuer/jwks`` return content
+of Secrets that gardenlets have published in the garden. Clients need no authentication, because the server reads and
+serves nothing but public keys. Source: Gardener's gardener-discovery-server.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ from workers.serving import ServingCertificate
 log = logging.getLogger(__name__)
 
 _FRESH_SECONDS = 60
-"""How long others may keep an answer: a new key signs sooner, and is asked for by whoever does not know it yet."""
+"""``max-age`` of an answer. A new key may sign tokens earlier; a client that does not know a key asks again at once."""
 _PUBLIC = frozenset({"use", "kty", "kid", "alg", "n", "e", "crv", "x", "y", "key_ops"})
-"""Members of a key that say nothing of its private part. Source: RFC 7517 and 7518."""
+"""Members of a key that reveal nothing about its private part. Source: RFC 7517 and 7518."""
 
 
 class DiscoveryServerAddress(ApiModel):
     address: str
     port: int = 8445
     certificate_file: Path
-    """Read again when it changes."""
+    """File that is read again when it changes."""
     private_key_file: Path
 
 
@@ -45,7 +45,7 @@ class DiscoveryServerConfig(ApiModel):
 
 
 class Unfit(Exception):
-    """What is published can't be served; the text says why."""
+    """A published Secret cannot be served; the text says why."""
 
 
 async def run(config_path: str) -> None:
@@ -78,7 +78,7 @@ async def _become_ready(published: Cache, health: Health) -> None:
 
 
 def application(published: Cache) -> web.Application:
-    """The two documents of each issuer."""
+    """The server, with the two documents of each issuer."""
 
     def serve(key: str) -> Any:
         async def handler(request: web.Request) -> web.Response:
@@ -102,7 +102,7 @@ def application(published: Cache) -> web.Application:
 
 
 def _document(data: dict[str, str], key: str, asked: Any) -> dict[str, Any]:
-    """What a Secret holds under ``key``, once it is seen to be of this issuer and public. Raises Unfit."""
+    """The document that a Secret holds under ``key``. Raises Unfit if it is of another issuer, or not public."""
     try:
         document = json.loads(base64.b64decode(data[key]))
     except (KeyError, binascii.Error, ValueError) as error:

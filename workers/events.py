@@ -14,7 +14,8 @@ from kube.errors import AlreadyExists, ApiError, NotFound
 log = logging.getLogger(__name__)
 
 _counts: OrderedDict[str, int] = OrderedDict()
-"""How often this process has written each Event, by name: gardenlets may write Events, but read none."""
+"""Number of times that this process has written each Event, by the Event's name. Gardenlets may write Events, but may
+not read them."""
 _REMEMBERED = 4096
 
 
@@ -26,9 +27,9 @@ async def emit(
     message: str,
     type: Literal["Normal", "Warning"] = "Normal",
 ) -> None:
-    """Say something about ``obj``. An event that cannot be written is no reason to fail.
+    """Write an Event about ``obj``. If it cannot be written, only log that.
 
-    The same event again raises ``count`` of the one Event, whose name is made of its content.
+    The Event's name is computed from its content: the same event again raises ``count`` of the existing object.
     """
     now = datetime.now(UTC)
     metadata = obj["metadata"]
@@ -72,7 +73,7 @@ async def emit(
 
 
 async def _write(client: KubeClient, event: dict[str, Any], count: int) -> int:
-    """Create an Event, or raise the count of the one that exists; returns the count."""
+    """Create an Event, or raise the count of the existing one; returns the count."""
     if count == 1:
         try:
             await client.create(event)

@@ -1,7 +1,7 @@
-"""Say of Seeds and their Shoots that nobody knows how they are, once their gardenlet is silent.
+"""Set conditions of Seeds and their Shoots to Unknown when the seed's gardenlet no longer renews its lease.
 
-A move out of a seed whose gardenlet takes no part goes on without it, after a while. Source: spec/api-core.md 12,
-"Gardenlet lifecycle"; spec/flows.md 8.
+After a longer time, moves out of such a seed go on without its gardenlet. Source: spec/api-core.md 12, "Gardenlet
+lifecycle"; spec/flows.md 8.
 """
 
 import logging
@@ -29,27 +29,28 @@ Object = dict[str, Any]
 _NAME = "gardener-controller-manager"
 _LOOK_SECONDS = 10.0
 _SHOOT_PERIODS = 5
-"""So many times as long as its Seed, a Shoot is believed what was said of it."""
+"""A Shoot's conditions become Unknown after this multiple of the Seed's monitor period."""
 _UNKNOWN = Finding(
     constants.SEED_GARDENLET_READY, "Unknown", "SeedStatusUnknown", "Gardenlet stopped posting seed status."
 )
 
 
 _BY_SEED = "status.seedName"
-"""Index of Shoots by the seed that has their control plane."""
+"""Index of Shoots by the seed that hosts their control plane."""
 
 
 class GardenletLifecycleConfig(ApiModel):
     monitor_period: timedelta = Field(default=timedelta(seconds=40), gt=timedelta())
-    """A gardenlet that has not renewed its lease for so long is not ready."""
+    """Time without a renewed lease after which condition GardenletReady of the Seed becomes Unknown."""
     lost_source_patience: timedelta = Field(default=timedelta(minutes=10), ge=timedelta())
-    """A control plane that is to move out of a seed whose gardenlet is silent for so long goes on in the other seed
-    without it, with what is in the bucket. 0: only if somebody says so."""
+    """Time without a renewed lease after which a move out of the seed goes on without its gardenlet: the destination
+    restores the control plane from the bucket. 0: only if an operator asks for it by annotation."""
 
 
 @dataclass
 class _Heard:
-    """What a lease said, and since when we see it say so (monotonic seconds)."""
+    """Last observed ``renewTime`` of a lease, since when it has been observed, and the time of the last read (monotonic
+    seconds)."""
 
     renewed: str
     since: float
@@ -59,7 +60,7 @@ class _Heard:
 async def run_gardenlet_lifecycle_controller(
     client: KubeClient, caches: Caches, config: GardenletLifecycleConfig
 ) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     seeds, shoots = caches.of(resources.SEED), caches.of(resources.SHOOT)
     await shoots.synced()
     controller = Controller("gardenlet-lifecycle", _Listener(client, caches, config).reconcile, workers=2)
@@ -95,9 +96,9 @@ class _Listener:
         return Requeue(_LOOK_SECONDS)
 
     async def _silence(self, seed: str) -> timedelta:
-        """For how long the lease says the same, by our own clock: the gardenlet's may show any time.
+        """Time since the lease last changed, by this process's clock: the gardenlet's clock may differ.
 
-        While we could not look ourselves, nobody could tell us anything: that time does not count.
+        Time in which this process did not read the lease does not count, because renewals went unnoticed then.
         """
         lease = await self._client.find(resources.LEASE, seed, constants.SEED_LEASE_NAMESPACE)
         renewed = str(((lease or {}).get("spec") or {}).get("renewTime", ""))
@@ -115,7 +116,7 @@ class _Listener:
         known = (seed.get("status") or {}).get("conditions") or []
         conditions = merge(known, [_UNKNOWN], Operation(), {}, datetime.now(UTC))
         if not known or conditions == known:
-            return  # one that has never been ready is not lost
+            return  # a Seed without conditions has never been ready, so its gardenlet is not lost
         log.warning("Seed %s: its gardenlet is silent", seed["metadata"]["name"])
         await self._write_status(resources.SEED, seed, {"conditions": conditions})
         await emit(self._client, seed, _NAME, _UNKNOWN.reason, _UNKNOWN.message, "Warning")
@@ -137,7 +138,10 @@ class _Listener:
             await self._patch(resources.SHOOT, shoot, {"metadata": {"labels": labels}})
 
     async def _give_up_source(self, shoot: Object, seed: str, silent: timedelta) -> None:
-        """Say of a move what an operator could have said at once."""
+        """Annotate a Shoot that moves out of the seed: the destination goes on without the source.
+
+        An operator can set the same annotation at once.
+        """
         metadata, destination = shoot["metadata"], shoot["spec"].get("seedName")
         said = constants.CONTROL_PLANE_MIGRATION in (metadata.get("annotations") or {})
         if destination in (None, seed) or said or "deletionTimestamp" in metadata:
@@ -150,7 +154,7 @@ class _Listener:
         await emit(self._client, shoot, _NAME, "SourceSeedLost", text, "Warning")
 
     async def _write_status(self, resource: resources.Resource, live: Object, status: Object) -> None:
-        """Only on what we have seen: its gardenlet may be back right now."""
+        """Patch the status with the ``resourceVersion`` that was read: the gardenlet may write to it again."""
         metadata = live["metadata"]
         patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": status}
         await self._client.patch(resource, metadata["name"], metadata.get("namespace"), patch, subresource="status")

@@ -1,7 +1,7 @@
-"""Configures the Envoy in front of a seed's API servers: a sidecar that writes the files Envoy watches.
+"""Configures the Envoy in front of a seed's API servers: a sidecar that writes the files that Envoy watches.
 
-Exposures and forwardings (labelled ConfigMaps) and Services of all namespaces go in, xDS files come out. Losing this
-process costs nothing but news: Envoy goes on with the files it has. A forwarding whose time is over is deleted here.
+It reads exposures and forwardings (labelled ConfigMaps) and Services of all namespaces, and writes xDS files. If this
+process is down, Envoy goes on with the last files. This process also deletes forwardings that have expired.
 """
 
 import asyncio
@@ -38,20 +38,20 @@ from workers.runtime import Health, HealthConfig, load_config, run_until_signal
 _log = logging.getLogger(__name__)
 
 _GATHER = 0.02
-"""Seconds to wait for further events before writing: many shoots may change at once."""
+"""Seconds to wait for further events before files are written: many shoots may change at once."""
 _AGAIN = 10.0
-"""Seconds after which a forwarding that could not be deleted is tried again."""
+"""Seconds after which the deletion of a forwarding is tried again."""
 
 Model = TypeVar("Model", ApiServerExposure, ServiceExposure, Forwarding)
 
 
 class GatewayConfig(ApiModel):
     directory: Path = Path(gateway.XDS_DIRECTORY)
-    """Where Envoy looks for its files."""
+    """Directory that Envoy reads its files from."""
     kubeconfig: Path | None = None
-    """Of the seed; unset: in-cluster."""
+    """Kubeconfig of the seed; unset: in-cluster."""
     internal_domain: str = ""
-    """``spec.dns.internal.domain`` of the seed: names below it tell which control plane they belong to."""
+    """``spec.dns.internal.domain`` of the seed. A DNS name below it contains the name of its control plane."""
     health: HealthConfig = HealthConfig()
 
 
@@ -70,7 +70,7 @@ async def run(config_path: str) -> None:
 
 
 class Gateway:
-    """Keeps the files in step with the cluster."""
+    """Writes the files when exposures, forwardings or Services change."""
 
     def __init__(self, caches: Caches, directory: Path, health: Health, internal_domain: str = "") -> None:
         self._client = caches.client
@@ -97,7 +97,7 @@ class Gateway:
             await asyncio.sleep(_GATHER)
 
     async def _end_forwardings(self) -> float | None:
-        """Delete those whose time is over; seconds until there is something to delete, None if there is nothing."""
+        """Delete expired forwardings; returns the seconds until the next one expires, None if there are no others."""
         now, soonest = datetime.now(UTC), None
         for item in self._exposures.list():
             if (what := _forwarding(item)) is None:
@@ -125,7 +125,7 @@ class Gateway:
 
 @dataclass(frozen=True)
 class Hosts:
-    """What hosts exposures get, by ``namespace/name`` of their ConfigMap."""
+    """Hosts that exposures get and do not get, by ``namespace/name`` of their ConfigMap."""
 
     served: Mapping[str, tuple[str, ...]]
     refused: Mapping[str, tuple[str, ...]]
@@ -134,9 +134,9 @@ class Hosts:
 def hosts(exposures: Iterable[Object], internal_domain: str) -> Hosts:
     """Give each host to one exposure.
 
-    The internal name of a control plane goes to an exposure of the control plane's namespace, and to no other one. Of
-    several exposures with another host the oldest one gets it. No exposure gets a host with a wildcard, which would
-    cover names of other control planes.
+    Only an exposure in a control plane's namespace gets the internal name of that control plane. Of several exposures
+    with the same other host, the oldest gets it. No exposure gets a host with a wildcard, because it would cover names
+    of other control planes.
     """
     taken: dict[str, str] = {}
     served: dict[str, tuple[str, ...]] = {}
@@ -154,7 +154,7 @@ def hosts(exposures: Iterable[Object], internal_domain: str) -> Hosts:
 
 
 def _oldest_first(exposures: Iterable[Object]) -> list[Object]:
-    """By creationTimestamp, and of one second by namespace and name."""
+    """Sorted by creationTimestamp; those of the same second by namespace and name."""
 
     def age(item: Object) -> tuple[str, str, str]:
         metadata = item["metadata"]
@@ -164,11 +164,11 @@ def _oldest_first(exposures: Iterable[Object]) -> list[Object]:
 
 
 def _wanted_hosts(item: Object) -> list[str]:
-    """Hosts of an exposure as the DNS compares them, each once; none of a ConfigMap that is no exposure."""
+    """Hosts of an exposure, normalized as DNS compares them, without duplicates; empty if it is not an exposure."""
     for key, model in ((gateway.SERVICE_EXPOSURE_KEY, ServiceExposure), (gateway.EXPOSURE_KEY, ApiServerExposure)):
         if text := (item.get("data") or {}).get(key):
             with contextlib.suppress(ValidationError):
-                # A wildcard must stay one here, so that it is refused.
+                # A wildcard is kept here, so that ``hosts`` refuses it.
                 return list(dict.fromkeys(each.lower().rstrip(".") for each in model.model_validate_json(text).hosts))
             return []
     return []
@@ -177,10 +177,11 @@ def _wanted_hosts(item: Object) -> list[str]:
 def routes(
     exposures: list[Object], services: Cache, internal_domain: str = ""
 ) -> tuple[list[Route], list[ServiceRoute]]:
-    """Resolve the exposures, and then the forwardings of control planes that are not here.
+    """Resolve the exposures, and then the forwardings to control planes in other seeds.
 
-    An exposure that cannot be read is left out. A host is served to one exposure, see ``hosts``, and of two exposures
-    of the same Service the older one is served: Envoy would otherwise refuse the files, and with them the next shoot.
+    An exposure that cannot be read is left out. Each host goes to one exposure, see ``hosts``. Of two exposures of the
+    same Service only the older one is served. Otherwise Envoy would reject the files, and new shoots would get no
+    route.
     """
     found: dict[str, Route] = {}
     served: dict[str, ServiceRoute | None] = {}
@@ -216,7 +217,7 @@ def routes(
             _address(what.vpn, namespace, services) if what.vpn else None,
         )
     taken = {host for each in given.served.values() for host in each}
-    # Sorted: another age must not change the files.
+    # Sorted by name: the files must not depend on the age of the exposures.
     here = [found[namespace] for namespace in sorted(found)]
     here += sorted((each for each in forwardings if taken.isdisjoint(each.hosts)), key=lambda each: each.namespace)
     return here, [each for _, each in sorted(served.items()) if each]
@@ -227,7 +228,7 @@ def _named(item: Object) -> str:
 
 
 def _forwarding(item: Object) -> Forwarding | None:
-    """What a ConfigMap of the gateway's own namespace forwards: others may not lead out of the seed."""
+    """The forwarding in a ConfigMap of the gateway's namespace. Other namespaces may not route out of the seed."""
     if item["metadata"]["namespace"] != gateway.NAMESPACE or gateway.FORWARDING_KEY not in (item.get("data") or {}):
         return None
     return _read(item, gateway.FORWARDING_KEY, Forwarding)
@@ -249,7 +250,7 @@ def _address(upstream: Upstream, namespace: str, services: Cache) -> tuple[str, 
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file aside and move it: that is what Envoy watches for, and it never reads half a file."""
+    """Write a temporary file and rename it: Envoy watches for renames, and never reads an incomplete file."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,8 +1,8 @@
 """Heartbeats for activities that send none themselves.
 
-A worker that is killed takes its activities with it; only a missing heartbeat tells Temporal before their
-timeout. Every activity with a heartbeat timeout gets one, three in each timeout, from its first second on;
-those that send their own keep their details.
+If a worker is killed, Temporal learns it from a missing heartbeat, long before the activity's own timeout. This
+interceptor sends three heartbeats per heartbeat timeout for every activity that has such a timeout. It repeats the
+details of heartbeats that the activity sends itself.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from temporalio.worker import (
 )
 
 THROTTLE = timedelta(seconds=3)
-"""For ``Worker(max_heartbeat_throttle_interval=THROTTLE)``: a cancellation reaches an activity as the answer to a
-heartbeat, and by default the SDK sends one only after 80 % of its timeout."""
+"""For ``Worker(max_heartbeat_throttle_interval=THROTTLE)``. A cancellation reaches an activity as the answer to a
+heartbeat. By default the SDK sends a heartbeat only after 80 % of the heartbeat timeout."""
 
 
 class Heartbeats(Interceptor):
-    """Install with ``Worker(interceptors=[Heartbeats(), ...])``."""
+    """Interceptor that sends heartbeats: ``Worker(interceptors=[Heartbeats(), ...])``."""
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         return _Inbound(next)

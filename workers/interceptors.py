@@ -1,4 +1,4 @@
-"""What every activity of ours gets: log fields, metrics, and errors that are fit for a history."""
+"""Interceptor of all activities: log fields, metrics, and errors whose texts may be stored in a history."""
 
 import logging
 import time
@@ -27,7 +27,7 @@ log = logging.getLogger("activities")
 
 
 class ActivityInterceptor(Interceptor):
-    """Install with ``Worker(interceptors=[ActivityInterceptor()])``."""
+    """Interceptor that wraps each activity: ``Worker(interceptors=[ActivityInterceptor()])``."""
 
     def __init__(self, tracing: Tracing | None = None) -> None:
         self._tracing = tracing
@@ -62,7 +62,7 @@ class _Inbound(ActivityInboundInterceptor):
                 fault = failure_type(failure)
                 log.warning("%s failed: %s", info.activity_type, failure)
             if failure is not error:
-                # "from None": the text of every chained cause would be kept in the history.
+                # "from None": Temporal would store the text of every chained cause in the history.
                 raise failure from None
             raise
         finally:
@@ -84,5 +84,5 @@ def _failure(error: BaseException) -> BaseException:
 
 
 def failure_type(error: BaseException) -> str:
-    """The type that lastErrors and metrics name."""
+    """Type of an error in ``lastErrors`` and in metrics."""
     return (error.type if isinstance(error, ApplicationError) else None) or type(error).__name__

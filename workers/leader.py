@@ -1,7 +1,7 @@
-"""Leader election by a Lease: of several replicas one runs the controllers, all share the Temporal work.
+"""Leader election by a Lease: one of several replicas runs the controllers; all replicas run Temporal tasks.
 
-Controllers are safe to run twice for a moment, not for long: two of them would correct each other's status, and two
-schedulers would count past each other. Temporal spreads tasks over all replicas by itself.
+Two instances of a controller may run for a moment, but not for long: both would overwrite each other's status, and two
+schedulers would not count each other's decisions. Temporal distributes tasks over all replicas itself.
 """
 
 import asyncio
@@ -31,31 +31,32 @@ Duration = Annotated[
 
 
 class LeaderElectionConfig(ApiModel):
-    """Fields of Kubernetes' ``LeaderElectionConfiguration``; durations as in Go, ``15s``."""
+    """Fields of Kubernetes' ``LeaderElectionConfiguration``; durations are written as in Go, like ``15s``."""
 
     leader_elect: bool = False
-    """Off: this process is the only one, and leads."""
+    """Off: there is one replica, and it always leads."""
     resource_namespace: str = "garden"
     resource_name: str = ""
-    """Name of the Lease; empty: that of the process."""
+    """Name of the Lease; empty: the name of the process."""
     lease_duration: Duration = timedelta(seconds=15)
-    """A leader that was not heard of for so long is replaced."""
+    """Time after which a Lease that was not renewed expires: another replica may then become leader."""
     renew_deadline: Duration = timedelta(seconds=10)
-    """A leader that could not renew its Lease for so long gives up, before another one takes over."""
+    """Time after which a leader that could not renew its Lease stops leading. It must be shorter than
+    ``lease_duration``, so that the leader stops before another replica becomes leader."""
     retry_period: Duration = timedelta(seconds=2)
 
 
 class LostLeadership(Exception):
-    """Another one leads now, or soon will: this process must end before that."""
+    """Another replica leads now, or will soon: this process must exit."""
 
 
 async def run_as_leader(
     client: KubeClient, config: LeaderElectionConfig, name: str, *parts: Coroutine[Any, Any, None]
 ) -> None:
-    """Run the parts side by side, from the time on that this process leads.
+    """Wait until this process is the leader, then run the parts concurrently.
 
     Raises:
-        LostLeadership: the Lease could not be renewed; whoever started the process starts it anew.
+        LostLeadership: the Lease could not be renewed. The process must exit; its supervisor restarts it.
     """
     lease = _Lease(client, config, config.resource_name or name)
     tasks: list[asyncio.Task[None]] = []
@@ -83,7 +84,7 @@ class _Lease:
         self._identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
         self._held: dict[str, Any] | None = None
         self._seen: tuple[str, float] = ("", 0.0)
-        """Version of another leader's Lease, and when by our clock we first saw it: clocks of machines differ."""
+        """Version of another leader's Lease, and when this process first saw it, by its own clock: clocks differ."""
 
     async def acquire(self) -> None:
         log.info("waiting for the lease %s/%s", self._config.resource_namespace, self._name)
@@ -117,7 +118,7 @@ class _Lease:
             self._held, renewed = held, time.monotonic()
 
     async def release(self) -> None:
-        """Give it away at once, so that the next one need not wait until it expires."""
+        """Release the Lease at once, so that the next leader need not wait until it expires."""
         if self._held is None:
             return
         held = self._held | {"spec": self._held["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}}
@@ -127,7 +128,7 @@ class _Lease:
             log.info("lease %s is left to expire: %s", self._name, error or "out of time")
 
     async def _try(self) -> dict[str, Any] | None:
-        """The Lease, if it is ours now."""
+        """Acquire or renew the Lease; returns it if this process holds it, else None."""
         found = await self._client.find(LEASE, self._name, self._config.resource_namespace)
         now = micro_timestamp()
         spec = (found or {}).get("spec") or {}

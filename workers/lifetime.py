@@ -1,4 +1,4 @@
-"""End the life of Shoots whose quota limits it. Source: spec/api-core.md 12, "Shoot quota"."""
+"""Delete Shoots whose lifetime, limited by a quota, is over. Source: spec/api-core.md 12, "Shoot quota"."""
 
 import asyncio
 import logging
@@ -24,13 +24,13 @@ _SYNC_SECONDS = 3600.0
 
 
 async def run_lifetime_controller(client: KubeClient, caches: Caches) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     shoots, quotas = caches.of(resources.SHOOT), caches.of(resources.QUOTA)
     bindings = [caches.of(each) for each in BINDINGS]
     await asyncio.gather(*(cache.synced() for cache in (shoots, quotas, *bindings)))
     controller = Controller("lifetime", _Keeper(client, caches).reconcile, workers=2)
     controller.watch(shoots, when=_concerns)
-    # A quota that changes is rare, and may concern every Shoot.
+    # Quotas change rarely, and a changed quota may apply to every Shoot.
     all_shoots = lambda _: [Key(each["metadata"]["namespace"], each["metadata"]["name"]) for each in shoots.list()]  # noqa: E731
     controller.watch(quotas, keys=all_shoots)
     await controller.run()
@@ -63,7 +63,7 @@ class _Keeper:
         return None
 
     def _quotas_of(self, shoot: Object) -> list[Object]:
-        """Those of the binding by which the Shoot uses its credentials."""
+        """Quotas of the binding that the Shoot names for its credentials."""
         bound = binding_of(shoot)
         if bound is None:
             return []
@@ -85,7 +85,7 @@ class _Keeper:
         await emit(self._client, shoot, _NAME, "ClusterLifetimeExpired", text)
 
     async def _annotate(self, shoot: Object, annotations: dict[str, str | None]) -> Object:
-        """Only what we have seen: its owner may be prolonging its life right now."""
+        """Patch annotations with the ``resourceVersion`` that was read: the owner may extend the lifetime meanwhile."""
         metadata = shoot["metadata"]
         patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": annotations}}
         try:

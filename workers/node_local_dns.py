@@ -1,7 +1,8 @@
-"""The way of a node's DNS requests: to the server on the node while that answers, else to the cluster's.
+"""Routes a node's DNS requests: to the DNS server on the node while it answers, otherwise to the cluster's CoreDNS.
 
-Requests to these addresses are kept from being tracked, so that no Service is looked for behind them, and the addresses
-are the node's own: whoever asks reaches the server there. Without that, kube-proxy leads them to CoreDNS as ever.
+The addresses of the DNS server are addresses of the node. While the server answers, iptables rules exclude packets to
+these addresses from connection tracking. So kube-proxy does not translate them to a Service, and they reach the server
+on the node. Without the rules, kube-proxy forwards the requests to CoreDNS.
 """
 
 import asyncio
@@ -20,17 +21,17 @@ _LOOK_SECONDS = 1.0
 
 
 class NodeLocalDnsConfig(ApiModel):
-    """Content of ``config.yaml``. The process needs the node's network, and to be its administrator."""
+    """Content of ``config.yaml``. The process must run in the node's network namespace, as its administrator."""
 
     addresses: tuple[str, ...]
-    """What the server on the node answers at."""
+    """Addresses that the DNS server on the node listens on."""
     server: str
-    """URL that answers 200 while it does."""
+    """URL that answers with status 200 while the DNS server works."""
     health: HealthConfig = HealthConfig()
 
 
 async def run(config_path: str) -> None:
-    """Run until SIGTERM, then give everything back. One that was killed is found, and gone on with, by the next."""
+    """Run until SIGTERM, then remove rules and addresses. After a kill, the next process continues with them."""
     config = load_config(NodeLocalDnsConfig, config_path)
     health = Health()
     runner = await health.serve(config.health)
@@ -44,7 +45,7 @@ async def run(config_path: str) -> None:
 
 
 async def lead(config: NodeLocalDnsConfig) -> None:
-    """Lead requests to the node's server whenever it answers, and past it whenever it does not."""
+    """Route requests to the node's DNS server while it answers, and to the cluster's while it does not."""
     led: bool | None = None
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_LOOK_SECONDS)) as session:
         while True:
@@ -57,7 +58,7 @@ async def lead(config: NodeLocalDnsConfig) -> None:
 
 
 def rules(addresses: tuple[str, ...]) -> str:
-    """Input of ``iptables-restore --noflush``: the chain with what leads to these addresses, and nothing else."""
+    """Input of ``iptables-restore --noflush``: the chain with the rules for these addresses, and no other rules."""
     lines = [
         f"-A {_CHAIN} {match} -j CT --notrack"
         for address in addresses
@@ -68,7 +69,7 @@ def rules(addresses: tuple[str, ...]) -> str:
 
 
 async def prepare() -> None:
-    """Have all packets pass the chain, which is empty. A second run finds the ways into it."""
+    """Create the empty chain, and make all packets pass it. A second run finds the jumps to the chain."""
     await _iptables_restore(rules(()))
     for entrance in _ENTRANCES:
         if await _run("iptables", "--wait", "-t", "raw", "-C", entrance, "-j", _CHAIN):
@@ -76,7 +77,7 @@ async def prepare() -> None:
 
 
 async def give_back(config: NodeLocalDnsConfig) -> None:
-    """Leave nothing on the node: first the way to its server, at once, then the server's addresses."""
+    """Remove everything from the node: first the rules, so that CoreDNS gets all requests, then the addresses."""
     await _iptables_restore(rules(()))
     for entrance in _ENTRANCES:
         await _run("iptables", "--wait", "-t", "raw", "-D", entrance, "-j", _CHAIN)
@@ -103,7 +104,7 @@ async def _must(*argv: str, stdin: str = "") -> None:
 
 
 async def _run(*argv: str, stdin: str = "") -> int:
-    """Exit code; what it complains of goes to our own standard error."""
+    """Run a command; returns its exit code. Its error messages go to the standard error of this process."""
     process = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.PIPE)
     await process.communicate(stdin.encode())
     return process.returncode or 0

@@ -1,15 +1,15 @@
 """The landscape's backup store: a directory per bucket, served over HTTP.
 
     PUT    /<bucket>               make a bucket; answers with its token     (administrator)
-    DELETE /<bucket>               remove it with all it holds               (administrator)
+    DELETE /<bucket>               remove a bucket with all its objects      (administrator)
     GET    /<bucket>?prefix=P      names, sizes and times of objects
-    DELETE /<bucket>?prefix=P      remove all objects whose names begin so
+    DELETE /<bucket>?prefix=P      remove all objects whose names begin with P
     PUT, GET, HEAD, DELETE /<bucket>/<name>
 
-A bucket's token is derived from its name and the administrator's token: making a bucket twice gives
-the same one, and the store keeps no secrets of its own. A client with a bucket's token derives from it the tokens of
-the bucket's directories, for etcds: such a token opens the objects whose names begin with ``<directory>/``, and no
-others. An object appears whole or not at all.
+A bucket's token is derived from its name and the administrator's token: a second request to make a bucket returns the
+same token, and the store keeps no secrets of its own. A client with a bucket's token derives from it the tokens of the
+bucket's directories, for etcds: such a token gives access to objects whose names begin with ``<directory>/``, and to no
+others. An upload is atomic: clients never see a part of an object.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _OWN_NETWORKS = (IPv4Network("127.0.0.0/8"), IPv4Network("198.18.0.0/15"))
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
-# No part may begin with a dot: neither "..", nor our own temporary files.
+# No part of a name may begin with a dot: that excludes "..", and the names of the store's temporary files.
 _NAME = re.compile(r"(?=.{1,512}$)[A-Za-z0-9_=@+-][A-Za-z0-9._=@+-]*(/[A-Za-z0-9_=@+-][A-Za-z0-9._=@+-]*)*")
 _PREFIX = re.compile(r"[A-Za-z0-9._=@+/-]{0,512}")
 _CHUNK = 1 << 18
@@ -47,7 +47,7 @@ class ObjectStoreConfig(ApiModel):
     """Configuration of the process."""
 
     address: IPv4Address
-    """Must be of the loopback or the benchmarking network: nothing of a landscape leaves the machine."""
+    """Address of the loopback or the benchmarking network: traffic of a landscape must not leave the machine."""
     port: int = 9000
     directory: Path
     admin_token_file: Path
@@ -61,7 +61,7 @@ class ObjectStoreConfig(ApiModel):
 
 
 async def run(config_path: str) -> None:
-    """Serve until SIGTERM; uploads in flight are dropped, and leave nothing."""
+    """Serve until SIGTERM. Uploads that are not complete by then are dropped and leave no object."""
     config = load_config(ObjectStoreConfig, config_path)
     token = config.admin_token_file.read_text().strip()
     runner = web.AppRunner(application(config.directory, token), access_log=None, shutdown_timeout=1)
@@ -95,7 +95,7 @@ class _ObjectStore:
         self._directory = directory
         self._admin_token = admin_token
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for left in directory.glob(".*"):  # uploads and deletions that a crash cut short
+        for left in directory.glob(".*"):  # uploads and deletions that a crash interrupted
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         self._uploads = directory / ".uploads"
         self._uploads.mkdir()
@@ -168,14 +168,14 @@ class _ObjectStore:
         return web.Response(status=204)
 
     def _bucket(self, request: web.Request, *, administrator: bool = False, must_exist: bool = True) -> Path:
-        """Directory of the request's bucket, once the caller has proved that it may use it."""
+        """Directory of the request's bucket, after the caller's token has been checked."""
         name = request.match_info["bucket"]
         given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
         allowed = [self._admin_token, *([] if administrator else [self._token(name)])]
         directory, slash, _ = (request.match_info.get("name") or request.query.get("prefix", "")).partition("/")
         if slash and not administrator:
             allowed += [directory_token(token, name, directory) for token in allowed]
-        # A list, not a generator: comparing must take as long whichever token fits.
+        # A list, not a generator: the comparison must take equally long whichever token matches.
         if not any([hmac.compare_digest(given, token.encode()) for token in allowed]):  # noqa: C419
             raise web.HTTPUnauthorized(text="the token does not open this bucket, or not this part of it")
         if not _BUCKET.fullmatch(name):
@@ -196,7 +196,7 @@ class _ObjectStore:
 
     def _remove(self, bucket: Path, path: Path) -> None:
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # first parent that still holds something
+        with contextlib.suppress(OSError):  # raised at the first parent that is not empty
             for parent in path.parents:
                 if parent == bucket:
                     break

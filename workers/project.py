@@ -1,4 +1,4 @@
-"""Projects: each gets its namespace, and gives it back."""
+"""Reconciles Projects: each Project gets a namespace, which is deleted or released with it."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 _MANAGER = "gardener-controller-manager"
 _RECHECK_SECONDS = 60.0
 BY_NAMESPACE = "spec.namespace"
-"""Index of projects, by ``namespaces_of``."""
+"""Index of Projects by their namespace, see ``namespaces_of``."""
 
 
 async def run_project_controller(client: KubeClient, caches: Caches) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     projects, namespaces, shoots = (
         caches.of(resource) for resource in (resources.PROJECT, resources.NAMESPACE, resources.SHOOT)
     )
@@ -44,7 +44,7 @@ async def run_project_controller(client: KubeClient, caches: Caches) -> None:
 
 
 def namespaces_of(project: Mapping[str, Any]) -> Iterable[str]:
-    """The namespace of a project, once it has one."""
+    """The namespace of a Project; empty while the Project has none."""
     namespace = project.get("spec", {}).get("namespace")
     return (namespace,) if namespace else ()
 
@@ -67,7 +67,7 @@ class _ProjectReconciler:
         name = project.metadata.name
         if FINALIZER not in project.metadata.finalizers:
             await self._set_finalizers(obj, [*project.metadata.finalizers, FINALIZER])
-            return None  # our own write brings the next event
+            return None  # this write triggers the next event
         if project.status is None or project.status.phase is None:
             obj, _ = await self._set_phase(obj, "Pending")
         namespace = namespace_name(project)
@@ -119,7 +119,7 @@ class _ProjectReconciler:
         await self._patch(obj, {"metadata": {"finalizers": finalizers}})
 
     async def _set_phase(self, obj: dict[str, Any], phase: str) -> tuple[dict[str, Any], bool]:
-        """The object as it is then, and whether the phase is news."""
+        """Write the phase; returns the updated object, and whether the phase has changed."""
         status = obj.get("status") or {}
         wanted = {"phase": phase, "observedGeneration": obj["metadata"]["generation"]}
         if all(status.get(key) == value for key, value in wanted.items()):
@@ -127,7 +127,7 @@ class _ProjectReconciler:
         return await self._patch(obj, {"status": wanted}, subresource="status"), status.get("phase") != phase
 
     async def _patch(self, obj: dict[str, Any], patch: dict[str, Any], subresource: str = "") -> dict[str, Any]:
-        """Only what we have seen: a decision on an older state is made again."""
+        """Patch the Project with the ``resourceVersion`` that was read; on a conflict the reconcile is retried."""
         seen = {"resourceVersion": obj["metadata"]["resourceVersion"]}
         patch = patch | {"metadata": patch.get("metadata", {}) | seen}
         try:

@@ -1,7 +1,8 @@
-"""Make a build the current one of its deployment: new flows start there, lifecycles move, flows end where they are.
+"""Make a build the current one of its deployment.
 
-Runs to its end, and may run again. It waits for a worker of the build: a version that nobody works for would stall
-every new flow.
+New flows then start on workers of this build, lifecycles move to them, and running flows end on the build that they
+began on. The process exits when it is done, and may run again. It waits for a worker of the build first: without one,
+no new flow would run.
 """
 
 import asyncio
@@ -31,18 +32,18 @@ _PASSING = (
     RPCStatusCode.RESOURCE_EXHAUSTED,
     RPCStatusCode.DEADLINE_EXCEEDED,
 )
-"""No worker of the build has polled yet, or Temporal is not there yet."""
+"""Statuses of temporary errors: no worker of the build has polled yet, or Temporal does not answer yet."""
 
 
 class PromoteConfig(TemporalServer):
     deployment: str
     build_id: str = OWN_VERSION
     wait_seconds: float = 300
-    """For the first worker of the build."""
+    """Seconds to wait for the first worker of the build."""
 
 
 async def run(config_path: str) -> None:
-    """Raises TimeoutError if no worker of the build came."""
+    """Promote the build. Raises TimeoutError if no worker of the build polled in time."""
     await promote(load_config(PromoteConfig, config_path))
 
 
@@ -76,14 +77,14 @@ async def promote(config: PromoteConfig) -> None:
 
 
 async def describe(client: Client, deployment: str) -> DescribeWorkerDeploymentResponse:
-    """The deployment with its versions. Raises RPCError if there is none of that name."""
+    """The deployment with its versions. Raises RPCError if there is no deployment of that name."""
     return await client.workflow_service.describe_worker_deployment(
         DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=deployment)
     )
 
 
 def draining_builds(found: DescribeWorkerDeploymentResponse) -> list[str]:
-    """Builds that are not current any more and have flows that did not end yet."""
+    """Builds that are no longer current and still have running flows."""
     return sorted(
         each.deployment_version.build_id
         for each in found.worker_deployment_info.version_summaries

@@ -1,6 +1,6 @@
-"""Keeps what Shoots need: bindings, their credentials and cloud profiles go only after their last Shoot.
+"""Protects objects that Shoots use: bindings, their credentials and CloudProfiles stay until no Shoot uses them.
 
-A deletion is not refused but held by a finalizer. Source: spec/api-core.md 10.1, 12.
+A deletion is accepted, and a finalizer delays it. Source: spec/api-core.md 10.1, 12.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _KINDS = (*BINDINGS, resources.CLOUD_PROFILE)
 
 
 async def run_reference_controllers(client: KubeClient, caches: Caches) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     await asyncio.gather(*(caches.of(kind).synced() for kind in (*_KINDS, resources.SHOOT)))
     for kind in _KINDS:
         caches.of(resources.SHOOT).index(_index_of(kind), _NAMED[kind])
@@ -39,7 +39,7 @@ async def run_reference_controllers(client: KubeClient, caches: Caches) -> None:
     for kind in _KINDS:
         controller = Controller(f"references of {kind.plural}", partial(keeper.reconcile, kind), workers=1)
         controller.watch(caches.of(kind))
-        # The last Shoot that goes lets go of what it named.
+        # When a Shoot is gone, the objects that it named may be deleted.
         named = partial(_keys_named_by, kind)
         controller.watch(caches.of(resources.SHOOT), keys=named, when=lambda event: event.type == "DELETED")
         controllers.append(controller.run())
@@ -75,7 +75,7 @@ def _values_of(kind: Resource) -> Values:
 
 
 _NAMED = {kind: _values_of(kind) for kind in _KINDS}
-"""By kind, the function of the index of Shoots by the object of this kind that they use."""
+"""For each kind, the function that indexes Shoots by the object of this kind that they use."""
 
 
 class _Keeper:
@@ -114,7 +114,7 @@ class _Keeper:
         await self._set_finalizer(resource, credentials, FINALIZER_FOREIGN, wanted=True)
 
     async def _release_credentials(self, kind: Resource, binding: Object) -> None:
-        """Unless another binding has them, too."""
+        """Remove the finalizer from the binding's credentials, unless another binding uses them, too."""
         others = [
             each_kind.credentials(each)
             for each_kind in BINDINGS.values()

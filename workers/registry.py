@@ -1,4 +1,4 @@
-"""Which activities a process offers. A test holds the flows' task names against these lists."""
+"""Activities that each process offers. A test compares the task names of the flows with these lists."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -83,7 +83,8 @@ def garden_activities(
 ) -> list[Callable[..., Any]]:
     """Activities of queue ``garden``.
 
-    ``sealing``: what seals ShootStates of a seed, by its name. By default (tests) they stay plain.
+    ``sealing``: returns the encryption of ShootStates for the name of a seed. By default (tests) ShootStates are not
+    encrypted.
     """
     return _activities_of(
         ShootActivities(garden, caches, rules),
@@ -101,6 +102,6 @@ def _activities_of(*owners: object) -> list[Callable[..., Any]]:
 
 
 def activity_name(method: Callable[..., Any]) -> str:
-    """The name that a flow calls the activity by."""
+    """Name by which a flow calls the activity."""
     definition = activity._Definition.must_from_callable(method)
     return definition.name or method.__name__

@@ -1,4 +1,4 @@
-"""What every process of ours has: a configuration file, JSON logs, health and metrics, a graceful stop."""
+"""Common parts of all processes: configuration file, JSON logs, health, metrics and graceful stop."""
 
 import asyncio
 import contextvars
@@ -22,7 +22,7 @@ from kube.client import KubeClient
 Config = TypeVar("Config", bound=ApiModel)
 
 log_context: contextvars.ContextVar[dict[str, str]] = contextvars.ContextVar("log_context")
-"""Fields that each log line of the current task carries, for example shoot, workflow and task."""
+"""Fields in each log line of the current task, for example shoot, workflow and task."""
 
 
 class ConfigError(Exception):
@@ -33,11 +33,11 @@ class ClientConnection(ApiModel):
     """How to reach one cluster."""
 
     kubeconfig: Path | None = None
-    """None: we run in it, and use the pod's service account."""
+    """None: the process runs in this cluster and uses its pod's service account."""
 
 
 class HealthConfig(ApiModel):
-    """Where /healthz, /readyz and /metrics are served; port 0 picks a free one."""
+    """Address of /healthz, /readyz and /metrics; port 0 picks a free port."""
 
     address: str = "127.0.0.1"
     port: int = 0
@@ -52,8 +52,8 @@ def load_config(model: type[Config], path: str | Path) -> Config:
     """Read a YAML configuration file.
 
     Raises:
-        ConfigError: the file is missing, not YAML, or does not fit ``model``. Values are not
-            quoted: a configuration may hold what logs must not.
+        ConfigError: the file is missing, is not YAML, or does not match ``model``. The text quotes no values: a
+            configuration may hold secrets, and logs must not.
     """
     try:
         data = yaml.safe_load(Path(path).read_text())
@@ -89,7 +89,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure_logging(component: str, level: str = "INFO") -> None:
-    """Log JSON lines to stderr, one object a line, with the fields of ``log_context``."""
+    """Log to stderr, one JSON object per line, with the fields of ``log_context``."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter(component))
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -97,16 +97,16 @@ def configure_logging(component: str, level: str = "INFO") -> None:
 
 
 class Health:
-    """The endpoints of one process: ready once told so, alive while its event loop, caches and controllers work.
+    """Health endpoints of one process: ready once ``ready`` is set, alive while caches and controllers work.
 
-    A probe of a process whose event loop hangs gets no answer.
+    If the event loop hangs, a probe gets no answer.
     """
 
     def __init__(self) -> None:
         self.ready = False
 
     async def serve(self, config: HealthConfig) -> web.AppRunner:
-        """Start to listen; the caller cleans the runner up."""
+        """Start to listen. The caller must clean the runner up."""
         app = web.Application()
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -130,9 +130,9 @@ class Health:
 
 
 async def run_until_signal(*parts: Coroutine[Any, Any, None]) -> None:
-    """Run the parts side by side until SIGTERM or SIGINT, then cancel them and wait for their ends.
+    """Run the parts concurrently until SIGTERM or SIGINT, then cancel them and wait until they have ended.
 
-    A part that raises ends the process: whoever started it starts it again.
+    If a part raises an error, it is raised here, and the process must exit: its supervisor restarts it.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -150,7 +150,7 @@ async def run_until_signal(*parts: Coroutine[Any, Any, None]) -> None:
 
 
 def start(component: str, run: Callable[[str], Awaitable[None]], config_path: str) -> None:
-    """Body of ``gardener worker <component>``: logs, then ``run``; exits 2 on a bad configuration."""
+    """Body of ``gardener worker <component>``: set up logs, then run; exit code 2 if the configuration is invalid."""
     configure_logging(component)
     try:
         asyncio.run(run(config_path))  # type: ignore[arg-type]

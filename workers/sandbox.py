@@ -3,7 +3,7 @@
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 _PASSED_THROUGH = ("pydantic", "api", "kube", "activities")
-"""Modules that the sandbox does not import again for each workflow: they keep no state of a workflow."""
+"""Modules that the sandbox does not import again for each workflow, because they keep no state of workflows."""
 
 
 def workflow_runner() -> SandboxedWorkflowRunner:

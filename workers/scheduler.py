@@ -1,4 +1,4 @@
-"""The scheduler: writes ``spec.seedName`` of new Shoots, or says why no seed fits."""
+"""The scheduler: writes ``spec.seedName`` of new Shoots, or reports why no seed fits."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ async def run(config_path: str) -> None:
     garden = kube_client(config.garden_client_connection)
     caches = Caches(garden)
     health = Health()
-    health.ready = config.leader_election.leader_elect  # who stands by is ready, too
+    health.ready = config.leader_election.leader_elect  # a replica that waits for the lease is ready, too
     runner = await health.serve(config.health)
     scheduler = Scheduler(garden, caches)
     try:
@@ -51,7 +51,7 @@ async def run(config_path: str) -> None:
 
 
 class Scheduler:
-    """One decision at a time: each must see the one before."""
+    """Schedules one Shoot at a time: each decision must see the result of the previous one."""
 
     def __init__(self, garden: KubeClient, caches: Caches) -> None:
         self._garden = garden
@@ -59,14 +59,14 @@ class Scheduler:
         self._seeds = caches.of(resources.SEED)
         self._profiles = caches.of(resources.CLOUD_PROFILE)
         self._assumed: dict[str, str] = {}
-        """Seeds by uid of Shoots whose binding the cache has not shown yet."""
+        """Chosen seed by uid of a Shoot, until the cache holds the Shoot with its ``spec.seedName``."""
         self._controller = Controller("scheduler", self._schedule, workers=1, longest_delay=30)
 
     async def run(self, health: Health) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await asyncio.gather(self._shoots.synced(), self._seeds.synced(), self._profiles.synced())
         self._controller.watch(self._shoots, when=_asks_for_a_seed)
-        # A changed seed or profile may be what a Shoot waits for.
+        # A pending Shoot may fit after a Seed or a CloudProfile has changed.
         self._controller.watch(self._seeds, keys=lambda event: self._waiting() if _worth_a_look(event) else ())
         self._controller.watch(self._profiles, keys=lambda _: self._waiting())
         health.ready = True
@@ -125,7 +125,7 @@ class Scheduler:
         await emit(self._garden, obj, _NAME, "SchedulingSuccessful", f"Scheduled to seed '{seed}'")
 
     async def _withdraw_failure(self, bound: dict[str, Any]) -> None:
-        """A report that no seed fits is out of date now; whoever has written since knows better."""
+        """Remove the report that no seed fits, unless another component has written to the Shoot since."""
         last = (bound.get("status") or {}).get("lastOperation") or {}
         if (last.get("type"), last.get("state")) != ("Create", "Pending"):
             return
@@ -140,7 +140,7 @@ class Scheduler:
         description = f"Failed to schedule Shoot: {reason}"
         last = obj.get("status", {}).get("lastOperation") or {}
         if last.get("description") == description:
-            return  # said already
+            return  # reported already
         metadata = obj["metadata"]
         operation = {
             "type": "Create",
@@ -170,13 +170,13 @@ def _pending(shoot: dict[str, Any]) -> bool:
 
 
 def _asks_for_a_seed(event: WatchEvent) -> bool:
-    """A Shoot that is new or whose spec changed; what we report of it ourselves is no news."""
+    """Whether a pending Shoot is new or its spec has changed. The scheduler's own status reports do not count."""
     known = event.old["metadata"]["generation"] if event.old else None
     return event.type != "DELETED" and _pending(event.object) and event.object["metadata"]["generation"] != known
 
 
 def _worth_a_look(event: WatchEvent) -> bool:
-    """Heartbeats of a seed change nothing for a Shoot that waits."""
+    """Whether a change of a Seed can matter to pending Shoots; its heartbeats do not."""
     if event.old is None:
         return True
 

@@ -1,6 +1,7 @@
-"""Approve the client certificates by which the garden knows gardenlets, and deny what is not a gardenlet's own.
+"""Approve client certificates of gardenlets, and deny requests for a certificate of another gardenlet.
 
-Source: spec/api-core.md 12, "CSR approval". Ours: a bootstrap token is for one seed, and not for a seed that lives.
+Source: spec/api-core.md 12, "CSR approval". Not in Gardener: a bootstrap token is for one seed, and is refused while
+the seed's gardenlet still holds a valid certificate.
 """
 
 import logging
@@ -38,7 +39,7 @@ _TOKEN_USER = "system:bootstrap:"
 
 
 def refusal(user: str, groups: Collection[str], request: Request) -> str:
-    """Reason to deny ``user`` a gardenlet's certificate, whatever Seeds there are; empty if there is none."""
+    """Reason to deny ``user`` a gardenlet's certificate that does not depend on Seeds; empty if there is none."""
     if why := GARDENLETS.fault(user, request):
         return why
     wanted = bootstrap_group(request.common_name.removeprefix(SEED_USER_PREFIX))
@@ -48,7 +49,7 @@ def refusal(user: str, groups: Collection[str], request: Request) -> str:
 
 
 def is_bootstrapper(user: str, groups: Collection[str]) -> bool:
-    """Whether the requester shows a bootstrap token."""
+    """Whether the requester has authenticated with a bootstrap token."""
     return user.startswith(_TOKEN_USER) or BOOTSTRAPPERS in groups
 
 
@@ -59,16 +60,16 @@ def lives(seed: Mapping[str, Any] | None, now: datetime) -> bool:
 
 
 def is_awaited(user: str, seed: Mapping[str, Any]) -> bool:
-    """Whether the operator has named the token of ``user`` on the Seed, to let it bootstrap the living seed."""
+    """Whether an annotation of the Seed names the token of ``user``, which may then replace a valid certificate."""
     wanted = (seed["metadata"].get("annotations") or {}).get(BOOTSTRAP_TOKEN_ID)
     return bool(wanted) and user == f"{_TOKEN_USER}{wanted}"
 
 
 def foreign(csr: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
-    """What is wrong with an issued request for a gardenlet's certificate, and the seeds that it and its requester name.
+    """Fault of an issued request for a gardenlet's certificate, and the seeds that request and requester name.
 
-    The text is empty if nothing is wrong. Whether a token was for the seed is not asked: tokens of earlier versions
-    named none.
+    The text is empty if there is no fault. It is not checked whether a bootstrap token was for the seed: tokens of
+    earlier versions named no seed.
     """
     user = csr["spec"].get("username", "")
     try:
@@ -83,7 +84,7 @@ def foreign(csr: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
 
 
 async def run_seed_certificate_controller(client: KubeClient, caches: Caches) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     requests = caches.of(CERTIFICATE_SIGNING_REQUEST)
     await requests.synced()
     controller = Controller(_NAME, _Approver(client).reconcile, workers=1, longest_delay=10.0)
@@ -123,9 +124,10 @@ class _Approver:
         await decide(self._client, csr, Verdict(not why, why or "Approving gardenlet client certificate CSR"))
 
     async def _report(self, csr: Object) -> None:
-        """Tell of a certificate that was issued and would be denied today: of an earlier version, or approved by hand.
+        """Report a certificate that was issued and would be denied now.
 
-        A second report of the same certificate, after a restart, is harmless.
+        An earlier version or an operator has approved it. After a restart the same certificate is reported again,
+        which is harmless.
         """
         if not _is_issued(csr):
             return

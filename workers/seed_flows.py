@@ -1,6 +1,6 @@
-"""Runs operations of seeds, which are none of a Shoot: a few of each seed at a time, again after a failure.
+"""Runs flows that a seed needs and that belong to no Shoot's lifecycle: a few per seed at a time, with retries.
 
-A gardenlet asks for them, and the controller-manager starts them: a gardenlet may start no workflow.
+The controller-manager starts them on request of a gardenlet, because a gardenlet may not start workflows.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ Handle = WorkflowHandle[Any, Any]
 
 RETRY_SECONDS = 60.0
 AT_ONCE = 3
-"""Flows of one seed that run side by side; where its gardenlet does not answer, they hold up no other seed."""
+"""Maximum number of concurrent flows of one seed. A seed whose gardenlet does not answer delays no other seed."""
 
 
 class Followed:
-    """Workflows whose end is waited for in the background."""
+    """Waits in the background for the end of workflows."""
 
     def __init__(self) -> None:
         self._waits: dict[str, asyncio.Task[None]] = {}
@@ -44,9 +44,9 @@ class Followed:
         return len(self._waits)
 
     def follow(self, handle: Handle, ended: Callable[[BaseException | None], None]) -> None:
-        """Call ``ended`` once the workflow has ended, or Temporal could not be asked, with the failure or None.
+        """Call ``ended`` when the workflow has ended, or the call to Temporal has failed; with the failure or None.
 
-        ``ended`` is called whatever the failure is: without it, the caller would never look at this workflow again.
+        ``ended`` is called whatever the failure is. Otherwise the caller would never handle this workflow again.
         """
 
         async def wait() -> None:
@@ -61,7 +61,7 @@ class Followed:
         self._waits[handle.id] = asyncio.create_task(wait(), name=f"end of {handle.id}")
 
     async def close(self) -> None:
-        """Stop to wait; the workflows go on."""
+        """Stop waiting. The workflows go on."""
         waits = list(self._waits.values())
         for each in waits:
             each.cancel()
@@ -76,36 +76,36 @@ class SeedFlow:
     run: Run
     summary: str
     request: Callable[[], Awaitable[FlowInput | None]]
-    """Makes the flow's input of what the garden itself says right before the start; None: the flow may not run."""
+    """Builds the flow's input from objects of the garden, right before the start. None: the flow may not run."""
 
 
 class Refused(Exception):
-    """The garden's own record does not bear out what a gardenlet asks for."""
+    """The request of a gardenlet contradicts the objects of the garden."""
 
 
 class SeedFlows:
-    """The flows of one seed; each attempt goes on where the last one failed."""
+    """The flows of one seed. Each attempt keeps the finished tasks of the last one."""
 
     def __init__(self, temporal: Client, look: Callable[[float], None]) -> None:
         self._temporal = temporal
         self._look = look
-        """Has the caller offer its flows again, after so many seconds."""
+        """Function that makes the caller offer its flows again, after the given number of seconds."""
         self._followed = Followed()
         self._attempts: dict[str, Attempt] = {}
-        """By workflow id, how the last attempt failed."""
+        """Next attempt by workflow id, with the outcome of the failed one."""
         self._not_before: dict[str, float] = {}
-        """By workflow id, monotonic seconds."""
+        """Earliest time of the next start by workflow id, in monotonic seconds."""
 
     def has_failed(self, workflow_id: str) -> bool:
         """Whether the last attempt failed, and none has succeeded since."""
         return workflow_id in self._attempts
 
     async def offer(self, flows: Sequence[SeedFlow]) -> None:
-        """Start what is due of these flows; forget how others failed that are not wanted any more."""
+        """Start those of these flows that are due. Drop the attempts of flows that are no longer needed."""
         self._forget_others({each.id for each in flows})
         for flow in flows:
             if len(self._followed) >= AT_ONCE:
-                return  # the end of one of them has the caller offer the rest again
+                return  # when one of them ends, the caller offers the rest again
             if flow.id in self._followed:
                 continue
             if (rest := self._not_before.get(flow.id, 0.0) - time.monotonic()) > 0:
@@ -150,7 +150,7 @@ class SeedFlows:
         self._followed.follow(handle, ended)
 
     def _rest(self, workflow_id: str) -> None:
-        """Not again at once: after a failure something must be mended, after a success the seed must tell of it."""
+        """Delay the next start: a failure must be repaired first, and a success must reach the seed's status."""
         self._not_before[workflow_id] = time.monotonic() + RETRY_SECONDS
         self._look(RETRY_SECONDS + 0.1)
 
@@ -161,7 +161,7 @@ class SeedFlows:
 
 
 def told_once(told: dict[str, object], seed: str, refused: Mapping[str, str]) -> Iterable[str]:
-    """Lines of a log about what was refused to a seed; none if ``told`` says that they were logged last time."""
+    """Log lines about refused requests of a seed; none if ``told`` says that the same lines were logged last time."""
     if told.get(seed) == refused:
         return []
     told[seed] = refused
@@ -169,9 +169,9 @@ def told_once(told: dict[str, object], seed: str, refused: Mapping[str, str]) ->
 
 
 def project_of(namespace: str, namespaces: Cache, projects: Cache) -> str | None:
-    """Name of the Project that a namespace belongs to, also of one that has gone before its namespace.
+    """Name of the Project that a namespace belongs to, also if the Project was deleted before its namespace.
 
-    ``api.server.projects.project_of`` answers for Projects that are there, and looks them up in the garden.
+    ``api.server.projects.project_of`` is for Projects that exist; it reads them from the garden.
     """
     projects.index(BY_NAMESPACE, namespaces_of)
     for each in projects.by_index(BY_NAMESPACE, namespace):

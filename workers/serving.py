@@ -1,4 +1,4 @@
-"""Certificates of a server, and of its clients, that change while the server runs."""
+"""Server certificates, and authorities of client certificates, that change while a server runs."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from kube.client import load_certificate
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 10.0
-"""Seconds. Kubelets bring a renewed Secret to its files within two minutes."""
+"""Seconds between two reads of the files. Kubelets write a renewed Secret to its files within two minutes."""
 
 
 def server_certificate(name: str, host: str, authority: KeyPair, now: datetime, validity: timedelta) -> KeyPair:
@@ -33,22 +33,22 @@ def server_certificate(name: str, host: str, authority: KeyPair, now: datetime, 
 
 
 def renewal_due(certificate: bytes) -> datetime:
-    """When 80 % of the validity of a certificate are over."""
+    """Time to renew a certificate: 80 % of its validity are over."""
     begin, end = validity_of(certificate)
     return begin + (end - begin) * 0.8
 
 
 class ShownCertificate:
-    """The certificate that a server shows, and the authority of its clients' certificates.
+    """The certificate that a server presents, and the authorities of its clients' certificates.
 
-    A change of either needs no new server: each handshake uses the newest ones. Open connections keep the certificates
+    A change of either needs no restart: each handshake uses the newest ones. Open connections keep the certificates
     that they began with.
     """
 
     def __init__(self, *, clients_show: ssl.VerifyMode = ssl.CERT_NONE) -> None:
-        """Until the first certificate is shown, handshakes fail.
+        """Handshakes fail until ``show`` has set the first certificate.
 
-        ``clients_show``: whether clients must, may or need not show a certificate of the authorities that are accepted.
+        ``clients_show``: whether clients must, may or need not present a certificate of the accepted authorities.
         """
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.verify_mode = clients_show
@@ -59,17 +59,17 @@ class ShownCertificate:
         self._newest: ssl.SSLContext | None = None
         self.shown: KeyPair | None = None
         self.clients = b""
-        """PEM of the authorities of clients."""
+        """Authorities of client certificates, in PEM."""
 
     def show(self, pair: KeyPair) -> bool:
-        """Show this pair from now on; false if it is shown already.
+        """Present this pair from now on; returns False if it is in use already.
 
-        Raises ssl.SSLError, and keeps the old pair, if certificate and key do not fit.
+        Raises ssl.SSLError, and keeps the old pair, if the key is not that of the certificate.
         """
         return self._change(pair, self.clients)
 
     def accept(self, clients: bytes) -> bool:
-        """Accept clients of these authorities (PEM) from now on, and no others; false if it is so already.
+        """Accept only clients of these authorities (PEM) from now on; returns False if they are in use already.
 
         Raises ssl.SSLError, and keeps the old authorities, if the PEM holds none.
         """
@@ -81,7 +81,7 @@ class ShownCertificate:
         if (pair, clients) == (self.shown, self.clients):
             return False
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        # Without it the connection would not tell the client's certificate.
+        # Without it, the connection would not reveal the client's certificate.
         context.verify_mode = self.context.verify_mode
         if pair is not None:
             load_certificate(context, pair.certificate, pair.key)
@@ -92,7 +92,7 @@ class ShownCertificate:
         return True
 
     def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> int | None:
-        """Called in each handshake, also of clients that send no server name."""
+        """Set the newest certificate; called in each handshake, also for clients that send no server name."""
         if self._newest is None:
             return ssl.AlertDescription.ALERT_DESCRIPTION_INTERNAL_ERROR
         connection.context = self._newest
@@ -100,7 +100,7 @@ class ShownCertificate:
 
 
 class ServingCertificate(ShownCertificate):
-    """The same out of files, which are read again when they change."""
+    """A ``ShownCertificate`` from files, which are read again when they change."""
 
     def __init__(self, certificate: Path, key: Path, *, clients_show: ssl.VerifyMode = ssl.CERT_NONE) -> None:
         """Raises OSError or ssl.SSLError if the files cannot be used."""
@@ -109,7 +109,7 @@ class ServingCertificate(ShownCertificate):
         self.show(KeyPair(*read_files(self._files)))
 
     async def follow(self, interval: float = LOOK_AGAIN) -> None:
-        """Look at the files again and again, until cancelled. What cannot be used is told, and the old one kept."""
+        """Read the files periodically until cancelled. Keep the old certificate while the files cannot be used."""
         assert self.shown is not None
 
         async def use(certificate: bytes, key: bytes) -> None:
@@ -132,7 +132,7 @@ class ClientsFile:
         self._accept(self._accepted)
 
     async def follow(self, interval: float = LOOK_AGAIN) -> None:
-        """Read the file again and again, until cancelled. Keep the old authorities while the file cannot be used."""
+        """Read the file periodically until cancelled. Keep the old authorities while the file cannot be used."""
 
         async def use(clients: bytes) -> None:
             try:
@@ -148,11 +148,11 @@ class ClientsFile:
 
 
 class Unusable(Exception):
-    """The content of files cannot be used; says why."""
+    """The content of files cannot be used; the text says why."""
 
 
 def check_pair(pair: KeyPair) -> None:
-    """Raises ssl.SSLError if certificate and key do not fit."""
+    """Check a pair. Raises ssl.SSLError if the key is not that of the certificate."""
     load_certificate(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), pair.certificate, pair.key)
 
 
@@ -163,10 +163,10 @@ def read_files(files: Sequence[Path]) -> tuple[bytes, ...]:
 async def follow_files(
     files: Sequence[Path], used: tuple[bytes, ...], use: Callable[..., Awaitable[None]], interval: float = LOOK_AGAIN
 ) -> None:
-    """Give the contents of files with certificates to ``use`` when they differ from ``used``, until cancelled.
+    """Call ``use`` with the contents of certificate files whenever they differ from ``used``, until cancelled.
 
-    Messages name the first file. Unusable contents are told once, and tried again at each look: ``use`` raises
-    Unusable.
+    ``use`` raises Unusable for contents that cannot be used: these are logged once, and tried again at each read.
+    Messages name the first file.
     """
     told = ""
     while True:

@@ -1,7 +1,8 @@
-"""What everything else stands on: the kinds, policies, roles and webhooks of the garden, and Temporal's namespace.
+"""Setup job: installs the kinds, policies, roles and webhooks of the garden, and Temporal's namespace.
 
-Runs to its end; again, it changes nothing but what a newer version brings. Helm's own ``crds/`` would be installed once
-and never upgraded, and cannot reach a garden that is not the cluster its processes run in.
+The job exits when it is done. A second run changes nothing, except after an upgrade. Helm installs its own ``crds/``
+only once and never upgrades them, and it cannot install them in a garden other than the cluster that runs the
+processes.
 """
 
 import asyncio
@@ -40,39 +41,39 @@ log = logging.getLogger(__name__)
 _MANAGER = "gardener-setup"
 _ESTABLISHED_SECONDS = 60
 _TEMPORAL_SECONDS = 180
-"""A Temporal cluster that has just been started needs a while for its first shard."""
+"""Time to wait for Temporal: a cluster that has just been started needs a while to acquire its first shard."""
 _LOOK_AGAIN = 0.5
 _NAMESPACE_SECONDS = 60
-"""Temporal's own caches of namespaces are refreshed every 2 to 10 s."""
+"""Time to wait for search attributes: Temporal refreshes its caches of namespaces every 2 to 10 s."""
 
 
 class Webhooks(ApiModel):
     url: str
-    """Where the garden's API server reaches admission, like ``https://198.18.0.1:9443``."""
+    """URL at which the garden's API server reaches admission, like ``https://198.18.0.1:9443``."""
     ca_file: Path
-    """PEM of who signed its certificate."""
+    """PEM file of the authority that signed admission's certificate."""
 
 
 class TemporalSetup(TemporalServer):
     retention_days: int = 30
-    """How long the history of an ended flow is kept."""
+    """Days for which Temporal keeps the history of an ended workflow."""
 
 
 class SetupConfig(ApiModel):
     garden_client_connection: ClientConnection | None = None
-    """None: the garden is left alone."""
+    """None: the job does not touch the garden."""
     webhooks: Webhooks | None = None
     allow_unrestricted_gardenlets: bool = False
-    """Gives gardenlets a role by which each reads and writes objects of all seeds, and every Secret of the garden.
+    """Gives gardenlets a role with which each reads and writes objects of all seeds, and every Secret of the garden.
 
-    Without it they have no role, and the garden's API server must ask admission what they may do.
+    Off: gardenlets have no role, and the garden's API server must ask the seed authorizer what they may do.
     """
     temporal: TemporalSetup | None = None
-    """None: Temporal is left alone."""
+    """None: the job does not touch Temporal."""
 
 
 async def run(config_path: str) -> None:
-    """Raises ConfigError if the configuration asks for nothing."""
+    """Set up what the configuration names. Raises ConfigError if it names neither a garden nor a Temporal."""
     config = load_config(SetupConfig, config_path)
     if config.garden_client_connection is None and config.temporal is None:
         raise ConfigError(f"configuration {config_path} names neither a garden nor a Temporal to set up")
@@ -90,7 +91,7 @@ async def run(config_path: str) -> None:
 async def set_up_garden(
     garden: KubeClient, webhooks: Webhooks | None, *, unrestricted_gardenlets: bool = False
 ) -> None:
-    """Apply kinds, wait until they are served, then all that is about them."""
+    """Apply the CRDs, wait until the API server serves them, then apply policies, roles and webhooks."""
     definitions = crds("garden")
     for definition in definitions:
         await garden.apply(definition, manager=_MANAGER)
@@ -161,7 +162,7 @@ async def _register_attributes(client: Client, wanted: TemporalSetup) -> None:
 
 
 async def _until(attempt: Callable[[], Awaitable[Result]], what: str, seconds: float) -> Result:
-    """The first answer that is no error. Raises TimeoutError, naming what was waited for and the last error."""
+    """Retry ``attempt`` until it succeeds; returns its result. Raises TimeoutError with ``what`` and the last error."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -1,7 +1,7 @@
 """Read CertificateSigningRequests strictly, and approve or deny them.
 
-Both approvers decide by what ``parse_request`` returns. It accepts one shape alone, because the signer issues what Go
-reads out of a request: of two common names Go takes the last one, and Python lists both.
+Both approvers decide on the result of ``parse_request``. It accepts only one form of request, because the signer issues
+what Go parses from a request, and Go and Python differ: of two common names Go takes the last one, Python lists both.
 """
 
 import base64
@@ -44,7 +44,7 @@ class Request:
     ip_addresses: frozenset[str] = frozenset()
 
     def wrong_usages(self, purpose: str) -> str:
-        """Reason to deny the request unless its usages serve ``purpose`` alone; empty if they do."""
+        """Reason to deny the request because of its usages; empty if they are for ``purpose`` only."""
         if purpose in self.usages and self.usages <= _OF_THE_KEY | {purpose}:
             return ""
         return f"usages must be {purpose}, and beside it no others than {' and '.join(sorted(_OF_THE_KEY))}"
@@ -55,7 +55,7 @@ class Request:
 
 
 class Malformed(ValueError):
-    """A request that does not have the one accepted shape; the text says why."""
+    """A request that does not have the accepted form; the text says why."""
 
     def __init__(self, why: str, names: frozenset[str] | None = None) -> None:
         """``names``: all values of the subject; None if the subject cannot be read."""
@@ -68,19 +68,19 @@ class Verdict:
     approved: bool
     why: str
     may_pass: bool = False
-    """A refusal that a later look may not repeat, because an object is still to come."""
+    """Set on a refusal that a later check may not repeat, because an object does not exist yet."""
 
 
 def parse_request(spec: Mapping[str, Any]) -> Request:
     """Read ``spec`` of a CertificateSigningRequest.
 
-    The subject has one common name and one organization, each in a part of its own and in plain ASCII. Of
-    extensions there may be subject alternative names, and of those DNS names and IP addresses. The signature is that
-    of the key.
+    The subject must have one common name and one organization, each in a part of its own and in printable ASCII. The
+    only extension allowed is subject alternative names, with DNS names and IP addresses. The signature must be made
+    with the key in the request.
 
-    Raises Malformed for everything else.
+    Raises Malformed for all other requests.
     """
-    # Heavy, and nodes join seldom.
+    # Imported here: the module is large, and nodes join rarely.
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.x509.oid import NameOID
 
@@ -118,7 +118,7 @@ def parse_request(spec: Mapping[str, Any]) -> Request:
 
 
 def _load(encoded: str) -> "x509.CertificateSigningRequest":
-    """The one PEM block of a request. Raises ValueError for text before, between or after, and for a second block."""
+    """Parse the one PEM block of a request. Raises ValueError for a second block, and for text outside the block."""
     from cryptography import x509
 
     found = _PEM.fullmatch(base64.b64decode(encoded, validate=True))
@@ -134,12 +134,14 @@ def _text(value: str | bytes) -> str:
 def _alternative_names(csr: "x509.CertificateSigningRequest") -> tuple[frozenset[str], frozenset[str]]:
     """DNS names and IP addresses of the request.
 
-    Raises Malformed for any attribute but Go's list of extensions, for any other extension, and for other names.
+    Raises Malformed for any other extension, for other kinds of names, and for any attribute but Go's list of
+    extensions.
     """
     from cryptography import x509
     from cryptography.x509.oid import ExtensionOID
 
-    # Python also reads Microsoft's list of extensions, which Go does not: with both lists they would see two requests.
+    # Python also reads Microsoft's list of extensions, Go does not. With both lists, Go and Python would see different
+    # requests.
     if [each.oid.dotted_string for each in csr.attributes] not in ([], [_EXTENSION_REQUEST]):
         raise Malformed("the request must have no attributes but its extensions")
     if [each.oid for each in csr.extensions] not in ([], [ExtensionOID.SUBJECT_ALTERNATIVE_NAME]):
@@ -159,17 +161,17 @@ def _alternative_names(csr: "x509.CertificateSigningRequest") -> tuple[frozenset
 
 @dataclass(frozen=True)
 class Clients:
-    """Clients of one kind, as their certificates name them."""
+    """A kind of clients, and how their certificates name them."""
 
     kind: str
     owned: str
-    """What a client of this kind is for: its name follows ``prefix`` in the client's common name."""
+    """Kind of the object that a client serves. The object's name follows ``prefix`` in the client's common name."""
     prefix: str
     group: str
     name: re.Pattern[str] = re.compile(".+", re.DOTALL)
 
     def concerned(self, user: str, names: Collection[str] | None) -> bool:
-        """Whether a request comes from a client of this kind, or names one or their group in its subject.
+        """Whether a request comes from a client of this kind, or its subject names such a client or their group.
 
         ``names``: None if the subject cannot be read; it could then hold any name.
         """
@@ -178,7 +180,7 @@ class Clients:
         return self.group in names or any(name.startswith(self.prefix) for name in names)
 
     def fault(self, user: str, request: Request) -> str:
-        """Reason to deny a certificate of this kind, whatever objects there are; empty if there is none."""
+        """Reason to deny a certificate of this kind that does not depend on other objects; empty if there is none."""
         owned = request.common_name.removeprefix(self.prefix)
         if owned == request.common_name or not self.name.fullmatch(owned):
             return f"common name in CSR must be {self.prefix}<name of the {self.owned}>"

@@ -1,4 +1,4 @@
-"""Have a process measure and trace what it asks of API servers, and trace its tasks."""
+"""Measure and trace a process's requests to API servers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,10 @@ from workers.tracing import Tracing, TracingConfig
 
 
 def observe_requests(component: str, config: TracingConfig | None) -> Tracing | None:
-    """Once per process, before its first request. Returns its tracing, to be closed at its end; None if it has none."""
+    """Set up metrics and traces of requests; call it once per process, before the first request.
+
+    Returns the process's tracing, which the caller must close at the end; None if tracing is not configured.
+    """
     tracing = Tracing.exporting(component, config) if config is not None else None
 
     @contextmanager

@@ -1,7 +1,8 @@
-"""The connection of our processes to Temporal: its configuration, and the client made of it.
+"""The connection of our processes to Temporal: its configuration, and its client.
 
-Temporal's client holds the bytes of its certificate. When the certificate's files change, another connection is made of
-them and put below the same client, so that all parts of a process that hold the client go on with the new certificate.
+Temporal's client holds the bytes of its certificate. When the certificate's files change, a new connection is made from
+them, and it replaces the connection of the same client. So all parts of a process that hold the client use the new
+certificate.
 """
 
 import asyncio
@@ -26,28 +27,29 @@ from workers.codec import data_converter
 from workers.serving import LOOK_AGAIN, Unusable, check_pair, follow_files, read_files
 
 _OTHER_REASONS = ("tcp connect error", "dns error", "code: Unavailable", "code: PermissionDenied")
-"""In the SDK's message: the server is not there, not ready, or knows the client and refuses its request."""
+"""Parts of the SDK's messages for other errors: the server cannot be reached, is not ready, or knows the client and
+refuses its request."""
 
 
 class VersioningConfig(ApiModel):
     """See ``workers.versioning``."""
 
     enabled: bool = False
-    """Off: each worker takes every flow, as where one process is replaced by the next. On: a worker takes none until
-    its build was made current, see ``gardener worker promote``."""
+    """Off: each worker runs every flow, which fits where a new process replaces the old one. On: a worker runs no flow
+    until its build has been made current, see ``gardener worker promote``."""
     build_id: str = OWN_VERSION
 
 
 class TemporalTLS(ApiModel):
-    """Files, in PEM. Changed files are used without a restart."""
+    """Files in PEM. Changed files are used without a restart."""
 
     ca_file: Path
-    """Authorities that may have signed the server's certificate."""
+    """Authorities of which one must have signed the server's certificate."""
     certificate_file: Path
     """The client certificate; its subject says what the client may do."""
     private_key_file: Path
     server_name: str | None = None
-    """A name in the server's certificate, where the host of the address is none."""
+    """A name in the server's certificate, to be set if the certificate does not contain the host of the address."""
 
     @property
     def files(self) -> tuple[Path, Path, Path]:
@@ -55,12 +57,12 @@ class TemporalTLS(ApiModel):
 
 
 class TemporalServer(ApiModel):
-    """Where Temporal is, and with which certificate a process connects to it."""
+    """Address of Temporal, and the certificate with which a process connects to it."""
 
     address: str
     namespace: str = "default"
     tls: TemporalTLS | None = None
-    """None: without TLS, for a Temporal that only processes of this machine reach."""
+    """None: no TLS, for a Temporal that only processes of this machine reach."""
 
 
 class TemporalConnection(TemporalServer):
@@ -69,31 +71,31 @@ class TemporalConnection(TemporalServer):
     codec_key_file: Path
     """Key file: root keys on the garden side, elsewhere the derived keys of this process (``gardener keys derive``)."""
     shared_key_file: Path | None = None
-    """Key file that all processes had before; while it is named, what is encrypted by its keys is accepted, too."""
+    """Key file that all processes had before. While it is set, payloads encrypted with its keys are accepted, too."""
     versioning: VersioningConfig = VersioningConfig()
     """Versioning of processes that run workflows."""
 
 
 class TemporalConnectionError(RuntimeError):
-    """There is no connection to Temporal; says which address and files, and what would help."""
+    """There is no connection to Temporal. The text names address and files, and says what would help."""
 
 
 class RenewableService(ServiceClient):
-    """The connection below a client. Another connection takes its place when a certificate is renewed."""
+    """Connection of a client that is replaced by a new connection when the certificate is renewed."""
 
     def __init__(self, server: TemporalServer, files: tuple[bytes, ...], first: ServiceClient) -> None:
         super().__init__(first.config)
         self.server = server
         self.files = files
-        """Contents of ``server.tls.files`` that the current connection was made of."""
+        """Contents of ``server.tls.files`` that the current connection was made with."""
         self._current = first
 
     async def renew(self, *files: bytes) -> None:
-        """Raises TemporalConnectionError, and keeps the old connection, if the server does not take the new one."""
+        """Replace the connection. Raises TemporalConnectionError, and keeps the old one, if no new one can be made."""
         self._current = await _open(self.server, files, self.config.api_key)
         self.files = files
 
-    # What the SDK asks of a service client.
+    # Interface of a service client that the SDK uses.
 
     @property
     def worker_service_client(self) -> Any:
@@ -132,7 +134,9 @@ async def connect(connection: TemporalConnection, queue: str = GARDEN_QUEUE) -> 
 async def connect_with(
     server: TemporalServer, converter: DataConverter = DataConverter.default, token: str | None = None
 ) -> Client:
-    """A client that reads payloads by ``converter``; ``token`` is a person's, with the certificate of a gateway.
+    """A client with this data converter.
+
+    ``token``: token of a person, whose connection uses the client certificate of a gateway.
 
     Raises TemporalConnectionError.
     """
@@ -151,7 +155,7 @@ async def connect_with(
 async def follow_certificate(worker: Worker, interval: float = LOOK_AGAIN) -> None:
     """Connect the worker's client again whenever the files of its certificate change, until cancelled.
 
-    Calls that are under way end on the old connection: a poll takes a minute at most.
+    Calls in flight end on the old connection: a poll takes at most a minute.
     """
     client = worker.client
     service = client.service_client
@@ -164,7 +168,7 @@ async def follow_certificate(worker: Worker, interval: float = LOOK_AGAIN) -> No
             await service.renew(*files)
         except TemporalConnectionError as error:
             raise Unusable(str(error)) from None
-        worker.client = client  # the worker asks its client for the connection at this moment alone
+        worker.client = client  # the worker reads the connection from its client only when the client is set
 
     await follow_files(service.server.tls.files, service.files, use, interval)
 
@@ -190,7 +194,7 @@ def _tls_config(server: TemporalServer, certificate: bytes, key: bytes, ca: byte
 
 
 def _checked(tls: TemporalTLS, certificate: bytes, key: bytes, ca: bytes) -> str:
-    """What is wrong with the contents of the files; nothing: they fit together, and their time has not passed."""
+    """Fault of the files' contents; empty if key and certificate fit together and the certificate has not expired."""
     try:
         expires = x509.load_pem_x509_certificates(certificate)[0].not_valid_after_utc
     except ValueError:
@@ -209,7 +213,7 @@ def _checked(tls: TemporalTLS, certificate: bytes, key: bytes, ca: bytes) -> str
 
 
 def _explained(server: TemporalServer, error: RuntimeError) -> str:
-    """What to look at, and the error itself. No certificate was compared without a connection."""
+    """Hint for the operator, and the error itself. Without a connection no certificate has been checked."""
     said = str(error)
     if any(each in said for each in _OTHER_REASONS):
         return said

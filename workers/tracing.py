@@ -1,9 +1,10 @@
 """OpenTelemetry traces: from the change of a Shoot, over its operations and their tasks, to each API call.
 
-A trace is all that one generation of one Shoot brought about. Its id, and the ids of the spans that others hang below,
-are computed from what every process knows anyway: the Shoot's uid, the generation, the workflow's id. So nothing has to
-be carried through signals, histories and restarts, and a lifecycle that runs for months has a trace per change and not
-one for ever; that is why this is not Temporal's own interceptor, whose traces begin where a workflow began.
+A trace holds all that one generation of one Shoot has caused. The ids of the trace and of parent spans are computed
+from values that every process knows: the Shoot's uid, the generation, the workflow's id. So no ids have to be passed
+through signals, histories and restarts. A lifecycle that runs for months gets one trace per change. Temporal's own
+interceptor is not used, because its traces begin at the start of a workflow: a lifecycle would have one trace without
+end.
 
     Shoot changed (watcher)
       Reconcile garden-local/demo, attempt 1 (written when it has ended)
@@ -34,16 +35,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _next_id: ContextVar[tuple[int, int] | None] = ContextVar("next_id", default=None)
-"""Trace id and span id of the span that is about to be made, where they are given."""
+"""Trace id and span id for the next span; None: the SDK generates them."""
 
 
 class TracingConfig(ApiModel):
-    """Where traces go; without it, nothing is traced."""
+    """Destination of traces; without this configuration, nothing is traced."""
 
     endpoint: str
-    """Of an OTLP receiver over HTTP, such as ``http://collector:4318/v1/traces``."""
+    """URL of an OTLP receiver over HTTP, such as ``http://collector:4318/v1/traces``."""
     sample_ratio: float = 1.0
-    """Part of all changes that are traced: whole, by all processes."""
+    """Share of changes that are traced, 0 to 1. All processes trace the same changes, each completely."""
 
 
 class Tracing:
@@ -71,7 +72,7 @@ class Tracing:
 
         provider = TracerProvider(
             resource=Resource.create({"service.name": f"gardener-{component}"}),
-            # By the trace's id alone: all processes choose the same.
+            # The sampler uses nothing but the trace's id, so all processes sample the same traces.
             sampler=TraceIdRatioBased(sample_ratio),
             id_generator=Ids(),
         )
@@ -80,7 +81,7 @@ class Tracing:
 
     @classmethod
     def exporting(cls, component: str, config: TracingConfig) -> "Tracing":
-        """To an OTLP receiver; what it does not take in time is dropped, and said so in the log."""
+        """Tracing with an OTLP receiver. Spans that it does not accept in time are dropped, with a log line."""
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
@@ -88,11 +89,11 @@ class Tracing:
         return cls.of(component, BatchSpanProcessor(exporter, schedule_delay_millis=2000), config.sample_ratio)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
     def changed(self, shoot: ShootRef, generation: int, since: datetime, **attributes: str) -> None:
-        """A Shoot was changed, and its lifecycle was told."""
+        """Record that a Shoot was changed and that its lifecycle was notified."""
         trace = _trace_id(shoot, generation)
         given = _next_id.set((trace, _span_id("change", trace)))
         try:
@@ -103,7 +104,7 @@ class Tracing:
             _next_id.reset(given)
 
     def operation_ended(self, request: FinishOperation) -> None:
-        """An attempt of an operation has ended."""
+        """Record the end of an attempt of an operation."""
         from opentelemetry.trace import Status, StatusCode
 
         task = request.task
@@ -131,7 +132,7 @@ class Tracing:
 
     @contextmanager
     def task(self, info: activity.Info, subject: object) -> Iterator[None]:
-        """Around one attempt of a task: below its operation, if it is one's, else a trace of its workflow."""
+        """Span of one attempt of a task: below its operation, or in a trace of its workflow if it has no operation."""
         workflow = info.workflow_id or ""
         task = subject if isinstance(subject, ShootTask) else getattr(subject, "task", None)
         attributes: dict[str, str | int] = {
@@ -152,7 +153,7 @@ class Tracing:
 
     @contextmanager
     def request(self, request: Request) -> Iterator[None]:
-        """Around one request to an API server, where a task makes it."""
+        """Span of one request to an API server, if a task makes it."""
         from opentelemetry import trace
 
         if not trace.get_current_span().get_span_context().is_valid:
@@ -197,7 +198,7 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 def change_of(shoot: Mapping[str, Any]) -> dict[str, str]:
-    """What was asked of a Shoot that no operation has answered yet; empty if nothing."""
+    """Attributes of the change of a Shoot that no operation has handled yet; empty if there is none."""
     from api import constants
 
     metadata, status = shoot["metadata"], shoot.get("status") or {}

@@ -1,7 +1,7 @@
-"""Versions of our code beside each other: a flow ends on the version it began on, a lifecycle moves to the current one.
+"""Several versions of our code at a time: a flow ends on the version it began on, a lifecycle moves to the current one.
 
-Temporal keeps, per deployment, which build is current: new flows go there. A worker says which build it is; the build
-id is the version of the code.
+Temporal stores for each deployment which build is current, and starts new flows on that build. A worker reports its
+build id, which is the version of the code.
 """
 
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
@@ -14,9 +14,9 @@ CONTROLLER_MANAGER = "gardener-controller-manager"
 
 
 def deployment_config(config: VersioningConfig, deployment: str) -> WorkerDeploymentConfig | None:
-    """For ``Worker(deployment_config=...)``; flows that do not say otherwise are pinned.
+    """Value for ``Worker(deployment_config=...)``; None if versioning is off. Flows are pinned by default.
 
-    For all of the process: workflows are told.
+    It also sets ``api.versioning.enabled`` for the whole process, which the decorators of workflows read.
     """
     versioning.enabled = config.enabled
     if not config.enabled:

@@ -1,4 +1,4 @@
-"""Which clients a server answers, and how many at once."""
+"""Middlewares that limit which clients a server answers, and how many calls at once."""
 
 import asyncio
 import ssl
@@ -25,7 +25,7 @@ _RETRY_SECONDS = 1
 _PATIENCE = 1.0
 """Seconds that a call waits for its turn. The API server itself waits 3 s for an authorizer and 10 s for a webhook."""
 _REVIEW_SECONDS = 10.0
-"""A call that takes longer has no client any more, or its client sends its body slowly on purpose."""
+"""Maximum duration of a call: after that, the client has timed out, or it sends its body slowly on purpose."""
 
 
 def only(common_names: Collection[str]) -> Middleware:
@@ -47,9 +47,9 @@ def only(common_names: Collection[str]) -> Middleware:
 
 
 def at_once(limit: int) -> Middleware:
-    """Answer so many calls at once; others wait for a second, and are then told to come again (429).
+    """Answer at most ``limit`` calls at once. Others wait for 1 s and then get status 429.
 
-    The API server comes again by itself, as long as its own timeout allows.
+    The API server retries such a call itself, as long as its own timeout allows.
     """
     turns = asyncio.Semaphore(limit)
 
@@ -78,6 +78,6 @@ def at_once(limit: int) -> Middleware:
 
 
 def _common_name(certificate: Mapping[str, Any]) -> str:
-    """Empty if the subject has none, or several."""
+    """Common name of a certificate; empty if the subject has none or several."""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return names[0] if len(names) == 1 else ""

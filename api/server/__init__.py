@@ -1,4 +1,4 @@
-"""The garden API's own server: webhooks that default and validate what a schema alone cannot."""
+"""Webhooks of the garden's API: defaults and validations that a schema cannot express."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from api.constants import CORE, OPERATIONS, ROLE, ROLE_PROJECT, SECURITY, SEEDS_
 from api.server.seed_writes import rules
 
 Kinds = dict[tuple[str, str], tuple[str, ...]]
-"""Plurals by group and version."""
+"""Plural names of kinds by group and version."""
 
 MUTATE_PATH = "/mutate"
 VALIDATE_PATH = "/validate"
 RESTRICT_PATH = "/restrict-seeds"
 
-# Which kinds need more than their schemas; handlers for them are in ``api.server.kinds``.
+# Kinds whose schemas do not suffice; their handlers are in ``api.server.kinds``.
 MUTATED: Kinds = {
     (CORE, "v1beta1"): ("shoots", "projects", "seeds", "secretbindings", "internalsecrets"),
     (SECURITY, "v1alpha1"): ("credentialsbindings",),
@@ -35,18 +35,21 @@ VALIDATED: Kinds = {
 }
 
 DELETION_VALIDATED: Kinds = {("", "v1"): ("namespaces",)}
-"""Only of projects."""
+"""Kinds whose deletion is validated; of namespaces, only those of Projects."""
 
 
 def webhook_configurations(url: str, ca_bundle: str) -> list[dict[str, Any]]:
-    """What tells an API server to ask us: ``url`` like ``https://198.18.0.1:9443``, ``ca_bundle`` base64 of PEM."""
+    """Webhook configurations with which an API server calls admission.
+
+    ``url``: URL of admission, like ``https://198.18.0.1:9443``. ``ca_bundle``: PEM in base64.
+    """
 
     def configuration(kind: str, path: str, kinds: Kinds, operations: list[str]) -> dict[str, Any]:
         webhook: dict[str, Any] = {
             "name": f"{path.strip('/')}.admission.gardener.cloud",
             "admissionReviewVersions": ["v1"],
             "clientConfig": {"url": url + path, "caBundle": ca_bundle},
-            # Nothing gets past us while we are away: the order of deletion and references hang on it.
+            # No write is accepted while admission is down: the order of deletions, and references, depend on it.
             "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",
             "sideEffects": "None",

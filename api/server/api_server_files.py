@@ -1,6 +1,6 @@
-"""Files by which the garden's API server asks admission: for webhooks, and for what gardenlets may do.
+"""Files with which the garden's API server calls admission: its webhooks and its seed authorizer.
 
-Kubernetes takes credentials for webhooks, and the address of an authorizer, from files alone.
+Kubernetes reads the credentials for webhooks, and the address of an authorizer, only from files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ Object = dict[str, Any]
 
 AUTHORIZATION, ADMISSION = "authorization.json", "admission.json"
 CERTIFICATE, KEY = "client.crt", "client.key"
-"""The API server's certificate at admission. The kubeconfigs name these files; the API server reads them again."""
+"""The API server's client certificate for admission. The kubeconfigs name these files; the API server reads changed
+files again."""
 
 _AUTHORIZER_KUBECONFIG = "seed-authorizer.kubeconfig"
 _WEBHOOKS_KUBECONFIG = "webhooks.kubeconfig"
@@ -33,8 +34,8 @@ def flags(directory: str) -> dict[str, str]:
 def files(directory: str, *, webhooks_url: str, authorizer_url: str, authority: bytes) -> dict[str, Object]:
     """Contents by file name, without certificate and key.
 
-    ``directory``: where the API server finds the files. ``webhooks_url`` and ``authorizer_url``: both ports of
-    admission, without a path. ``authority``: PEM of the authority of the seed authorizer's certificate.
+    ``directory``: directory in which the API server finds the files. ``webhooks_url`` and ``authorizer_url``: URLs of
+    both ports of admission, without a path. ``authority``: PEM of the authority of the seed authorizer's certificate.
     """
     user = {"client-certificate": f"{directory}/{CERTIFICATE}", "client-key": f"{directory}/{KEY}"}
     cluster = {
@@ -50,7 +51,7 @@ def files(directory: str, *, webhooks_url: str, authorizer_url: str, authority: 
             "clusters": [{"name": _USER, "cluster": cluster}],
             "contexts": [{"name": _USER, "context": {"cluster": _USER, "user": _USER}}],
         },
-        # Here a user's name is the host that it is for.
+        # In this file, the name of a user is the host that its credentials are for.
         _WEBHOOKS_KUBECONFIG: _config([{"name": _host_and_port(webhooks_url), "user": user}]),
     }
 
@@ -76,6 +77,6 @@ def _config(users: list[Object]) -> Object:
 
 
 def _host_and_port(url: str) -> str:
-    """As the API server looks for credentials: always with a port."""
+    """Host and port of a URL; the API server looks credentials up by this name, which always has a port."""
     parts = urlsplit(url)
     return parts.netloc if parts.port else f"{parts.netloc}:443"

@@ -40,7 +40,7 @@ def application(garden: Garden) -> web.Application:
         try:
             wanted = await MUTATORS[review.group, review.plural](review, garden)
         except ValidationError:
-            return {}  # the schema comes next, and words it better
+            return {}  # the schema is validated next, and its message is clearer
         changes = patch(review.object, wanted)
         return {"patchType": "JSONPatch", "patch": b64encode(json.dumps(changes).encode()).decode()} if changes else {}
 
@@ -72,7 +72,7 @@ def _handler(answer: Any, path: str) -> Any:
             response = {"uid": review.uid, "allowed": False, "status": status}
             log.info("refused %s by %s: %s", review.operation, review.user.name, refusal)
         except ValidationError as error:
-            # Our models are as strict as the schemas, so this object was stored under other ones.
+            # Our models are as strict as the schemas, so this object was stored under older schemas.
             faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
             message = f'{review.kind}.{review.group} "{review.name}" is invalid: {faults}'
             response = {
@@ -87,7 +87,7 @@ def _handler(answer: Any, path: str) -> Any:
 
 
 def patch(before: Object, after: Object) -> Patch:
-    """JSON patch from one object to the other: whole top-level fields, metadata by its fields."""
+    """JSON patch from one object to the other: it replaces whole top-level fields, and single fields of metadata."""
     metadata = _changes("/metadata", before.get("metadata") or {}, after.get("metadata") or {})
     rest = [{key: value for key, value in each.items() if key != "metadata"} for each in (before, after)]
     return metadata + _changes("", *rest)
@@ -103,9 +103,9 @@ def _changes(path: str, before: Object, after: Object) -> Patch:
 
 
 def _as_stored(value: Any) -> Any:
-    """Whole numbers without a fraction, as the API server stores them.
+    """Convert whole numbers to integers, as the API server stores them.
 
-    It would take ``-1.0`` for another value than the ``-1`` it has, and raise the generation.
+    The API server would treat ``-1.0`` as a change of the stored ``-1``, and raise the generation.
     """
     if isinstance(value, dict):
         return {key: _as_stored(each) for key, each in value.items()}

@@ -1,4 +1,4 @@
-"""What the server does for each kind: gather what the decision needs, then ask the pure functions."""
+"""Handlers for each kind: they read the objects that a decision depends on, then call pure functions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ from api.validation.shoot import check_shoot
 from api.validation.warnings import warnings
 
 Mutate = Callable[[Review, Garden], Awaitable[Object]]
-"""Returns the object as it should be stored."""
+"""Returns the object that the API server is to store."""
 Validate = Callable[[Review, Garden], Awaitable[list[str]]]
 """Returns warnings; raises Refusal."""
 
@@ -130,7 +130,7 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
 
 
 async def _check_issuer(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
-    """Who trusts a cluster by its managed issuer does so for as long as the cluster lives."""
+    """A managed issuer stays as long as the cluster exists, because third parties trust the cluster's tokens by it."""
     text, managed = f"metadata.annotations[{AUTHENTICATION_ISSUER}]", is_managed(shoot.metadata.annotations)
     before = old is not None and is_managed(old.metadata.annotations)
     if before and not managed:
@@ -148,7 +148,7 @@ async def _check_issuer(review: Review, shoot: Shoot, old: Shoot | None, garden:
 
 
 async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
-    """Who intervenes in operations needs the right to do so: a verb of its own, that no other request uses."""
+    """A user who repairs operations needs a verb of its own on Shoots, which no other request uses."""
     if not (names := new_repairs(shoot, old)):
         return
     if not await garden.allowed(review.user, REPAIR_VERB, resources.SHOOT, review.namespace, review.name):
@@ -160,7 +160,7 @@ async def _check_repairs(review: Review, shoot: Shoot, old: Shoot | None, garden
 
 
 async def _check_seed_choice(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
-    """Who chooses a seed by hand needs the right to do so."""
+    """A user who sets ``spec.seedName`` needs the right to update shoots/binding."""
     before = old.spec.seed_name if old else None
     if shoot.spec.seed_name == before:
         return
@@ -175,7 +175,10 @@ async def _check_seed_choice(review: Review, shoot: Shoot, old: Shoot | None, ga
 
 
 async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden) -> None:
-    """A seed that was lost, and has not cleaned up, must find where it looks that the cluster is elsewhere."""
+    """A Shoot cannot move while its BackupEntry for the source of an earlier move exists.
+
+    A lost seed that comes back learns from this BackupEntry that the control plane has moved.
+    """
     at_source, _ = await _backup_entry_names(old, garden)
     entry = await garden.find(resources.CORE_BACKUP_ENTRY, at_source, review.namespace)
     if entry is None:
@@ -194,7 +197,7 @@ async def _backup_entry_names(shoot: Shoot, garden: Garden) -> tuple[str, str]:
 
 
 async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garden: Garden) -> None:
-    """Who says that a seed is lost has to know: if it still serves, two seeds would serve one cluster."""
+    """A user who declares a seed lost needs a right: if the seed still serves, two seeds would serve one cluster."""
     said = shoot.metadata.annotations.get(CONTROL_PLANE_MIGRATION)
     if said is None or (old is not None and old.metadata.annotations.get(CONTROL_PLANE_MIGRATION) == said):
         return
@@ -209,8 +212,8 @@ async def _check_bad_case(review: Review, shoot: Shoot, old: Shoot | None, garde
 
 
 async def _check_move_undisturbed(review: Review, shoot: Shoot, old: Shoot, garden: Garden) -> None:
-    """While its control plane moves a Shoot stays as it is; turning round is possible up to a point."""
-    # The destination's way to the source's bucket is what its preparation begins with.
+    """The spec must not change during a move. The owner may abort the move until the destination has begun."""
+    # The destination begins its preparation with a BackupEntry for the source's bucket.
     at_source, own = await _backup_entry_names(old, garden)
     entry = await garden.find(resources.CORE_BACKUP_ENTRY, at_source, review.namespace) or await garden.find(
         resources.CORE_BACKUP_ENTRY, own, review.namespace
@@ -294,7 +297,7 @@ async def _project_of(namespace: str, garden: Garden) -> Project | None:
 async def validate_cloud_profile(review: Review, garden: Garden) -> list[str]:
     now = datetime.now(UTC)
     if review.operation == "DELETE":
-        return []  # a finalizer holds it while Shoots use it
+        return []  # a finalizer keeps the CloudProfile while Shoots use it
     profile, old = review.models(CloudProfile)
     if not review.spec_changed or review.deleting:
         return []
@@ -387,7 +390,7 @@ async def validate_project(review: Review, garden: Garden) -> list[str]:
 
 
 async def validate_project_namespace(review: Review, garden: Garden) -> list[str]:
-    """A project's namespace goes with its Project, and after its Shoots."""
+    """The namespace of a Project is deleted with the Project, after its Shoots."""
     labels = (review.old or {}).get("metadata", {}).get("labels") or {}
     project = await garden.find(resources.PROJECT, labels.get(PROJECT_NAME, ""))
     if project is None or project.get("spec", {}).get("namespace") != review.name:
@@ -405,7 +408,7 @@ async def validate_project_namespace(review: Review, garden: Garden) -> list[str
 
 
 async def mutate_binding(review: Review, garden: Garden) -> Object:
-    """References without a namespace mean the binding's own."""
+    """Set the binding's namespace in references without a namespace."""
     obj = dict(review.object or {})
     for field in ("secretRef", "credentialsRef"):
         if field in obj and not obj[field].get("namespace"):
@@ -444,7 +447,7 @@ def _finalizer_dropped(review: Review) -> bool:
 
 
 async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> None:
-    """Whoever binds must be able to read what is bound."""
+    """The author of a binding must be allowed to read the objects that it names."""
     wire, kind = binding.to_wire(), _binding_kind(review)
     path, credentials = kind.credentials_field, kind.credentials(wire)
     try:
@@ -466,7 +469,7 @@ async def _check_bound(review: Review, binding: KubeObject, garden: Garden) -> N
 
 
 async def mutate_internal_secret(review: Review, garden: Garden) -> Object:
-    """``stringData`` is write-only: it goes into ``data``."""
+    """Move ``stringData``, which is write-only, to ``data``."""
     obj = dict(review.object or {})
     plain = obj.pop("stringData", None) or {}
     if plain:

@@ -26,7 +26,7 @@ async def project_of(namespace: str, garden: Lookup) -> Object | None:
     for each in await garden.list(resources.PROJECT):
         if has_namespace(each, namespace):
             return each
-    # The list may lag behind a Project that was made a moment ago; its namespace says its name.
+    # The list may lag behind a Project that has just been created; a label of its namespace holds the Project's name.
     found = await garden.find(resources.NAMESPACE, namespace)
     name = ((found or {}).get("metadata", {}).get("labels") or {}).get(PROJECT_NAME)
     project = await garden.find(resources.PROJECT, name) if name else None
@@ -34,7 +34,7 @@ async def project_of(namespace: str, garden: Lookup) -> Object | None:
 
 
 def has_namespace(project: Mapping[str, Any], namespace: str) -> bool:
-    """Whether a namespace is that of a Project. Only the Project tells: a label of the namespace may name any."""
+    """Whether a namespace belongs to a Project, according to the Project: a namespace's label may name any Project."""
     return bool((project.get("spec") or {}).get("namespace") == namespace)
 
 

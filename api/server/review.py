@@ -1,4 +1,4 @@
-"""A question of the API server, and what an answer may need to look up."""
+"""A review of the API server, and access to the objects that the answer depends on."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ K = TypeVar("K", bound=KubeObject)
 
 
 class Garden(Protocol):
-    """Reads the garden; whoever runs the server brings it."""
+    """Reads the garden; the process that runs the server implements it."""
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
-        """The object, or None if there is none for certain."""
+        """The object; None if it certainly does not exist."""
 
     async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[Object]:
-        """All there are, or those with these labels; may lag behind by a moment."""
+        """All objects, or those with these labels; the list may lag behind by a moment."""
 
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
-        """Whether RBAC lets a user do this; a subresource is part of the resource's plural, ``shoots/binding``."""
+        """Whether RBAC allows this to a user. A subresource is part of the resource's plural, as ``shoots/binding``."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class User:
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> User:
-        """From a UserInfo as reviews carry it."""
+        """User from the UserInfo in a review."""
         return cls(info.get("username", ""), tuple(info.get("groups") or ()), info.get("uid", ""), info.get("extra"))
 
 
 @dataclass(frozen=True)
 class Review:
-    """One write that waits for our answer."""
+    """A write for which the API server waits for an answer."""
 
     uid: str
     operation: Literal["CREATE", "UPDATE", "DELETE"]
@@ -73,7 +73,7 @@ class Review:
         )
 
     def models(self, model: type[K]) -> tuple[K, K | None]:
-        """The written object, and the one before it."""
+        """The object as written, and as it was before; None for a new object."""
         if self.object is None:
             raise ValueError(f"a {self.operation} has no object")
         return model.of(self.object), model.of(self.old) if self.old else None
@@ -88,7 +88,7 @@ class Review:
 
 
 class Refusal(Exception):
-    """The write is refused; the text is for its author."""
+    """The write is refused. The author of the write sees the text."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -97,12 +97,12 @@ class Refusal(Exception):
 
     @classmethod
     def invalid(cls, review: Review, faults: Faults) -> Refusal:
-        """422: the object contradicts itself or its past."""
+        """Status 422: the object is inconsistent, or its change is not allowed."""
         return cls(422, "Invalid", f'{review.kind}.{review.group} "{review.name}" is invalid: {faults}')
 
     @classmethod
     def forbidden(cls, review: Review, what: Faults | str) -> Refusal:
-        """403: other objects, or the author's rights, stand against it."""
+        """Status 403: other objects do not allow the write, or its author lacks a right."""
         plural = f"{review.plural}.{review.group}" if review.group else review.plural
         return cls(403, "Forbidden", f'{plural} "{review.name}" is forbidden: {what}')
 

@@ -1,11 +1,13 @@
-"""What gardenlets may do in the garden: read what their Seed needs, write what belongs to it.
+"""The seed authorizer: gardenlets may read objects that their Seed needs, and write objects that belong to it.
 
-The garden's API server asks for each request of a gardenlet, by a webhook of its AuthorizationConfiguration. We say
-yes, or have no opinion: then RBAC decides, where gardenlets have no role of their own. A Shoot is at home in the seed
-that has its control plane, and in the one that it goes to; so a seed that lost a Shoot can't write to it any more.
+The garden's API server calls it for each request of a gardenlet, by a webhook of its AuthorizationConfiguration. The
+answer is "allowed" or "no opinion". After "no opinion" RBAC decides, and gardenlets have no role there. A Shoot is at
+home in the seed that hosts its control plane, and in the seed that the control plane moves to. So a seed cannot write
+to a Shoot that has moved away from it.
 
-Writes are by server-side apply, so names are known before there is an object. What is not there yet is refused, too:
-who asks again and again would get at it in the moment in which it is made. Source: spec/api-core.md 11.
+Gardenlets write by server-side apply, so names are known before an object exists. Requests for an object that does not
+exist yet are refused, too: otherwise a gardenlet could repeat the request, and read the object as soon as it is
+created. Source: spec/api-core.md 11.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ PUBLISHED = {
     resources.INTERNAL_SECRET: ("ca-client",),
     resources.CONFIG_MAP: ("ca-cluster", "ca-kubelet"),
 }
-"""What of a Shoot is in its project's namespace under ``<shoot>.<suffix>``."""
+"""Suffixes of objects of a Shoot in the Project's namespace, which are called ``<shoot>.<suffix>``, by kind."""
 RECORDED = issued_kubeconfigs("").removeprefix(".")
 """Suffix of the ConfigMap that users write when they issue kubeconfigs, and gardenlets read."""
 
@@ -63,13 +65,13 @@ _APPLY = ("get", "create", "patch")
 _WRITE = (*_APPLY, "update", "delete")
 _LISTED_SECRETS = {alerting.SELECTOR, issuer.SELECTOR}
 _KEYS_OF_ADMISSION = {(GARDEN_NAMESPACE, name) for name in (ADMISSION_AUTHORITY, ADMISSION_WEBHOOK_AUTHORITY)}
-"""Secrets that no gardenlet gets, whatever refers to them."""
+"""Secrets that no gardenlet may read, whatever object refers to them."""
 _CLUSTER_IDENTITY = ("kube-system", "cluster-identity")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a gardenlet wants to do."""
+    """A request of a gardenlet."""
 
     user: str
     verb: str
@@ -77,9 +79,9 @@ class Request:
     subresource: str = ""
     namespace: str = ""
     name: str = ""
-    """Empty: no single object, or one without a name yet."""
+    """Name of the object; empty: the request is about several objects, or about one without a name yet."""
     labels: frozenset[str] = frozenset()
-    """Of a list: that it asks for, as ``key=value``."""
+    """Labels in the selector of a list, as ``key=value``."""
 
     @property
     def seed(self) -> str:
@@ -87,7 +89,7 @@ class Request:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Request | None:
-        """From the spec of a SubjectAccessReview; None if it is not a gardenlet's, or about no objects."""
+        """Request in the spec of a SubjectAccessReview; None if no gardenlet sent it, or it is about no resource."""
         user, attributes = spec.get("user") or "", spec.get("resourceAttributes")
         if not attributes or not user.startswith(SEED_USER_PREFIX) or SEEDS_GROUP not in (spec.get("groups") or ()):
             return None
@@ -119,11 +121,11 @@ Condition = Callable[[Request, Lookup], Awaitable[bool]]
 
 @dataclass(frozen=True)
 class Right:
-    """Verbs that gardenlets may use on a kind, wherever ``when`` says so."""
+    """Verbs that gardenlets may use on the objects of a kind for which ``when`` is true."""
 
     verbs: tuple[str, ...]
     when: Condition | None = None
-    """None: always."""
+    """Condition of the right; None: the right holds for all objects."""
     subresources: tuple[str, ...] = ("",)
 
     async def covers(self, request: Request, garden: Lookup) -> bool:
@@ -133,7 +135,7 @@ class Right:
 
 
 async def allows(request: Request, garden: Lookup) -> bool:
-    """Whether a gardenlet may do this, as far as these objects tell."""
+    """Whether a gardenlet may do this, according to the objects that ``garden`` holds."""
     if request.resource == resources.SECRET and (request.namespace, request.name) in _KEYS_OF_ADMISSION:
         return False
     for right in RIGHTS.get(request.resource, ()):
@@ -143,9 +145,10 @@ async def allows(request: Request, garden: Lookup) -> bool:
 
 
 def configuration(kubeconfig: str) -> Object:
-    """The AuthorizationConfiguration of a garden; ``kubeconfig``: a file that leads to us.
+    """The AuthorizationConfiguration of a garden; ``kubeconfig``: file with the address of the seed authorizer.
 
-    Nothing is remembered: what belongs to a seed changes with its Shoots. While nobody answers, gardenlets wait.
+    The API server caches no answers, because the objects of a seed change with its Shoots. While the seed authorizer is
+    down, requests of gardenlets are refused, and gardenlets retry.
     """
     webhook = {
         "timeout": "3s",
@@ -171,7 +174,7 @@ def configuration(kubeconfig: str) -> Object:
 
 
 def application(cached: Lookup, live: Lookup) -> web.Application:
-    """The server's routes. What a cache does not allow may be newer than that, and is looked up before we refuse."""
+    """The server's routes. Before a refusal, objects are read from the API server: the cache may lag behind."""
 
     async def answer(http: web.Request) -> web.Response:
         started = time.perf_counter()
@@ -193,7 +196,7 @@ def application(cached: Lookup, live: Lookup) -> web.Application:
     return app
 
 
-# Conditions, from the nearest to the farthest
+# Conditions, from the simplest to the one that reads most objects
 
 
 async def _own_seed(request: Request, garden: Lookup) -> bool:
@@ -224,7 +227,7 @@ async def _own_bastion(request: Request, garden: Lookup) -> bool:
 
 
 async def _own_backup_entry(request: Request, garden: Lookup) -> bool:
-    """Also one whose Shoot is gone: it may be kept for longer."""
+    """Whether a BackupEntry belongs to this seed; also one whose Shoot is gone, because backups may be kept longer."""
     for shoot in await _shoots(request, garden, request.namespace):
         if request.name in await _entry_names(shoot, garden):
             return True
@@ -233,7 +236,7 @@ async def _own_backup_entry(request: Request, garden: Lookup) -> bool:
 
 
 async def _shoot_here(request: Request, garden: Lookup) -> bool:
-    """Whether a Shoot of this name is at home here."""
+    """Whether the Shoot of this name is at home in this seed."""
     return await _is_home(request.name, request, garden)
 
 
@@ -260,7 +263,7 @@ async def _listed_secrets(request: Request, garden: Lookup) -> bool:
 
 
 async def _needed_by_shoot(request: Request, garden: Lookup) -> bool:
-    """Whether a Shoot that is at home here refers to it."""
+    """Whether a Shoot that is at home in this seed refers to the object."""
     return any(
         (each.resource, each.name) == (request.resource, request.name)
         for shoot in await _shoots(request, garden, request.namespace)
@@ -269,7 +272,7 @@ async def _needed_by_shoot(request: Request, garden: Lookup) -> bool:
 
 
 async def _credentials(request: Request, garden: Lookup) -> bool:
-    """Whether a binding of a Shoot that is at home here refers to it, in whichever namespace."""
+    """Whether a binding of a Shoot that is at home in this seed refers to the Secret, in any namespace."""
     for shoot in await _shoots(request, garden):
         if (bound := binding_of(shoot)) is None:
             continue
@@ -292,7 +295,7 @@ async def _named_by_seed(request: Request, garden: Lookup) -> bool:
 
 
 async def _secret_of_bucket(request: Request, garden: Lookup) -> bool:
-    """Whether it leads to the bucket that a Shoot which comes here brings its backups from."""
+    """Whether the Secret gives access to a bucket with backups of a Shoot that is at home in this seed."""
     buckets = {
         bucket["metadata"]["name"]: bucket["spec"].get("seedName") or ""
         for bucket in await garden.list(resources.CORE_BACKUP_BUCKET)
@@ -308,7 +311,7 @@ async def _secret_of_bucket(request: Request, garden: Lookup) -> bool:
     return False
 
 
-# What they have in common
+# Helpers of the conditions
 
 
 async def _asked_about(request: Request, garden: Lookup) -> Object | None:
@@ -316,12 +319,12 @@ async def _asked_about(request: Request, garden: Lookup) -> Object | None:
 
 
 async def _is_labelled(request: Request, seed: str, garden: Lookup) -> bool:
-    """Whether an operator has labelled the Secret for a seed: a seed's own objects may name any Secret."""
+    """Whether an operator has labelled the Secret for a seed, because objects of a seed may name any Secret."""
     return is_labelled(await garden.find(resources.SECRET, request.name, request.namespace), seed)
 
 
 async def _missing_label(request: Request, garden: Lookup) -> str:
-    """Why a Secret that the Seed names is refused; empty if something else is the reason."""
+    """Message about the label that a Secret named by the Seed lacks; empty if there is another reason."""
     asked = (request.resource, request.verb) == (resources.SECRET, "get") and request.name
     if not asked or not await _named_by_seed(request, garden):
         return ""
@@ -338,7 +341,7 @@ async def _entry_names(shoot: Object, garden: Lookup) -> tuple[str, ...]:
 
 
 async def _shoots(request: Request, garden: Lookup, namespace: str | None = None) -> list[Object]:
-    """Those that are at home here."""
+    """Shoots that are at home in the gardenlet's seed."""
     return [each for each in await garden.list(resources.SHOOT, namespace) if request.seed in homes(each)]
 
 
@@ -348,7 +351,7 @@ async def _is_home(shoot: str, request: Request, garden: Lookup) -> bool:
 
 
 def _names_one_of(shoots: Iterable[Object], request: Request) -> bool:
-    """Whether a name ends with the uid of one of them."""
+    """Whether the requested name ends with the uid of one of the Shoots."""
     uid = request.name.rpartition("--")[2]
     return any(each["metadata"]["uid"] == uid for each in shoots)
 
@@ -360,7 +363,7 @@ def _is(request: Request, reference: Mapping[str, Any], namespace: str = "") -> 
 
 _OBJECT_AND_STATUS = ("", "status")
 _READABLE = Right(("get", "list", "watch"), subresources=_OBJECT_AND_STATUS)
-"""Whosever it is."""
+"""Right to read all objects of a kind, also those of other seeds."""
 
 RIGHTS: dict[Resource, tuple[Right, ...]] = {
     resources.SHOOT: (_READABLE, Right(("patch",), _shoot_here, _OBJECT_AND_STATUS)),
@@ -399,6 +402,6 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
         Right(("get",), _own_signing_request),
     ),
 }
-"""What is not here is refused."""
+"""Rights of gardenlets by kind. All other requests are refused."""
 
 _KINDS = {(each.group, each.plural): each for each in RIGHTS}

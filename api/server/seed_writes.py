@@ -1,9 +1,9 @@
-"""What the write of a gardenlet may change in the garden: one table of the fields that gardenlets own.
+"""Restriction of gardenlets' writes in the garden: a table of the fields that gardenlets own.
 
-The seed authorizer decides which objects a gardenlet may write to. This table decides which of their fields, and the
-rules below it compare values with other objects: a Seed may only name Secrets that an operator has labelled for it, and
-a BackupEntry may only name the bucket of its own seed. The garden's API server asks for each write of a member of group
-``gardener.cloud:system:seeds``, by a webhook of its own that no other user's write goes through.
+The seed authorizer decides which objects a gardenlet may write to. This table decides which fields of these objects it
+may write. The rules below the table compare values with other objects: a Seed may only name Secrets that an operator
+has labelled for it, and a BackupEntry may only name the bucket of its own seed. The garden's API server calls a
+separate webhook for each write of a member of group ``gardener.cloud:system:seeds``, and for no other user's write.
 
 Source: Gardener's admission plugin SeedRestriction (docs/concepts/apiserver-admission-plugins.md); the fields are ours.
 """
@@ -24,22 +24,22 @@ from api.server.review import Garden, Object, Refusal, Review, User
 from api.validation.field import Path
 
 MIGRATING_FROM = "shoot.gardener.cloud/migrating-from"
-"""Annotation of a ShootState: the seed that wrote it for a migration."""
+"""Annotation of a ShootState with the name of the seed that wrote it for a migration."""
 PROMETHEUS_URL, ALERTMANAGER_URL = "prometheus-url", "alertmanager-url"
 """Annotations of Secret ``<shoot>.monitoring``."""
 
 
 @dataclass(frozen=True)
 class Owned:
-    """Fields of a kind that gardenlets own: dotted paths, with keys that hold dots in brackets.
+    """Fields of a kind that gardenlets own, as dotted paths; keys that contain dots are in brackets.
 
-    A path covers all that is below it. A verb without paths is refused.
+    A path covers all fields below it. A verb without paths is refused.
     """
 
     created: tuple[str, ...] = ()
     """Fields that a gardenlet may set when it creates the object."""
     changed: tuple[str, ...] = ()
-    """Fields that it may change afterwards."""
+    """Fields that a gardenlet may change later."""
 
 
 def _labels(*names: str) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ OWNED: dict[tuple[Resource, str], Owned] = {
             for each in ("advertisedAddresses", "clusterIdentity", "conditions", "constraints", "networking")
         )
     ),
-    # Labels and annotations are those of its configuration, and those that admission adds.
+    # Labels and annotations come from the gardenlet's configuration, and from admission.
     (resources.SEED, ""): Owned(
         created=("metadata.labels", "metadata.annotations", "spec"),
         changed=_annotations(constants.OPERATION, constants.SEED_REMAINS),
@@ -99,7 +99,7 @@ OWNED: dict[tuple[Resource, str], Owned] = {
     (resources.OPERATIONS_BASTION, "status"): Owned(
         changed=("status.conditions", "status.ingress", "status.observedGeneration")
     ),
-    # What a new Namespace holds beside its name, the API server has put there.
+    # The API server sets all fields of a new Namespace except its name.
     (resources.NAMESPACE, ""): Owned(created=(*_labels("kubernetes.io/metadata.name"), "spec", "status")),
     (resources.LEASE, ""): Owned(created=_LEASE, changed=_LEASE),
     (resources.EVENT, ""): Owned(
@@ -115,17 +115,17 @@ OWNED: dict[tuple[Resource, str], Owned] = {
         )
     ),
 }
-"""By kind and subresource. Writes of gardenlets to other kinds do not come here: the seed authorizer refuses them."""
+"""Owned fields by kind and subresource. The seed authorizer refuses writes of gardenlets to other kinds."""
 
 _SERVERS_OWN = frozenset(
     {"creationTimestamp", "generation", "managedFields", "name", "namespace", "resourceVersion", "selfLink", "uid"}
 )
-"""Fields of the metadata that the API server keeps, or checks itself."""
+"""Fields of the metadata that the API server sets or checks itself."""
 _STEP = re.compile(r"\[([^\]]+)\]|([^.\[]+)")
 
 
 def rules() -> list[dict[str, Any]]:
-    """Rules of the webhook: all kinds and subresources of the table."""
+    """Rules of the webhook, for all kinds and subresources in the table."""
     plurals: dict[tuple[str, str], list[str]] = {}
     for resource, subresource in OWNED:
         plural = "/".join(filter(None, (resource.plural, subresource)))
@@ -159,7 +159,7 @@ def _foreign(old: Any, new: Any, paths: list[tuple[str, ...]], at: tuple[str, ..
     mappings = all(each is None or isinstance(each, Mapping) for each in (old, new))
     inner = sorted({*(old or ()), *(new or ())}) if mappings else []
     if not inner:
-        # An empty mapping in place of none is a change, unless owned fields below it have come or gone.
+        # An empty mapping in place of a missing one is a change, unless owned fields below it were added or removed.
         if not (mappings and any(path[: len(at)] == at for path in paths)):
             yield text
         return
@@ -169,7 +169,7 @@ def _foreign(old: Any, new: Any, paths: list[tuple[str, ...]], at: tuple[str, ..
 
 
 async def check_write(review: Review, garden: Garden) -> None:
-    """Raises Refusal if a gardenlet's write changes what gardenlets do not own."""
+    """Check a gardenlet's write. Raises Refusal if it changes fields that gardenlets do not own."""
     user, resource = review.user.name, _resource(review)
     if not user.startswith(constants.SEED_USER_PREFIX):
         raise Refusal.forbidden(
@@ -200,11 +200,11 @@ def _resource(review: Review) -> Resource:
 
 
 Rule = Callable[[Review, str, Garden], Awaitable[None]]
-"""Takes the review, the name of the gardenlet's seed and the garden; raises Refusal."""
+"""Function that checks values: it takes the review, the name of the gardenlet's seed and the garden. Raises Refusal."""
 
 
 def seed_label(seed: str) -> str:
-    """Label of a Secret, ``true``: an operator lets a seed read it, and lets its gardenlet name it in the Seed."""
+    """Label of a Secret. Its value ``true`` lets the seed read the Secret, and its gardenlet name it in the Seed."""
     return f"{constants.SEED_NAME_PREFIX}{seed}"
 
 
@@ -229,7 +229,7 @@ def seed_credentials(seed: Seed) -> list[tuple[Path, Any]]:
 
 async def _seed(review: Review, seed: str, garden: Garden) -> None:
     if review.old:
-        return  # the spec is as it was
+        return  # gardenlets do not own the spec of an existing Seed
     if review.name != seed:
         raise Refusal.forbidden(review, f"the gardenlet of seed {seed} registers no other Seed")
     for path, reference in seed_credentials(Seed.of(review.object or {})):
@@ -265,18 +265,18 @@ def _place(reference: Mapping[str, Any] | None) -> tuple[str, Any, Any]:
 
 
 async def _entry(review: Review, seed: str, garden: Garden) -> None:
-    """A Shoot has a BackupEntry in its seed's bucket, and while it moves a second one in the bucket that it leaves."""
+    """A Shoot has a BackupEntry in its seed's bucket; during a move it has a second one in the source's bucket."""
     new, old = (review.object or {})["spec"], (review.old or {}).get("spec") or {}
     shoot = await _shoot_of_entry(review, garden)
     if shoot is None:
         if review.old and new == old and not _owners_changed(review):
-            return  # the Shoot is gone; finalizers and annotations of what is kept are still the gardenlet's
+            return  # the Shoot is gone; the gardenlet still writes finalizers and annotations of kept backups
         raise Refusal.forbidden(review, "metadata.name: belongs to no Shoot of this namespace")
     await _check_owners(review, garden, resources.SHOOT, shoot["metadata"]["name"])
     await _check_bucket(review, new, old, seed, garden)
     homes = {seed, old.get("seedName")}
     if old.get("seedName") == seed:
-        # It hands the backups over: to the seed that has begun to take over, or that the Shoot is to go to.
+        # The source hands the backups over, to the seed that has begun the takeover, or to the Shoot's ``seedName``.
         begun = await garden.find(resources.CORE_BACKUP_ENTRY, f"{_SOURCE}{review.name}", review.namespace)
         homes |= {shoot["spec"].get("seedName"), ((begun or {}).get("spec") or {}).get("seedName")}
     if new.get("seedName") not in homes:
@@ -300,7 +300,7 @@ async def _check_bucket(review: Review, new: Object, old: Object, seed: str, gar
 
 
 _SOURCE = backup_entry_names("", "")[0].removesuffix("--")
-"""Prefix of the BackupEntry in the bucket that a control plane leaves."""
+"""Prefix of the name of the BackupEntry in the source's bucket."""
 
 
 async def _shoot_of_entry(review: Review, garden: Garden) -> Object | None:
@@ -321,7 +321,7 @@ def _owners_changed(review: Review) -> bool:
 
 
 async def _check_owners(review: Review, garden: Garden, kind: Resource, name: str) -> None:
-    """The object may be deleted with one owner, and does not keep that owner from being deleted."""
+    """The object may only have this one owner, and must not block the owner's deletion."""
     if not _owners_changed(review):
         return
     owner = await garden.find(kind, name, review.namespace if kind.namespaced else None)
@@ -341,7 +341,11 @@ async def _owned_by_shoot(review: Review, seed: str, garden: Garden) -> None:
 
 
 async def _published(review: Review, seed: str, garden: Garden) -> None:
-    """A label that others select by, or a type that a controller fills in, would make more of the object."""
+    """Check a published Secret or ConfigMap: owner, label ``role`` and type.
+
+    Other values could give the object a further effect: components select objects by label, and a controller fills in
+    Secrets of some types.
+    """
     await _owned_by_shoot(review, seed, garden)
     suffix = review.name.partition(".")[2]
     obj = review.object or {}
@@ -357,7 +361,7 @@ async def _owned_by_seed(review: Review, seed: str, garden: Garden) -> None:
 
 
 def homes(shoot: Mapping[str, Any]) -> set[str | None]:
-    """Seed that has the control plane of a Shoot, and seed that the control plane goes to."""
+    """Seed that hosts the control plane of a Shoot, and seed that the control plane moves to."""
     return {shoot["spec"].get("seedName"), (shoot.get("status") or {}).get("seedName")}
 
 
@@ -372,11 +376,11 @@ _SUBJECTS: dict[Resource, Callable[[Mapping[str, Any], str], bool]] = {
     resources.CORE_BACKUP_ENTRY: _names_seed,
     resources.OPERATIONS_BASTION: _names_seed,
 }
-"""Kinds of objects that gardenlets write Events about, and whether such an object belongs to a seed."""
+"""Kinds that gardenlets write Events about, each with a function: whether an object belongs to a seed."""
 
 
 async def _event(review: Review, seed: str, garden: Garden) -> None:
-    """Users see Events below their objects, and trust them: so an Event is about an object of the writer's seed."""
+    """An Event must be about an object of the gardenlet's seed: users see Events below objects, and trust them."""
     about = (review.object or {}).get("involvedObject") or {}
     kind, version = about.get("kind"), about.get("apiVersion")
     resource = next((each for each in _SUBJECTS if (each.kind, each.api_version) == (kind, version)), None)

@@ -16,14 +16,14 @@ import (
 
 // Authorizer allows each role the methods that it needs, in our namespaces.
 //
-// A method that upstream adds is refused to gardenlets and extensions until it stands in their tables, and to all other
-// roles until upstream has said in its own table what the method does.
+// A method that a later version of Temporal adds is refused to gardenlets and extensions until it is in their tables. It
+// is refused to all other roles until Temporal's own table gives the method's scope and access.
 type Authorizer struct {
 	namespaces map[string]bool
 	logger     log.Logger
 }
 
-// NewAuthorizer returns an Authorizer that lets no client into another namespace than those given.
+// NewAuthorizer returns an Authorizer that gives clients access to these namespaces only.
 func NewAuthorizer(namespaces []string, logger log.Logger) *Authorizer {
 	authorizer := &Authorizer{namespaces: map[string]bool{}, logger: logger}
 	for _, namespace := range namespaces {
@@ -32,7 +32,7 @@ func NewAuthorizer(namespaces []string, logger log.Logger) *Authorizer {
 	return authorizer
 }
 
-// Authorize says in the log why a call was refused; the client learns the reason, too.
+// Authorize decides about a call. It logs the reason of a refusal, and the client gets the reason, too.
 func (a *Authorizer) Authorize(
 	ctx context.Context, claims *authorization.Claims, target *authorization.CallTarget,
 ) (authorization.Result, error) {
@@ -58,7 +58,7 @@ func logRefusal(ctx context.Context, logger log.Logger, role, name, method, reas
 		tag.String("method", method), tag.String("reason", reason))
 }
 
-// refusal is why a call is refused, or empty.
+// refusal returns the reason to refuse a call; empty if the call is allowed.
 func (a *Authorizer) refusal(claims *authorization.Claims, target *authorization.CallTarget) string {
 	if claims == nil {
 		return "the client has no certificate"
@@ -120,7 +120,7 @@ func (a *Authorizer) refusal(claims *authorization.Claims, target *authorization
 var (
 	// forSetup are the methods of OperatorService that the garden's setup calls.
 	forSetup = map[string]bool{"AddSearchAttributes": true, "ListSearchAttributes": true}
-	// forRepairs are the methods by which a person changes how an operation goes on.
+	// forRepairs are the methods with which a person repairs an operation.
 	forRepairs = map[string]bool{"UpdateWorkflowExecution": true}
 )
 
@@ -132,12 +132,13 @@ func unless(allowed bool, client Identity, method string) string {
 	return fmt.Sprintf("%s may not call %s", kind[strings.LastIndex(kind, ":")+1:], method)
 }
 
-// isServer tells a call of Temporal's own services, which the internal frontend marks, and the frontend never.
+// isServer reports whether Temporal's own services make the call. The internal frontend marks such calls, the frontend
+// never does.
 func isServer(claims *authorization.Claims) bool {
 	return claims.System == authorization.RoleAdmin && claims.AuthType == authorization.InternalPrincipalType
 }
 
-// namesNamespaceByID finds the requests that may name another namespace beside the name that was checked.
+// namesNamespaceByID reports whether a request names a namespace by its ID: it may differ from the checked namespace.
 func namesNamespaceByID(request any) bool {
 	switch request := request.(type) {
 	case *workflowservice.DescribeNamespaceRequest:

@@ -55,7 +55,7 @@ func decideFor(t *testing.T, claims *authorization.Claims, method string, reques
 	return result.Decision == authorization.DecisionAllow
 }
 
-// methods are all methods of the services that clients see, with a request for each: full name to message.
+// methods returns a request for each method of the services that clients see, by the method's full name.
 func methods(t *testing.T) map[string]proto.Message {
 	t.Helper()
 	found := map[string]proto.Message{}
@@ -81,7 +81,7 @@ func methods(t *testing.T) map[string]proto.Message {
 	return found
 }
 
-// aimed sets the namespace, and each field at any depth that names a queue or a workflow.
+// aimed sets the namespace, and all fields at any depth that name a queue or a workflow.
 func aimed(message proto.Message, queue, workflow string) proto.Message {
 	aim(message.ProtoReflect(), queue, workflow, 0)
 	return message
@@ -170,7 +170,7 @@ func TestAnExtensionMayDoNothingWithAnothersQueueAndWorkflows(t *testing.T) {
 	for _, queue := range []string{"provider-local-b", "seed-a", "garden"} {
 		for _, workflow := range []string{"provider-local/b/worker/x", "provider-local/a", "shoot/project/name/uid", ""} {
 			got := allowed(t, extension, queue, workflow)
-			// Its answer to a workflow task is judged by its commands and its sticky queue, see below.
+			// Whether an extension may complete a workflow task depends on commands and sticky queue, see below.
 			got = slices.DeleteFunc(got, func(method string) bool { return method == "RespondWorkflowTaskCompleted" })
 			expect(t, queue+" "+workflow, got, want...)
 		}

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// CallerHeader is the header of workflows, signals, updates and queries that says which client asked for them.
+// CallerHeader is the header of workflows, signals, updates and queries that names the client that requested them.
 const CallerHeader = "gardener-caller"
 
-// Caller writes who asks into each request that may have a header, in place of what the client wrote there.
+// Caller writes the client's name into each request that may have headers. It overwrites a value from the client.
 type Caller struct {
 	headers fields
 }
@@ -28,8 +28,8 @@ func NewCaller() *Caller {
 
 // Intercept is a grpc.UnaryServerInterceptor; it runs after Temporal's own authorization.
 //
-// A worker's answer to a task is left as it is: its headers belong to what the workflow itself started, and the
-// workflow's start says who asked.
+// It does not change a worker's answer to a task: headers in the answer belong to calls that the workflow itself makes,
+// and the workflow's start names the client that requested the workflow.
 func (c *Caller) Intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	role, name, known := clientOf(ctx)
 	_, answersTask := request.(interface{ GetTaskToken() []byte })

@@ -1,8 +1,8 @@
 // Package authorization decides what a client of Temporal may do, by the subject of its certificate, or by a person's
 // token that a gateway passes on.
 //
-// A ClaimMapper reads subject and token, an Authorizer answers for each call, and two interceptors follow: Caller writes the
-// client's name into requests, and Tokens binds task tokens to the client that polled them.
+// A ClaimMapper reads subject and token, and an Authorizer decides about each call. Two interceptors follow: Caller
+// writes the client's name into requests, and Tokens binds task tokens to the client that polled them.
 package authorization
 
 import (
@@ -52,14 +52,14 @@ var (
 	people = map[Role]bool{Viewers: true, Repairers: true, Admins: true}
 )
 
-// Identity is a client, as its certificate or a person's token names it.
+// Identity is a client as named by its certificate or by a person's token.
 type Identity struct {
 	Role Role
-	// Name is the certificate's common name, or a claim of the token.
+	// Name is the certificate's common name, or a name in a claim of the token.
 	Name string
-	// Queue is the only task queue of a gardenlet or extension; empty for other roles.
+	// Queue is the only task queue that a gardenlet or an extension may use; empty for other roles.
 	Queue string
-	// Prefix begins the ID of each workflow of an extension; empty for other roles.
+	// Prefix is the prefix of the IDs of an extension's workflows; empty for other roles.
 	Prefix string
 }
 
@@ -67,18 +67,19 @@ func (i Identity) String() string {
 	return fmt.Sprintf("%s (%s)", i.Name, i.Role)
 }
 
-// ClaimMapper maps a client certificate to an Identity, and a gateway's certificate with a token to that of a person.
+// ClaimMapper maps a client certificate to an Identity, and a gateway's certificate with a token to a person's Identity.
 type ClaimMapper struct {
-	// People reads tokens; without it each token is refused.
+	// People reads tokens; nil: each token is refused.
 	People *People
 }
 
-// tokenRefused stands in claims in place of an Identity: the Authorizer refuses the call with this reason, and logs it.
+// tokenRefused replaces the Identity in claims: the Authorizer then refuses the call with this reason, and logs it.
 type tokenRefused string
 
-// GetClaims refuses a certificate whose subject is not exactly one organization and one common name that we know.
+// GetClaims maps a connection to claims. The certificate's subject must be exactly one organization and one common name,
+// in a form that a role allows.
 //
-// A call has one identity: a token with any other certificate than a gateway's is refused, not ignored.
+// A call has one identity. So a token with another certificate than a gateway's is refused, not ignored.
 func (m ClaimMapper) GetClaims(info *authorization.AuthInfo) (*authorization.Claims, error) {
 	certificate := authorization.PeerCert(info.TLSConnection)
 	if certificate == nil {
@@ -145,7 +146,8 @@ func identityOf(certificate *x509.Certificate) (Identity, error) {
 	}
 }
 
-// subjectOf reads the encoded subject itself: pkix.Name keeps the last of several common names, and no order.
+// subjectOf parses the encoded subject itself, because pkix.Name keeps only the last of several common names, and does
+// not keep their order.
 func subjectOf(encoded []byte) (organization, name string, err error) {
 	var subject pkix.RDNSequence
 	if rest, err := asn1.Unmarshal(encoded, &subject); err != nil || len(rest) > 0 {

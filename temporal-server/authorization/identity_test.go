@@ -29,7 +29,7 @@ func commonName(value string) []pkix.AttributeTypeAndValue {
 	return []pkix.AttributeTypeAndValue{attribute(oidCommonName, value)}
 }
 
-// certified is a real certificate with this subject, as a TLS server sees it once it is verified.
+// certified returns a real certificate with this subject, as a TLS server sees it after the verification.
 func certified(t *testing.T, subject pkix.RDNSequence) *authorization.AuthInfo {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

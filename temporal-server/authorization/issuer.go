@@ -29,7 +29,7 @@ const (
 	keysEvery   = time.Minute
 	keysRetry   = 5 * time.Second
 	keysTimeout = 10 * time.Second
-	// keysLife bounds how long a key is good that the issuer may have withdrawn while it did not answer.
+	// keysLife is the time for which keys stay valid while the issuer does not answer: it may have withdrawn them.
 	keysLife      = time.Hour
 	documentBytes = 1 << 20
 	rsaBits       = 2048
@@ -43,8 +43,8 @@ type Issuer struct {
 	keys   atomic.Pointer[jose.JSONWebKeySet]
 }
 
-// NewIssuer returns an issuer without keys: Follow reads them. caFile holds the authorities of its server in PEM; empty:
-// the machine's.
+// NewIssuer returns an issuer without keys; Follow reads them. caFile names a PEM file with the authorities of the
+// issuer's server; empty: the authorities of the machine.
 func NewIssuer(address, caFile string, logger log.Logger) (*Issuer, error) {
 	if err := checkHTTPS(address); err != nil {
 		return nil, fmt.Errorf("issuer %q: %w", address, err)
@@ -52,8 +52,8 @@ func NewIssuer(address, caFile string, logger log.Logger) (*Issuer, error) {
 	return &Issuer{url: address, caFile: caFile, logger: logger}, nil
 }
 
-// Follow reads the issuer's keys each minute, until the context is done. It keeps the keys for an hour while the issuer
-// does not answer, and never stops the server: machines need no token.
+// Follow reads the issuer's keys each minute, until the context is done. While the issuer does not answer, Follow keeps
+// the keys for an hour. Follow never stops the server, because processes connect without tokens.
 func (i *Issuer) Follow(ctx context.Context) {
 	read := time.Now()
 	for ctx.Err() == nil {
@@ -79,7 +79,7 @@ func (i *Issuer) Follow(ctx context.Context) {
 	}
 }
 
-// Keys are the keys that sign tokens now. It fails while there are none.
+// Keys returns the keys that sign tokens now. It fails while there are none.
 func (i *Issuer) Keys() (*jose.JSONWebKeySet, error) {
 	if keys := i.keys.Load(); keys != nil {
 		return keys, nil
@@ -123,7 +123,7 @@ func (i *Issuer) read(ctx context.Context) (*jose.JSONWebKeySet, error) {
 	return &good, nil
 }
 
-// client reads the authorities anew, so that renewed ones count without a restart.
+// client reads the authorities again on each call, so that renewed authorities are used without a restart.
 func (i *Issuer) client() (*http.Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if i.caFile != "" {
@@ -173,7 +173,8 @@ func checkHTTPS(address string) error {
 	return nil
 }
 
-// signsTokens leaves symmetric, short and unnamed keys out, and those for another purpose.
+// signsTokens reports whether a key may sign tokens. It rejects symmetric keys, short keys, keys without an ID, and keys
+// for another purpose.
 func signsTokens(key jose.JSONWebKey) bool {
 	if key.KeyID == "" || !key.Valid() || key.Use != "" && key.Use != "sig" {
 		return false

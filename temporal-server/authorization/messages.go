@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// clientOf is the role and the name of a call's client, as the claim mapper found them.
+// clientOf returns role and name of a call's client, which the claim mapper has set.
 func clientOf(ctx context.Context) (role, name string, known bool) {
 	claims, _ := ctx.Value(authorization.MappedClaims).(*authorization.Claims)
 	if claims == nil {
@@ -17,14 +17,14 @@ func clientOf(ctx context.Context) (role, name string, known bool) {
 	return claims.AuthType, claims.Subject, true
 }
 
-// fields finds in a message, at any depth, the fields that it is for. What cannot hold one is not read: a history may
-// hold thousands of events.
+// fields finds the wanted fields in a message, at any depth. It does not read parts that cannot hold such a field,
+// because a history may hold thousands of events.
 type fields struct {
 	wanted func(protoreflect.FieldDescriptor) bool
 	known  sync.Map
 }
 
-// visit calls do with each message that may have a wanted field, and that field. It stops at the first error.
+// visit calls do for each wanted field, with the message that may hold it. It stops at the first error.
 func (f *fields) visit(
 	message protoreflect.Message, do func(protoreflect.Message, protoreflect.FieldDescriptor) error,
 ) error {
@@ -69,7 +69,7 @@ func (f *fields) visit(
 	return nil
 }
 
-// within says whether a message of this type can hold a wanted field.
+// within reports whether a message of this type can hold a wanted field.
 func (f *fields) within(kind protoreflect.MessageDescriptor) bool {
 	if known, found := f.known.Load(kind.FullName()); found {
 		return known.(bool)

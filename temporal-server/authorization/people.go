@@ -25,26 +25,27 @@ const (
 	emailClaim    = "email"
 )
 
-// algorithms are those that a token may be signed by. Each has a public key: who verifies a token can make none.
+// algorithms are the allowed signature algorithms of tokens. All are asymmetric, so a server that verifies tokens cannot
+// make them.
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256}
 
-// TokenConfig says whose tokens name people, and which role a group has.
+// TokenConfig names the issuer whose tokens identify people, and the groups that have a role.
 type TokenConfig struct {
 	Issuer struct {
-		// URL is the issuer's name, and where its discovery document is.
+		// URL is the issuer's name, and the base URL of its discovery document.
 		URL string `yaml:"url"`
 		// Audience must be among the audiences of a token.
 		Audience string `yaml:"audience"`
-		// CertificateAuthorityFile: authorities of the issuer's server in PEM; empty: the machine's.
+		// CertificateAuthorityFile is a PEM file with the authorities of the issuer's server; empty: the machine's.
 		CertificateAuthorityFile string `yaml:"certificateAuthorityFile"`
 	} `yaml:"issuer"`
 	Claims struct {
-		// Username holds a person's name; "sub" if empty. An "email" must be verified.
+		// Username is the claim with a person's name; "sub" if empty. If it is "email", the address must be verified.
 		Username string `yaml:"username"`
-		// Groups holds a text or a list of them; "groups" if empty.
+		// Groups is the claim with a person's groups, a text or a list of texts; "groups" if empty.
 		Groups string `yaml:"groups"`
 	} `yaml:"claims"`
-	// Roles are groups by what their members may do. A member of several has the role that may do most.
+	// Roles are the groups that have each role. A member of groups with several roles has the role with most rights.
 	Roles struct {
 		Look       []string `yaml:"look"`
 		Repair     []string `yaml:"repair"`
@@ -52,7 +53,7 @@ type TokenConfig struct {
 	} `yaml:"roles"`
 }
 
-// ReadTokenConfig reads a TokenConfig as YAML; a field that is not known is an error.
+// ReadTokenConfig reads a TokenConfig from a YAML file; an unknown field is an error.
 func ReadTokenConfig(path string) (TokenConfig, error) {
 	var config TokenConfig
 	content, err := os.ReadFile(path)
@@ -80,13 +81,13 @@ func ReadTokenConfig(path string) (TokenConfig, error) {
 	return config, nil
 }
 
-// People names the person of a token.
+// People identifies people by their tokens.
 type People struct {
 	config TokenConfig
 	issuer *Issuer
 }
 
-// NewPeople follows the issuer's keys until the context is done.
+// NewPeople returns a People, which reads the issuer's keys until the context is done.
 func NewPeople(ctx context.Context, config TokenConfig, logger log.Logger) (*People, error) {
 	issuer, err := NewIssuer(config.Issuer.URL, config.Issuer.CertificateAuthorityFile, logger)
 	if err != nil {
@@ -96,7 +97,7 @@ func NewPeople(ctx context.Context, config TokenConfig, logger log.Logger) (*Peo
 	return &People{config, issuer}, nil
 }
 
-// identityOf fails with a reason that tells nothing of the token's content but the claim that is wrong.
+// identityOf returns the person of a token. Its errors reveal nothing of the token but the name of the wrong claim.
 func (p *People) identityOf(header string) (Identity, error) {
 	scheme, token, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, bearer) {

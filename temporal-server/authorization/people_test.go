@@ -143,7 +143,7 @@ func config(issuer *provider, t *testing.T) TokenConfig {
 	return made
 }
 
-// peopleBy waits until the issuer's keys are read.
+// peopleBy returns a People whose issuer's keys have been read.
 func peopleBy(t *testing.T, config TokenConfig) *People {
 	t.Helper()
 	found, err := NewPeople(t.Context(), config, log.NewNoopLogger())

@@ -16,15 +16,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// rule is why a client may not make a request, or empty.
+// rule returns the reason why a client may not make a request; empty if it may.
 type rule func(client Identity, request any) string
 
-// rules are the methods of gardenlets and extensions. Each other method is refused.
+// rules are the methods that gardenlets and extensions may call. All other methods are refused.
 var rules = map[Role]map[string]rule{
 	Seeds: {
 		"DescribeNamespace":            free,
 		"PollActivityTaskQueue":        pollActivities,
-		"RecordActivityTaskHeartbeat":  free, // these four name a task by its token alone, see Tokens
+		"RecordActivityTaskHeartbeat":  free, // these four methods name a task only by its token, see Tokens
 		"RespondActivityTaskCompleted": free,
 		"RespondActivityTaskFailed":    free,
 		"RespondActivityTaskCanceled":  free,
@@ -106,7 +106,7 @@ func shutdownWorker(client Identity, request any) string {
 	return client.worker(shutdown.GetWorkerHeartbeat())
 }
 
-// startFields are the fields that an extension may set: no callback, no link, no override of versions.
+// startFields are the fields that an extension may set. They exclude callbacks, links and overrides of versions.
 var startFields = []protoreflect.Name{
 	"namespace", "workflow_id", "workflow_type", "task_queue", "input", "workflow_execution_timeout",
 	"workflow_run_timeout", "workflow_task_timeout", "identity", "request_id", "workflow_id_reuse_policy",
@@ -127,7 +127,7 @@ func startWorkflow(client Identity, request any) string {
 	)
 }
 
-// ownExecution is for the methods that name one workflow, in one of two fields.
+// ownExecution is for methods that name one workflow, in one of two fields.
 func ownExecution(client Identity, request any) string {
 	switch request := request.(type) {
 	case interface {
@@ -164,7 +164,7 @@ func completeWorkflowTask(client Identity, request any) string {
 	return ""
 }
 
-// command allows what concerns the workflow itself, its activities, and children of the same extension.
+// command allows commands about the workflow itself, its activities, and workflows of the same extension.
 func (i Identity) command(command *commandpb.Command, namespace string) string {
 	switch command.GetCommandType() {
 	case enumspb.COMMAND_TYPE_START_TIMER,
@@ -206,7 +206,7 @@ func (i Identity) command(command *commandpb.Command, namespace string) string {
 	}
 }
 
-// normalQueue refuses each queue but the client's own, and that under another kind.
+// normalQueue refuses all queues except the client's own queue, and that queue if the request gives it another kind.
 func (i Identity) normalQueue(queue *taskqueuepb.TaskQueue) string {
 	sticky := queue.GetKind() != enumspb.TASK_QUEUE_KIND_NORMAL && queue.GetKind() != enumspb.TASK_QUEUE_KIND_UNSPECIFIED
 	if sticky || queue.GetNormalName() != "" || queue.GetName() != i.Queue {
@@ -226,8 +226,8 @@ func (i Identity) workflowQueue(queue *taskqueuepb.TaskQueue) string {
 	return ""
 }
 
-// ownsSticky compares names alone: Temporal tells queues apart by name, whatever kind a request says.
-// A worker names its sticky queue by its identity, which begins with the queue's name.
+// ownsSticky compares only names: Temporal distinguishes queues by name, whatever kind a request says.
+// The name of a worker's sticky queue begins with the worker's identity, which begins with the queue's name.
 func (i Identity) ownsSticky(name string) bool {
 	return strings.HasPrefix(name, i.Queue+"@")
 }
@@ -246,7 +246,8 @@ func (i Identity) worker(heartbeat *workerpb.WorkerHeartbeat) string {
 	return ""
 }
 
-// unversioned refuses to join a worker deployment: its versions decide where the garden's workflows run.
+// unversioned refuses clients that join a worker deployment, because its versions decide where the garden's workflows
+// run.
 func unversioned(options *deploymentpb.WorkerDeploymentOptions, capabilities *commonpb.WorkerVersionCapabilities) string {
 	versioned := options.GetWorkerVersioningMode() == enumspb.WORKER_VERSIONING_MODE_VERSIONED
 	if versioned || capabilities.GetUseVersioning() {
@@ -255,7 +256,7 @@ func unversioned(options *deploymentpb.WorkerDeploymentOptions, capabilities *co
 	return ""
 }
 
-// patchesOnly allows the search attribute that an SDK sets for workflow.patched, and none of ours.
+// patchesOnly allows the search attribute that an SDK sets for workflow.patched, and no other one.
 func patchesOnly(attributes *commonpb.SearchAttributes) string {
 	for name := range attributes.GetIndexedFields() {
 		if name != "TemporalChangeVersion" {
@@ -272,7 +273,7 @@ func sameNamespace(named, own string) string {
 	return ""
 }
 
-// only refuses a message with another field than those given.
+// only refuses a message that has any other field than the allowed ones.
 func only(message proto.Message, allowed []protoreflect.Name) (reason string) {
 	message.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
 		if !slices.Contains(allowed, field.Name()) {

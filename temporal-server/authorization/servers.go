@@ -8,16 +8,16 @@ import (
 	"go.temporal.io/server/common/rpc/encryption"
 )
 
-// Servers is the organization of the certificates that Temporal's services show each other.
+// Servers is the organization in the certificates of Temporal's services.
 const Servers Role = "gardener.cloud:temporal:servers"
 
-// ServersOnly keeps clients away from Temporal's inner services, which do not ask who calls them: a client's
-// certificate may be of the same authority as theirs.
+// ServersOnly refuses connections of clients to Temporal's inner services, which do not authorize calls. It checks the
+// organization in certificates, because the same authority may sign the certificates of clients and of services.
 type ServersOnly struct {
 	encryption.TLSConfigProvider
 }
 
-// GetInternodeServerConfig is the configuration of a service that other services call.
+// GetInternodeServerConfig returns the TLS configuration of a service that other services call.
 func (s ServersOnly) GetInternodeServerConfig() (*tls.Config, error) {
 	config, err := s.TLSConfigProvider.GetInternodeServerConfig()
 	if err != nil || config == nil {

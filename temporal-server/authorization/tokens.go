@@ -20,13 +20,12 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Temporal's tokens name a task, or the next page of a history, in plain text: a client could write one of a task or a
-// history that belongs to another client. So each token that leaves a frontend ends in a code over the token and the
-// client, and each that comes in must have the code of the client that sends it. Frontends share the keys and keep
-// nothing else, so any of them reads the tokens of all, also after a restart.
+// Temporal's tokens name a task, or the next page of a history, in plain text. A client could forge a token for a task
+// or a history of another client. So a frontend appends to each token an authentication code over token and client, and
+// accepts a token only with the code of the client that sends it. Frontends share the keys and keep no other state, so
+// each frontend accepts the tokens of all others, also after a restart.
 //
-// The code is a protobuf field that no message of upstream's has: the interceptors that run earlier and read a token
-// skip it.
+// The code is a protobuf field that no message of Temporal has: interceptors that run earlier and read a token skip it.
 
 const (
 	keyBytes  = 32
@@ -40,9 +39,9 @@ var (
 	errForeignToken = serviceerror.NewPermissionDenied("The token was not given to this client.", "")
 )
 
-// Tokens seals tokens in responses, and opens them in requests.
+// Tokens appends the code to tokens in responses, and checks and removes it in requests.
 type Tokens struct {
-	// keys: the first one seals, all of them open.
+	// keys are the keys of the codes: the first one makes codes, all of them are accepted.
 	keys   [][]byte
 	logger log.Logger
 	fields fields
@@ -61,7 +60,7 @@ func NewTokens(keys [][]byte, logger log.Logger) (*Tokens, error) {
 	return &Tokens{keys: keys, logger: logger, fields: fields{wanted: isToken}}, nil
 }
 
-// ReadKeys reads a file with lines "<key id> <base64 of 32 bytes>". Errors never quote what is in the file.
+// ReadKeys reads a file with lines "<key id> <base64 of 32 bytes>". Its errors never quote the file's content.
 func ReadKeys(path string) ([][]byte, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -127,7 +126,8 @@ func (t *Tokens) seal(token []byte, field protoreflect.FieldDescriptor, role, na
 	return bytes.Join([][]byte{token, codeStart, code(t.keys[0], token, field, role, name)}, nil)
 }
 
-// open leaves an empty token as it is: it means "the first page", or "no task", and Temporal answers to it.
+// open checks and removes the code. It returns an empty token as it is: that means "the first page", or "no task", and
+// Temporal handles it.
 func (t *Tokens) open(sealed []byte, field protoreflect.FieldDescriptor, role, name string) ([]byte, error) {
 	if len(sealed) == 0 {
 		return sealed, nil
@@ -148,7 +148,7 @@ func (t *Tokens) open(sealed []byte, field protoreflect.FieldDescriptor, role, n
 func code(key, token []byte, field protoreflect.FieldDescriptor, role, name string) []byte {
 	mac := hmac.New(sha256.New, key)
 	for _, part := range [][]byte{[]byte(field.Name()), []byte(role), []byte(name), token} {
-		// With its length, so that no other parts have the same sum.
+		// The length of each part is included, so that other parts cannot have the same code.
 		_ = binary.Write(mac, binary.BigEndian, uint64(len(part)))
 		mac.Write(part)
 	}

@@ -56,7 +56,7 @@ func plainToken(t *testing.T) []byte {
 	return token
 }
 
-// polled is the token of a task as a client gets it.
+// polled returns the token of a task as a client gets it.
 func polled(t *testing.T, tokens *Tokens, client Identity) []byte {
 	t.Helper()
 	response := &workflowservice.PollActivityTaskQueueResponse{TaskToken: plainToken(t)}
@@ -166,7 +166,8 @@ func TestTasksThatComeWithOtherAnswersAreSealed(t *testing.T) {
 	}
 }
 
-// A token field that upstream adds must be looked at: it is sealed, or no client that is bounded may send it.
+// A token field that a later version of Temporal adds must be reviewed: it gets a code, or no client with limited rights
+// may send it.
 func TestEachTokenOfTheAPIIsKnown(t *testing.T) {
 	unsealed := map[string]bool{}
 	sealed := 0
@@ -206,7 +207,7 @@ func TestEachTokenOfTheAPIIsKnown(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	// Those are of schedules, deployments and standalone activities.
+	// These fields belong to schedules, deployments and standalone activities.
 	if want := []string{"conflict_token", "long_poll_token"}; !slices.Equal(names, want) || sealed < 40 {
 		t.Errorf("%d fields are sealed, not sealed are %v, want %v", sealed, names, want)
 	}

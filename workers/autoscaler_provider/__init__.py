@@ -1,4 +1,4 @@
-"""The cloud of the cluster autoscaler: node groups are MachineDeployments, instances are Machines."""
+"""Cloud provider of the cluster autoscaler: node groups are MachineDeployments, instances are Machines."""
 
 
 async def run(config_path: str) -> None:

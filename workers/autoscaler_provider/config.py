@@ -1,4 +1,4 @@
-"""Configuration of the autoscaler's provider, one beside each cluster autoscaler."""
+"""Configuration of the autoscaler's provider. Each cluster autoscaler has one such process beside it."""
 
 from pathlib import Path
 
@@ -12,16 +12,16 @@ from workers.runtime import HealthConfig
 class AutoscalerProviderConfig(ApiModel):
     """Content of ``config.yaml``.
 
-    The seed is reached with the pod's ServiceAccount, which needs in its own namespace: ``machine.sapcloud.io``
-    machinedeployments (get, list, patch), machines (list) and machineclasses (get).
+    The process uses the pod's ServiceAccount in the seed. It needs these rights in its own namespace, in group
+    ``machine.sapcloud.io``: machinedeployments (get, list, patch), machines (list) and machineclasses (get).
     """
 
     namespace: str
     """Control-plane namespace whose machines are scaled."""
     socket: Path
-    """Where the autoscaler asks; whoever may open it may scale."""
+    """Unix socket that the autoscaler connects to. Each process that may open it may scale."""
     seed_kubeconfig: Path | None = None
-    """Unset: in-cluster."""
+    """Kubeconfig of the seed; unset: in-cluster."""
     node_groups: tuple[MachineDeploymentStatus, ...] = ()
-    """``Worker.status.machineDeployments``: what may be scaled, and within which bounds."""
+    """``Worker.status.machineDeployments``: the MachineDeployments that may be scaled, and their bounds."""
     health: HealthConfig = Field(default=HealthConfig(address="0.0.0.0", port=8086))

@@ -1,4 +1,4 @@
-"""Node groups of the cluster autoscaler, out of objects of machine.sapcloud.io. Pure.
+"""Node groups of the cluster autoscaler, computed from objects of machine.sapcloud.io. Pure functions.
 
 A node group is a MachineDeployment and has its name; an instance is a Machine. Source: spec/api-extensions.md 2.2.
 """
@@ -15,19 +15,19 @@ from workers.machine_controller_manager.machine_set import NODE_LABEL
 from workers.machine_controller_manager.objects import is_alive, is_deleting, phase_of
 
 GPU_LABEL = "gpu"
-"""On nodes that have one."""
+"""Label of nodes with a GPU."""
 _GPU_RESOURCE = "nvidia.com/gpu"
 _OPTIONS = "autoscaler.gardener.cloud/"
-"""Prefix of the annotations by which a MachineDeployment has settings of its own."""
+"""Prefix of annotations of a MachineDeployment with its own settings."""
 _MAX_PODS = "110"
 _NEVER = timedelta(days=365)
 
 _OUT_OF_RESOURCES, _OTHER = 1, 99
-"""Classes of errors, as the autoscaler knows them: of the first kind it tries another node group at once."""
+"""Error classes of the autoscaler. After an error of the first class it tries another node group at once."""
 
 
 class Refused(Exception):
-    """A size that may not be; the text says of what, and why not."""
+    """A requested size is not allowed; the text names the MachineDeployment and the reason."""
 
 
 def replicas(deployment: Mapping[str, Any]) -> int:
@@ -35,7 +35,7 @@ def replicas(deployment: Mapping[str, Any]) -> int:
 
 
 def is_rolling(deployment: Mapping[str, Any]) -> bool:
-    """Whether machines of an older class are left."""
+    """Whether the MachineDeployment still has machines of an older class."""
     status = deployment.get("status") or {}
     return int(status.get("replicas") or 0) > int(status.get("updatedReplicas") or 0)
 
@@ -44,12 +44,12 @@ def is_rolling(deployment: Mapping[str, Any]) -> bool:
 
 
 def instance_id(machine: Mapping[str, Any]) -> str:
-    """Its node's provider id; before the cloud has given one, a name that no node has."""
+    """Provider id of a Machine's node; until the cloud has assigned one, a name that no node has."""
     return str(machine["spec"].get("providerID") or f"requested://{machine['metadata']['name']}")
 
 
 def is_of(machine: Mapping[str, Any], node: pb.ExternalGrpcNode) -> bool:
-    """Whether a node, or the autoscaler's stand-in for one that has not joined, is this machine's."""
+    """Whether a node belongs to this Machine; or the autoscaler's placeholder for a node that has not joined yet."""
     return node.providerID == instance_id(machine) or node.name == machine["metadata"]["labels"].get(NODE_LABEL)
 
 
@@ -61,7 +61,11 @@ def by_deployment(machines: Iterable[Object]) -> dict[str, Objects]:
 
 
 def instance(machine: Mapping[str, Any]) -> pb.Instance:
-    """One that is refused by the cloud says why: the autoscaler gives it up, and waits before it asks again."""
+    """The instance of a Machine.
+
+    If the cloud has refused to create the Machine, the instance has an error: the autoscaler then removes it, and
+    waits before it requests another one.
+    """
     state = pb.InstanceStatus.instanceRunning
     error = None
     if is_deleting(machine):
@@ -82,13 +86,13 @@ def instance(machine: Mapping[str, Any]) -> pb.Instance:
 
 
 def resized(deployment: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Patch to a size; refused by the API server if the deployment has changed since it was read."""
+    """Patch that sets the size. The API server refuses it if the deployment has changed since it was read."""
     metadata = {"resourceVersion": deployment["metadata"]["resourceVersion"]}
     return {"metadata": metadata, "spec": {"replicas": size}}
 
 
 def grown(deployment: Mapping[str, Any], delta: int, maximum: int) -> dict[str, Any]:
-    """Patch for ``delta`` machines more. Raises Refused."""
+    """Patch that adds ``delta`` machines. Raises Refused."""
     size = replicas(deployment) + delta
     if delta <= 0:
         raise Refused(f"{_named(deployment)} cannot grow by {delta}")
@@ -98,7 +102,7 @@ def grown(deployment: Mapping[str, Any], delta: int, maximum: int) -> dict[str, 
 
 
 def without_unmade(deployment: Mapping[str, Any], delta: int, machines: Objects) -> dict[str, Any]:
-    """Patch for ``-delta`` machines less, of those that were not made yet. Raises Refused."""
+    """Patch that removes ``-delta`` machines that do not exist yet. Raises Refused if machines would be deleted."""
     size, made = replicas(deployment) + delta, sum(not is_deleting(each) for each in machines)
     if delta >= 0:
         raise Refused(f"{_named(deployment)} cannot shrink by {-delta}")
@@ -110,9 +114,10 @@ def without_unmade(deployment: Mapping[str, Any], delta: int, machines: Objects)
 def without(
     deployment: Mapping[str, Any], doomed: Iterable[Object], machines: Iterable[Object], minimum: int
 ) -> dict[str, Any] | None:
-    """Patch by which the machine controller manager takes some of its machines away; None where it does already.
+    """Patch that makes the machine-controller-manager delete these machines; None if it does so already.
 
-    The names and the size that they leave are one write: whoever asks again finds both or none. Raises Refused.
+    One write sets the names of the machines and the new size, so a repeated request finds both or neither. Raises
+    Refused.
     """
     alive = {each["metadata"]["name"] for each in machines if is_alive(each, deployment["metadata"]["name"])}
     before = chosen_machines(deployment, alive)
@@ -138,7 +143,7 @@ def _named(deployment: Mapping[str, Any]) -> str:
 
 
 def options(deployment: Mapping[str, Any], defaults: pb.NodeGroupAutoscalingOptions) -> pb.NodeGroupAutoscalingOptions:
-    """The pool's own settings, else the cluster's. No node goes while the deployment is rolled."""
+    """Settings of the pool; the cluster's are the defaults. While the deployment is rolled, no node is scaled down."""
     own = {
         name.removeprefix(_OPTIONS): value
         for name, value in (deployment["metadata"].get("annotations") or {}).items()
@@ -167,11 +172,11 @@ def _nanoseconds(duration: timedelta) -> int:
     return duration // timedelta(microseconds=1) * 1000
 
 
-# The node that would come
+# Template of a new node
 
 
 def template_node(deployment: Mapping[str, Any], class_: Mapping[str, Any]) -> pb.Node:
-    """What a machine of the deployment would be as a node: all that is known of a pool that has none."""
+    """The node that a new machine of the deployment would become; the autoscaler needs it for pools without nodes."""
     name = f"template-of-{deployment['metadata']['name']}"
     of_class = class_.get("nodeTemplate") or {}
     template = deployment["spec"]["template"]["spec"].get("nodeTemplate") or {}

@@ -1,4 +1,4 @@
-"""The provider's process: a gRPC server on a socket that it shares with its cluster autoscaler."""
+"""The provider's process: a gRPC server on a Unix socket that its cluster autoscaler connects to."""
 
 import logging
 

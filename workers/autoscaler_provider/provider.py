@@ -1,4 +1,4 @@
-"""Answers the cluster autoscaler: the service ``CloudProvider`` of ``externalgrpc.proto``."""
+"""The gRPC service ``CloudProvider`` of ``externalgrpc.proto``, which the cluster autoscaler calls."""
 
 import asyncio
 import logging
@@ -27,18 +27,19 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["CloudProvider"]
 
 @dataclass
 class _State:
-    """What there was at the autoscaler's last refresh, and what it has changed since."""
+    """Objects as of the autoscaler's last refresh, with its own changes since."""
 
     deployments: dict[str, Object] = field(default_factory=dict)
     machines: dict[str, Objects] = field(default_factory=dict)
-    """By the name of their deployment."""
+    """Machines by the name of their MachineDeployment."""
 
 
 class CloudProvider:
     """Scales the MachineDeployments of one control-plane namespace.
 
-    Nothing is kept that the objects do not hold: another process answers the same. A change is one write of one
-    object, which a second ask finds (see ``node_groups.without``); one that meets somebody else's is made anew.
+    The process keeps no state beside the objects, so another process gives the same answers. Each change is one write
+    to one object, and a repeated request finds it (see ``node_groups.without``). A write that conflicts with the write
+    of another client is retried.
     """
 
     def __init__(self, seed: KubeClient, namespace: str, groups: Iterable[MachineDeploymentStatus]) -> None:
@@ -49,7 +50,7 @@ class CloudProvider:
         self._writing = asyncio.Lock()
 
     def __mapping__(self) -> dict[str, Handler]:
-        """What grpclib's server asks of a service."""
+        """Handlers of the service; grpclib's server calls this."""
         answers: dict[str, Callable[[Any], Awaitable[Message]]] = {
             "NodeGroups": self.all_groups,
             "NodeGroupForNode": self.node_group_for_node,
@@ -81,10 +82,10 @@ class CloudProvider:
     async def gpu_label(self, _: pb.Empty) -> pb.GPULabelResponse:
         return pb.GPULabelResponse(label=node_groups.GPU_LABEL)
 
-    # What there is
+    # Reads
 
     async def refresh(self, _: pb.Empty) -> pb.Empty:
-        """Look at all machines anew: the autoscaler asks for it before each of its rounds."""
+        """Read all machines again. The autoscaler calls this at the start of each of its loops."""
         deployments, machines = await asyncio.gather(
             self._seed.list(MACHINE_DEPLOYMENT, self._namespace), self._seed.list(MACHINE, self._namespace)
         )
@@ -98,7 +99,7 @@ class CloudProvider:
         return pb.NodeGroupsResponse(nodeGroups=[self._group(name) for name in sorted(self._state.deployments)])
 
     async def node_group_for_node(self, request: pb.NodeGroupForNodeRequest) -> pb.NodeGroupForNodeResponse:
-        """No group for a node that is nobody's, or of a pool that is not ours to scale."""
+        """Node group of a node; an empty group if no machine has this node, or its pool is not scaled."""
         for name in self._state.deployments:
             if any(node_groups.is_of(each, request.node) for each in self._machines(name)):
                 return pb.NodeGroupForNodeResponse(nodeGroup=self._group(name))
@@ -121,22 +122,22 @@ class CloudProvider:
         wanted = node_groups.options(self._deployment(request.id), request.defaults)
         return pb.NodeGroupAutoscalingOptionsResponse(nodeGroupAutoscalingOptions=wanted)
 
-    # What it should be
+    # Changes
 
     async def increase_size(self, request: pb.ResizeRequest) -> pb.Empty:
-        """More machines. Asked twice it grows twice: the autoscaler asks for the size before it asks again."""
+        """Add machines. A repeated call adds them again: the autoscaler reads the size before it repeats a call."""
         group = self._known(request.id)
         return await self._change(group.name, lambda live, _: node_groups.grown(live, request.delta, group.maximum))
 
     async def decrease_target_size(self, request: pb.ResizeRequest) -> pb.Empty:
-        """Fewer machines, as long as no machine has to go for it."""
+        """Reduce the size, if no existing machine has to be deleted for it."""
         group = self._known(request.id)
         return await self._change(
             group.name, lambda live, machines: node_groups.without_unmade(live, request.delta, machines)
         )
 
     async def delete_nodes(self, request: pb.NodeGroupDeleteNodesRequest) -> pb.Empty:
-        """These machines go, and nobody replaces them. A second ask for the same finds them going."""
+        """Delete these machines without replacement. A repeated call finds them in deletion."""
         group = self._known(request.id)
         doomed = []
         for node in request.nodes:
@@ -149,14 +150,15 @@ class CloudProvider:
         )
 
     async def _change(self, name: str, patch: Callable[[Object, Objects], dict[str, Any] | None]) -> pb.Empty:
-        """Patch a deployment as it and its machines are now; anew as long as others change it.
+        """Patch a deployment, computed from its current state and machines; retry on conflicts.
 
-        The caller's deadline ends it.
+        The deadline of the caller ends the retries.
         """
         async with self._writing:
             while True:
                 live = await self._seed.get(MACHINE_DEPLOYMENT, name, self._namespace)
-                # After it: a name is forgotten when its machine goes, and then the patch of what was read is refused.
+                # Machines are read after the deployment. If a machine is deleted in between, its name is removed from
+                # the deployment's annotation, so the API server refuses the patch of the older version.
                 machines = node_groups.by_deployment(await self._seed.list(MACHINE, self._namespace))
                 wanted = patch(live, machines.get(name, []))
                 if wanted is None:
@@ -189,7 +191,7 @@ class CloudProvider:
 
 
 def _answering(answer: Callable[[Any], Awaitable[Message]]) -> Callable[[Stream[Any, Any]], Awaitable[None]]:
-    """A handler that tells the autoscaler why it gets no answer."""
+    """Handler that returns an error's reason to the autoscaler."""
 
     async def handle(stream: Stream[Any, Any]) -> None:
         request = await stream.recv_message()

@@ -1,4 +1,4 @@
-"""The codec endpoint as a command reaches it: with the user's own credentials for the garden."""
+"""Client of the codec endpoint for commands: it authenticates with the user's credentials for the garden."""
 
 import ssl
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from kube.kubeconfig import Endpoint
 
 
 class RemoteCodec(PayloadCodec):
-    """Reads encrypted payloads by a codec endpoint: a person who only reads needs no key.
+    """Decrypts payloads with a codec endpoint: an operator who only reads histories needs no key.
 
-    ``user``: credentials of the garden's kubeconfig; None for an endpoint that asks for none.
-    ``ca_file``: PEM of the authority of the endpoint's certificate; None: those of this machine.
+    ``user``: credentials in the garden's kubeconfig; None for an endpoint without authentication.
+    ``ca_file``: PEM file of the authority of the endpoint's certificate; None: the authorities of this machine.
     """
 
     def __init__(self, endpoint: str, user: Endpoint | None = None, ca_file: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Where the CLI finds the garden, Temporal and a Shoot's API server."""
+"""Addresses of the garden, of Temporal and of a Shoot's API server, as the CLI finds them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def landscape_facts(name: str | None = None) -> dict[str, Any]:
     """``landscape.json`` of a landscape; the default is named by GARDENER_LANDSCAPE, else ``default``.
 
     Raises:
-        click.ClickException: it is not there; says how to bring it up.
+        click.ClickException: the file is missing; the text says how to bring the landscape up.
     """
     name = name or os.environ.get("GARDENER_LANDSCAPE", "default")
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
@@ -48,7 +48,7 @@ def namespaced_name(_: click.Context, __: click.Parameter, value: str) -> tuple[
 
 @dataclass(frozen=True)
 class Reach:
-    """How this machine reaches a Shoot's API server."""
+    """Address at which this machine reaches a Shoot's API server."""
 
     server: str
     tls_server_name: str | None
@@ -56,10 +56,10 @@ class Reach:
 
 
 def reach(url: str) -> Reach:
-    """The URL itself where its name resolves; else the address that the landscape's DNS gives.
+    """The URL itself if its name resolves, otherwise the address from the landscape's DNS server.
 
-    The landscape does not touch the resolver of the machine it runs on, so its names are looked up at
-    its own DNS server, and kubectl gets the address with the name to verify.
+    The landscape does not change the resolver of its machine, so the CLI asks the landscape's DNS server. kubectl then
+    gets the IP address, and the name that the server's certificate must have.
     """
     host = urlsplit(url).hostname or ""
     try:

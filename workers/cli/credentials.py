@@ -1,6 +1,6 @@
 """``gardener credentials status|rotate|roll|complete NAMESPACE/NAME``: rotations of a Shoot's credentials.
 
-``kubeconfigs`` shows the kubeconfigs that were given out, and ``discard`` notes that nobody has one any more.
+``kubeconfigs`` shows the kubeconfigs that were issued, and ``discard`` notes that all copies of one were deleted.
 """
 
 import asyncio
@@ -186,9 +186,9 @@ def discard(shoot: tuple[str, str], ids: tuple[str, ...], reason: str, garden_ku
 async def discard_kubeconfigs(
     garden: KubeClient, shoot: tuple[str, str], ids: Sequence[str], reason: str, by: str
 ) -> list[str]:
-    """Note it, each with an Event, and say so; what was noted first stays.
+    """Note each kubeconfig as discarded, with an Event; returns a line for each. An earlier note is kept.
 
-    Raises ClickException, and notes nothing, if one of them is not known.
+    Raises ClickException, and notes nothing, if one of the ids is unknown.
     """
     known = await _given_out(garden, *shoot)
     live = await garden.get(resources.SHOOT, shoot[1], shoot[0])
@@ -216,7 +216,7 @@ async def _given_out(garden: KubeClient, namespace: str, name: str) -> dict[str,
 
 
 def _serial(given: str, known: Mapping[str, IssuedKubeconfig], shoot: tuple[str, str]) -> str:
-    """The whole serial number of a kubeconfig that is named by the beginning of it."""
+    """The complete serial number of the kubeconfig whose number begins with ``given``."""
     meant = [serial for serial in known if serial.startswith(given.lower())]
     if len(given) < SHOWN_DIGITS or len(meant) != 1:
         raise click.ClickException(

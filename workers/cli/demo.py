@@ -1,4 +1,4 @@
-"""``gardener demo``: from a bare machine to a real cluster, and what to look at."""
+"""``gardener demo``: bring up a landscape and a cluster, and show them."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ def demo(name: str, kubeconfig_path: str) -> None:
     Run again, it finds what is there and only shows it.
     """
     started = time.monotonic()
-    os.environ["GARDENER_LANDSCAPE"] = name  # for whatever looks for the landscape's facts, its DNS for example
+    os.environ["GARDENER_LANDSCAPE"] = name  # for code that reads the landscape's facts, for example its DNS server
     command = [sys.argv[0], "landscape", "up", "--name", name]
     if subprocess.run(command, check=False).returncode:
         raise click.ClickException("the landscape did not come up; see above")
@@ -44,7 +44,7 @@ def demo(name: str, kubeconfig_path: str) -> None:
 
 
 async def _order(garden_kubeconfig: Path, manifest: dict[str, Any]) -> dict[str, object]:
-    """Apply the Shoot, follow its creation, return an administrator's kubeconfig."""
+    """Apply the Shoot and follow its creation; returns an administrator's kubeconfig."""
     namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     garden = KubeClient.from_kubeconfig(garden_kubeconfig)
     caches = Caches(garden)
@@ -60,7 +60,7 @@ async def _order(garden_kubeconfig: Path, manifest: dict[str, Any]) -> dict[str,
 
 def _show(facts: dict[str, Any], shoot: dict[str, str], config: dict[str, object], kubeconfig_path: Path) -> None:
     kubeconfig_path.touch(mode=0o600)
-    kubeconfig_path.chmod(0o600)  # a file that exists keeps its mode
+    kubeconfig_path.chmod(0o600)  # touch does not change the mode of an existing file
     kubeconfig_path.write_text(yaml.safe_dump(config, sort_keys=False))
     kubectl = [str(Path(sys.argv[0]).parent / "kubectl"), f"--kubeconfig={kubeconfig_path}"]
     for what in (["get", "nodes", "-o", "wide"], ["get", "pods", "--all-namespaces"]):

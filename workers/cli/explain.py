@@ -1,4 +1,4 @@
-"""Why an operation stands where it stands, in one paragraph: out of what Temporal knows of it, and nothing else."""
+"""Explain the state of an operation in one paragraph, from the data that Temporal has, and from no other source."""
 
 import re
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from workflows.shoot.decision import RestKind
 from workflows.shoot.lifecycle import LifecycleProgress
 
 _PATIENCE = timedelta(seconds=30)
-"""A task may lie in its queue for so long before somebody has to look after the gardenlet."""
+"""Time that a task may wait in its queue before the explanation asks the operator to start the gardenlet."""
 
 
 class Explanation(ApiModel):
-    """The paragraph, and what it is made of."""
+    """The paragraph, and the facts in it."""
 
     shoot: str
     text: str
@@ -29,16 +29,16 @@ class Explanation(ApiModel):
     """Running, Stalled, Paused, Failed, Canceled, Succeeded or Resting."""
     task: str = ""
     object: str = ""
-    """What the task waits for, or what its error is about: kind, namespace and name."""
+    """Kind, namespace and name of the object that the task waits for, or that its error names."""
     since: datetime | None = None
-    """When the task, or the rest, began (UTC)."""
+    """Start of the task, or of the time without an operation (UTC)."""
     attempts: int = 0
-    """Of the task."""
+    """Number of attempts of the task."""
     error: str = ""
     code: str = ""
     todo: str = ""
     others: tuple[str, ...] = ()
-    """Other tasks that failed, or run."""
+    """Names of other tasks that have failed or are running."""
 
 
 _TODO = {
@@ -59,11 +59,11 @@ _TODO = {
 
 
 def explain(shoot: str, view: FlowView | None, lifecycle: LifecycleProgress | None, now: datetime) -> Explanation:
-    """What is to be said about a Shoot.
+    """Explain the state of a Shoot.
 
     Args:
-        view: its newest operation; None if there was none.
-        lifecycle: what decides about it says; None if it is gone.
+        view: newest operation of the Shoot; None if there was none.
+        lifecycle: progress that the Shoot's lifecycle reports; None if there is no lifecycle: the Shoot is gone.
     """
     if lifecycle is None:
         if view is None:
@@ -78,12 +78,12 @@ def explain(shoot: str, view: FlowView | None, lifecycle: LifecycleProgress | No
 
 
 def object_of(task: TaskView) -> str:
-    """What a task is about: by its last heartbeat, else the first object that its error names."""
+    """The object that a task handles: the one in its last heartbeat, else the first one that its error names."""
     return task.waits_for or named_object(task.error)
 
 
 def named_object(text: str) -> str:
-    """``Infrastructure shoot--local--demo/demo`` in an error; only kinds that we know count."""
+    """Kind and name of an object in an error, like ``Infrastructure shoot--local--demo/demo``; only known kinds."""
     for kind, name in _OBJECT.findall(text):
         if kind in _KINDS:
             return f"{kind} {name.rstrip('.')}"
@@ -173,18 +173,18 @@ def _operation(shoot: str, view: FlowView) -> str:
 
 
 def _concern(task: TaskView, now: datetime) -> tuple[int, datetime]:
-    """What a person should hear of first: what failed, what is in trouble, then what runs longest."""
+    """Sort key of tasks: failed tasks first, then tasks with an error, then the task that has run longest."""
     rank = 0 if task.state is TaskState.FAILED else 1 if task.error and not _is_fresh(task, now) else 2
     return rank, task.started or now
 
 
 def _is_fresh(task: TaskView, now: datetime) -> bool:
-    """Whether it lies in its queue for so short that somebody may be about to take it."""
+    """Whether a task has waited in its queue for so short a time that a worker may still take it."""
     return task.code == UNANSWERED and task.started is not None and now - task.started < _PATIENCE
 
 
 def _about(task: TaskView) -> str:
-    """Task, object, since when, how often, and why."""
+    """Sentence with the task, its object, start, number of attempts and error."""
     thing = object_of(task)
     about = f"Task {task.name}" + (f" ({thing})" if thing else "")
     verb = "failed" if task.state is TaskState.FAILED else "runs"

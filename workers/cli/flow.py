@@ -158,7 +158,7 @@ async def _explain(where: Connection, shoot: str) -> Explanation:
 
 
 async def explain_shoot(client: Client, shoot: str) -> Explanation:
-    """What Temporal knows of the Shoot's newest operation, and of what decides about it."""
+    """Explain the Shoot's newest operation, from Temporal's data about it and about the Shoot's lifecycle."""
     lifecycle = await running_lifecycle(client, shoot)
     progress = await lifecycle.query("progress", result_type=LifecycleProgress) if lifecycle else None
     found = await operations_of(client, shoot)
@@ -169,7 +169,7 @@ async def explain_shoot(client: Client, shoot: str) -> Explanation:
 
 
 async def _with_later(client: Client, shoot: str, view: FlowView) -> FlowView:
-    """The view with what people have done since the operation ended: the next attempt starts with it."""
+    """Add the repairs made since the operation ended: the next attempt starts with them."""
     lifecycle = await running_lifecycle(client, shoot)
     if lifecycle is None:
         return view
@@ -194,7 +194,7 @@ async def _follow(where: Connection, shoot: str, chosen: str | None, output: str
 
 
 async def _first_operation(client: Client, shoot: str, say: Callable[[str], None]) -> None:
-    """Wait until the Shoot has had an operation; meanwhile say why there is none."""
+    """Wait until the Shoot has an operation; meanwhile tell ``say`` why there is none."""
     while not await operations_of(client, shoot):
         reason = f"waiting for Shoot {shoot}"
         async for each in client.list_workflows(f'GardenerShoot = "{shoot}" AND ExecutionStatus = "Running"'):
@@ -203,7 +203,7 @@ async def _first_operation(client: Client, shoot: str, say: Callable[[str], None
                 resting = (await handle.query("progress", result_type=LifecycleProgress)).resting
                 reason = f"Shoot {shoot}: {resting or 'about to start'}"
         say(reason)
-        await asyncio.sleep(1)  # visibility cannot be watched
+        await asyncio.sleep(1)  # Temporal's visibility has no watch
 
 
 async def _follow_lines(views: AsyncIterator[FlowView]) -> str:
@@ -278,7 +278,7 @@ def _as_json(view: FlowView) -> dict[str, Any]:
 
 
 def _console() -> Console:
-    """As wide as the terminal; whoever reads a pipe or a file wants each row in one line."""
+    """Console as wide as the terminal. In a pipe or a file, it is wide enough for each row to be one line."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
 
 

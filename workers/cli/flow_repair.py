@@ -1,7 +1,7 @@
-"""``gardener flow retry|skip|provide|reset|pause|resume|cancel|replay``: what to do when an operation stands still.
+"""``gardener flow retry|skip|provide|reset|pause|resume|cancel|replay``: repair an operation that makes no progress.
 
-Each asks the Shoot's lifecycle, which accepts or refuses with a reason, and tells of it in an Event of the Shoot,
-in the history, and in ``gardener flow show``: with who did it, and why.
+Except ``replay``, each command sends an update to the Shoot's lifecycle, which accepts it or refuses it with a reason.
+An Event of the Shoot, the history and ``gardener flow show`` record each accepted repair, with its author and reason.
 """
 
 import getpass
@@ -38,7 +38,7 @@ def _myself() -> str:
 
 
 def _intervention(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of every command that changes how an operation goes on."""
+    """Add the options of all commands that repair an operation."""
     for option in (
         click.option(
             "--by",
@@ -195,7 +195,7 @@ async def _replay(where: Connection | None, shoot: str | None, chosen: str | Non
 
 
 class _Unsent(PayloadCodec):
-    """Reads by another codec, and encrypts nothing: a replay sends nothing."""
+    """Decrypts with another codec, and does not encrypt, because a replay sends nothing to Temporal."""
 
     def __init__(self, reading: PayloadCodec) -> None:
         self._reading = reading

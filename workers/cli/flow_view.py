@@ -1,7 +1,7 @@
-"""One flow as a person wants to see it, put together from its history.
+"""View of one flow for operators, computed from its history.
 
-The history tells everything that has ended, the server's description what is being tried, and the graph,
-built again from the flow's input, what is still to come. No worker needs to be up.
+The history has all tasks that have ended, and the server's description of the workflow has the running attempts. The
+graph, which is built again from the flow's input, has the tasks that are still to run. No worker needs to be up.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,13 +29,13 @@ from workflows.shoot.reconcile import reconcile_flow
 
 SURVEY = "survey"
 _OURS = frozenset({"report_progress"})
-"""Activities that accompany a flow and are none of its tasks."""
+"""Activities that run beside a flow and are not tasks of it."""
 
 UNANSWERED = "Unanswered"
-"""Code of a task that nobody takes from its queue."""
+"""Code of a task that no worker takes from its queue."""
 WORKER_LOST = "WorkerLost"
 _SHUTDOWN = "WorkerShutdown"
-"""Type of the error that Temporal's SDK gives an activity which did not end in time when its worker stopped."""
+"""Type of the error that Temporal's SDK sets if an activity does not end in time when its worker stops."""
 
 
 class TaskView(ApiModel):
@@ -50,13 +50,13 @@ class TaskView(ApiModel):
     worker: str = ""
     note: str = ""
     error: str = ""
-    """The last one, also of a task that succeeded later."""
+    """Last error of the task, also if a later attempt succeeded."""
     code: str = ""
-    """Its type: one of ``api.errors.ErrorCode``, or a name of ours."""
+    """Type of the error: an ``api.errors.ErrorCode``, or another name that our code sets."""
     waits_for: str = ""
-    """Objects, as its last heartbeat said."""
+    """Objects that the task waits for, according to its last heartbeat."""
     sees: str = ""
-    """What it sees of them."""
+    """State of these objects, according to the same heartbeat."""
 
     def seconds(self, now: datetime) -> float | None:
         if self.started is None:
@@ -65,14 +65,14 @@ class TaskView(ApiModel):
 
 
 class Interruption(ApiModel):
-    """Something died and the flow went on."""
+    """The loss of a worker or another interruption, after which the flow went on."""
 
     at: datetime
     text: str
 
 
 class Intervention(ApiModel):
-    """Somebody did something to the operation."""
+    """A repair of the operation by an operator."""
 
     at: datetime | None
     text: str
@@ -96,7 +96,7 @@ class FlowView(ApiModel):
 
 
 class _Run:
-    """What the history says of one task."""
+    """Data of one task in the history."""
 
     def __init__(self, name: str, started: datetime, queue: str) -> None:
         self.name = name
@@ -114,7 +114,7 @@ class _Run:
 
 
 class FlowHistory:
-    """Reads a flow's events, in order and as they come."""
+    """Reads a flow's events in their order, one at a time."""
 
     def __init__(self, shoot: str, workflow_id: str, run_id: str, converter: DataConverter) -> None:
         self.ended: datetime | None = None
@@ -131,12 +131,12 @@ class FlowHistory:
         self._by_event: dict[int, _Run] = {}
         self._interruptions: list[Interruption] = []
         self._repairs: list[Repair] = []
-        """Made while it ran."""
+        """Repairs made while the flow ran."""
         self._decider = ""
-        """The worker that took the workflow's last step."""
+        """Identity of the worker that executed the last workflow task."""
 
     async def feed(self, event: HistoryEvent) -> None:
-        """Take in the next event."""
+        """Read the next event."""
         at = event.event_time.ToDatetime(UTC)
         kind = event.event_type
         if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
@@ -146,7 +146,7 @@ class FlowHistory:
         elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled = event.activity_task_scheduled_event_attributes
             if scheduled.activity_type.name not in _OURS:
-                name = scheduled.activity_id  # two tasks may run one activity, each somewhere else
+                name = scheduled.activity_id  # two tasks may run the same activity, each on another queue
                 run = self._runs.get(name)
                 if run is None:
                     run = self._runs[name] = _Run(name, at, scheduled.task_queue.name)
@@ -157,7 +157,7 @@ class FlowHistory:
         elif kind == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             self._tell_decider(event.workflow_task_completed_event_attributes.identity, at)
         elif kind == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
-            # One that only waited in the queue of a worker that restarted costs nothing, yet is told.
+            # Also shown if the task only waited in the queue of a worker that restarted, which costs nothing.
             self._interruptions.append(Interruption(at=at, text="the worker of the workflow was lost"))
         elif kind == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
             failure = event.workflow_task_failed_event_attributes.failure
@@ -179,7 +179,11 @@ class FlowHistory:
             self._repairs.append(repair.model_copy(update={"attempt": attempt}))
 
     def _tell_decider(self, identity: str, at: datetime) -> None:
-        """A worker keeps a workflow as long as it lives; one that dies between two steps leaves no other trace."""
+        """Note a change of the worker that runs the workflow.
+
+        A worker keeps a workflow until the worker stops. If it is lost between two workflow tasks, the history has no
+        other sign of that.
+        """
         if self._decider and identity != self._decider:
             text = f"the workflow's worker {self._decider} was lost or stopped; {identity} went on"
             self._interruptions.append(Interruption(at=at, text=text))
@@ -233,7 +237,7 @@ class FlowHistory:
                 run.code = _code(last)
 
     def graph(self) -> Flow | None:
-        """The flow's graph; None as long as a flow that depends on what is there has not looked."""
+        """The flow's graph; None while a flow whose tasks depend on its survey has no result of the survey yet."""
         graph = self._graph()
         if graph is not None:
             for repair in self._repairs:
@@ -248,7 +252,7 @@ class FlowHistory:
         return _OTHERS.get(self._kind, reconcile_flow)(self._input)
 
     async def view(self, pending: Sequence[Any] = ()) -> FlowView:
-        """All that is known now; ``pending`` are the server's pending activities."""
+        """The view of all events read so far. ``pending``: pending activities in the server's description."""
         for item in pending:
             if run := self._runs.get(item.activity_id):
                 await self._tell_pending(run, item)
@@ -343,7 +347,7 @@ def _code(error: BaseException) -> str:
 
 
 async def read_flow(client: Client, shoot: str, workflow_id: str, run_id: str) -> FlowView:
-    """The flow as it is now."""
+    """Read the flow's current state."""
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     history = FlowHistory(shoot, workflow_id, run_id, client.data_converter)
     async for event in handle.fetch_history_events():
@@ -353,7 +357,7 @@ async def read_flow(client: Client, shoot: str, workflow_id: str, run_id: str) -
 
 
 async def watch_flow(client: Client, shoot: str, workflow_id: str, run_id: str) -> AsyncIterator[FlowView]:
-    """The flow whenever something happened, and each second while it runs; ends with it."""
+    """Yield the flow's state each second while it runs, and once more after its end."""
     import asyncio
 
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
@@ -391,7 +395,7 @@ _SURVEYED: dict[str, Callable[[FlowInput, Survey], Flow]] = {
     DeleteShoot.__name__: delete_flow,
     MigrateShoot.__name__: migrate_flow,
 }
-"""Flows whose tasks depend on what is there."""
+"""Flows whose tasks depend on the result of their survey."""
 _OTHERS: dict[str, Callable[[FlowInput], Flow]] = {
     ForceDeleteShoot.__name__: force_delete_flow,
     ForgetShoot.__name__: forget_flow,

@@ -1,4 +1,4 @@
-"""``gardener garden admission-files``: what the garden's API server needs to ask admission."""
+"""``gardener garden admission-files``: files with which the garden's API server calls admission."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def admission_files(
     client = client_certificate(authority, now)
     seen = path or str(directory.absolute())
     directory.mkdir(parents=True, exist_ok=True)
-    # The API server reads both files again, and keeps the old ones while they do not fit.
+    # The API server reads both files again, and keeps the old pair while key and certificate do not fit together.
     _write(directory / api_server_files.KEY, client.key, mode=0o600)
     _write(directory / api_server_files.CERTIFICATE, client.certificate)
     contents = api_server_files.files(
@@ -71,7 +71,7 @@ async def _authority(path: str | None, now: datetime) -> KeyPair:
 
 
 def _write(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a file, never half. Its mode holds from the start."""
+    """Write a file atomically. Its mode is set from the start."""
     scratch = path.with_name(f"{path.name}.new")
     scratch.unlink(missing_ok=True)
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

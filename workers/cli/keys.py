@@ -1,6 +1,6 @@
-"""``gardener keys``: make root keys, and derive of them the key file of one process or person.
+"""``gardener keys``: make root keys, and derive from them the key file of one process or of operators.
 
-Keys are read from files and written to files; no key is ever an argument.
+Keys are read from files and written to files; no command takes a key as an argument.
 """
 
 from pathlib import Path

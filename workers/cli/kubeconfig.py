@@ -1,4 +1,4 @@
-"""``gardener kubeconfig shoot NAMESPACE/NAME``: administrator's access to a Shoot."""
+"""``gardener kubeconfig shoot NAMESPACE/NAME``: an administrator's kubeconfig of a Shoot."""
 
 import asyncio
 import base64
@@ -30,7 +30,7 @@ from workers.cli.connection import (
 )
 
 _MIN, _MAX = 600, 24 * 3600
-"""Bounds of a certificate's life in seconds. Source: spec/credentials.md 8."""
+"""Bounds of a certificate's validity in seconds. Source: spec/credentials.md 8."""
 
 
 @click.group()
@@ -69,11 +69,11 @@ async def _from_garden(
 async def admin_kubeconfig(
     garden: KubeClient, namespace: str, name: str, *, expiration: int
 ) -> tuple[dict[str, object], str]:
-    """The kubeconfig, and how its server was found.
+    """The kubeconfig, and a text that says how the address of its server was resolved.
 
     Raises:
-        NotFound: no such Shoot, or it has no CA yet.
-        click.ClickException: it advertises no address yet.
+        NotFound: the Shoot does not exist, or has no CA yet.
+        click.ClickException: the Shoot advertises no address yet.
     """
     live = await garden.get(resources.SHOOT, name, namespace)
     addresses = (live.get("status", {}).get("advertisedAddresses")) or []
@@ -91,9 +91,9 @@ async def admin_kubeconfig(
 
 
 async def record_kubeconfig(garden: KubeClient, shoot: Mapping[str, Any], certificate: bytes) -> None:
-    """Note who got a kubeconfig, by whom it is issued and until when it is valid; forget those that have expired.
+    """Record user, issuer and expiration of a kubeconfig, and remove the records of expired kubeconfigs.
 
-    A rotation of the authorities is not completed while somebody would be cut off by it.
+    While a recorded kubeconfig needs the old authority, a rotation of the authorities cannot be completed.
     """
     made = x509.load_pem_x509_certificate(certificate)
     metadata = shoot["metadata"]
@@ -128,7 +128,7 @@ def _common_name(name: x509.Name) -> str:
 def kubeconfig_of(
     title: str, addresses: list[tuple[str, Reach]], ca: str, certificate: bytes, key: bytes
 ) -> dict[str, object]:
-    """One cluster and context per address; the first is current. Source: spec/credentials.md 8."""
+    """Kubeconfig with a cluster and a context per address; the first is current. Source: spec/credentials.md 8."""
     names = [f"{title}-{name}" for name, _ in addresses]
 
     def encoded(data: bytes) -> str:

@@ -22,7 +22,7 @@ _COMMANDS = {
 
 
 class _LazyGroup(click.Group):
-    """Knows its commands by name; a process pays only for the imports of the one it runs."""
+    """Group that knows its commands by name, and imports only the module of the command that runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -46,9 +46,9 @@ def gardener() -> None:
 
 
 def main() -> None:
-    """Run the command, and leave without taking the interpreter apart.
+    """Run the command, and exit without finalizing the interpreter.
 
-    Threads of Temporal's core outlive their client; one that returns while the interpreter is being finalized
+    Threads of Temporal's core outlive their client. A thread that returns while the interpreter is being finalized
     aborts the process (exit status 134), about once in ten runs.
     """
     status = 0

@@ -1,4 +1,4 @@
-"""Which operation of a Shoot a command means, and the workflow that decides about them."""
+"""Find the operation of a Shoot that a command is about, and the Shoot's lifecycle."""
 
 from typing import Any
 
@@ -9,19 +9,19 @@ CHOICE = click.option("--id", "chosen", help="Another than the newest operation:
 
 
 async def operations_of(client: Client, shoot: str) -> list[WorkflowExecution]:
-    """The newest first."""
+    """Operations of a Shoot, the newest first."""
     found = [each async for each in client.list_workflows(f'GardenerShoot = "{shoot}" AND GardenerOperation != ""')]
     return sorted(found, key=lambda each: each.start_time, reverse=True)
 
 
 async def chosen_operation(client: Client, shoot: str, chosen: str | None) -> tuple[str, str]:
-    """Workflow and run id of the operation that is meant, by either of them; the newest one if by none."""
+    """Workflow id and run id of an operation. ``chosen``: either of the two; None: the newest operation."""
     found = await operations_of(client, shoot)
     if chosen is not None:
         for each in found:
             if chosen in (each.id, each.run_id):
                 return each.id, each.run_id
-        description = await client.get_workflow_handle(chosen).describe()  # of something else than an operation
+        description = await client.get_workflow_handle(chosen).describe()  # a workflow that is no operation
         return description.id, description.run_id
     if not found:
         raise click.ClickException(
@@ -31,7 +31,7 @@ async def chosen_operation(client: Client, shoot: str, chosen: str | None) -> tu
 
 
 async def running_lifecycle(client: Client, shoot: str) -> WorkflowHandle[Any, Any] | None:
-    """The workflow that decides about the Shoot; None if there is none."""
+    """The lifecycle of the Shoot; None if there is none."""
     query = f'GardenerShoot = "{shoot}" AND WorkflowType = "ShootLifecycle" AND ExecutionStatus = "Running"'
     async for each in client.list_workflows(query):
         return client.get_workflow_handle(each.id)

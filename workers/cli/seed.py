@@ -1,4 +1,4 @@
-"""``gardener seed evacuate SEED``: other seeds for all control planes of one; and bootstrap tokens for gardenlets."""
+"""``gardener seed``: move all control planes out of a seed, and make bootstrap tokens for gardenlets."""
 
 import asyncio
 import json
@@ -63,10 +63,10 @@ def evacuate(
 
 @dataclass(frozen=True)
 class Move:
-    """How it went for one Shoot."""
+    """Result of the move of one Shoot."""
 
     shoot: str
-    """NAMESPACE/NAME."""
+    """Namespace and name of the Shoot, ``NAMESPACE/NAME``."""
     destination: str
     result: str
     seconds: float
@@ -83,7 +83,7 @@ async def _evacuate(
 
 
 class Evacuation:
-    """All control planes of a seed on their way to others; what is under way is told by the Shoots themselves."""
+    """Moves all control planes of a seed to other seeds. It keeps no state: the Shoots show which moves have begun."""
 
     def __init__(
         self, garden: KubeClient, name: str, destination: str | None, source_lost: bool, narrator: Narrator
@@ -96,9 +96,9 @@ class Evacuation:
         self._placed: Counter[str] = Counter()
 
     async def run(self, at_once: int) -> list[Move]:
-        """Begin or follow all of them, so many at a time; in the order of their names.
+        """Start or follow all moves, ``at_once`` at a time, in the order of the Shoots' names.
 
-        Raises ApiError if the seed does not exist, or the garden does not let us do it.
+        Raises ApiError if the seed does not exist, or the garden refuses the change of the Seed.
         """
         visible = {"spec": {"settings": {"scheduling": {"visible": False}}}}
         await self._garden.patch(resources.SEED, self._name, None, visible)
@@ -125,7 +125,7 @@ class Evacuation:
             return Move(_reference(shoot), there, result, round(self._narrator.seconds - started, 1))
 
     async def _begin(self, shoot: dict[str, Any]) -> str:
-        """Name of the seed that it goes to, which is another one already if an earlier call has begun it."""
+        """Start the move, unless an earlier call of the command has; returns the name of the destination."""
         asked = str(shoot["spec"].get("seedName") or "")
         if asked != self._name:
             return asked
@@ -148,7 +148,7 @@ def _reference(shoot: dict[str, Any]) -> str:
 
 
 def report(moves: list[Move], *, as_json: bool) -> None:
-    """The table of all, or one JSON object ``{"report": [...]}``."""
+    """Print a table of all moves, or one JSON object ``{"report": [...]}``."""
     if as_json:
         click.echo(json.dumps({"report": [asdict(each) for each in moves]}))
         return

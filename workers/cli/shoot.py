@@ -1,4 +1,4 @@
-"""``gardener shoot move NAMESPACE/NAME --to SEED``: another seed for a control plane."""
+"""``gardener shoot move NAMESPACE/NAME --to SEED``: move a control plane to another seed."""
 
 import asyncio
 import json
@@ -63,15 +63,15 @@ async def _move(
         await garden.close()
 
 
-# What moves of one and of many Shoots share
+# Common to the move of one Shoot and of many
 
 
 class MoveFailed(Exception):
-    """The text says in which phase, and why."""
+    """A move has failed; the text says in which phase, and why."""
 
 
 class Narrator:
-    """What happens, with the seconds since the begin: a line each, or a JSON object each."""
+    """Prints each event with the seconds since the start, as a line of text or as a JSON object."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -89,12 +89,12 @@ class Narrator:
 
 
 def seed_of(shoot: dict[str, Any]) -> str:
-    """Name of the seed that the Shoot's control plane is in, or goes to if it is in none."""
+    """Name of the seed that hosts the Shoot's control plane, else of the seed that it is scheduled to."""
     return (shoot.get("status") or {}).get("seedName") or shoot["spec"].get("seedName") or ""
 
 
 async def ask_to_move(garden: KubeClient, shoot: dict[str, Any], seed: str, source_lost: bool) -> None:
-    """Raises ApiError if the garden refuses it."""
+    """Write the destination to the Shoot. Raises ApiError if the garden refuses the change."""
     change: dict[str, Any] = {"spec": {"seedName": seed}}
     if source_lost:
         change["metadata"] = {"annotations": {CONTROL_PLANE_MIGRATION: MIGRATION_BAD_CASE}}
@@ -102,16 +102,16 @@ async def ask_to_move(garden: KubeClient, shoot: dict[str, Any], seed: str, sour
 
 
 async def phases(garden: KubeClient, shoot: dict[str, Any], seed: str) -> AsyncIterator[tuple[str, str]]:
-    """Each phase of a move that is under way, with its description, until the control plane has arrived.
+    """Yield each phase of a move with its description, until the control plane is in the destination.
 
-    ``shoot``: as it was before it was asked to. Raises MoveFailed if it does not arrive.
+    ``shoot``: the Shoot as it was before ``ask_to_move``. Raises MoveFailed if the move fails.
     """
     said = ""
     under_way = shoot["spec"].get("seedName") != seed_of(shoot)
     before = {} if under_way else (shoot.get("status") or {}).get("lastOperation")
     async for last, here in _operations(garden, shoot["metadata"]["namespace"], shoot["metadata"]["name"]):
         if last == before or (last.get("type") not in ("Migrate", "Restore") and here != seed):
-            continue  # it is of before the move
+            continue  # this operation is older than the move
         phase, text = f"{last.get('type')} {last.get('state')}", last.get("description", "")
         if phase != said:
             yield phase, text
@@ -123,7 +123,7 @@ async def phases(garden: KubeClient, shoot: dict[str, Any], seed: str) -> AsyncI
 
 
 async def _operations(garden: KubeClient, namespace: str, name: str) -> AsyncIterator[tuple[dict[str, Any], str]]:
-    """The last operation and the seed, whenever the Shoot changes."""
+    """Yield last operation and seed of the Shoot, whenever the Shoot changes."""
     events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     async with Cache(garden, resources.SHOOT, namespace, fields=f"metadata.name={name}") as cache:
         cache.subscribe(lambda event: events.put_nowait(event.object))

@@ -1,4 +1,4 @@
-"""How commands of the CLI talk to Temporal: their options, the connection, and what a failure says."""
+"""Connection of CLI commands to Temporal: options, client, and messages of failures."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -25,7 +25,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @dataclass(frozen=True)
 class Connection:
-    """Where Temporal is, and how its payloads are read."""
+    """Address of Temporal, credentials for it, and keys or endpoint to decrypt payloads."""
 
     address: str
     namespace: str
@@ -52,7 +52,7 @@ class Connection:
         )
 
     def _remote_codec(self, endpoint: str) -> RemoteCodec:
-        """Raises click.ClickException if the garden's kubeconfig cannot be read."""
+        """Codec that uses the endpoint. Raises click.ClickException if the garden's kubeconfig cannot be read."""
         path = find_garden_kubeconfig(None)
         try:
             user = endpoint_of(parse_kubeconfig(path.read_bytes()), path.parent)
@@ -65,7 +65,7 @@ class Connection:
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of every command that talks to Temporal."""
+    """Add the options of all commands that connect to Temporal."""
     for option in (
         click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True),
         click.option(
@@ -114,7 +114,10 @@ def connection_of(
     codec_ca: Path | None = None,
     temporal_token_file: Path | None = None,
 ) -> Connection:
-    """Raises click.UsageError if only some of the files for TLS are given, or a token without them."""
+    """Connection from a command's options; the landscape's values are the defaults.
+
+    Raises click.UsageError if only some of the TLS files are given, or a token without TLS files.
+    """
     given = temporal_tls_ca, temporal_tls_cert, temporal_tls_key
     if temporal_token_file is not None and not any(given):
         raise click.UsageError("--temporal-token-file needs the certificate of a gateway: --temporal-tls-cert")

@@ -1,4 +1,4 @@
-"""``gardener worker NAME --config FILE``: one process of ours."""
+"""``gardener worker NAME --config FILE``: run one of our processes."""
 
 import importlib
 

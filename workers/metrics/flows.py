@@ -1,4 +1,4 @@
-"""Operations and tasks: how long, with what result, after how long a wait."""
+"""Metrics of operations and their tasks: duration, result and time in the queue."""
 
 from datetime import UTC, datetime
 
@@ -35,7 +35,7 @@ FLOW_RESULTS = Counter("gardener_flow_results_total", "Ended attempts of operati
 
 
 def taken(info: activity.Info) -> None:
-    """A worker has taken a task."""
+    """Count a task that a worker has taken from its queue."""
     waited = info.started_time - info.current_attempt_scheduled_time
     TASK_QUEUE_SECONDS.labels(info.task_queue).observe(max(waited.total_seconds(), 0.0))
     if info.attempt > 1:
@@ -43,7 +43,7 @@ def taken(info: activity.Info) -> None:
 
 
 def ended(task: str, result: str, seconds: float, error: str = "") -> None:
-    """An attempt of a task has ended: ``succeeded``, ``failed`` or ``cancelled``."""
+    """Count an attempt of a task that has ended; ``result`` is ``succeeded``, ``failed`` or ``cancelled``."""
     TASK_SECONDS.labels(task, result).observe(seconds)
     TASK_RESULTS.labels(task, result).inc()
     if error:
@@ -51,7 +51,7 @@ def ended(task: str, result: str, seconds: float, error: str = "") -> None:
 
 
 def operation_ended(request: FinishOperation) -> None:
-    """An operation's end was recorded."""
+    """Count an operation whose end was recorded."""
     labels = str(request.task.operation), request.state
     FLOW_RESULTS.labels(*labels).inc()
     if request.task.trigger:

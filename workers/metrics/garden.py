@@ -1,6 +1,6 @@
-"""The garden's objects as metrics, named as Gardener's metrics exporter names them.
+"""Metrics of the garden's objects, with the names of Gardener's metrics exporter.
 
-Computed from the watch cache at each scrape: no stored value can be stale. Cost: O(Shoots) per scrape.
+They are computed from the watch cache at each scrape, so no stored value can be stale. Cost: O(Shoots) per scrape.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ _SHOOT = ("name", "project")
 
 
 class GardenCollector(Collector):
-    """Register with ``REGISTRY.register(GardenCollector(caches))``, once per process that holds the caches."""
+    """Collector of these metrics: ``REGISTRY.register(GardenCollector(caches))``, once per process with the caches."""
 
     def __init__(self, caches: Caches) -> None:
         self._shoots = caches.of(resources.SHOOT)
@@ -30,7 +30,7 @@ class GardenCollector(Collector):
         self._projects = caches.of(resources.PROJECT)
 
     def describe(self) -> Iterable[Metric]:
-        """The same without samples: the caches are not read to register."""
+        """The metrics without samples, so that a registration does not read the caches."""
         return families([], [], [])
 
     def collect(self) -> Iterable[Metric]:

@@ -1,4 +1,4 @@
-"""Requests to API servers, and the time until their answers."""
+"""Metrics of requests to API servers."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ REQUEST_SECONDS = Histogram(
 
 @contextmanager
 def measured(request: Request) -> Iterator[None]:
-    """Around one request. Without an answer, the code is 0."""
+    """Measure the duration of one request. The code is 0 if there was no answer."""
     started = time.monotonic()
     try:
         yield

@@ -1,4 +1,4 @@
-"""provider-local: the infrastructure provider of the landscape, seen only through the extension API."""
+"""provider-local: the extension for the local cloud of a landscape. Other components use only its extension API."""
 
 
 async def run(config_path: str) -> None:

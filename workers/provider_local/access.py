@@ -1,7 +1,8 @@
 """Rights of provider-local in a seed, as ``charts/provider-local`` grants them and the landscape applies them.
 
-In the whole seed it has its own kinds alone. The gardenlet binds its role in each control plane, and shares Secrets of
-namespace garden with it by name (``activities.seed.extension_access``).
+In the whole seed, provider-local has rights on its own kinds only. The gardenlet binds the role of provider-local in
+each control-plane namespace, and gives it access to single Secrets of namespace garden by name
+(``activities.seed.extension_access``).
 """
 
 from typing import Any
@@ -12,7 +13,7 @@ from api.constants import EXTENSION_ROLE, EXTENSION_SERVICE_ACCOUNT, EXTENSIONS,
 Manifest = dict[str, Any]
 
 NAME = "gardener-extension-provider-local"
-"""Of its ServiceAccount, and of the Lease by which one of several replicas leads."""
+"""Name of provider-local's ServiceAccount, and of the Lease for its leader election."""
 GATEWAY_SERVICE = "istio-ingressgateway"
 """The Service of a seed that gets the address of the seed's node."""
 
@@ -36,7 +37,7 @@ _MACHINE_KINDS = ["machineclasses", "machinedeployments", "machinesets", "machin
 
 
 def access(namespace: str) -> list[Manifest]:
-    """Roles and bindings of the ServiceAccount in ``namespace``, where its Leases are, too."""
+    """Roles and bindings of the ServiceAccount in ``namespace``. The Leases are in the same namespace."""
     account = {"kind": "ServiceAccount", "name": NAME, "namespace": namespace}
     gateway = {"resourceNames": [GATEWAY_SERVICE]}
     in_seed = [

@@ -1,4 +1,4 @@
-"""Configuration of provider-local, one process per seed, in the seed's network."""
+"""Configuration of provider-local. Each seed has one such process, in the seed's network."""
 
 from pathlib import Path
 
@@ -16,13 +16,13 @@ class ProviderLocalConfig(ApiModel):
 
     seed_name: str
     seed_kubeconfig: Path | None = None
-    """Unset: in-cluster."""
+    """Kubeconfig of the seed; unset: in-cluster."""
     temporal: TemporalConnection
-    """Its long operations run as workflows on the task queue ``provider-local-<seed name>``."""
+    """Connection to Temporal: long operations run as workflows on the task queue ``provider-local-<seed name>``."""
     load_balancer_ip: str
-    """Address that the gateway's Service of type LoadBalancer gets: the seed node's."""
+    """Address for the gateway's Service of type LoadBalancer: that of the seed's node."""
     heartbeat_namespace: str = "garden"
-    """Where the Lease ``gardener-extension-heartbeat`` is renewed."""
+    """Namespace of the Lease ``gardener-extension-heartbeat``."""
     tracing: TracingConfig | None = None
     health: HealthConfig = Field(default=HealthConfig())
     leader_election: LeaderElectionConfig = Field(default=LeaderElectionConfig())

@@ -1,4 +1,4 @@
-"""The controller's side of the extension contract, once for all kinds.
+"""Controller for extension objects of all kinds: the part of the extension contract that does not depend on the kind.
 
 Source: spec/extensions.md 1.2, 1.3 and 1.5.
 """
@@ -27,11 +27,11 @@ _log = logging.getLogger(__name__)
 
 _WORKERS = 10
 _INTERRUPTIBLE_WORKERS = 100
-"""Runs of these kinds only wait for a workflow."""
+"""Number of workers for kinds whose runs only wait for a workflow."""
 
 
 class Operation(StrEnum):
-    """What a run does."""
+    """Operation that a run executes."""
 
     RECONCILE = "reconcile"
     DELETE = "delete"
@@ -43,13 +43,13 @@ _TRIGGERS = frozenset({Operation.RECONCILE, Operation.MIGRATE, Operation.RESTORE
 
 
 class RunFailed(Exception):
-    """A run failed, its object says so, and another try may help."""
+    """A run has failed, its error is in the object's status, and a retry may succeed."""
 
 
 class ExtensionController:
     """Runs one actuator for the objects of its kind, type and class.
 
-    ``interruptible``: the actuator waits for something long; a newer request ends that wait.
+    ``interruptible``: the actuator waits for a long time, and a newer request ends its run.
     """
 
     def __init__(self, seed: KubeClient, caches: Caches, actuator: Actuator, *, interruptible: bool = False) -> None:
@@ -60,14 +60,14 @@ class ExtensionController:
         self._cache = caches.of(actuator.resource)
         self._clusters = caches.of(CLUSTER)
         self._held_back: set[Key] = set()
-        """Triggered, but their Shoot is Failed."""
+        """Objects with a pending operation that do not run, because their Shoot is Failed."""
         self._controller = Controller(
             self._resource.kind, self._reconcile, workers=_INTERRUPTIBLE_WORKERS if interruptible else _WORKERS
         )
         self._finalizer = f"{constants.EXTENSIONS}/{self._resource.kind.lower()}"
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         self._controller.watch(self._cache, when=self._calls_for_run)
         if self._resource.namespaced:
             self._controller.watch(self._clusters, keys=self._released)
@@ -81,7 +81,7 @@ class ExtensionController:
         return spec.get("type") == self._actuator.type and spec.get("class") != "garden"
 
     def _released(self, event: WatchEvent) -> list[Key]:
-        """Objects that waited for their Shoot to be no longer Failed."""
+        """Objects to reconcile because their Shoot is no longer Failed."""
         if event.type == "DELETED" or _is_failed(event.object):
             return []
         namespace = event.object["metadata"]["name"]
@@ -106,7 +106,7 @@ class ExtensionController:
             _log.debug("%s changed meanwhile, looking again", extension)
             return Requeue(0.05)
         except NotFound:
-            # Deleted under our hands, finalizer and all.
+            # Another client has deleted the object and removed its finalizers during the run.
             if await self._seed.find(self._resource, key.name, key.namespace) is None:
                 return None
             raise
@@ -129,7 +129,7 @@ class ExtensionController:
         await self._succeeded(extension, operation, type_, result)
 
     async def _work(self, extension: Extension, operation: Operation) -> dict[str, Any] | None:
-        """What the actuator adds to the status; None if a newer request made it stop."""
+        """Fields that the actuator adds to the status; None if a newer request has ended its run."""
         work = self._actuate(extension, operation)
         if not self._interruptible:
             return await work
@@ -176,7 +176,7 @@ class ExtensionController:
             await asyncio.gather(working, waiting, return_exceptions=True)
 
     async def _accept(self, extension: Extension) -> Extension:
-        """Take the trigger off the object before acting on it: one that comes meanwhile stays."""
+        """Remove the operation annotation before the run: an annotation set during the run then stays."""
         return await self._edit(extension, finalizer=True, drop_trigger=True)
 
     async def _edit(self, extension: Extension, *, finalizer: bool, drop_trigger: bool = False) -> Extension:
@@ -244,7 +244,7 @@ class ExtensionController:
             await self._finish_restore(extension)
 
     async def _release(self, extension: Extension, *, drop_trigger: bool) -> None:
-        """Let the object go. Our own status writes made it newer, so it is read again."""
+        """Remove the finalizer. The object is read again, because this run's status writes have changed its version."""
         while True:
             live = await self._seed.find(self._resource, extension.name, extension.namespace or None)
             if live is None or live["metadata"]["uid"] != extension.uid:
@@ -272,9 +272,9 @@ class ExtensionController:
 
 
 def calls_for_run(event: WatchEvent) -> bool:
-    """Whether a change is a reason to look, by the rules of spec/extensions.md 1.3.
+    """Whether a change starts a run, by the rules of spec/extensions.md 1.3.
 
-    An edit of the spec alone is none: its author has to say when it is complete.
+    A change of the spec alone does not: the author of the change sets an annotation when it is complete.
     """
     if event.type == "DELETED":
         return False
@@ -294,7 +294,7 @@ def calls_for_run(event: WatchEvent) -> bool:
 
 
 def decide(found: Mapping[str, Any], finalizer: str) -> Operation | None:
-    """What to do for an object as it is now; None: nothing."""
+    """The operation that an object needs now; None if it needs none."""
     metadata, status = found["metadata"], found.get("status") or {}
     trigger = (metadata.get("annotations") or {}).get(constants.OPERATION)
     if trigger == constants.OPERATION_WAIT_FOR_STATE:
@@ -315,7 +315,7 @@ def decide(found: Mapping[str, Any], finalizer: str) -> Operation | None:
 
 
 def operation_type(last: Mapping[str, Any] | None, operation: Operation) -> str:
-    """``lastOperation.type`` of a run; an unfinished Create, Migrate or Restore keeps its name."""
+    """``lastOperation.type`` of a run; an unfinished Create, Migrate or Restore keeps its type."""
     if operation is not Operation.RECONCILE:
         return str(operation).capitalize()
     if not last:
@@ -326,7 +326,7 @@ def operation_type(last: Mapping[str, Any] | None, operation: Operation) -> str:
 
 
 def supersedes(found: Mapping[str, Any], running: Extension, operation: Operation) -> bool:
-    """Whether an object asks for something newer than the run that works on it."""
+    """Whether an object requests an operation newer than the one that is running for it."""
     metadata = found["metadata"]
     if metadata["uid"] != running.uid:
         return True
@@ -334,10 +334,10 @@ def supersedes(found: Mapping[str, Any], running: Extension, operation: Operatio
     if deleting and operation is not Operation.DELETE:
         return True
     annotations = metadata.get("annotations") or {}
-    # Who deletes again may have mended something, or given up what we wait for.
+    # A repeated delete may follow a repair, or a force-deletion: then the run starts again instead of waiting on.
     if annotations.get(constants.OPERATION) not in _TRIGGERS and not deleting:
         return False
-    # Where the annotation stays until the end, a new timestamp is what makes it a new request.
+    # If the operation annotation stays until the end of a run, only a new timestamp shows a new request.
     before = running.object["metadata"].get("annotations") or {}
     keys = (constants.OPERATION, constants.TIMESTAMP)
     newer = int(metadata["resourceVersion"]) > int(running.object["metadata"]["resourceVersion"])
@@ -345,7 +345,7 @@ def supersedes(found: Mapping[str, Any], running: Extension, operation: Operatio
 
 
 def describe(error: BaseException) -> tuple[str, list[str], bool]:
-    """Description, codes and finality of a failure, wherever Temporal wrapped it."""
+    """Description and codes of a failure, and whether it is final. Temporal's wrapping errors are removed first."""
     while isinstance(error, WorkflowFailureError | ActivityError | ChildWorkflowError) and error.cause:
         error = error.cause
     if isinstance(error, ApplicationError):
@@ -358,7 +358,7 @@ def describe(error: BaseException) -> tuple[str, list[str], bool]:
 
 
 def _is_failed(cluster: Mapping[str, Any]) -> bool:
-    """Whether the Shoot was given up, and nobody has asked for anything newer."""
+    """Whether the Shoot's last operation is Failed and its spec has not changed since."""
     shoot = (cluster.get("spec") or {}).get("shoot") or {}
     status = shoot.get("status") or {}
     given_up = (status.get("lastOperation") or {}).get("state") == "Failed"

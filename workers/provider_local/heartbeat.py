@@ -1,4 +1,4 @@
-"""The Lease that tells the gardenlet that this extension is alive. Source: spec/extensions.md 1.7."""
+"""The Lease that shows the gardenlet that this extension is alive. Source: spec/extensions.md 1.7."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 _NAME = "gardener-extension-heartbeat"
 _PERIOD_SECONDS = 30
 _RETRY_SECONDS = 1
-"""After a failure: a new seed has no namespace for it yet, and Shoots wait for the first one."""
+"""Delay after a failure. It is short: a new seed lacks the namespace at first, and Shoots wait for the Lease."""
 
 
 async def run_heartbeat(seed: KubeClient, namespace: str, *, holder: str = MANAGER) -> None:

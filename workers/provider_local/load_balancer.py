@@ -1,4 +1,4 @@
-"""The gateway's Service of type LoadBalancer: the seed has one node, whose address serves it by kube-proxy."""
+"""Load balancer of the gateway's Service: the seed has one node, and kube-proxy serves the Service at its address."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from workers.provider_local.access import GATEWAY_SERVICE
 
 
 class LoadBalancerController:
-    """Writes the node's address into the status of the gateway's Service, the only one that provider-local may read."""
+    """Writes the node's address to the status of the gateway's Service. provider-local may read no other Service."""
 
     def __init__(self, seed: KubeClient, caches: Caches, address: str) -> None:
         self._seed = seed
@@ -20,7 +20,7 @@ class LoadBalancerController:
         self._controller = Controller("load balancer", self._reconcile, workers=2)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         self._controller.watch(self._services, when=self._differs)
         await self._controller.run()
 

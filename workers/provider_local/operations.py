@@ -1,4 +1,4 @@
-"""Actuators whose work is a Temporal workflow: they start it, or find it running, and wait for its end."""
+"""Actuators that run a Temporal workflow: they start it, or find it running, and wait for its end."""
 
 import asyncio
 from typing import Any
@@ -30,9 +30,9 @@ class Operations:
         extension: Extension,
         verb: str,
     ) -> None:
-        """Run a workflow for an object to its end; when cancelled, cancel the workflow and let it end.
+        """Run a workflow for an object and wait for its end. If cancelled, cancel the workflow and wait for its end.
 
-        One per request: a process that starts again finds the workflow of the one before.
+        There is one workflow per request: after a restart, the process finds the workflow that it started before.
         """
         metadata = extension.object["metadata"]
         request = (metadata.get("annotations") or {}).get(constants.TIMESTAMP) or metadata["generation"]
@@ -55,17 +55,17 @@ class Operations:
 
 
 async def _cancel(handle: WorkflowHandle[Any, None]) -> None:
-    """Two runs must not work on one object, so the end is awaited, too."""
+    """Cancel the workflow and wait for its end: two runs must not work on one object at the same time."""
     try:
         await handle.cancel()
         await asyncio.wait_for(handle.result(), timeout=30)
     except Exception:
-        # It ends as cancelled, or is done already; without Temporal no other can start either.
+        # The workflow ends as cancelled, or has ended already. While Temporal is down, no other workflow can start.
         return
 
 
 class WorkerActuator(Actuator):
-    """Machines of a shoot."""
+    """Actuator of Worker: the machines of a shoot."""
 
     resource = WORKER
 
@@ -82,11 +82,11 @@ class WorkerActuator(Actuator):
 
     async def restore(self, extension: Extension) -> dict[str, Any]:
         await self._operations.run(RestoreWorker, extension, "restore")
-        return {"state": None}  # it is in the machine objects again
+        return {"state": None}  # the machine objects hold the state again
 
 
 class InfrastructureOperations(InfrastructureActuator):
-    """As its base; deletion waits in a workflow."""
+    """``InfrastructureActuator`` whose deletion runs in a workflow."""
 
     resource = INFRASTRUCTURE
 

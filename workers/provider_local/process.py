@@ -1,4 +1,4 @@
-"""The provider-local process: a controller per kind, and a Temporal worker for what takes long."""
+"""The provider-local process: a controller for each kind, and a Temporal worker for long operations."""
 
 import logging
 import socket
@@ -36,13 +36,13 @@ from workflows.provider_local.options import queue
 _log = logging.getLogger(__name__)
 
 _STICKY_SECONDS = 0.5
-"""An operation whose worker died resumes after 3.5 s in place of 12.8 s."""
+"""Timeout of the sticky queue. With it, an operation whose worker died resumes after 3.5 s in place of 12.8 s."""
 
 
 async def forget_control_planes(caches: Caches) -> None:
-    """Stop the caches of each control plane that is gone; until cancelled.
+    """Stop the caches of each control plane that has been deleted; run until cancelled.
 
-    The rights of provider-local in a namespace end with the namespace, so that its caches could only be refused.
+    The rights of provider-local in a namespace end with the namespace, so the API server would refuse their requests.
     """
 
     async def forget(key: Key) -> None:
@@ -54,7 +54,7 @@ async def forget_control_planes(caches: Caches) -> None:
 
 
 async def run(config_path: str) -> None:
-    """Run until SIGTERM; whoever starts it again finds the workflows where they are."""
+    """Run until SIGTERM. After a restart, the process finds its running workflows."""
     config = load_config(ProviderLocalConfig, config_path)
     tracing = observe_requests("provider-local", config.tracing)
     kubeconfig = config.seed_kubeconfig
@@ -67,7 +67,8 @@ async def run(config_path: str) -> None:
     worker = Worker(
         temporal,
         task_queue=own_queue,
-        # The SDK names the sticky queue by it; Temporal's authorization knows an extension's queues by this prefix.
+        # The SDK derives the name of the sticky queue from it. Temporal's authorization recognizes the queues of an
+        # extension by this prefix.
         identity=f"{own_queue}@{socket.gethostname()}",
         workflows=WORKFLOWS,
         activities=steps.all(),
