@@ -15,7 +15,7 @@ async def gateway_address(seed: Caches) -> str:
     """IP address (or host name) under which the seed's API servers are reached from outside.
 
     Raises:
-        TimeoutError: the load balancer has none after 10 minutes.
+        TimeoutError: the load balancer has no address after 10 minutes.
     """
 
     def address(service: dict[str, Any] | None) -> str | None:
