@@ -227,7 +227,7 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def delete_apiserver(self, task: ShootTask) -> TaskResult:
-        """Close the gardenlet's own connections, then delete the API server without grace.
+        """Close the gardenlet's own connections, then delete the API server and give its pods a second to end.
 
         The cluster is being deleted, or it continues in another seed as soon as this API server writes no more.
         """

@@ -189,7 +189,7 @@ class ExtensionActivities:
 
     @activity.defn
     async def wait_backup_entry_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until the backups are gone, then delete the garden's BackupEntry; do nothing in the retention period."""
+        """Wait until the backups are gone, then delete the garden's BackupEntry; not during the retention period."""
         if until := await self._kept_until(task):
             return TaskResult(note=_kept_note(until))
         await self._extensions.wait_deleted(kinds.BACKUP_ENTRY, task)

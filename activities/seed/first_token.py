@@ -47,7 +47,7 @@ class FirstToken:
         self._rights = rights
 
     async def works(self, access: Mapping[str, Any]) -> bool:
-        """Whether the token in Secret ``access`` is accepted, and its account may still do everything."""
+        """Whether the API server accepts the token in Secret ``access``, and the account may still do everything."""
         encoded = (access.get("data") or {}).get("token")
         if not encoded:
             return False

@@ -47,7 +47,7 @@ def wanted_asleep(view: ClusterView, task: ShootTask) -> bool:
 
 
 async def is_asleep(seed: KubeClient, view: ClusterView, task: ShootTask) -> bool:
-    """Whether the Shoot is to be hibernated and its API server has stopped: components that need it have no work."""
+    """Whether the Shoot is to be hibernated and its API server has no replicas: components that need it are idle."""
     if not wanted_asleep(view, task):
         return False
     live = await seed.find(resources.DEPLOYMENT, apiserver.NAME, task.technical_id)

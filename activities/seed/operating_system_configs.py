@@ -32,7 +32,7 @@ from kube.cache import Cache
 MANAGED_RESOURCE = "shoot-gardener-node-agent"
 
 _APPLY_SECONDS = 3 * 60
-"""How long nodes may take to apply their configuration once it is their turn. Source: spec/extensions.md 7, step 8."""
+"""Seconds that a node may take to apply its configuration once it is its turn. Source: spec/extensions.md 7, step 8."""
 
 
 class OperatingSystemConfigActivities:
@@ -140,7 +140,7 @@ class OperatingSystemConfigActivities:
         return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
 
     async def _referenced(self, task: ShootTask, osc: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
-        """Base64 data of the Secrets that files take their content from."""
+        """Data, in base64, of the Secrets from which files take their content."""
         files = [*(osc["spec"].get("files") or ()), *((osc.get("status") or {}).get("extensionFiles") or ())]
         names = {file["content"]["secretRef"]["name"] for file in files if file["content"].get("secretRef")}
         found = {}

@@ -38,7 +38,7 @@ class RequiredExtensionActivities:
         for look in range(_LOOKS):
             if look:
                 activity.heartbeat(", ".join(faults))
-                await asyncio.sleep(_PAUSE_SECONDS)  # leases of all namespaces are not worth a watch
+                await asyncio.sleep(_PAUSE_SECONDS)  # poll: leases of all namespaces are not worth a watch
             names, faults = await self._look(task)
             if not faults:
                 return TaskResult(note=", ".join(sorted(names)))
