@@ -1,1 +1,1 @@
-"""Idempotent steps, by the cluster or system they touch. They know no order."""
+"""Activities: idempotent steps, grouped by the cluster or system that they touch. Workflows decide the order."""

@@ -1,4 +1,4 @@
-"""The clusters that activities work on: the garden, our seed, and the shoots on it."""
+"""The clusters that activities work on: the garden, the seed of this worker, and the shoots of that seed."""
 
 import asyncio
 import base64
@@ -17,9 +17,9 @@ from kube.errors import NotFound
 from kube.kubeconfig import Endpoint, endpoint_of, parse_kubeconfig
 
 SHOOT_KUBECONFIG = "gardener-internal"
-"""Secret in the control-plane namespace with our own access to the shoot."""
+"""Name of the Secret in the control-plane namespace that holds the gardenlet's own kubeconfig for the shoot."""
 API_SERVER = "kube-apiserver"
-"""Service of the shoot's API server in its control-plane namespace."""
+"""Name of the Service of the shoot's API server in its control-plane namespace."""
 
 
 _UPDATE_DELAY, _LONGEST_UPDATE_DELAY = 300, 1800
@@ -27,7 +27,7 @@ _UPDATE_DELAY, _LONGEST_UPDATE_DELAY = 300, 1800
 
 @dataclass(frozen=True)
 class ClusterView:
-    """What a flow's first task pinned: the desired state that all later tasks work from."""
+    """Content of a Cluster object: the desired state that a flow's first task writes and all later tasks read."""
 
     cluster: Object
 
@@ -49,18 +49,18 @@ class ClusterView:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Of the Shoot, not of the Cluster object."""
+        """Annotations of the Shoot, not of the Cluster object."""
         return dict(self.shoot.get("metadata", {}).get("annotations") or {})
 
     @property
     def longest_update_delay(self) -> int:
-        """Seconds within which all nodes begin to take over a new configuration. Source: spec/api-core.md 12."""
+        """Seconds within which all nodes begin to apply a new configuration. Source: spec/api-core.md 12."""
         wanted = self.annotations.get(constants.SHOOT_NODE_JITTER, "")
         return min(int(wanted), _LONGEST_UPDATE_DELAY) if wanted.isdigit() else _UPDATE_DELAY
 
     @property
     def hibernated(self) -> bool:
-        """Whether the Shoot is wanted asleep."""
+        """Whether the Shoot's spec enables hibernation."""
         return bool((self.shoot.get("spec", {}).get("hibernation") or {}).get("enabled"))
 
     @property
@@ -89,7 +89,7 @@ _READ: ContextVar[dict[str, ClusterView] | None] = ContextVar("clusters_read", d
 
 @contextmanager
 def clusters_read_once() -> Iterator[None]:
-    """Within it, each Cluster is read once: an activity works from one state of what its flow pinned."""
+    """Read each Cluster only once within this context, so that an activity works from one version of it."""
     token = _READ.set({})
     try:
         yield
@@ -98,7 +98,7 @@ def clusters_read_once() -> Iterator[None]:
 
 
 async def patch_cluster(seed: KubeClient, technical_id: str, patch: Object) -> None:
-    """Change a Cluster resource. What the running activity reads of it afterwards is new."""
+    """Patch a Cluster object. The running activity reads it from the seed again afterwards."""
     await seed.patch(CLUSTER, technical_id, None, patch)
     if (read := _READ.get()) is not None:
         read.pop(technical_id, None)
@@ -106,13 +106,13 @@ async def patch_cluster(seed: KubeClient, technical_id: str, patch: Object) -> N
 
 @dataclass
 class Clusters:
-    """What an activities class is constructed with. One instance per worker process."""
+    """Clients and caches with which a class of activities is constructed. One instance per worker process."""
 
     garden: KubeClient
     seed: KubeClient
     seed_name: str
     sealing: Sealing = field(default_factory=Sealing)
-    """What seeds tell each other through the garden is sealed with it."""
+    """Encrypts the ShootStates that this seed writes to the garden, and decrypts those that it reads."""
     garden_caches: Caches = field(init=False)
     seed_caches: Caches = field(init=False)
     _shoots: dict[str, "_ShootAccess"] = field(init=False, default_factory=dict, repr=False)
@@ -123,11 +123,12 @@ class Clusters:
         self.seed_caches = Caches(self.seed)
 
     async def shoot(self, technical_id: str) -> KubeClient:
-        """A client for a shoot, by its cluster IP in the seed; follows its Secret when that rotates.
+        """Client for a shoot; it connects to the cluster IP of the API server's Service in the seed.
 
-        Its owner fills it, so the client reads limited answers: see ``kube.client.Limits``.
+        The client takes over new credentials when they are rotated in its Secret. The shoot's owner decides how large
+        answers are, so the client limits them: see ``kube.client.Limits``.
 
-        Don't keep it longer than an activity. Raises NotFound while the shoot has no access for us.
+        Do not keep the client longer than an activity. Raises NotFound while there are no credentials for the shoot.
         """
         access = self._shoots.get(technical_id)
         if access is None:
@@ -139,7 +140,7 @@ class Clusters:
             raise
 
     def _drop(self, access: "_ShootAccess") -> None:
-        """Forget a shoot whose Secret is gone: it is being deleted, or will be another one."""
+        """Close the client of a shoot whose Secret is gone: the shoot is being deleted, or its name will be reused."""
         if self._shoots.get(access.technical_id) is access:
             del self._shoots[access.technical_id]
             closing = asyncio.create_task(access.close())
@@ -147,15 +148,16 @@ class Clusters:
             closing.add_done_callback(self._closing.discard)
 
     async def forget_shoot(self, technical_id: str) -> None:
-        """Drop the connections of a shoot that is put to sleep or deleted."""
+        """Close the connections to a shoot that is hibernated or deleted."""
         access = self._shoots.pop(technical_id, None)
         if access is not None:
             await access.close()
 
     async def cluster(self, technical_id: str) -> ClusterView:
-        """The pinned desired state. Read from the seed, not a cache: it was perhaps written just now.
+        """Read the desired state of a shoot from its Cluster object.
 
-        Within ``clusters_read_once`` the seed is asked once. Raises NotFound.
+        Read from the API server of the seed and not from a cache: a task may have written the object a moment ago.
+        Within ``clusters_read_once`` each Cluster is read once. Raises NotFound.
         """
         read = _READ.get()
         if read is not None and (known := read.get(technical_id)) is not None:
@@ -175,7 +177,7 @@ class Clusters:
 
 
 class _ShootAccess:
-    """One shoot's client, and the watch on the Secret it comes from."""
+    """Client of one shoot, and the watch on the Secret with its kubeconfig."""
 
     def __init__(self, seed: KubeClient, technical_id: str, on_lost: Callable[["_ShootAccess"], None]) -> None:
         self.technical_id = technical_id
@@ -196,7 +198,7 @@ class _ShootAccess:
         async with self._making:
             secret = self._secret.get(SHOOT_KUBECONFIG) if self._secret.is_synced else None
             if secret is None:
-                # Perhaps written a moment ago: the cluster knows better than the cache.
+                # The Secret may have been written a moment ago: the cache lags behind the API server.
                 secret = await self._seed.get(SECRET, SHOOT_KUBECONFIG, self.technical_id)
             version = secret["metadata"]["resourceVersion"]
             if self._client is None:

@@ -1,4 +1,4 @@
-"""Failures of activities: one function knows what is final, one table of codes says why."""
+"""Failures of activities: ``api_failure`` decides which ones are final, and ``api.errors`` has the codes of reasons."""
 
 from temporalio.exceptions import ApplicationError
 
@@ -10,9 +10,9 @@ _FINAL = frozenset({400, 405, 415, 422})
 
 
 def api_failure(error: ApiError, doing: str = "") -> ApplicationError:
-    """What an activity raises ``from None`` when an API server refused it.
+    """Error that an activity raises ``from None`` when an API server has refused a request.
 
-    ``doing`` goes in front of what the error itself says it was doing.
+    ``doing`` is put in front of the text of ``error``, which names the request.
     """
     return ApplicationError(
         f"{doing}: {error}" if doing and doing != error.doing else str(error),
@@ -22,7 +22,7 @@ def api_failure(error: ApiError, doing: str = "") -> ApplicationError:
 
 
 def permanent(code: str, message: str) -> ApplicationError:
-    """A failure that trying again does not mend; ``code`` is one of ``api.errors.ErrorCode``."""
+    """A failure that a retry does not fix; ``code`` is one of ``api.errors.ErrorCode``."""
     return ApplicationError(message, type=str(code), non_retryable=True)
 
 

@@ -1,7 +1,7 @@
-"""Heartbeats of activities that wait: they carry cancellation in, and a dead worker out.
+"""Heartbeats of activities that wait: they bring cancellation to the activity, and reveal a dead worker to Temporal.
 
-A heartbeat says what is waited for, and what is seen of it: the Temporal UI shows it, and ``gardener flow explain``
-reads it.
+A heartbeat names the objects that the activity waits for, and their state: the Temporal UI shows it, and
+``gardener flow explain`` reads it.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ async def heartbeating(
     details: Callable[[], str] | None = None,
     position: Callable[[], Any] | None = None,
 ) -> T:
-    """Await something long, with a heartbeat at once and every ``interval`` seconds.
+    """Await a long operation; send a heartbeat at once and then every ``interval`` seconds.
 
-    A heartbeat has two details: the objects that are waited for, and what ``details`` gives: one short line, without
-    secrets. A third one, of ``position``, is for the next attempt, which finds it by ``last_position``. When the
-    activity is cancelled, so is the awaitable, and its own clean-up is awaited.
+    A heartbeat has two details: the names of the objects that are waited for, and the result of ``details``, which is
+    one short line without secrets. A third detail, the result of ``position``, is for the next attempt, which reads it
+    by ``last_position``. If the activity is cancelled, the awaitable is cancelled, too, and its clean-up is awaited.
     """
     if recorded_waits() is None:
         record_waits()
     task = asyncio.ensure_future(awaitable)
-    await asyncio.sleep(0)  # then the first heartbeat knows what is waited for
+    await asyncio.sleep(0)  # the task starts, so that the first heartbeat names what it waits for
     try:
         while not task.done():
             if activity.in_activity():
@@ -46,6 +46,6 @@ async def heartbeating(
 
 
 def last_position() -> Any:
-    """Position of the attempt before this one, as its last heartbeat says; None if there was none."""
+    """Position in the last heartbeat of the previous attempt; None if there was none."""
     told: Sequence[Any] = activity.info().heartbeat_details if activity.in_activity() else ()
     return told[2] if len(told) > 2 else None

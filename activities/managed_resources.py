@@ -1,4 +1,4 @@
-"""What writers of ManagedResources and the resource manager must agree on."""
+"""Conditions and checksum on which the resource manager and the writers of ManagedResources must agree."""
 
 import hashlib
 import json
@@ -11,11 +11,11 @@ CONDITION_PROGRESSING = "ResourcesProgressing"
 
 
 def secrets_checksum(secrets: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 over the data of the Secrets a ManagedResource refers to, in its order.
+    """SHA-256 over the data of the Secrets that a ManagedResource refers to, in the order of the references.
 
-    The resource manager writes it to ``status.secretsDataChecksum`` when it has applied them. A
-    Secret may change under its name, so the ManagedResource's generation alone does not tell
-    whether what one wrote has been applied.
+    The resource manager writes this checksum to ``status.secretsDataChecksum`` when it has applied the Secrets. A
+    Secret may change while its name stays the same, so the ManagedResource's generation alone does not show whether
+    the newest content has been applied.
     """
     digest = hashlib.sha256()
     for secret in secrets:
@@ -27,7 +27,7 @@ def secrets_checksum(secrets: Iterable[Mapping[str, Any]]) -> str:
 def unfinished(
     managed_resource: Mapping[str, Any] | None, checksum: str = "", *, rolled_out: bool = True
 ) -> str | None:
-    """Why a ManagedResource is not applied and healthy (and rolled out) yet; None when it is."""
+    """Reason why a ManagedResource is not applied and healthy (and rolled out) yet; None if it is."""
     if managed_resource is None:
         return "does not exist"
     status = managed_resource.get("status") or {}

@@ -1,4 +1,4 @@
-"""How those beside an etcd come to it and its sidecar: TLS from the Secrets that its ``Etcd`` resource names."""
+"""Access of other components to an etcd and its sidecar: TLS from the Secrets that the ``Etcd`` object names."""
 
 import asyncio
 import base64
@@ -18,7 +18,7 @@ _SHOW_SECONDS = 5.0
 async def tls_of(client: KubeClient, etcd: Mapping[str, Any]) -> ssl.SSLContext:
     """Client TLS for the members of an etcd.
 
-    Raises NotFound, KeyError, ValueError or ssl.SSLError where a Secret is missing or not as it should be.
+    Raises NotFound, KeyError, ValueError or ssl.SSLError if a Secret is missing or invalid.
     """
     namespace, tls = etcd["metadata"]["namespace"], etcd["spec"]["etcd"]["clientUrlTls"]
     ca, own = await asyncio.gather(
@@ -34,14 +34,14 @@ async def tls_of(client: KubeClient, etcd: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 async def server_certificate_of(client: KubeClient, etcd: Mapping[str, Any]) -> bytes:
-    """The certificate (DER) that members of an etcd are to show. Raises NotFound, KeyError."""
+    """The certificate (DER) that members of an etcd must present. Raises NotFound, KeyError."""
     name = etcd["spec"]["etcd"]["clientUrlTls"]["serverTLSSecretRef"]["name"]
     secret = await client.get(SECRET, name, etcd["metadata"]["namespace"])
     return ssl.PEM_cert_to_DER_cert(base64.b64decode(secret["data"]["tls.crt"]).decode())
 
 
 async def shown_certificate(host: str, port: int, tls: ssl.SSLContext, server_name: str) -> bytes:
-    """The certificate (DER) that a member shows. Raises OSError, which TimeoutError and ssl.SSLError are."""
+    """The certificate (DER) that a member presents. Raises OSError and its subclasses TimeoutError and ssl.SSLError."""
     async with asyncio.timeout(_SHOW_SECONDS):
         _, writer = await asyncio.open_connection(host, port, ssl=tls, server_hostname=server_name)
     try:

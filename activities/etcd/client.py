@@ -1,4 +1,4 @@
-"""Talking to etcd through its JSON gateway: no gRPC stack, and TLS as everywhere else."""
+"""Client of etcd's JSON gateway: it needs no gRPC library, and uses TLS like all our other clients."""
 
 import base64
 import contextlib
@@ -13,18 +13,18 @@ import aiohttp
 
 from activities.etcd.delta import Change
 
-_ALL_KEYS = "AA=="  # one zero byte: from the first key, and, as the end of a range, to the last
+_ALL_KEYS = "AA=="  # one zero byte: as a key the first one, as the end of a range the end after the last key
 _ANSWER = aiohttp.ClientTimeout(total=10, sock_connect=3)
 _STREAM = aiohttp.ClientTimeout(total=None, sock_connect=3)
 _SNAPSHOT = aiohttp.ClientTimeout(total=None, sock_connect=3, sock_read=60)
 
 
 class EtcdError(Exception):
-    """Etcd did not answer, or refused; the text never holds keys or values."""
+    """Etcd did not answer, or refused a request; the text never holds keys or values."""
 
 
 class Compacted(EtcdError):
-    """The revision to watch from is gone."""
+    """The revision from which to watch is compacted."""
 
     def __init__(self, revision: int) -> None:
         super().__init__(f"revisions before {revision} are compacted")
@@ -33,7 +33,7 @@ class Compacted(EtcdError):
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """What one member says of itself."""
+    """Status that one member reports of itself."""
 
     id: str
     """Hexadecimal, as etcdctl prints it."""
@@ -43,10 +43,10 @@ class MemberStatus:
 
 
 class EtcdClient:
-    """One member, with mutual TLS."""
+    """Client of one member, with mutual TLS."""
 
     def __init__(self, endpoint: str, tls: ssl.SSLContext | None, *, server_name: str | None = None) -> None:
-        """``server_name`` is what its certificate must name, where that is not the endpoint's host."""
+        """``server_name``: name that the member's certificate must have, if it is not the endpoint's host."""
         self._endpoint = endpoint
         self._tls = tls
         self._server_name = server_name
@@ -66,7 +66,7 @@ class EtcdClient:
             self._opened = None
 
     async def status(self) -> MemberStatus:
-        """Of this member; answers also without quorum."""
+        """Status of this member, which answers without quorum, too."""
         answer = await self._ask("maintenance/status", {})
         member = int(answer["header"]["member_id"])
         return MemberStatus(
@@ -77,7 +77,7 @@ class EtcdClient:
         )
 
     async def leader(self) -> str:
-        """Client URL of the member that leads; empty if that is this one, or none does."""
+        """Client URL of the leader; empty if this member is the leader, or there is none."""
         status = await self._ask("maintenance/status", {})
         leader = status.get("leader", "0")
         if leader in ("0", status["header"]["member_id"]):
@@ -86,7 +86,7 @@ class EtcdClient:
         return str(urls[0]) if urls else ""
 
     async def defragment_all(self) -> None:
-        """One member after the other, this one last. Who does not answer is left out."""
+        """Defragment one member after the other, this member last. Members that do not answer are skipped."""
         ours = (await self._ask("maintenance/status", {}))["header"]["member_id"]
         for member in await self._members():
             for url in member.get("clientURLs") or () if member["ID"] != ours else ():
@@ -104,19 +104,19 @@ class EtcdClient:
         return int(answer["header"]["revision"])
 
     async def defragment(self) -> None:
-        """Give unused pages back; the member does not answer meanwhile."""
+        """Release unused pages of the database; the member does not answer meanwhile."""
         await self._ask("maintenance/defragment", {}, timeout=_SNAPSHOT)
 
     async def seal(self) -> None:
-        """Have the whole etcd refuse all changes from now on, also after it was started anew.
+        """Raise the CORRUPT alarm: the whole etcd rejects all changes from now on, even after a restart.
 
-        It takes itself for corrupt: the one state in which it takes nothing, not even deletions.
+        With this alarm, and no other, etcd accepts no change at all, not even deletions.
         """
         member = int((await self.status()).id, 16)
         await self._ask("maintenance/alarm", {"action": "ACTIVATE", "memberID": str(member), "alarm": "CORRUPT"})
 
     async def snapshot(self) -> AsyncIterator[bytes]:
-        """The database as a file, with etcd's checksum at its end.
+        """Stream the database as a file, with etcd's checksum at its end.
 
         Raises EtcdError if the stream ends early.
         """
@@ -128,9 +128,9 @@ class EtcdClient:
             raise EtcdError("taking a snapshot: the stream ended early")
 
     async def watch(self, from_revision: int) -> AsyncIterator[list[Change]]:
-        """All changes from a revision on, whole revisions at a time, until the connection ends.
+        """Yield all changes from a revision on, whole revisions at a time, until the connection ends.
 
-        The first item, an empty list, says that the watch stands. Raises Compacted, EtcdError.
+        The first item is an empty list, and shows that etcd has established the watch. Raises Compacted, EtcdError.
         """
         create = {
             "key": _ALL_KEYS,
@@ -175,7 +175,7 @@ class EtcdClient:
             async with self._post(path, body, timeout) as response:
                 _check(response, path)
                 pieces: list[bytes] = []
-                # Not line by line: a message may be longer than the reader's limit for lines.
+                # Do not read line by line: a message may be longer than the reader's limit for lines.
                 async for chunk in response.content.iter_any():
                     *ends, rest = chunk.split(b"\n")
                     for end in ends:
@@ -194,7 +194,7 @@ class EtcdClient:
 
 
 def client_tls(ca: bytes, certificate_file: str, key_file: str) -> ssl.SSLContext:
-    """Trust in ``ca`` (PEM) alone, and a certificate of our own from two files."""
+    """TLS context that trusts only ``ca`` (PEM), with our own certificate and key from two files."""
     context = ssl.create_default_context(cadata=ca.decode())
     context.load_cert_chain(certificate_file, key_file)
     return context

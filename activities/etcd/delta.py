@@ -1,7 +1,7 @@
 """Delta snapshots: the changes of a range of revisions, as gzip of JSON lines with a trailer.
 
-Each line is one change: ``{"r": revision, "k": key, "v": value}``, without ``v`` a deletion; keys and
-values are base64, as etcd's JSON API has them. The last line holds the SHA-256 of the lines before it,
+Each line is one change: ``{"r": revision, "k": key, "v": value}``; a line without ``v`` is a deletion. Keys and
+values are base64, as in etcd's JSON API. The last line holds the SHA-256 of the lines before it,
 their number, and the revisions covered. Standard library only, as ``activities.etcd.snapshots``.
 """
 
@@ -21,7 +21,7 @@ _LINE_LIMIT = 8 << 20
 
 
 class DamagedDelta(Exception):
-    """A delta snapshot that is not what was written."""
+    """A delta snapshot whose content is not the content that was written."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Change:
     revision: int
     key: str
     value: str | None
-    """None: deleted."""
+    """None if the key was deleted."""
 
 
 class DeltaWriter:
-    """Collects changes; holds them compressed."""
+    """Collects changes, and keeps them compressed."""
 
     def __init__(self) -> None:
         self._compress = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
@@ -61,7 +61,7 @@ class DeltaWriter:
         self.size += len(text)
 
     def finish(self) -> bytes:
-        """The file. Nothing can be added after it."""
+        """Return the file. No change can be added after that."""
         trailer = {"sha256": self._digest.hexdigest(), "count": self.count, "first": self.first, "last": self.last}
         self._pieces += [self._compress.compress(json.dumps(trailer).encode() + b"\n"), self._compress.flush()]
         return b"".join(self._pieces)
@@ -71,7 +71,7 @@ def read(content: Iterable[bytes]) -> Iterator[Change]:
     """The changes of a file, in order.
 
     Raises:
-        DamagedDelta: the file is cut short or altered; known for sure only at its end.
+        DamagedDelta: the file is cut short or altered, which is certain only at the end of the file.
     """
     digest, count, last = hashlib.sha256(), 0, b""
     for line in _lines(content):

@@ -11,9 +11,10 @@ For landscapes, where the store is on the same machine.
 
 
 def fault_of(endpoint: str, allow_plain: str | None) -> str:
-    """Why a token must not be sent there; empty if it may. ``allow_plain``: what the credentials have by ALLOW_PLAIN.
+    """Reason why a token must not be sent to an endpoint; empty if it may be sent.
 
-    Without TLS each listener on the way reads the token. No listener is on the way to this machine's own loopback.
+    Without TLS any listener on the network path reads the token. The loopback of this machine has no such listener.
+    ``allow_plain``: value of ALLOW_PLAIN in the credentials.
     """
     url = urlsplit(endpoint)
     if url.scheme == "https" or _is_loopback(url.hostname or ""):

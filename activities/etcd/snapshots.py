@@ -1,7 +1,7 @@
-"""Names of snapshots, what to restore from them, and which are not needed any more.
+"""Names of snapshots, which of them to restore, and which are not needed any more.
 
 Layout: ``<prefix>/v2/{Full|Incr}-<first revision>-<last revision>-<Unix time>[.gz][.final]``, as
-etcd-backup-restore has it. Standard library only: etcd's wrapper imports this before etcd starts.
+in etcd-backup-restore. Standard library only: etcd's wrapper imports this module before etcd starts.
 """
 
 import re
@@ -20,7 +20,7 @@ _WEEK = 7 * _DAY
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One object of the store. A full one covers everything up to ``last``; a delta ``first`` to ``last``."""
+    """One snapshot in the store. A full snapshot covers all revisions up to ``last``; a delta ``first`` to ``last``."""
 
     kind: str
     first: int
@@ -29,11 +29,11 @@ class Snapshot:
     """Unix seconds."""
     compressed: bool = True
     final: bool = False
-    """Taken after the API server had stopped: nothing can follow it on this seed."""
+    """Taken after the API server had stopped: no change can follow in this seed."""
 
     @property
     def name(self) -> str:
-        """Without directory."""
+        """Name of the object in the store, without directory."""
         ending = (".gz" if self.compressed else "") + (".final" if self.final else "")
         return f"{self.kind}-{self.first:08d}-{self.last:08d}-{self.created}{ending}"
 
@@ -43,12 +43,12 @@ class Snapshot:
 
 
 def directory(prefix: str) -> str:
-    """Where the snapshots of one etcd lie in the bucket."""
+    """Directory of the snapshots of one etcd in the bucket."""
     return f"{prefix.strip('/')}/v2/"
 
 
 def parse(name: str) -> Snapshot | None:
-    """The snapshot of an object's name, with or without directory; None if it is something else."""
+    """The snapshot with this object name, with or without directory; None if the object is no snapshot."""
     match = _NAME.fullmatch(name.rsplit("/", 1)[-1])
     if match is None:
         return None
@@ -57,44 +57,45 @@ def parse(name: str) -> Snapshot | None:
 
 
 def parse_all(names: Iterable[str]) -> list[Snapshot]:
-    """In order of time; what is no snapshot is left out."""
+    """The snapshots with these object names, in order of time; objects that are no snapshots are left out."""
     found = [snapshot for name in names if (snapshot := parse(name))]
     return sorted(found, key=lambda snapshot: (snapshot.created, snapshot.last, snapshot.first))
 
 
 def fence_name(revision: int) -> str:
-    """The object by which another seed says: I go on from this revision, and what is written here later counts nothing.
+    """Name of the takeover marker, without directory.
 
-    Without directory. Its name says all, so it is there whole or not at all.
+    With this object another seed states that it goes on from this revision, and that snapshots written here later do
+    not count. The name holds everything, so the marker is written completely or not at all.
     """
     return f"Fence-{revision:08d}"
 
 
 def fence(names: Iterable[str]) -> int | None:
-    """The revision that another seed goes on from; None if nobody has taken over. Of several, the first counts."""
+    """Revision in the takeover marker; None if there is no marker. Of several markers, the lowest revision counts."""
     found = [int(match[1]) for name in names if (match := _FENCE.fullmatch(name.rsplit("/", 1)[-1]))]
     return min(found, default=None)
 
 
 def silence_name(revision: int) -> str:
-    """The object by which another seed says of its fence: who was given up has had its time to stop.
+    """Name of the object that another seed writes beside its takeover marker, without directory.
 
-    Without directory.
+    The object states that the time is over in which the source's etcd had to stop.
     """
     return f"Silent-{revision:08d}"
 
 
 def may_serve(names: Iterable[str]) -> bool:
-    """Whether who was given up may serve still: another seed has taken over, and has not waited long enough since."""
+    """Whether the source's etcd may still serve: another seed has taken over, but has not waited long enough yet."""
     names = list(names)
     revision = taken_over(names)
     return revision is not None and not any(name.endswith(silence_name(revision)) for name in names)
 
 
 def end_of(names: Iterable[str]) -> int | None:
-    """The revision at which the history of these objects ends; None while it may go on.
+    """Revision at which the history of these objects ends; None while the history may go on.
 
-    A fence counts more than a final snapshot: who has been given up may still come and take one.
+    The takeover marker has precedence over a final snapshot: a lost source may still come back and take one.
     """
     names = list(names)
     if (fenced := fence(names)) is not None:
@@ -104,7 +105,7 @@ def end_of(names: Iterable[str]) -> int | None:
 
 
 def taken_over(names: Iterable[str]) -> int | None:
-    """The revision at which another seed has taken over, without being handed the history in good order."""
+    """Revision at which another seed has taken over without a final snapshot of the source; None if none has."""
     names = list(names)
     fenced = fence(names)
     handed_over = any(each.final and each.last == fenced for each in parse_all(names))
@@ -112,14 +113,14 @@ def taken_over(names: Iterable[str]) -> int | None:
 
 
 def counted(names: Iterable[str]) -> list[Snapshot]:
-    """As ``parse_all``, without what was written after the end."""
+    """Like ``parse_all``, without the snapshots beyond the end of the history."""
     names = list(names)
     end = end_of(names)
     return [each for each in parse_all(names) if end is None or each.last <= end]
 
 
 def fulls(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
-    """Full snapshots, the newest first; of two with one revision the later."""
+    """Full snapshots, the newest first; of two with the same revision, the one created later comes first."""
     found = [snapshot for snapshot in snapshots if snapshot.is_full]
     return sorted(found, key=lambda snapshot: (snapshot.last, snapshot.created), reverse=True)
 
@@ -131,7 +132,7 @@ def last_revision(snapshots: Iterable[Snapshot]) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to get to a revision: a full snapshot, then deltas one after the other."""
+    """Steps of a restore to a revision: a full snapshot, then deltas one after the other."""
 
     full: Snapshot
     deltas: tuple[Snapshot, ...] = ()
@@ -144,15 +145,15 @@ class Plan:
 def plans(snapshots: Sequence[Snapshot]) -> list[Plan]:
     """Ways to restore, best first: the highest revision reached, then the newest full snapshot.
 
-    An older full one may be the only way if the newest cannot be read; with the deltas in between it
-    leads to the same revision. Deltas behind a gap are of no use: what is missing cannot be skipped.
+    An older full snapshot may be the only way if the newest cannot be read; with the deltas in between it
+    leads to the same revision. Deltas after a gap cannot be used: missing changes must not be skipped.
     """
     found = [Plan(full, chain(full.last, snapshots)) for full in fulls(snapshots)]
     return sorted(found, key=lambda plan: (plan.revision, plan.full.last, plan.full.created), reverse=True)
 
 
 def chain(revision: int, snapshots: Iterable[Snapshot]) -> tuple[Snapshot, ...]:
-    """Deltas that lead on from a revision, one after the other, up to the first gap."""
+    """Deltas that continue from a revision, one after the other, up to the first gap."""
     deltas = sorted((item for item in snapshots if not item.is_full), key=lambda item: (item.first, -item.last))
     found = []
     for delta in deltas:
@@ -172,11 +173,11 @@ def since_latest_full(snapshots: Sequence[Snapshot]) -> tuple[Snapshot | None, t
 
 
 def unneeded(snapshots: Sequence[Snapshot], now: int) -> list[Snapshot]:
-    """What exponential garbage collection removes.
+    """Snapshots that exponential garbage collection removes.
 
-    Kept are all full snapshots of the current hour, then the newest of each hour for 24 hours, of each
+    It keeps all full snapshots of the current hour, then the newest of each hour for 24 hours, of each
     day for 7 days, of each week for 4 weeks, and always the newest two with all deltas since the older
-    of them: if the newest turns out to be unreadable, the other one leads as far.
+    of them: if the newest cannot be read, the older one and its deltas lead to the same revision.
     """
     kept = set(fulls(snapshots)[:2])
     periods: set[tuple[int, int]] = set()
@@ -197,5 +198,5 @@ def unneeded(snapshots: Sequence[Snapshot], now: int) -> list[Snapshot]:
 
 
 def as_final(snapshot: Snapshot, created: int) -> Snapshot:
-    """The same content, marked as the last of its seed."""
+    """The same snapshot, marked as the final one of its seed."""
     return replace(snapshot, created=created, final=True)

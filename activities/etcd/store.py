@@ -16,12 +16,12 @@ import aiohttp
 from activities.etcd import endpoint
 
 _CHUNK = 1 << 18
-# No total: snapshots of 8 GiB take their time; a store that stops answering is noticed by sock_read.
+# No timeout for the whole: a snapshot of 8 GiB takes long. sock_read ends a request if the store stops answering.
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
 
 
 class StoreError(Exception):
-    """The store refused or did not answer; the text never holds credentials or contents."""
+    """The store refused a request or did not answer; the text never holds credentials or contents."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class StoreError(Exception):
 
     @property
     def unauthenticated(self) -> bool:
-        """The credentials are wrong: only their owner can mend that."""
+        """Whether the credentials are wrong, which only their owner can fix."""
         return self.status in (401, 403)
 
 
@@ -47,17 +47,17 @@ class Store(Protocol):
     """One bucket."""
 
     async def put(self, name: str, content: AsyncIterable[bytes]) -> int:
-        """Store an object and return its size. Others see it whole or not at all."""
+        """Store an object and return its size. Readers find the whole object or none."""
         ...
 
     def get(self, name: str) -> AsyncIterator[bytes]: ...
 
     async def list(self, prefix: str) -> list[StoredObject]:
-        """Sorted by name."""
+        """Objects whose names begin with ``prefix``, sorted by name."""
         ...
 
     async def delete(self, name: str) -> None:
-        """An object that is not there counts as deleted."""
+        """Delete an object. An object that does not exist counts as deleted."""
         ...
 
     async def delete_prefix(self, prefix: str) -> None: ...
@@ -66,7 +66,7 @@ class Store(Protocol):
 
 
 def open_store(provider: str, credentials: Mapping[str, str], bucket: str) -> Store:
-    """A bucket by the data of its credentials Secret.
+    """Client of a bucket, from the data of the Secret with its credentials.
 
     Raises:
         StoreError: the provider is unknown, a key is missing in the credentials, or the endpoint has no TLS and the
@@ -85,7 +85,7 @@ def open_store(provider: str, credentials: Mapping[str, str], bucket: str) -> St
 def directory_token(token: str, bucket: str, directory: str) -> str:
     """Token of the landscape's store for the objects of a bucket whose names begin with ``<directory>/``.
 
-    Made of the bucket's token, or of the administrator's. It tells neither of them.
+    It is derived from the bucket's token, or from the administrator's, and reveals neither of them.
     """
     return hmac.new(token.encode(), f"directory/{bucket}/{directory}".encode(), hashlib.sha256).hexdigest()
 
@@ -181,13 +181,13 @@ class LocalStore(_Connection):
 
 
 class LocalStoreAdmin(_Connection):
-    """Makes and removes buckets; for the BackupBucket controller, with the administrator's token."""
+    """Creates and deletes buckets with the administrator's token; for the BackupBucket controller."""
 
     async def make_bucket(self, bucket: str) -> str:
-        """The token of the bucket; the same one however often it is made."""
+        """Create a bucket and return its token; a second call returns the same token."""
         async with await self._send("PUT", bucket, f"making bucket {bucket}") as response:
             return str((await response.json())["token"])
 
     async def delete_bucket(self, bucket: str) -> None:
-        """With all it holds; one that is not there counts as deleted."""
+        """Delete a bucket with all its objects. A bucket that does not exist counts as deleted."""
         (await self._send("DELETE", bucket, f"deleting bucket {bucket}")).release()

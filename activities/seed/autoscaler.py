@@ -29,9 +29,9 @@ class AutoscalerActivities:
 
     @activity.defn
     async def deploy_autoscaler(self, task: ShootTask) -> TaskResult:
-        """Apply the cluster autoscaler for the machine deployments that the Worker has, and its rights in the shoot.
+        """Apply the cluster autoscaler for the machine deployments in the Worker's status, and its rights in the shoot.
 
-        Delete all of it where no pool may grow. A second run applies the same again.
+        Delete all these objects if no pool may grow. A second run applies the same objects again.
         """
         namespace, seed = task.technical_id, self._clusters.seed
         view = await self._clusters.cluster(namespace)
@@ -56,9 +56,9 @@ class AutoscalerActivities:
 
     @activity.defn
     async def delete_autoscaler(self, task: ShootTask) -> TaskResult:
-        """Delete it, and wait until it scales nothing any more. A second run goes on waiting.
+        """Delete the cluster autoscaler and wait until its pods have ended. A second run continues to wait.
 
-        Raises TimeoutError if its pods have not ended after a minute.
+        Raises TimeoutError if the pods have not ended after a minute.
         """
         await self._delete(task.technical_id)
         await rollout.wait_pods_gone(

@@ -1,6 +1,6 @@
-"""What a seed needs before it can host control planes.
+"""Set up a seed so that it can host control planes.
 
-Everything is applied by name, so a second run changes nothing.
+All objects are applied by name, so a second run changes nothing.
 """
 
 from datetime import UTC, datetime
@@ -42,13 +42,13 @@ INGRESS_DNS = "seed-ingress"
 
 GARDENLET_READY = Finding(SEED_GARDENLET_READY, "True", "GardenletReady", "Gardenlet is posting ready status.")
 _POD_SECURITY: dict[str, Literal["baseline", "restricted"]] = {
-    # Operators run their own log collectors and the like beside our processes.
+    # Operators run pods of their own in this namespace, for example log collectors.
     GARDEN_NAMESPACE: "baseline",
     gateway.NAMESPACE: "restricted",
 }
 
 _FIXED_DNS_FIELDS = ("type", "class", "name", "recordType")
-"""Of a DNSRecord that is there; with others it is another one."""
+"""Fields that identify a DNSRecord: if one of them differs, the live DNSRecord is deleted and another one created."""
 
 
 class SeedActivities:
@@ -60,9 +60,9 @@ class SeedActivities:
 
     @activity.defn
     async def report_seed_processing(self, task: SeedTask) -> TaskResult:
-        """Take off the request to reconcile the Seed, and say in the Seed's status that it is being reconciled.
+        """Remove the reconcile annotation from the Seed, and write to its status that it is being reconciled.
 
-        A request that comes later stays, and is served by a later workflow.
+        An annotation that is written later stays, and a later workflow handles it.
         """
         seed = await self._seed(task)
         annotations = seed["metadata"].get("annotations") or {}
@@ -74,13 +74,13 @@ class SeedActivities:
 
     @activity.defn
     async def report_seed_ready(self, task: SeedTask) -> TaskResult:
-        """Say in the Seed's status that it is ready."""
+        """Write to the Seed's status that it is ready."""
         seed = await self._seed(task)
         await self._report(seed, task, "Succeeded", 100, "Seed has been reconciled successfully.", ready=True)
         return TaskResult()
 
     async def _seed(self, task: SeedTask) -> dict[str, Any]:
-        """The Seed of a task. Raises ApplicationError ``SeedGone`` (final) if it was deleted since."""
+        """Read the Seed of a task. Raises ApplicationError ``SeedGone`` (final) if the Seed was deleted meanwhile."""
         seed = await self._clusters.garden.find(resources.SEED, task.name)
         if seed is None or seed["metadata"]["uid"] != task.uid:
             raise ApplicationError(
@@ -91,7 +91,10 @@ class SeedActivities:
     async def _report(
         self, seed: dict[str, Any], task: SeedTask, state: str, progress: int, description: str, *, ready: bool
     ) -> None:
-        """Write the status. A Seed that was ready once stays so while it is reconciled: its control planes go on."""
+        """Write the Seed's status.
+
+        A Seed that was ready once keeps its conditions while it is reconciled: its control planes continue to run.
+        """
         now = datetime.now(UTC)
         version = await self._clusters.seed.request("GET", "/version")
         identity = await self._clusters.seed.get(resources.NAMESPACE, "kube-system")
@@ -123,10 +126,10 @@ class SeedActivities:
 
     @activity.defn
     async def deploy_seed_crds(self, task: SeedTask) -> TaskResult:
-        """Apply the kinds that extensions, etcds, machines and resource managers work with, and wait for them.
+        """Apply the CRDs of extensions, etcds, machines and resource managers, and wait until they are established.
 
-        And the policies that refuse unconfirmed deletions, pods of control planes that would reach their host, and
-        ManagedResources by which an extension would get more rights than its own.
+        Also apply the policies that reject deletions without confirmation, control-plane pods with access to their
+        host, and ManagedResources by which an extension would get more rights than its own.
         """
         seed = self._clusters.seed
         definitions = crds("seed")
@@ -141,7 +144,7 @@ class SeedActivities:
 
     @activity.defn
     async def deploy_seed_gateway(self, task: SeedTask) -> TaskResult:
-        """Apply the gateway and wait for the address that Shoots' names will point to."""
+        """Apply the gateway and wait for its address, to which the DNS names of Shoots will point."""
         for namespace, level in _POD_SECURITY.items():
             labels = {"gardener.cloud/role": namespace, **pod_security(level)}
             await self._clusters.seed.apply(
@@ -155,9 +158,10 @@ class SeedActivities:
 
     @activity.defn
     async def deploy_seed_ingress_dns(self, task: SeedTask) -> TaskResult:
-        """Point ``*.<ingress domain>`` to the seed's gateway and wait for it; without a domain, delete a former one's.
+        """Point ``*.<ingress domain>`` to the seed's gateway, and wait until the DNSRecord is ready.
 
-        That one, or a record of another name or type, is deleted with the credentials that it was made with.
+        Without an ingress domain, delete the DNSRecord of a former one. That DNSRecord, or one of another name or
+        type, is deleted while the Secret still holds the credentials that created it.
         """
         seed = await self._clusters.garden.get(resources.SEED, task.name)
         if not (ingress := seed["spec"].get("ingress")):
@@ -203,7 +207,7 @@ class SeedActivities:
 
     @activity.defn
     async def deploy_backup_bucket(self, task: SeedTask) -> TaskResult:
-        """Order the seed's backup bucket and wait for it; its name is the Seed's uid."""
+        """Apply the BackupBucket of the seed and wait until it is ready; its name is the Seed's uid."""
         seed = await self._clusters.garden.get(resources.SEED, task.name)
         backup = seed["spec"].get("backup")
         if not backup:
@@ -243,13 +247,13 @@ class SeedActivities:
         return TaskResult(note=f"bucket {task.uid}")
 
     async def _share(self, seed: dict[str, Any], secret_name: str) -> None:
-        """Let the responsible extensions use a Secret before an object names it."""
+        """Allow the responsible extensions to read a Secret before an extension object names it."""
         for each in shared_by_seed(seed):
             if each.name == secret_name:
                 await ExtensionAccess(self._clusters).share(each)
 
     async def _copy_secret(self, reference: dict[str, Any], name: str) -> None:
-        """From the garden into the seed, where extensions look."""
+        """Copy a Secret from the garden into namespace ``garden`` of the seed, where extensions read it."""
         source = await seed_credentials(self._clusters.garden, self._clusters.seed_name, reference)
         await self._clusters.seed.apply(
             {
@@ -264,7 +268,7 @@ class SeedActivities:
 
 
 def _operation_type(status: dict[str, Any]) -> str:
-    """``Create`` until the Seed has been reconciled once."""
+    """Type of the operation: ``Create`` until the Seed has been reconciled once, then ``Reconcile``."""
     last = status.get("lastOperation") or {}
     return "Reconcile" if last.get("type") == "Reconcile" or last.get("state") == "Succeeded" else "Create"
 

@@ -1,4 +1,4 @@
-"""The control plane of a shoot in its seed: API server and all that lives beside it."""
+"""The control plane of a shoot in its seed: the API server and the components beside it."""
 
 import asyncio
 import ipaddress
@@ -48,13 +48,13 @@ _APISERVER_SECONDS = 5 * MINUTE
 _RESOURCE_MANAGER_SECONDS = 5 * MINUTE
 _CONTROLLER_MANAGER_SECONDS = 3 * MINUTE
 _RESTARTED = (controller_manager.SELECT, base.control_plane_labels(machine_controller_manager.NAME))
-"""Controllers that maintenance may start anew. Not what users would notice: the API server."""
+"""Labels of controllers that maintenance may restart. The API server is not among them: users would notice that."""
 _CLIENT_SECONDS = 2 * MINUTE
 _VPN_SECONDS = 3 * MINUTE
 _DELETION_SECONDS = 5 * MINUTE
 _READING_SECONDS = 20.0
 _FORWARDED = timedelta(minutes=5)
-"""Records of ours are kept for 2 minutes, by some resolvers for longer."""
+"""Time for which the gateway forwards connections: resolvers keep our DNS records for 2 minutes, some for longer."""
 
 _ASLEEP = TaskResult(note="asleep")
 
@@ -72,19 +72,20 @@ class ControlPlaneActivities:
     async def deploy_api_service(self, task: ShootTask) -> TaskResult:
         """Apply the Service of the API server."""
         if task.operation is OperationType.RESTORE:
-            # It is back, maybe soon: two seeds that forward to each other would do so for ever.
+            # The control plane is back in this seed, maybe while its gateway still forwards. Stop that: two seeds
+            # would forward to each other for ever.
             await rollout.delete(self._clusters.seed, [(resources.CONFIG_MAP, task.technical_id)], gateway.NAMESPACE)
         live = await self._clusters.seed.apply(apiserver.service(task.technical_id), manager=MANAGER)
         return TaskResult(note=live["spec"]["clusterIP"])
 
     @activity.defn
     async def wait_api_service(self, task: ShootTask) -> TaskResult:
-        """Wait until the seed's gateway has the address that the shoot's names will point to."""
+        """Wait until the seed's gateway has an address, to which the DNS names of the shoot will point."""
         return TaskResult(note=await gateway_address(self._clusters.seed_caches))
 
     @activity.defn
     async def update_advertised_addresses(self, task: ShootTask) -> TaskResult:
-        """Tell the Shoot's owner where its API server will answer."""
+        """Write to the Shoot's status at which addresses its API server will answer."""
         view = await self._clusters.cluster(task.technical_id)
         names = ApiNames.of(view)
         found = {"external": names.external, "internal": names.internal}
@@ -97,7 +98,7 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def deploy_apiserver_sni(self, task: ShootTask) -> TaskResult:
-        """Have the gateway lead the API server's names, and the VPN, to this control plane."""
+        """Make the gateway route the API server's host names, and the VPN, to this control plane."""
         view = await self._clusters.cluster(task.technical_id)
         if await is_asleep(self._clusters.seed, view, task):
             return _ASLEEP
@@ -116,9 +117,9 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def forward_apiserver_sni(self, request: ForwardTask) -> TaskResult:
-        """Have the gateway lead who goes by an old answer of the DNS to the other seed, once nobody is exposed here.
+        """Make the gateway forward clients with an old DNS answer to the other seed, once the route here is deleted.
 
-        For longer than such answers are kept; a second run begins that time anew.
+        The gateway forwards for 5 minutes, longer than such answers are kept. A second run restarts this time.
         """
         task = request.task
         if not request.address:
@@ -131,7 +132,7 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def delete_apiserver_sni(self, task: ShootTask) -> TaskResult:
-        """Take the control plane off the gateway."""
+        """Delete the gateway's route to the control plane."""
         await rollout.delete(self._clusters.seed, [(resources.CONFIG_MAP, gateway.EXPOSURE)], task.technical_id)
         return TaskResult()
 
@@ -148,15 +149,17 @@ class ControlPlaneActivities:
         """Make the API server's certificates and apply its Deployment and configuration.
 
         Raises:
-            UnknownSecret: a secret it builds on is not there: an error in the order of the flow.
+            UnknownSecret: a Secret that the API server needs does not exist: an error in the order of the flow.
         """
         return await self._deploy_apiserver(task)
 
     @activity.defn
     async def encrypt_with_new_key(self, task: ShootTask) -> TaskResult:
-        """Once all replicas can read with the new encryption key, have them write with it, and none with the old one.
+        """Wait until all replicas can decrypt with the new key, then make all of them encrypt with it.
 
-        A second run finds the mark that the first one left on the Deployment, and the configuration.
+        No replica encrypts with the old key afterwards.
+
+        A second run finds the annotation that the first one wrote to the Deployment, and the encryption configuration.
         """
         await self._wait_apiserver(task)
         mark = {"metadata": {"annotations": {KEY_POPULATED: "true"}}}
@@ -197,19 +200,19 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def wait_apiserver(self, task: ShootTask) -> TaskResult:
-        """Wait until all replicas of the newest revision are ready, and others ended.
+        """Wait until all replicas of the newest revision are ready, and the pods of older revisions have ended.
 
-        What one that is ending stores is encrypted with its key, and it knows no token by a newer one.
+        A pod that is ending still encrypts with its own key what it stores, and rejects tokens signed with a newer key.
         """
         await self._wait_apiserver(task)
         return TaskResult()
 
     @activity.defn
     async def wait_apiserver_reading(self, task: ShootTask) -> TaskResult:
-        """Wait a little until an API server is ready whose etcd follows the old seed's, and can only be read.
+        """Wait up to 20 s until the API server is ready, while its etcd replicates from the source and is read-only.
 
-        Not for long: one that has to write something to get ready ends half a minute after its start, and had better
-        be allowed to by then. It goes on starting while the old one ends.
+        The wait is short: an API server that must write to become ready exits half a minute after its start, unless
+        its etcd accepts writes by then. The API server continues to start while the one in the source stops.
         """
         seed_caches = self._clusters.seed_caches
         try:
@@ -224,9 +227,9 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def delete_apiserver(self, task: ShootTask) -> TaskResult:
-        """Drop our own connections, then delete the API server.
+        """Close the gardenlet's own connections, then delete the API server and give its pods a second to end.
 
-        At once: the cluster goes, or goes on in another seed as soon as nobody writes here.
+        The cluster is being deleted, or it continues in another seed as soon as this API server writes no more.
         """
         await self._clusters.forget_shoot(task.technical_id)
         seed, caches = self._clusters.seed, self._clusters.seed_caches
@@ -244,7 +247,7 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def deploy_resource_manager(self, task: ShootTask) -> TaskResult:
-        """Apply the resource manager; if its token doesn't work in the shoot, get it one first."""
+        """Apply the resource manager; if its token does not work in the shoot, obtain a new one first."""
         view = await self._clusters.cluster(task.technical_id)
         asleep = await is_asleep(self._clusters.seed, view, task)
         secrets = await self._secrets(task, view)
@@ -257,7 +260,7 @@ class ControlPlaneActivities:
         )
         objects = resource_manager.objects(manager)
         access = await self._access(resource_manager.NAME, objects)
-        # Owners' rights, too: the cluster is theirs from now on, not only when all system components are up.
+        # Also give owners their rights: they may use the cluster from now on, before all system components run.
         rights = [shoot_system.owners(), *resource_manager.shoot_objects()]
         token = FirstToken(self._clusters.seed, task.technical_id, secrets, resource_manager.NAME, rights)
         note = "asleep" if asleep else "its token works"
@@ -269,13 +272,13 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def wait_resource_manager(self, task: ShootTask) -> TaskResult:
-        """Wait until it is ready."""
+        """Wait until the resource manager is ready."""
         await self._wait(resource_manager.NAME, task, _RESOURCE_MANAGER_SECONDS)
         return TaskResult()
 
     @activity.defn
     async def delete_resource_manager(self, task: ShootTask) -> TaskResult:
-        """Delete it, when no ManagedResource is left for it to look after."""
+        """Delete the resource manager, with its rights in the seed and its token."""
         select = base.control_plane_labels(resource_manager.NAME)
         await rollout.delete_component(self._clusters.seed, resource_manager.NAME, task.technical_id, select, own=True)
         return TaskResult()
@@ -291,7 +294,7 @@ class ControlPlaneActivities:
         wanted = scheduler.Scheduler(
             namespace=task.technical_id,
             version=view.kubernetes_version,
-            # No node is left to schedule to.
+            # A hibernated cluster has no nodes to schedule pods to.
             replicas=0 if wanted_asleep(view, task) else replicas_awake(view),
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             client_ca_bundle=secrets.get("ca-client").name,
@@ -334,15 +337,15 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def wait_kube_controller_manager(self, task: ShootTask) -> TaskResult:
-        """Wait until it is ready."""
+        """Wait until kube-controller-manager is ready."""
         await self._wait(controller_manager.NAME, task, _CONTROLLER_MANAGER_SECONDS)
         return TaskResult()
 
     @activity.defn
     async def restart_control_plane_pods(self, task: ShootTask) -> TaskResult:
-        """Have the controllers of the control plane start anew, as maintenance may ask for.
+        """Restart the controllers of the control plane, as maintenance may request.
 
-        A second run leaves the pods alone that have started since the operation began.
+        A second run does not delete pods that were created after the operation began.
         """
         begun = datetime.fromisoformat(task.trigger)
         restarted = 0
@@ -359,7 +362,7 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def deploy_machine_controller_manager(self, task: ShootTask) -> TaskResult:
-        """Apply the machine controller manager, and its rights in the shoot."""
+        """Apply the machine-controller-manager, and its rights in the shoot."""
         name, rights = machine_controller_manager.NAME, machine_controller_manager.shoot_objects()
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
@@ -373,7 +376,7 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def delete_machine_controller_manager(self, task: ShootTask) -> TaskResult:
-        """Delete it, when no machine is left for it to look after."""
+        """Delete the machine-controller-manager, with its rights in the seed and its token."""
         select = base.control_plane_labels(machine_controller_manager.NAME)
         await rollout.delete_component(
             self._clusters.seed, machine_controller_manager.NAME, task.technical_id, select, own=True
@@ -384,7 +387,7 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def deploy_vpn_server(self, task: ShootTask) -> TaskResult:
-        """Apply the VPN server that the shoot will dial, and the proxy by which the API server uses it."""
+        """Apply the VPN server to which the shoot will connect, and the proxy through which the API server uses it."""
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
         networks = Networks.of(view)
@@ -412,18 +415,18 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def wait_vpn_server(self, task: ShootTask) -> TaskResult:
-        """Wait until it runs as it was deployed last."""
+        """Wait until the newest revision of the VPN server runs."""
         await self._wait(vpn_seed_server.NAME, task, _VPN_SECONDS)
         return TaskResult()
 
-    # Our own access
+    # The gardenlet's own access
 
     @activity.defn
     async def deploy_gardener_access(self, task: ShootTask) -> TaskResult:
-        """Order our own tokens for the shoot, in Secrets ``gardener`` and ``gardener-internal``.
+        """Request the gardenlet's own tokens for the shoot, in Secrets ``gardener`` and ``gardener-internal``.
 
         Raises:
-            Conflict: the resource manager renewed a token meanwhile; the next attempt sees it.
+            Conflict: the resource manager renewed a token meanwhile; the next attempt reads it.
         """
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
@@ -443,7 +446,7 @@ class ControlPlaneActivities:
 
     @activity.defn
     async def init_shoot_client(self, task: ShootTask) -> TaskResult:
-        """Wait until our token is there and the API server knows what we may do; not while it is asleep.
+        """Wait until the gardenlet's token exists and the API server grants its rights; skip this during hibernation.
 
         Raises TimeoutError after 2 minutes.
         """
@@ -468,20 +471,20 @@ class ControlPlaneActivities:
         except TimeoutError:
             raise TimeoutError(f"access to shoot {task.technical_id}: {state}") from None
 
-    # What they have in common
+    # Shared by these activities
 
     async def _secrets(self, task: ShootTask, view: ClusterView) -> SecretsManager:
         return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
 
     async def _replicas(self, task: ShootTask, view: ClusterView, awake: int) -> int:
-        """Of what lives on the API server."""
+        """Replicas of a component that needs the API server: 0 while the API server is hibernated."""
         return 0 if await is_asleep(self._clusters.seed, view, task) else awake
 
     async def _wait(self, name: str, task: ShootTask, timeout: float) -> None:
         await rollout.wait_deployment(self._clusters.seed_caches, name, task.technical_id, timeout)
 
     async def _access(self, name: str, objects: list[dict[str, Any]]) -> Object:
-        """The Secret for a component's token in the shoot, as it is once it is there."""
+        """Apply the Secret for a component's token in the shoot, and return it as it is stored."""
         access = base.shoot_access_name(name)
         wanted = next(item for item in objects if item["metadata"]["name"] == access)
         return await self._clusters.seed.apply(wanted, manager=MANAGER)
@@ -494,9 +497,9 @@ class ControlPlaneActivities:
         objects: list[dict[str, Any]],
         shoot_objects: list[dict[str, Any]],
     ) -> None:
-        """Apply a component and its rights in the shoot; get it a token where nobody did yet.
+        """Apply a component and its rights in the shoot; obtain a token first if its Secret holds no fresh one.
 
-        A second run finds the token in its Secret.
+        A second run finds the token in the Secret.
         """
         runs = any(each["spec"]["replicas"] for each in objects if each["kind"] == resources.DEPLOYMENT.kind)
         if runs and not is_fresh(await self._access(name, objects), datetime.now(UTC)):
@@ -507,10 +510,10 @@ class ControlPlaneActivities:
         await rollout.deploy(self._clusters.seed, objects)
 
     async def _audit_policy(self, task: ShootTask, view: ClusterView) -> str:
-        """The owner's own policy, from a ConfigMap of the project.
+        """Read the owner's own audit policy from a ConfigMap of the project; empty if the Shoot names none.
 
         Raises:
-            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if it isn't there.
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the policy does not exist.
         """
         settings = view.shoot["spec"]["kubernetes"].get("kubeAPIServer") or {}
         audit = (settings.get("auditConfig") or {}).get("auditPolicy") or {}
@@ -582,7 +585,7 @@ async def _apiserver_secrets(
                 common_name="system:kube-apiserver:kubelet",
                 usage=Usage.CLIENT,
                 signer="ca-kubelet",
-                # Kubelets trust the new CA only after their roll.
+                # Kubelets trust the new CA only after their nodes have been rolled.
                 signed_by=SignedBy.OLD_WHILE_KEPT,
             )
         )
@@ -623,7 +626,7 @@ def _service_names(name: str, namespace: str) -> tuple[str, ...]:
 
 
 async def _apply_access(seed: KubeClient, wanted: dict[str, Any]) -> None:
-    """Apply one of our access Secrets without losing the token in its kubeconfig."""
+    """Apply an access Secret of the gardenlet, and keep the token in its kubeconfig."""
     live = await seed.find(resources.SECRET, wanted["metadata"]["name"], wanted["metadata"]["namespace"])
     if live is None:
         await seed.apply(wanted, manager=MANAGER)
@@ -645,9 +648,9 @@ def _refuse_overlap(tunnel: str, shoot_networks: list[str]) -> None:
 
 
 def _rights(name: str, task: ShootTask, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a component may do in the shoot.
+    """ManagedResource with the rights of a component in the shoot.
 
-    Kept when the ManagedResource goes: with its own rights the resource manager would lose those that it needs
-    to delete the rest, and all of them end with the cluster.
+    Its objects stay when the ManagedResource is deleted. Otherwise the resource manager would delete its own rights,
+    which it needs to delete the other objects. All rights end with the cluster.
     """
     return managed_resource(name, task.technical_id, objects, keep=True)

@@ -1,4 +1,4 @@
-"""The etcds of a control plane: ordered as ``Etcd`` resources, awaited, deleted."""
+"""The etcds of a control plane: apply their ``Etcd`` objects, wait for them, delete them."""
 
 import asyncio
 import copy
@@ -32,7 +32,7 @@ from api.times import micro_timestamp
 
 MANAGER = "gardenlet"
 _MEMBERS = 3
-"""Of an etcd that survives the loss of one."""
+"""Number of members of an etcd that survives the loss of one member."""
 
 # Source: spec/extensions.md 1.4.
 _TIMEOUT = 5 * 60
@@ -50,30 +50,30 @@ class EtcdActivities:
 
     @activity.defn
     async def deploy_etcds(self, task: ShootTask) -> TaskResult:
-        """Order etcd-main and etcd-events, with their certificates.
+        """Apply etcd-main and etcd-events, with their certificates.
 
-        Members of several trust a new authority of their peers before one of them shows a certificate by it: that is
-        waited for. A control plane that is restored has one member at first.
+        If an etcd has several members, each must trust a new peer CA before one of them presents a certificate from
+        that CA: the activity waits for that. On restore, an etcd has one member at first.
 
-        A second run of the same operation finds the timestamp that the first one wrote with the spec,
-        and asks for no second rollout; neither does an operation that orders what is there and well.
+        A second run of the same operation finds the timestamp that the first one wrote with the spec, and requests no
+        second rollout. An operation requests none either if its spec is applied already and the etcd is healthy.
 
         Raises:
-            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the Shoot's maintenance window makes no sense;
-                ``EtcdNotReady`` where members do not take the new authority of their peers in time.
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the Shoot's maintenance window is invalid;
+                ``EtcdNotReady`` if the members do not trust the new peer CA in time.
         """
         return await self._deploy(task, first=1 if task.operation is OperationType.RESTORE else None)
 
     @activity.defn
     async def scale_etcd_after_restore(self, task: ShootTask) -> TaskResult:
-        """Order the members that a restored control plane with failure tolerance lacks.
+        """Add the members that the etcds of a restored control plane with failure tolerance lack.
 
-        A second run finds them ordered.
+        A second run finds the number of members already applied.
         """
         return await self._deploy(task.model_copy(update={"trigger": f"{task.trigger} scaling"}))
 
     async def _deploy(self, task: ShootTask, *, first: int | None = None) -> TaskResult:
-        """``first``: how many members there are before others join."""
+        """Apply both etcds; ``first`` is the number of members before others join."""
         view = await self._clusters.cluster(task.technical_id)
         secrets, backup = await asyncio.gather(
             SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot),
@@ -85,7 +85,10 @@ class EtcdActivities:
         return TaskResult(secrets=secrets.generated)
 
     async def _trust_new_peers(self, task: ShootTask, wanted: dict[str, Any]) -> None:
-        """Roll all but the members' new certificates out: who trusts their old authority alone would not hear them."""
+        """Roll out everything except the members' new certificates, so that all members trust the new peer CA first.
+
+        A member that trusts only the old CA would reject connections of a member with a new certificate.
+        """
         metadata, peers = wanted["metadata"], wanted["spec"]["etcd"].get("peerUrlTls")
         live = await self._clusters.seed.find(ETCD, metadata["name"], metadata["namespace"])
         shown = ((live or {}).get("spec") or {}).get("etcd", {}).get("peerUrlTls", {}).get("serverTLSSecretRef")
@@ -98,23 +101,24 @@ class EtcdActivities:
 
     @activity.defn
     async def wait_etcds(self, task: ShootTask) -> TaskResult:
-        """Wait until both etcds run as ordered and have quorum.
+        """Wait until both etcds run with the applied spec and have quorum.
 
         Raises:
-            ApplicationError: ``EtcdNotReady`` with what the etcd controller reports, once that is older than
-                3 minutes, or the time is over.
+            ApplicationError: ``EtcdNotReady`` after 3 minutes if the etcd controller reports an error, which the text
+                repeats; otherwise after 5 minutes.
         """
         await heartbeating(asyncio.gather(*(self._wait_ready(task, role) for role in ROLES)))
         return TaskResult()
 
     @activity.defn
     async def snapshot_after_rewrite(self, task: ShootTask) -> TaskResult:
-        """Back up all of etcd-main, now that nothing in it is encrypted with the old key; then mark the API server.
+        """Take a full snapshot of etcd-main, then annotate the API server's Deployment.
 
-        An older backup would need the old key to be restored. A second run finds the mark.
+        By now no object in etcd is encrypted with the old key; to restore an older snapshot, the old key would be
+        needed. A second run finds the annotation.
 
         Raises:
-            ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` with what the sidecar answered.
+            ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` with the sidecar's answer.
         """
         server = await self._clusters.seed.get(DEPLOYMENT, "kube-apiserver", task.technical_id)
         if ETCD_SNAPSHOTTED in _annotations(server):
@@ -127,16 +131,16 @@ class EtcdActivities:
 
     @activity.defn
     async def delete_etcds(self, task: ShootTask) -> TaskResult:
-        """Confirm and issue the deletion of both; what is gone or going is left as it is. Backups stay."""
+        """Confirm and request the deletion of both etcds, unless they are gone or being deleted. Backups stay."""
         await asyncio.gather(*(self._delete(task, component.name_of(role)) for role in ROLES))
         return TaskResult()
 
     @activity.defn
     async def wait_etcds_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until no member runs any more.
+        """Wait until both etcds are gone and no member runs any more.
 
         Raises:
-            ApplicationError: ``EtcdNotDeleted`` once the time is over.
+            ApplicationError: ``EtcdNotDeleted`` after 5 minutes.
         """
         await heartbeating(asyncio.gather(*(self._wait_deleted(task, role) for role in ROLES)))
         return TaskResult()
@@ -189,7 +193,10 @@ class EtcdActivities:
             ) from None
 
     async def _replicas(self, task: ShootTask, view: ClusterView, role: str, awake: int, first: int | None) -> int:
-        """As many as there are while the Shoot falls asleep or sleeps: etcd stops last, once nobody needs it."""
+        """Number of members; while the Shoot is to be hibernated, the present number.
+
+        ``hibernate_control_plane`` stops etcd last, when no component needs it any more.
+        """
         asleep = wanted_asleep(view, task)
         if not asleep and first is None:
             return awake
@@ -219,7 +226,7 @@ class EtcdActivities:
         name = component.name_of(role)
         cache = self._clusters.seed_caches.of(ETCD)
         fault = "it does not exist"
-        # Of this operation, or of the one that ordered the same before.
+        # The timestamp of this operation, or of an earlier one that applied the same spec.
         trigger = await asked_at(self._clusters.seed, ETCD, name, task.technical_id)
 
         def ready(live: dict[str, Any] | None) -> bool:
@@ -263,7 +270,7 @@ class EtcdActivities:
 
 
 def _fault(live: Mapping[str, Any] | None, trigger: str | None) -> str | None:
-    """Why the etcd is not what this operation ordered, or None if it is. Source: spec/extensions.md 5."""
+    """Reason why the etcd is not as this operation has applied it; None if it is. Source: spec/extensions.md 5."""
     if live is None:
         return "it does not exist"
     annotations, status = _annotations(live), live.get("status") or {}

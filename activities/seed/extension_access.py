@@ -49,7 +49,7 @@ class ControlPlaneRole:
     """Name and namespace of the extension's ServiceAccount."""
 
     def binding(self, namespace: str) -> Manifest:
-        """The RoleBinding in a control plane. Its name tells the role, which nothing can change in a RoleBinding."""
+        """RoleBinding in a control plane. Its name contains the role's name: a RoleBinding cannot change its role."""
         subjects, name = [base.account(*self.account)], _BINDING.format(self.name)
         made = base.binding(name, subjects, cluster_role=self.name, namespace=namespace)
         made["metadata"]["labels"] = {EXTENSION_ROLE: self.extension}
@@ -57,7 +57,7 @@ class ControlPlaneRole:
 
 
 def control_plane_roles(cluster_roles: Iterable[Mapping[str, Any]]) -> list[ControlPlaneRole]:
-    """The roles of extensions, by name; one that names no ServiceAccount is logged and left out."""
+    """The roles of extensions, sorted by name; a ClusterRole that names no ServiceAccount is logged and left out."""
     roles = []
     for each in sorted(cluster_roles, key=lambda each: str(each["metadata"]["name"])):
         metadata = each["metadata"]
@@ -116,7 +116,7 @@ def shared_by_source(entry_name: str, bucket: Mapping[str, Any]) -> SharedSecret
 
 
 class ExtensionAccess:
-    """Gives extensions their rights. Each method may run twice, and finds then what the first run wrote."""
+    """Gives extensions their rights. Each method may run twice: the second run finds the objects of the first one."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
@@ -159,7 +159,7 @@ class ExtensionAccess:
         await seed.apply(base.binding(name, subjects, role=name, namespace=GARDEN_NAMESPACE), manager=MANAGER)
 
     async def unshare(self, secret_name: str) -> None:
-        """Take the rights on a Secret back from all extensions."""
+        """Revoke the rights of all extensions on a Secret."""
         for kind in (resources.ROLE_BINDING, resources.ROLE):
             await self._clusters.seed.delete(kind, _SHARED.format(secret_name), GARDEN_NAMESPACE)
 

@@ -1,7 +1,7 @@
-"""The kinds of extension objects that a Shoot's flows order: one row each, the same operations for all.
+"""The kinds of extension objects that a Shoot's flows use: one ``Kind`` each, the same operations for all.
 
-What a kind's objects say differs, and stands in ``activities.seed.extensions``; how they are waited for and deleted
-does not. Source: spec/extensions.md 1.4, 3.
+The specs of the objects differ by kind, see ``activities.seed.extensions``. Waiting and deletion are the same for all
+kinds. Source: spec/extensions.md 1.4, 3.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -40,27 +40,27 @@ _of_the_shoot = _named(lambda task: task.shoot.name)
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of object, or those objects of a kind that one task is for."""
+    """One kind of extension objects, or the objects of a kind that one task handles."""
 
     task: str
-    """In the names of tasks: ``deploy_<task>``, ``wait_<task>``, ``delete_<task>``, ``wait_<task>_deleted``."""
+    """Part of the tasks' names: ``deploy_<task>``, ``wait_<task>``, ``delete_<task>``, ``wait_<task>_deleted``."""
     resource: Resource
     wait: Wait = _THREE_MINUTES
     wanted: Names = _of_the_shoot
     """Names of the objects that the Shoot has now."""
     existing: Names | None = None
-    """Names of those that are there, former ones too. None: no others than those that are wanted."""
+    """Names of the objects that exist, including former ones. None: only the wanted objects can exist."""
     waits: Callable[[Clusters, ShootTask], Awaitable[Mapping[str, Wait]]] | None = None
-    """Of single objects, by name, where they differ from ``wait``."""
+    """Waits of single objects, by name, if they differ from ``wait``."""
     only_on_change: bool = False
-    """An object that says what is wanted, and whose last operation succeeded, is left alone."""
+    """Do not reconcile an object that has the wanted spec and whose last operation succeeded."""
     asked_by: str = ""
-    """The value of ``shoot.gardener.cloud/tasks`` with which it is not left alone this time."""
+    """Value of annotation ``shoot.gardener.cloud/tasks`` with which the object is reconciled nevertheless."""
     at_once: bool = False
-    """Deploying and deleting wait, too: there are no tasks of their own for it."""
+    """The tasks that deploy and delete also wait: there are no separate tasks for waiting."""
 
     def place(self, task: ShootTask) -> str | None:
-        """The objects' namespace."""
+        """Namespace of the objects; None if the kind is cluster-scoped."""
         return task.technical_id if self.resource.namespaced else None
 
     async def there(self, clusters: Clusters, task: ShootTask) -> list[str]:
@@ -68,7 +68,7 @@ class Kind:
         return await (self.existing or self.wanted)(clusters, task)
 
     async def stale(self, clusters: Clusters, task: ShootTask) -> list[str]:
-        """Names of objects that are there and not wanted any more."""
+        """Names of objects that exist and are not wanted any more."""
         wanted = set(await self.wanted(clusters, task))
         return [name for name in await self.there(clusters, task) if name not in wanted]
 
@@ -98,7 +98,7 @@ async def extensions_of(clusters: Clusters, task: ShootTask, phase: Phase | None
 
 
 def _extensions(task_name: str, phase: Phase | None) -> Kind:
-    """Deployed in their phase of the reconciliation, deleted in the one of the deletion."""
+    """Extensions of a phase: a reconciliation deploys its objects in this phase, a deletion deletes its in this one."""
 
     async def wanted(clusters: Clusters, task: ShootTask) -> list[str]:
         return [each.type for each in await extensions_of(clusters, task, phase)]
@@ -123,7 +123,7 @@ async def _wanted_container_runtimes(clusters: Clusters, task: ShootTask) -> lis
 
 
 def container_runtimes(pool: Mapping[str, Any]) -> list[str]:
-    """Types of the runtimes that a pool has beside containerd."""
+    """Types of the container runtimes that a pool has in addition to containerd."""
     return [each["type"] for each in (pool.get("cri") or {}).get("containerRuntimes") or ()]
 
 
@@ -150,7 +150,7 @@ OPERATING_SYSTEM_CONFIG = Kind(
 
 
 async def _no_bastions(_: Clusters, __: ShootTask) -> list[str]:
-    """Who wants one does not ask a flow for it."""
+    """No names: flows delete Bastions, but do not create them."""
     return []
 
 
@@ -175,7 +175,7 @@ async def _source_entries(clusters: Clusters, task: ShootTask) -> list[str]:
 
 
 SOURCE_BACKUP_ENTRY = Kind("source_backup_entry", resources.BACKUP_ENTRY, _TEN_MINUTES, wanted=_source_entries)
-"""The place that backups are copied from while a control plane moves."""
+"""BackupEntry in the source's bucket, from which backups are copied while a control plane moves."""
 
 
 def _dns_record(role: str, asked_by: str) -> Kind:

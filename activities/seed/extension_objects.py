@@ -36,7 +36,7 @@ MANAGER = "gardenlet"
 
 @dataclass(frozen=True)
 class ExtensionObject:
-    """One object of the extension API as a flow wants it; ``namespace`` is None where it is cluster-scoped."""
+    """One object of the extension API as a flow wants it; ``namespace`` is None if the object is cluster-scoped."""
 
     resource: Resource
     name: str
@@ -44,11 +44,11 @@ class ExtensionObject:
     spec: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     inputs: str = ""
-    """Digest of what its controller looks at beside the object: while that and the spec stay, so does the object."""
+    """Digest of the other data that the controller reads; with the same data and spec the object is left unchanged."""
 
     @property
     def digest(self) -> str:
-        """Of all that the controller acts on; empty if that is not known."""
+        """Digest of all data that the controller acts on; empty if they are not known."""
         if not self.inputs:
             return ""
         wanted = json.dumps([self.inputs, self.spec, self.labels], sort_keys=True)
@@ -62,15 +62,15 @@ class ExtensionObject:
 async def apply_extension(
     seed: KubeClient, wanted: ExtensionObject, trigger: str, *, only_on_change: bool = False
 ) -> None:
-    """Write the object and ask its controller to reconcile it, unless it did that for the same inputs with success.
+    """Apply the object and request a reconciliation, unless its controller has reconciled the same inputs successfully.
 
-    A second run of the same operation finds the timestamp that the first one wrote and does
-    nothing: spec and trigger arrive in one request.
+    A second run of the same operation finds the timestamp that the first one wrote, and does nothing: one request
+    writes both spec and timestamp.
 
     Args:
-        trigger: RFC 3339 time of the operation.
-        only_on_change: leave an object alone that has this spec and whose last operation
-            succeeded (Infrastructure and DNSRecord, spec/extensions.md 2).
+        trigger: RFC 3339 time of the operation, which is the timestamp.
+        only_on_change: do nothing if the object has this spec and its last operation succeeded
+            (Infrastructure and DNSRecord, spec/extensions.md 2).
     """
     live = await seed.find(wanted.resource, wanted.name, wanted.namespace)
     if live is not None:
@@ -89,13 +89,14 @@ async def apply_extension(
 async def restore_extension(
     seed: KubeClient, wanted: ExtensionObject, trigger: str, state: Mapping[str, Any] | None
 ) -> None:
-    """Write the object with the state that another seed left, and ask its controller to go on from there.
+    """Apply the object with the state that the source has saved, and ask its controller to restore from that state.
 
-    Its controller does nothing until the state is in. A second run finds the timestamp of the last step and does
-    nothing; one that was stopped before does all steps again. A state that the object has already stays.
+    The controller waits until the state is written. A second run finds the timestamp of the last step and does
+    nothing. If the first run was interrupted before that step, the second one does all steps again. A state that the
+    object has already stays.
 
     Args:
-        state: ``state`` and ``resources`` for its status; None where there are none.
+        state: ``state`` and ``resources`` for the object's status; None if there are none.
     """
     live = await seed.find(wanted.resource, wanted.name, wanted.namespace)
     if live is not None:
@@ -112,7 +113,10 @@ async def restore_extension(
 async def migrate_extension(
     seed: KubeClient, resource: Resource, name: str, namespace: str | None, trigger: str
 ) -> None:
-    """Ask the object's controller to let go of it; one that is gone, or was asked with this trigger, is left alone."""
+    """Ask the object's controller to release the object (operation ``migrate``).
+
+    Do nothing if the object is gone or released, or has the timestamp of this operation already.
+    """
     live = await seed.find(resource, name, namespace)
     if live is None or is_migrated(live) or live["metadata"].get("annotations", {}).get(TIMESTAMP) == trigger:
         return
@@ -127,7 +131,7 @@ async def migrate_extension(
 async def wait_extension_migrated(
     caches: Caches, resource: Resource, name: str, namespace: str | None, wait: Wait, trigger: str
 ) -> None:
-    """Wait until the object's controller has let go of it, or it is gone.
+    """Wait until the object's controller has released the object, or the object is gone.
 
     Raises:
         ApplicationError: as ``wait_extension_ready``.
@@ -150,16 +154,16 @@ async def wait_extension_migrated(
 
 
 def is_migrated(live: Mapping[str, Any]) -> bool:
-    """Whether the controller has let go of the object: deleting it harms nothing outside."""
+    """Whether the controller has released the object: its deletion then deletes nothing outside of the seed."""
     operation = _operation(live)
     asked = (live["metadata"].get("annotations") or {}).get(OPERATION)
     return not asked and (operation.get("type"), operation.get("state")) == ("Migrate", "Succeeded")
 
 
 async def asked_at(seed: KubeClient, resource: Resource, name: str, namespace: str | None) -> str | None:
-    """When the object was last written, by whichever operation: what waits for it waits for that.
+    """Timestamp of the operation that wrote the object last: a task that waits for the object waits for that operation.
 
-    Asked of the server: the cache may not have seen it yet, and would show the error of the operation before.
+    Read from the API server: the cache may lag behind, and would show the error of an earlier operation.
     """
     live = await seed.get(resource, name, namespace)
     return (live["metadata"].get("annotations") or {}).get(TIMESTAMP)
@@ -168,15 +172,15 @@ async def asked_at(seed: KubeClient, resource: Resource, name: str, namespace: s
 async def wait_extension_ready(
     caches: Caches, resource: Resource, name: str, namespace: str | None, wait: Wait, *, trigger: str | None
 ) -> dict[str, Any]:
-    """Wait until the object's controller reports success for what we last wrote; returns the object.
+    """Wait until the object's controller reports success for our last write; return the object.
 
     Args:
-        trigger: the timestamp that this operation wrote; None where it may have left the object alone.
+        trigger: timestamp that the operation wrote; None if the operation may not have written the object.
 
     Raises:
-        ApplicationError: final, with the reported code, as soon as the object reports an error that
-            only a user can mend; retryable once another error is older than ``wait.severe_after``,
-            or the time is over.
+        ApplicationError: final, with the reported code, as soon as the controller reports an error that
+            only a user can fix; retryable if it reports another error after ``wait.severe_after``,
+            or if the object is not ready after ``wait.timeout``.
     """
     cache = caches.of(resource)
     started = datetime.now(UTC)
@@ -209,7 +213,7 @@ async def wait_extension_ready(
 
 
 async def wait_machine_deployments(caches: Caches, name: str, namespace: str, wait: Wait, trigger: str) -> None:
-    """Wait until a Worker names the MachineDeployments of what we last wrote.
+    """Wait until the status of a Worker names the MachineDeployments for the spec that we wrote last.
 
     Raises:
         ApplicationError: as ``wait_extension_ready``.
@@ -236,9 +240,9 @@ async def wait_machine_deployments(caches: Caches, name: str, namespace: str, wa
 async def delete_extension(
     seed: KubeClient, resource: Resource, name: str, namespace: str | None, trigger: str
 ) -> None:
-    """Confirm and issue the deletion; an object that is gone, or going since this trigger, is left as it is.
+    """Confirm and request the deletion; do nothing if the object is gone, or is being deleted with this timestamp.
 
-    One that an earlier attempt has marked gets the new trigger: its controller is woken to try again.
+    An object that an earlier attempt has deleted gets the new timestamp, so that its controller tries again.
     """
     live = await seed.find(resource, name, namespace)
     if live is None:
@@ -259,10 +263,10 @@ async def delete_extension(
 async def wait_extension_deleted(
     caches: Caches, resource: Resource, name: str, namespace: str | None, wait: Wait, trigger: str
 ) -> None:
-    """Wait until the object is gone. Errors from before the trigger are of earlier attempts.
+    """Wait until the object is gone. Ignore errors from before ``trigger``: they belong to earlier attempts.
 
     Raises:
-        ApplicationError: as ``wait_extension_ready``, for what the controller reports while it deletes.
+        ApplicationError: as ``wait_extension_ready``, for errors that the controller reports during the deletion.
     """
     cache = caches.of(resource)
     started = datetime.now(UTC)
@@ -283,9 +287,9 @@ async def wait_extension_deleted(
 
 
 async def _forget_error(seed: KubeClient, resource: Resource, live: Mapping[str, Any]) -> None:
-    """Take back what the controller reported before it is asked anew.
+    """Remove the error in the status before the next request.
 
-    Reports tell the second, so one of the second in which we ask could be of before or after.
+    Times in the status have whole seconds: an error in the second of the request could be older or newer than it.
     """
     if live.get("status", {}).get("lastError"):
         metadata = live["metadata"]
@@ -317,7 +321,7 @@ def _error_text(live: Mapping[str, Any]) -> str:
 
 
 def fault_of(live: Mapping[str, Any], trigger: str | None = None) -> str | None:
-    """Why the object is not ready, or None if it is; with a trigger, for what was written with that."""
+    """Reason why the object is not ready, or None if it is; with a trigger, after the write with that timestamp."""
     metadata, status = live["metadata"], live.get("status", {})
     annotations = metadata.get("annotations", {})
     if trigger is not None and annotations.get(TIMESTAMP) != trigger:
@@ -337,11 +341,11 @@ def fault_of(live: Mapping[str, Any], trigger: str | None = None) -> str | None:
 
 
 def _reported_error(live: Mapping[str, Any], trigger: str | None) -> bool:
-    """Whether the reported error belongs to what we asked for, and not to an earlier operation."""
+    """Whether the controller reports an error of the operation that we requested, and not of an earlier one."""
     annotations = live["metadata"].get("annotations", {})
     if annotations.get(OPERATION) or (trigger is not None and annotations.get(TIMESTAMP) != trigger):
         return False
-    # A controller takes the annotation off before it says anything: what is said is still of the time before.
+    # A controller removes the annotation before it writes the status: until then the status is of an earlier operation.
     if trigger is not None and _seconds(_operation(live).get("lastUpdateTime")) < _seconds(trigger):
         return False
     return bool(live.get("status", {}).get("lastError")) and (
@@ -386,14 +390,14 @@ def _not_ready(
 
 
 def _seconds(time: str | None) -> datetime:
-    """RFC 3339 to the second: the contract compares no finer."""
+    """Parse an RFC 3339 time and cut it to whole seconds, in which the contract compares times."""
     if not time:
         return datetime.min.replace(tzinfo=UTC)
     return datetime.strptime(time[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
 
 
 def _has_spec(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether it has all that is wanted, and no field that we once wanted and do not any more."""
+    """Whether the spec has all wanted fields, and no field that we applied earlier and do not want any more."""
     return applied_fields(live, "spec", MANAGER) <= wanted.keys() and _has(live.get("spec"), wanted)
 
 

@@ -1,8 +1,8 @@
-"""Extension objects of a Shoot: what the flow asks of infrastructure, DNS, backup, network and worker providers.
+"""Extension objects of a Shoot, for its infrastructure, DNS, backup, network and worker providers.
 
-Each ``deploy_*`` writes its object with this operation's timestamp, so a second run finds the first
-one's and writes nothing; each ``wait_*`` only looks; each ``delete_*`` finds an object that is gone or going.
-The last three are the same for all kinds and are made from the rows of ``activities.seed.extension_kinds``.
+Each ``deploy_*`` writes its object with this operation's timestamp, so a second run finds the timestamp of the first
+one and writes nothing. Each ``wait_*`` only reads. A second run of ``delete_*`` finds an object that is gone or being
+deleted. Activities that are the same for all kinds are made from the kinds in ``activities.seed.extension_kinds``.
 """
 
 import asyncio
@@ -62,12 +62,12 @@ Operation = Callable[[Kind, ShootTask], Awaitable[TaskResult]]
 class ExtensionActivities:
     """One instance per gardenlet.
 
-    Beside the activities that stand here it has those of each kind: ``wait_<kind>``, ``delete_<kind>`` and
+    In addition to the activities below it has these for each kind: ``wait_<kind>``, ``delete_<kind>`` and
     ``wait_<kind>_deleted``, ``migrate_<kind>`` and ``wait_<kind>_migrated``.
     """
 
     def __init__(self, clusters: Clusters, retention: Retention | None = None) -> None:
-        """``retention``: of backups; by default they are deleted with their Shoot."""
+        """``retention``: how long backups are kept; by default they are deleted with their Shoot."""
         self._clusters = clusters
         self._retention = retention or Retention()
         self._extensions = Extensions(clusters)
@@ -80,7 +80,7 @@ class ExtensionActivities:
 
     @activity.defn
     async def deploy_infrastructure(self, task: ShootTask) -> TaskResult:
-        """Order networks and everything else that machines need; again only on a change."""
+        """Deploy networks and everything else that machines need; reconcile them again only on a change."""
         view = await self._clusters.cluster(task.technical_id)
         provider = view.shoot["spec"]["provider"]
         spec = {
@@ -95,7 +95,7 @@ class ExtensionActivities:
 
     @activity.defn
     async def wait_infrastructure(self, task: ShootTask) -> TaskResult:
-        """Wait for it, then tell the Shoot's networks to the garden and to the Cluster resource."""
+        """Wait for the Infrastructure, then write the Shoot's networks to its status and to the Cluster object."""
         (live,) = await self._extensions.ready(kinds.INFRASTRUCTURE, task)
         view = await self._clusters.cluster(task.technical_id)
         networking = view.shoot["spec"].get("networking") or {}
@@ -123,7 +123,7 @@ class ExtensionActivities:
 
     @activity.defn
     async def deploy_external_dns(self, task: ShootTask) -> TaskResult:
-        """Point ``api.<spec.dns.domain>`` to the seed's gateway and wait for it; nothing without a domain."""
+        """Point ``api.<spec.dns.domain>`` to the seed's gateway and wait for it; do nothing without a domain."""
         view = await self._clusters.cluster(task.technical_id)
         domain = (view.shoot["spec"].get("dns") or {}).get("domain")
         provider = _external_dns_provider(view)
@@ -136,10 +136,10 @@ class ExtensionActivities:
 
     @activity.defn
     async def deploy_backup_entry(self, task: ShootTask) -> TaskResult:
-        """Order the Shoot's place in the seed's bucket; its provider writes Secret ``etcd-backup``.
+        """Deploy the Shoot's BackupEntry in the seed's bucket; its provider writes Secret ``etcd-backup``.
 
-        The garden shows it as a BackupEntry owned by the Shoot. While its control plane moves, that goes on naming
-        the old seed, which has the backups until it hands them over.
+        The garden has a BackupEntry of the same name, owned by the Shoot. While the control plane moves, the garden's
+        BackupEntry still names the source, which has the backups until it hands them over.
         """
         view = await self._clusters.cluster(task.technical_id)
         name = backup_entry_name(task)
@@ -172,14 +172,14 @@ class ExtensionActivities:
 
     @activity.defn
     async def delete_backup_entry(self, task: ShootTask) -> TaskResult:
-        """Delete the backups, or mark them as deleted, if they are kept for a while.
+        """Delete the backups; if they are kept for a retention period, only mark the garden's BackupEntry as deleted.
 
-        A second run finds the mark of the first, and counts from then.
+        A second run finds the deletion timestamp of the first one, from which the period counts.
         """
         name, garden = backup_entry_name(task), self._clusters.garden
         entry = await self._own_backup_entry(task)
         if entry and not is_marked(entry) and self._retention.keeps(entry):
-            # One of an earlier version has none, and would be gone at once.
+            # BackupEntries of an earlier version have no finalizer, and would be gone at once.
             patch = {"metadata": {"finalizers": [FINALIZER]}}
             await garden.patch(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace, patch)
             await garden.delete(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
@@ -189,7 +189,7 @@ class ExtensionActivities:
 
     @activity.defn
     async def wait_backup_entry_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until the backups are gone, then remove the garden's BackupEntry; not if they are kept for a while."""
+        """Wait until the backups are gone, then delete the garden's BackupEntry; not during the retention period."""
         if until := await self._kept_until(task):
             return TaskResult(note=_kept_note(until))
         await self._extensions.wait_deleted(kinds.BACKUP_ENTRY, task)
@@ -202,7 +202,7 @@ class ExtensionActivities:
         return TaskResult()
 
     async def _kept_until(self, task: ShootTask) -> datetime | None:
-        """None: not, or not any more."""
+        """End of the retention period of the backups; None if there is no such period, or it is over."""
         entry = await self._own_backup_entry(task)
         if entry is None or not is_marked(entry):
             return None
@@ -210,16 +210,17 @@ class ExtensionActivities:
         return until if until > datetime.now(UTC) else None
 
     async def _own_backup_entry(self, task: ShootTask) -> dict[str, Any] | None:
-        """The garden's, unless the backups that the Shoot goes on from are another seed's."""
+        """The Shoot's BackupEntry in the garden; None if another seed has the backups that the Shoot continues from."""
         name = backup_entry_name(task)
         entry = await self._clusters.garden.find(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
         return entry if entry is not None and entry["spec"].get("seedName") == task.seed else None
 
     @activity.defn
     async def migrate_backup_entry(self, task: ShootTask) -> TaskResult:
-        """Hand the backups over: the garden's entry names the destination, the seed lets go of its own.
+        """Hand the backups over: the garden's BackupEntry names the destination, then this seed releases its own.
 
-        Data stay. A second run finds what is left to do; where they were taken over, the entry is another seed's.
+        The data stay in the bucket. A second run does what is left to do. If another seed has taken the backups over,
+        the garden's BackupEntry names that seed already, and is not changed.
         """
         name, garden = backup_entry_name(task), self._clusters.garden
         entry = await garden.get(resources.CORE_BACKUP_ENTRY, name, task.shoot.namespace)
@@ -237,10 +238,10 @@ class ExtensionActivities:
 
     @activity.defn
     async def delete_source_backup_entry(self, task: ShootTask) -> TaskResult:
-        """Delete what the old bucket has of the Shoot; where its seed was lost, not before that is back and clean.
+        """Delete the Shoot's backups in the source's bucket; if the source is lost, only after it has cleaned up.
 
-        Until then it must find there that it is not the one any more. Whoever deletes the Shoot does not wait for it:
-        then what is in the bucket stays there for good.
+        Until then an etcd of the source must find the takeover marker in this bucket. The deletion of a Shoot does not
+        wait for a lost source: the content of the bucket then stays for good.
         """
         if task.operation is not OperationType.RECONCILE and await is_taken_over(self._clusters, task):
             if task.operation is OperationType.DELETE:
@@ -252,9 +253,10 @@ class ExtensionActivities:
 
     @activity.defn
     async def wait_source_backup_entry_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until the old bucket has nothing of the Shoot any more, then forget the way to it.
+        """Wait until the source's bucket holds nothing of the Shoot, then delete the credentials for that bucket.
 
-        The garden's entry stays if the next seed of the Shoot has made it meanwhile, to copy from our own bucket.
+        Also delete the garden's BackupEntry for it. That object stays if the Shoot's next seed has created it
+        meanwhile, to copy from the bucket of this seed.
         """
         if task.operation is OperationType.RESTORE and await is_taken_over(self._clusters, task):
             return TaskResult(note=_KEPT)
@@ -268,7 +270,7 @@ class ExtensionActivities:
         return TaskResult()
 
     async def _next_seed(self, task: ShootTask, source: str) -> str:
-        """Seed that the Shoot goes to, if it has made the BackupEntry ``source``; empty if the Shoot is deleted."""
+        """Seed that the Shoot moves to, if it has created BackupEntry ``source``; empty if the Shoot is deleted."""
         garden, namespace = self._clusters.garden, task.shoot.namespace
         if task.operation is OperationType.DELETE:
             return ""
@@ -284,7 +286,7 @@ class ExtensionActivities:
 
     @activity.defn
     async def deploy_control_plane_extension(self, task: ShootTask) -> TaskResult:
-        """Order what the provider adds to the control plane: cloud controllers, storage classes."""
+        """Deploy the provider's additions to the control plane: cloud controllers, storage classes."""
         view = await self._clusters.cluster(task.technical_id)
         provider = view.shoot["spec"]["provider"]
         spec = {
@@ -302,7 +304,7 @@ class ExtensionActivities:
 
     @activity.defn
     async def deploy_network(self, task: ShootTask) -> TaskResult:
-        """Order the pod network."""
+        """Deploy the pod network."""
         view = await self._clusters.cluster(task.technical_id)
         networking = view.shoot["spec"]["networking"]
         spec = {
@@ -318,7 +320,7 @@ class ExtensionActivities:
 
     @activity.defn
     async def deploy_worker(self, task: ShootTask) -> TaskResult:
-        """Order the machines of all pools, each with the user data of its operating system config."""
+        """Deploy the machines of all pools, each pool with the user data of its OperatingSystemConfig."""
         view = await self._clusters.cluster(task.technical_id)
         spec = {
             "type": view.shoot["spec"]["provider"]["type"],
@@ -334,10 +336,10 @@ class ExtensionActivities:
 
     @activity.defn
     async def wait_machine_deployments(self, task: ShootTask) -> TaskResult:
-        """Wait until the provider has said how machines are grouped; they are then on their way.
+        """Wait until the Worker's status names the machine deployments: machines are being created then.
 
         Raises:
-            ApplicationError: as ``wait_worker``, for what the provider reports meanwhile.
+            ApplicationError: as ``wait_worker``, for errors that the provider reports meanwhile.
         """
         seed, place = self._clusters.seed, (task.shoot.name, task.technical_id)
         asked = await extension.asked_at(seed, resources.WORKER, *place)
@@ -346,7 +348,7 @@ class ExtensionActivities:
 
     @activity.defn
     async def wait_worker(self, task: ShootTask) -> TaskResult:
-        """Wait until all machines have joined."""
+        """Wait until the Worker is ready: all machines have joined the cluster."""
         (live,) = await self._extensions.ready(kinds.WORKER, task)
         deployments = live.get("status", {}).get("machineDeployments") or []
         return TaskResult(note=", ".join(each["name"] for each in deployments))
@@ -355,17 +357,17 @@ class ExtensionActivities:
 
     @activity.defn
     async def deploy_extensions_before_apiserver(self, task: ShootTask) -> TaskResult:
-        """Order the Extensions that the API server needs."""
+        """Deploy the Extensions that the API server needs."""
         return await self._deploy_extensions(kinds.EXTENSIONS_BEFORE_API_SERVER, task, Phase.BEFORE_API_SERVER)
 
     @activity.defn
     async def deploy_extensions_after_apiserver(self, task: ShootTask) -> TaskResult:
-        """Order the Extensions that need the API server."""
+        """Deploy the Extensions that need the API server."""
         return await self._deploy_extensions(kinds.EXTENSIONS_AFTER_API_SERVER, task, Phase.AFTER_API_SERVER)
 
     @activity.defn
     async def deploy_extensions_after_worker(self, task: ShootTask) -> TaskResult:
-        """Order the Extensions that need machines to be on their way."""
+        """Deploy the Extensions that need machines; by now machines are being created."""
         return await self._deploy_extensions(kinds.EXTENSIONS_AFTER_WORKER, task, Phase.AFTER_WORKER)
 
     async def _deploy_extensions(self, kind: Kind, task: ShootTask, phase: Phase) -> TaskResult:
@@ -379,7 +381,7 @@ class ExtensionActivities:
 
     @activity.defn
     async def deploy_container_runtimes(self, task: ShootTask) -> TaskResult:
-        """Order the container runtimes that pools have beside containerd."""
+        """Deploy the container runtimes that pools have in addition to containerd."""
         view = await self._clusters.cluster(task.technical_id)
         objects = []
         for pool in view.pools:
@@ -396,7 +398,7 @@ class ExtensionActivities:
         await self._extensions.deploy(kinds.CONTAINER_RUNTIME, task, objects)
         return TaskResult(note=", ".join(each.name for each in objects))
 
-    # What they have in common
+    # Shared by these activities
 
     async def _deploy(self, kind: Kind, task: ShootTask, spec: dict[str, Any]) -> TaskResult:
         (name,) = await kind.wanted(self._clusters, task)
@@ -406,12 +408,12 @@ class ExtensionActivities:
     async def _deploy_dns(
         self, task: ShootTask, kind: Kind, domain: str, type_: str, credentials: dict[str, str]
     ) -> TaskResult:
-        """The credentials travel as a Secret beside the record; the record changes only with its values."""
+        """Deploy a DNSRecord and wait for it. Its credentials are in a Secret: new ones do not change the DNSRecord."""
         address = await gateway_address(self._clusters.seed_caches)
         (name,) = await kind.wanted(self._clusters, task)
         secret = f"dnsrecord-{name}"
         garden = self._clusters.garden
-        if credentials.get("namespace"):  # they are the Seed's; a Shoot names Secrets of its own namespace
+        if credentials.get("namespace"):  # credentials of the Seed; a Shoot names Secrets of its own namespace
             source = await seed_credentials(garden, task.seed, credentials)
         else:
             source = await garden.get(resources.SECRET, credentials["name"], task.shoot.namespace)
@@ -442,7 +444,7 @@ class ExtensionActivities:
         return live.get("status", {}).get("providerStatus") if live else None
 
     async def _ssh_public_key(self, task: ShootTask, view: ClusterView) -> str | None:
-        """The newest, in base64, for clouds that put it on machines themselves; None where nobody is let in."""
+        """Newest SSH public key in base64, for clouds that put it on machines themselves; None without SSH access."""
         if not ssh.has_access(view.shoot):
             return None
         newest, *_ = ssh_public_keys(await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot))
@@ -494,13 +496,13 @@ class ExtensionActivities:
 
 
 class Extensions:
-    """What is done with the objects of any kind. Each method may run twice."""
+    """Operations on the objects of any kind. Each method may run twice."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
 
     def operations(self, kind: Kind) -> dict[str, Operation]:
-        """Names of the tasks that are the same for all kinds, and what they do."""
+        """Operations that are the same for all kinds, by the name of their task."""
         migrating: dict[str, Operation] = {
             f"migrate_{kind.task}": self.migrate,
             f"wait_{kind.task}_migrated": self.wait_migrated,
@@ -519,9 +521,9 @@ class Extensions:
         return made
 
     async def deploy(self, kind: Kind, task: ShootTask, wanted: Iterable[ExtensionObject]) -> None:
-        """Write the objects and ask their controllers to reconcile them, where something for them has changed.
+        """Apply the objects and ask their controllers to reconcile them, if an input of the controllers has changed.
 
-        In a restore, to go on from the state that another seed left.
+        On restore, apply them with the state that the source has saved, and ask the controllers to restore it.
         """
         if task.operation is OperationType.RESTORE:
             state = await read_shoot_state(self._clusters, task) or ShootStateView()
@@ -556,7 +558,7 @@ class Extensions:
         return TaskResult()
 
     async def ready(self, kind: Kind, task: ShootTask) -> list[dict[str, Any]]:
-        """As ``wait``; returns the objects."""
+        """Wait like ``wait``, and return the objects."""
         names = await kind.wanted(self._clusters, task)
         waits = await kind.waits(self._clusters, task) if kind.waits else {}
         return list(
@@ -564,29 +566,29 @@ class Extensions:
         )
 
     async def delete(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Delete all objects of this kind, former ones too."""
+        """Delete all objects of this kind, including former ones."""
         names = await kind.there(self._clusters, task)
         await self._delete(kind, task, names)
         return TaskResult(note=f"{len(names)} deleted" if kind.existing else "")
 
     async def wait_deleted(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Wait until none is left."""
+        """Wait until no object of this kind is left."""
         await self._gone(kind, task, await kind.there(self._clusters, task))
         return TaskResult()
 
     async def delete_stale(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Delete the objects that the Shoot has no more use for."""
+        """Delete the objects of this kind that the Shoot no longer needs."""
         names = await kind.stale(self._clusters, task)
         await self._delete(kind, task, names)
         return TaskResult(note=", ".join(sorted(names)))
 
     async def wait_stale_deleted(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Wait until they are gone."""
+        """Wait until the objects that the Shoot no longer needs are gone."""
         await self._gone(kind, task, await kind.stale(self._clusters, task))
         return TaskResult()
 
     async def migrate(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Have the controllers of all objects of this kind let go of them."""
+        """Ask the controllers of all objects of this kind to release them."""
         names = await kind.there(self._clusters, task)
         await asyncio.gather(
             *(
@@ -597,7 +599,7 @@ class Extensions:
         return TaskResult(note=f"{len(names)} asked" if kind.existing else "")
 
     async def wait_migrated(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Wait until their controllers have let go of all of them."""
+        """Wait until the controllers have released all objects of this kind."""
         await asyncio.gather(
             *(
                 extension.wait_extension_migrated(
@@ -609,15 +611,16 @@ class Extensions:
         return TaskResult()
 
     async def delete_and_wait(self, kind: Kind, task: ShootTask) -> TaskResult:
-        """Both in one task."""
+        """Delete all objects of this kind and wait until they are gone, in one task."""
         await self.delete(kind, task)
         return await self.wait_deleted(kind, task)
 
     async def _restore(self, task: ShootTask, state: ShootStateView, wanted: ExtensionObject) -> None:
-        """Write the object with what its ShootState keeps of it; the objects that the state refers to come first.
+        """Restore an object with its state in the ShootState; create the objects that the state refers to first.
 
         Raises:
-            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the state refers to what no seed restores.
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the state refers to an object that no seed
+                restores.
         """
         kept = state.extension(wanted.resource.kind, wanted.name)
         if wanted.resource == resources.WORKER and state.machine_state is not None:
@@ -640,7 +643,7 @@ class Extensions:
         await extension.restore_extension(self._clusters.seed, wanted, task.trigger, kept)
 
     async def _ready(self, kind: Kind, task: ShootTask, name: str, wait: Wait) -> dict[str, Any]:
-        # Whichever operation wrote it last is waited for.
+        # Wait for the operation that wrote the object last, whichever it was.
         trigger = await extension.asked_at(self._clusters.seed, kind.resource, name, kind.place(task))
         return await extension.wait_extension_ready(
             self._clusters.seed_caches, kind.resource, name, kind.place(task), wait, trigger=trigger
@@ -666,14 +669,14 @@ class Extensions:
 
 
 async def is_taken_over(clusters: Clusters, task: ShootTask) -> bool:
-    """Whether the backups that we go on from are of a seed that was lost, and did not hand them over."""
+    """Whether the backups that this control plane continues from are of a lost seed, which did not hand them over."""
     return says_taken_over(
         await clusters.garden.find(resources.CORE_BACKUP_ENTRY, source_backup_entry_name(task), task.shoot.namespace)
     )
 
 
 def says_taken_over(entry: Mapping[str, Any] | None) -> bool:
-    """Whether a BackupEntry of the garden says that its seed was lost, and did not hand its backups over."""
+    """Whether an annotation of a garden's BackupEntry says that its seed was lost and did not hand the backups over."""
     return entry is not None and BACKUP_ENTRY_TAKEN_OVER in (entry["metadata"].get("annotations") or {})
 
 

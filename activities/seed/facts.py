@@ -1,4 +1,4 @@
-"""What activities read out of a pinned Shoot: names, networks, and how many of each."""
+"""Values that activities derive from the Shoot in the Cluster object: names, networks, numbers of replicas."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ class ApiNames:
         self.external = external
         """Empty if the Shoot has no domain."""
         self.shown = external or internal
-        """By which people reach it."""
+        """Host name by which users reach the API server."""
         self.domain = domain
         self.default_issuer = f"https://{internal}"
         self.issuer = issuer or self.default_issuer
@@ -46,13 +46,13 @@ class ApiNames:
 
 
 class Networks:
-    """CIDRs of a shoot, first family first."""
+    """CIDRs of a shoot, in the order of its IP families."""
 
     def __init__(self, pods: tuple[str, ...], services: tuple[str, ...], nodes: tuple[str, ...]) -> None:
         self.pods = pods
         self.services = services
         self.nodes = nodes
-        """Empty if only the Infrastructure knows."""
+        """Empty if only the status of the Infrastructure has them."""
 
     @classmethod
     def of(cls, view: ClusterView) -> "Networks":
@@ -60,30 +60,30 @@ class Networks:
         status = (view.shoot.get("status") or {}).get("networking") or {}
 
         def of(kind: str) -> tuple[str, ...]:
-            # The status has the second family of a dual-stack shoot, too.
+            # The status also has the second IP family of a dual-stack shoot.
             return tuple(status.get(kind) or ([wanted[kind]] if wanted.get(kind) else ()))
 
         return cls(of("pods"), of("services"), of("nodes"))
 
 
 def failure_tolerance(view: ClusterView) -> str | None:
-    """What the owner wants the control plane to survive the loss of: a ``node`` or a ``zone``, or None."""
+    """Failure that the control plane must survive: the loss of a ``node`` or of a ``zone``; None if there is none."""
     available = (view.shoot["spec"].get("controlPlane") or {}).get("highAvailability") or {}
     return (available.get("failureTolerance") or {}).get("type")
 
 
 def replicas_awake(view: ClusterView) -> int:
-    """Pods of a component of the control plane that is not asleep: two, where it is to survive the loss of one."""
+    """Replicas of a component of a control plane that is not hibernated: two if it must survive a failure, else one."""
     return 2 if failure_tolerance(view) else 1
 
 
 def may_grow(shoot: Mapping[str, Any]) -> bool:
-    """Whether a pool of it has room between minimum and maximum, in which the cluster autoscaler decides."""
+    """Whether a pool of the Shoot has a maximum above its minimum: the cluster autoscaler decides its size."""
     return any(pool["maximum"] > pool["minimum"] for pool in shoot["spec"]["provider"].get("workers") or ())
 
 
 def settled(shoot: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a Shoot tells how its cluster should be, without what each operation and each check writes."""
+    """Fields of a Shoot that describe the wanted cluster, without the fields that operations and checks write."""
     metadata, status = shoot["metadata"], shoot.get("status") or {}
     last = status.get("lastOperation") or {}
     return {
@@ -95,17 +95,17 @@ def settled(shoot: Mapping[str, Any]) -> dict[str, Any]:
         "labels": _without(metadata.get("labels"), _FLEETING_LABELS),
         "spec": shoot.get("spec"),
         "status": {key: status[key] for key in _SETTLED_STATUS if key in status},
-        # Extensions leave a Shoot alone that was given up, and treat one that moves differently.
+        # Extensions ignore a Shoot whose last operation is Failed, and treat a Shoot that moves differently.
         "given up": last.get("state") == "Failed",
         "moving": last.get("type") if last.get("type") in ("Migrate", "Restore") else None,
     }
 
 
 def inputs_digest(view: ClusterView, *others: str) -> str:
-    """Of everything in the pinned state that an extension's controller may look at beside its own object.
+    """Digest of everything in the Cluster object that an extension's controller may read in addition to its own object.
 
-    An object that was reconciled with the same inputs needs no reconciliation; another version of this code
-    asks for one in any case. ``others``: versions of what is not pinned, such as credentials.
+    An object that was reconciled with the same inputs needs no reconciliation. Another version of this code changes
+    the digest in any case. ``others``: versions of inputs that are not in the Cluster object, such as credentials.
     """
     shoot = settled(view.shoot)
     profile, seed = (view.cluster["spec"].get(part) or {} for part in ("cloudProfile", "seed"))

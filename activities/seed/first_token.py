@@ -1,10 +1,13 @@
-"""How an account in a shoot gets a token before the resource manager can request it.
+"""The first token of an account in a shoot, which the account gets before the resource manager can request it.
 
-The resource manager's own, by which it requests all others, and those of the controllers and the scheduler: machines
-take longest to come, so what they need starts beside the resource manager. With a certificate of the shoot's client CA
-that is made here, lives 10 minutes and is stored nowhere, we set up the account in the shoot, request a token for it,
-and put that where the resource manager will renew it. (Gardener stores such a certificate and starts the resource
-manager twice, with it and without.)
+The resource manager itself needs such a token, with which it requests all others. The controllers and the scheduler get
+one, too: machines take longest to start, so the components that machines need start at the same time as the resource
+manager.
+
+This module makes a certificate of the shoot's client CA, which is valid for 10 minutes and stored nowhere. With this
+certificate the gardenlet sets up the account in the shoot, requests a token for it, and writes the token to the Secret
+where the resource manager will renew it. (Gardener stores such a certificate and starts the resource manager twice,
+with the certificate and without it.)
 """
 
 import base64
@@ -29,9 +32,9 @@ _RENEW_AT = "serviceaccount.resources.gardener.cloud/token-renew-timestamp"
 
 
 class FirstToken:
-    """Of one account in one shoot; made for one activity.
+    """First token of one account in one shoot; an instance serves one activity.
 
-    ``rights`` are objects in the shoot: the account itself, and what gives it what it may do.
+    ``rights`` are objects in the shoot: the account itself, and the objects that give the account its rights.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class FirstToken:
         self._rights = rights
 
     async def works(self, access: Mapping[str, Any]) -> bool:
-        """Whether the token in Secret ``access`` is accepted, and its account may still do everything."""
+        """Whether the API server accepts the token in Secret ``access``, and the account may still do everything."""
         encoded = (access.get("data") or {}).get("token")
         if not encoded:
             return False
@@ -62,7 +65,7 @@ class FirstToken:
         return bool(answer["status"]["allowed"])
 
     async def obtain(self) -> None:
-        """Set up the account, request a token and store it. Repeatable."""
+        """Set up the account, request a token and store it. May run twice."""
         pair = crypto.signed(
             f"gardener.cloud:system:{self._account}",
             organizations=["system:masters"],
@@ -112,7 +115,7 @@ class FirstToken:
 
 
 def is_fresh(access: Mapping[str, Any], now: datetime) -> bool:
-    """Whether Secret ``access`` holds a token that nobody has to renew yet."""
+    """Whether Secret ``access`` holds a token that need not be renewed yet."""
     renew_at = (access["metadata"].get("annotations") or {}).get(_RENEW_AT)
     held = bool((access.get("data") or {}).get("token"))
     return held and renew_at is not None and now < datetime.fromisoformat(renew_at)

@@ -1,6 +1,6 @@
-"""Deleting what seed and garden hold of a Shoot whose cloud is given up: nothing here asks the cloud or the shoot.
+"""Force-delete a Shoot: delete its objects in seed and garden, without a request to its cloud or to the shoot.
 
-A second run finds less to do, or nothing. Source: spec/flows.md 4.
+A second run deletes what is left. Source: spec/flows.md 4.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _EXTENSION_KINDS = tuple(
         resources.WORKER,
     )
 )
-"""All but those that other tasks delete: DNSRecord and BackupEntry."""
+"""All kinds of extension objects, except those that other tasks delete: DNSRecord and BackupEntry."""
 _MACHINE_KINDS = (
     resources.MACHINE_DEPLOYMENT,
     resources.MACHINE_SET,
@@ -53,29 +53,29 @@ class ForceDeletionActivities:
 
     @activity.defn
     async def delete_extension_objects(self, task: ShootTask) -> TaskResult:
-        """Delete the objects of all kinds; their controllers know from the Cluster that the cloud is given up."""
+        """Delete the objects of all kinds; their controllers find in the Cluster that the Shoot is force-deleted."""
         found = await asyncio.gather(*(kind.there(self._clusters, task) for kind in _EXTENSION_KINDS))
         await asyncio.gather(*(self._extensions.delete(kind, task) for kind in _EXTENSION_KINDS))
         return TaskResult(note=f"{sum(map(len, found))} deleted")
 
     @activity.defn
     async def wait_extension_objects_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until their controllers have let them go."""
+        """Wait until the extension objects are gone: their controllers have released them."""
         await asyncio.gather(*(self._extensions.wait_deleted(kind, task) for kind in _EXTENSION_KINDS))
         return TaskResult()
 
     @activity.defn
     async def wait_machine_controller_manager_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until it looks after no machine any more."""
+        """Wait until the machine-controller-manager has stopped, and acts on no machine any more."""
         select = base.control_plane_labels(machine_controller_manager.NAME)
         await rollout.wait_pods_gone(self._clusters.seed_caches, task.technical_id, select, _POD_SECONDS)
         return TaskResult()
 
     @activity.defn
     async def force_delete_machine_objects(self, task: ShootTask) -> TaskResult:
-        """Let go of machines without asking the cloud to delete them.
+        """Delete the objects of machines, but not the machines in the cloud.
 
-        Raises TimeoutError after 30 s, naming what is left.
+        Raises TimeoutError after 30 s, with the names of the objects that are left.
         """
         released = [await self._release(task, kind) for kind in _MACHINE_KINDS]
         await self._wait_gone(task, *_MACHINE_KINDS)
@@ -83,9 +83,10 @@ class ForceDeletionActivities:
 
     @activity.defn
     async def force_delete_managed_resources(self, task: ShootTask) -> TaskResult:
-        """Let go of what was brought into the shoot; what is in the seed is removed by its resource manager.
+        """Delete the ManagedResources; release those for the shoot without deletion of their objects.
 
-        Raises TimeoutError after 30 s, naming what is left.
+        The resource manager of the seed deletes the objects of those for the seed. Raises TimeoutError after 30 s,
+        with the names of the ManagedResources that are left.
         """
         for each in await self._clusters.seed.list(resources.MANAGED_RESOURCE, task.technical_id):
             if each["spec"].get("keepObjects"):
@@ -98,16 +99,16 @@ class ForceDeletionActivities:
 
     @activity.defn
     async def force_delete_configmaps_and_secrets(self, task: ShootTask) -> TaskResult:
-        """Delete them whoever holds them: they would keep the namespace from going."""
+        """Delete all ConfigMaps and Secrets, and drop their finalizers: they would block the namespace's deletion."""
         released = [await self._release(task, kind) for kind in (resources.CONFIG_MAP, resources.SECRET)]
         return TaskResult(note=f"{sum(released)} objects")
 
     async def _release(
         self, task: ShootTask, kind: Resource, *, finalizers: Callable[[dict[str, Any]], bool] = lambda _: True
     ) -> int:
-        """Delete all objects of a kind, then drop the finalizers of those that ``finalizers`` says.
+        """Delete all objects of a kind, then drop the finalizers of those that ``finalizers`` selects.
 
-        In this order: a controller may put its finalizer back on an object that is not being deleted.
+        The order matters: a controller may add its finalizer again to an object that is not being deleted.
         """
         found = await self._clusters.seed.list(kind, task.technical_id)
         for each in found:

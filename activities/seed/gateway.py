@@ -12,10 +12,10 @@ _ADDRESS_SECONDS = 10 * 60
 
 
 async def gateway_address(seed: Caches) -> str:
-    """IP address (or host name) under which the seed's API servers are reached from outside.
+    """IP address (or host name) at which clients outside of the seed reach its API servers.
 
     Raises:
-        TimeoutError: the load balancer has none after 10 minutes.
+        TimeoutError: the load balancer has no address after 10 minutes.
     """
 
     def address(service: dict[str, Any] | None) -> str | None:

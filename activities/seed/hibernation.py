@@ -1,8 +1,9 @@
-"""A control plane asleep: no pod of it runs, and nothing of its data is lost.
+"""Hibernate a control plane: none of its pods runs, and no data are lost.
 
-A Shoot falls asleep at the end of a reconciliation that finds it wanted so, and wakes in one that does not. While it
-is wanted asleep, the API server and its etcds keep the replicas they have, and what lives on the API server has none
-once that has none: a reconciliation of a sleeping Shoot wakes nothing. Order: spec/flows.md 6, invariant 13.
+A reconciliation hibernates the Shoot at its end if the spec enables hibernation; otherwise it wakes the Shoot up. While
+hibernation is enabled, the API server and its etcds keep the replicas that they have, and components that need the API
+server have no replicas once the API server has none. So a reconciliation of a hibernated Shoot starts no pod.
+Order: spec/flows.md 6, invariant 13.
 """
 
 import asyncio
@@ -28,22 +29,25 @@ from kube.client import KubeClient, Object
 from kube.errors import NotFound
 
 _EMPTY_SECONDS = 120.0
-"""For nodes and pods to go. Source: spec/flows.md 2, 2 min a try; the controller manager ends lost pods after 80 s."""
+"""Seconds in which nodes and pods must be gone. Source: spec/flows.md 2, 2 min per attempt.
+
+kube-controller-manager deletes lost pods after 80 s.
+"""
 _STOP_SECONDS = 90.0
-"""For the pods of one stage to end."""
+"""Seconds in which the pods of one stage must end."""
 _NAMED = 5
-"""Objects that a message names."""
+"""Maximum number of objects that a message names."""
 _CONTROL_PLANE = "gardener.cloud/role=controlplane"
 _MANAGED_SLICES = "endpointslice.kubernetes.io/managed-by=endpointslice-controller.k8s.io"
 
 
 def wanted_asleep(view: ClusterView, task: ShootTask) -> bool:
-    """Whether the owner wants the Shoot asleep; it is woken to be deleted, and to leave its seed."""
+    """Whether the Shoot is to be hibernated. A deletion and a migration wake the Shoot up."""
     return view.hibernated and task.operation not in (OperationType.DELETE, OperationType.MIGRATE)
 
 
 async def is_asleep(seed: KubeClient, view: ClusterView, task: ShootTask) -> bool:
-    """Whether the Shoot is wanted asleep and its API server is: what lives on it has nothing to do."""
+    """Whether the Shoot is to be hibernated and its API server has no replicas: components that need it are idle."""
     if not wanted_asleep(view, task):
         return False
     live = await seed.find(resources.DEPLOYMENT, apiserver.NAME, task.technical_id)
@@ -51,7 +55,7 @@ async def is_asleep(seed: KubeClient, view: ClusterView, task: ShootTask) -> boo
 
 
 async def apiserver_replicas(seed: KubeClient, view: ClusterView, task: ShootTask, awake: int) -> int:
-    """As many as there are while the Shoot falls asleep or sleeps, none if there never were any."""
+    """Replicas of the API server: while the Shoot is to be hibernated the present number, 0 without a Deployment."""
     if not wanted_asleep(view, task):
         return awake
     live = await seed.find(resources.DEPLOYMENT, apiserver.NAME, task.technical_id)
@@ -66,21 +70,21 @@ class HibernationActivities:
 
     @activity.defn
     async def scale_autoscaler_to_zero(self, task: ShootTask) -> TaskResult:
-        """Stop it before the machines go: it would have new ones made. A second run finds it stopped."""
+        """Stop the cluster autoscaler before machines are deleted: it would request new ones. May run twice."""
         await heartbeating(self._stop(task.technical_id, lambda name: name == cluster_autoscaler.NAME))
         return TaskResult()
 
     @activity.defn
     async def scale_machine_controller_manager_to_zero(self, task: ShootTask) -> TaskResult:
-        """Stop it, when no machine is left for it to look after. A second run finds it stopped."""
+        """Stop the machine-controller-manager, when no machine is left. A second run finds it stopped."""
         await heartbeating(self._stop(task.technical_id, lambda name: name == machine_controller_manager.NAME))
         return TaskResult()
 
     @activity.defn
     async def hibernate_control_plane(self, task: ShootTask) -> TaskResult:
-        """Stop what lives on the API server, then the API server, then its etcds. Their data stay, and are backed up.
+        """Stop the components that need the API server, then the API server, then its etcds.
 
-        A second run goes on with what still runs.
+        The data of the etcds stay, and are backed up. A second run stops what still runs.
 
         Raises:
             TimeoutError: nodes, running pods or their addresses are left in the cluster, or a pod does not end.
@@ -99,10 +103,10 @@ class HibernationActivities:
     # An empty cluster
 
     async def _await_empty(self, namespace: str, pod_cidrs: Sequence[str]) -> None:
-        """Return when no node, running pod or pod's address is left.
+        """Wait until no node, no running pod and no address of a pod is left.
 
-        Controllers must have seen that before they stop: after the awakening they would take the old state for
-        the new one, and webhooks would be called where nobody answers.
+        Controllers must observe that before they stop. Otherwise they would take the old state for the present one
+        after the wake-up, and the API server would call webhooks at addresses where no pod answers.
         """
         shoot = await self._clusters.shoot(namespace)
         holds = _holds(pod_cidrs)
@@ -158,7 +162,8 @@ class HibernationActivities:
             return
         if live["spec"]["replicas"]:
             if (live["spec"].get("backup") or {}).get("store"):
-                # It sleeps for days, perhaps; were its seed lost meanwhile, its last changes would be.
+                # Take a last delta snapshot: hibernation may last for days, and if the seed is lost meanwhile, changes
+                # that are not in the bucket are lost.
                 await ask_sidecar(seed, namespace, "snapshot/delta", f"last snapshot of {namespace}/{name}")
             ask = {constants.OPERATION: constants.OPERATION_RECONCILE}
             live = await seed.patch(
@@ -180,7 +185,7 @@ def _waiting_for(what: str) -> str:
 
 
 async def _none_left(cache: Cache, what: str, counts: Callable[[Object], bool], timeout: float) -> None:
-    """Return when no object of the cache counts any more. Raises TimeoutError that names what is left."""
+    """Wait until ``counts`` holds for no object of the cache. Raises TimeoutError with the names of those left."""
     try:
         await cache.wait_until(lambda each: not any(map(counts, each.list())), timeout)
     except TimeoutError as error:
@@ -189,7 +194,7 @@ async def _none_left(cache: Cache, what: str, counts: Callable[[Object], bool], 
 
 
 async def _release(shoot: KubeClient, attachment: Object) -> None:
-    """Forget that a volume was attached to a machine that is gone: its driver runs no more to say so."""
+    """Delete the attachment of a volume to a machine that is gone: the volume's driver runs no more to do that."""
     metadata = attachment["metadata"]
     await shoot.delete(resources.VOLUME_ATTACHMENT, metadata["name"], uid=metadata["uid"])
     if metadata.get("finalizers"):
@@ -201,7 +206,7 @@ async def _release(shoot: KubeClient, attachment: Object) -> None:
 
 
 def _named(obj: Object) -> Object:
-    """Name and version of an object: whether it is there is all that is asked."""
+    """Name and version of an object: the cache only has to know that the object exists."""
     metadata = obj["metadata"]
     return {"metadata": {key: metadata[key] for key in ("name", "namespace", "resourceVersion") if key in metadata}}
 
@@ -211,7 +216,7 @@ def _any(_: Object) -> bool:
 
 
 def _holds(cidrs: Iterable[str]) -> Callable[[Object], bool]:
-    """Whether an EndpointSlice has an address in one of these networks."""
+    """Return a function that tells whether an EndpointSlice has an address in one of these networks."""
     networks = [ipaddress.ip_network(cidr) for cidr in cidrs]
 
     def holds(endpoint_slice: Object) -> bool:
@@ -232,7 +237,7 @@ def _is_scaled_to_zero(deployment: Object | None) -> bool:
 
 
 def _etcd_at_rest(etcd: Object | None, generation: int) -> Object | None:
-    """The Etcd once its controller has rolled this generation out and no member is left."""
+    """The Etcd, if its controller has rolled this generation out and no member is left; None otherwise."""
     if etcd is None or etcd["metadata"]["generation"] < generation:
         return None
     status = etcd.get("status") or {}

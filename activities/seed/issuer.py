@@ -1,4 +1,4 @@
-"""Who a shoot's service account tokens say they are from, and the public keys by which third parties know them.
+"""Issuer of a shoot's service account tokens, and the public keys by which third parties verify the tokens.
 
 Source: spec/flows.md 2 to 4, spec/credentials.md 2.
 """
@@ -26,11 +26,11 @@ _KEY_SET = "application/jwk-set+json"
 class Issuer:
     url: str
     key_set: str = ""
-    """URL of the public keys where that is not the API server's own."""
+    """URL of the public keys; empty if it is the API server's own URL."""
 
 
 async def issuer_of(clusters: Clusters, view: ClusterView) -> Issuer:
-    """Of the Shoot's tokens: the garden's host, what the owner has chosen, or the API server.
+    """Issuer of the Shoot's tokens: at the garden's host, the one that the owner has chosen, or the API server.
 
     Raises:
         ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the garden names no host, or several.
@@ -60,9 +60,10 @@ class IssuerActivities:
 
     @activity.defn
     async def sync_public_sa_keys(self, task: ShootTask) -> TaskResult:
-        """Publish in the garden what the API server says of its tokens; a second run writes nothing.
+        """Publish the issuer's configuration and public keys in the garden; a second run writes nothing.
 
-        All its replicas run with the newest keys by then, so that no key is missed while one is replaced.
+        The API server provides both. By now all its replicas run with the newest keys: during their rollout a key
+        could be missing.
         """
         shoot = await self._clusters.shoot(task.technical_id)
         configuration = await shoot.request("GET", "/.well-known/openid-configuration")
@@ -90,7 +91,7 @@ class IssuerActivities:
 
     @activity.defn
     async def delete_public_sa_keys(self, task: ShootTask) -> TaskResult:
-        """Take back what was published: nobody signs with those keys any more. A second run finds nothing."""
+        """Delete the published documents: no API server signs with these keys any more. A second run finds none."""
         project, _ = project_and_shoot(task.technical_id)
         published = (resources.SECRET, issuer.secret_name(project, task.shoot.uid))
         await rollout.delete(self._clusters.garden, [published], constants.SHOOT_ISSUER_NAMESPACE)
@@ -98,5 +99,5 @@ class IssuerActivities:
 
 
 def _text(document: object) -> bytes:
-    # The API server may order its keys as it likes.
+    # The API server may return the keys of the JSON object in any order.
     return json.dumps(document, sort_keys=True).encode()

@@ -1,7 +1,8 @@
-"""What a control plane's move needs besides what reconciliations and deletions do.
+"""Activities for the move of a control plane, in addition to those of reconciliations and deletions.
 
-On the seed it leaves: keep what is in the shoot, forget machines without stopping them, a last snapshot, and handing
-the backups over. On the seed it goes to: the way to the old bucket, and the copy. Source: spec/flows.md 5 and 7.
+In the source: keep the objects in the shoot, delete the objects of machines but not the machines, take the final
+snapshot, and hand the backups over. In the destination: get access to the source's bucket, and copy the backups.
+Source: spec/flows.md 5 and 7.
 """
 
 import asyncio
@@ -36,12 +37,12 @@ _COPY_SECONDS = 5 * 60.0
 _FINAL_SNAPSHOT_SECONDS = 5 * 60
 """How long a copy waits for the source's final snapshot. Source: spec/extensions.md 5."""
 _TAKEN_OVER_SECONDS = 5
-"""The same for a source that is said to be lost: if it lives after all, it has so long to take one."""
+"""The same for a source that is reported lost: if it still runs, it has this time to take the final snapshot."""
 _FOLLOWING_SECONDS = 4 * 60
 _VPN_SECONDS = 60
 _LOOK_SECONDS = 0.3
 _TAKING_OVER_LOOK_SECONDS = 0.1
-"""While users wait for it."""
+"""Seconds between polls while users wait for the takeover."""
 _MACHINE_KINDS = (resources.MACHINE_DEPLOYMENT, resources.MACHINE_SET, resources.MACHINE)
 _ETCD = etcd_component.name_of(etcd_component.MAIN)
 
@@ -57,7 +58,7 @@ class MigrationActivities:
 
     @activity.defn
     async def keep_managed_objects(self, task: ShootTask) -> TaskResult:
-        """Have all ManagedResources of the shoot leave their objects there when they are deleted."""
+        """Set ``keepObjects`` in all ManagedResources for the shoot: their objects stay when they are deleted."""
         seed = self._clusters.seed
         found = await seed.list(resources.MANAGED_RESOURCE, task.technical_id)
         names = [
@@ -72,10 +73,11 @@ class MigrationActivities:
 
     @activity.defn
     async def shallow_delete_machine_objects(self, task: ShootTask) -> TaskResult:
-        """Forget all machines without touching them in the cloud; a second run finds none.
+        """Delete the objects of all machines, but not the machines in the cloud; a second run finds none.
 
         Raises:
-            ApplicationError: ``MachineControllerManagerRuns`` if somebody is there who would stop the machines.
+            ApplicationError: ``MachineControllerManagerRuns`` if the Deployment of the machine-controller-manager
+                exists, which would stop the machines.
         """
         seed, namespace = self._clusters.seed, task.technical_id
         if await seed.find(resources.DEPLOYMENT, machine_controller_manager.NAME, namespace) is not None:
@@ -96,7 +98,7 @@ class MigrationActivities:
 
     @activity.defn
     async def delete_vpn_server(self, task: ShootTask) -> TaskResult:
-        """End the seed's side of the tunnel, so that the shoot's side looks for the new one."""
+        """Delete the VPN server, the seed's end of the tunnel, so that the shoot's end connects to the new one."""
         seed, caches, name = self._clusters.seed, self._clusters.seed_caches, vpn_seed_server.NAME
         await rollout.end(seed, caches, task.technical_id, vpn_seed_server.SELECT, _VPN_SECONDS)
         doomed = [(resources.SERVICE, name), (resources.POD_DISRUPTION_BUDGET, name)]
@@ -105,7 +107,7 @@ class MigrationActivities:
 
     @activity.defn
     async def snapshot_etcd(self, task: ShootTask) -> TaskResult:
-        """Take the final snapshot of etcd-main; a second run finds the first one's and takes no other.
+        """Take the final snapshot of etcd-main; a second run finds this snapshot and takes no other.
 
         Raises:
             ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` if the sidecar does not answer, or its store fails.
@@ -118,7 +120,7 @@ class MigrationActivities:
 
     @activity.defn
     async def flush_etcd(self, task: ShootTask) -> TaskResult:
-        """Write what etcd-main has got since its last snapshot, so that little is left for the final one.
+        """Take a delta snapshot of etcd-main, so that few changes are left for the final snapshot.
 
         Raises:
             ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` if the sidecar does not answer, or its store fails.
@@ -131,10 +133,11 @@ class MigrationActivities:
 
     @activity.defn
     async def deploy_source_backup_entry(self, task: ShootTask) -> TaskResult:
-        """Order a way to the bucket that the backups are in, if that is another one and they are not copied yet.
+        """Deploy a BackupEntry for the bucket with the backups, if it is another bucket and they are not copied yet.
 
-        The bucket is told by the garden's entry of the Shoot, before that gets ours; a second run finds it in the
-        entry of the first. An old seed that has not handed its backups over is lost: the entry says so from then on.
+        The garden's BackupEntry of the Shoot names that bucket, until ``deploy_backup_entry`` writes ours. A second
+        run reads it from the source BackupEntry of the first one. A source that has not handed its backups over is
+        lost: the source BackupEntry is annotated with that.
         """
         garden, seed, namespace = self._clusters.garden, self._clusters.seed, task.shoot.namespace
         name = source_backup_entry_name(task)
@@ -187,9 +190,10 @@ class MigrationActivities:
 
     @activity.defn
     async def copy_etcd_backups(self, task: ShootTask) -> TaskResult:
-        """Order the copy of all snapshots into our bucket; nothing if they are there already.
+        """Request a copy of all snapshots into the destination's bucket; do nothing if they are there already.
 
-        A second run of the same attempt finds its order; another attempt's is replaced unless it is done.
+        A second run of the same attempt finds the EtcdCopyBackupsTask. That of another attempt is replaced, unless it
+        has succeeded.
         """
         seed, namespace = self._clusters.seed, task.technical_id
         if not await kinds.SOURCE_BACKUP_ENTRY.wanted(self._clusters, task):
@@ -225,19 +229,19 @@ class MigrationActivities:
 
     @activity.defn
     async def wait_etcd_following(self, task: ShootTask) -> TaskResult:
-        """Wait until our etcd-main holds what the old seed's bucket does, and takes over what is added.
+        """Wait until the destination's etcd-main holds the content of the source's bucket, and replicates new deltas.
 
         Raises:
-            ApplicationError: ``EtcdNotFollowing`` with what the sidecar says, once the time is over.
+            ApplicationError: ``EtcdNotFollowing`` after 4 minutes, with the state that the sidecar reports.
         """
         return await self._wait_following(task, taken_over=False)
 
     @activity.defn
     async def wait_etcd_taken_over(self, task: ShootTask) -> TaskResult:
-        """Wait until our etcd-main holds all of the history that has ended, and its clients may write.
+        """Wait until the destination's etcd-main holds the whole history of the source, and its clients may write.
 
         Raises:
-            ApplicationError: ``EtcdNotFollowing`` with what the sidecar says, once the time is over.
+            ApplicationError: ``EtcdNotFollowing`` after 4 minutes, with the state that the sidecar reports.
         """
         return await self._wait_following(task, taken_over=True)
 
@@ -270,11 +274,11 @@ class MigrationActivities:
 
     @activity.defn
     async def wait_etcd_backups_copied(self, task: ShootTask) -> TaskResult:
-        """Wait until the copy is complete; where there is none, look whether our bucket has what etcd starts from.
+        """Wait until the copy is complete; without a copy, check that the destination's bucket has a full snapshot.
 
         Raises:
-            ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` with what stands in the way, ``NoBackup`` if etcd
-                would start empty.
+            ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` with the reason why the copy is not complete,
+                ``NoBackup`` if etcd would start empty.
         """
         if await self._clusters.seed.find(resources.ETCD_COPY_BACKUPS_TASK, task.shoot.name, task.technical_id) is None:
             await self._refuse_empty_start(task)
@@ -296,13 +300,13 @@ class MigrationActivities:
 
     @activity.defn
     async def delete_copy_task(self, task: ShootTask) -> TaskResult:
-        """Remove the order of the copy, done or not; what is copied stays."""
+        """Delete the EtcdCopyBackupsTask, whether it has succeeded or not; copied snapshots stay."""
         name, namespace = task.shoot.name, task.technical_id
         await self._clusters.seed.delete(resources.ETCD_COPY_BACKUPS_TASK, name, namespace)
         return TaskResult()
 
     async def _refuse_empty_start(self, task: ShootTask) -> None:
-        """An etcd that is not there yet must find a snapshot: a cluster that begins anew is a cluster lost."""
+        """Fail if etcd does not exist yet and its bucket has no full snapshot: an empty etcd means a lost cluster."""
         seed, namespace = self._clusters.seed, task.technical_id
         if await seed.find(resources.ETCD, _ETCD, namespace) is not None:
             return
@@ -326,7 +330,7 @@ class MigrationActivities:
 
 
 def _store(entry: Mapping[str, Any], task: ShootTask, secret: str) -> dict[str, Any]:
-    """Of an Etcd's backups; the prefix is the same in both buckets."""
+    """Store of an Etcd's backups; the prefix is the same in both buckets."""
     return {
         "provider": entry["spec"]["type"],
         "container": entry["spec"]["bucketName"],
@@ -336,7 +340,7 @@ def _store(entry: Mapping[str, Any], task: ShootTask, secret: str) -> dict[str, 
 
 
 def _condition(live: Mapping[str, Any] | None, kind: str) -> str | None:
-    """Its message if the condition is True; None if not."""
+    """Message of a condition if the condition is True; None if not."""
     for each in ((live or {}).get("status") or {}).get("conditions") or ():
         if each["type"] == kind and each["status"] == "True":
             return str(each.get("message") or kind)

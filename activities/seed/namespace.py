@@ -1,4 +1,4 @@
-"""The frame of a control plane in its seed: namespace, pinned desired state, cloud credentials."""
+"""The basis of a control plane in its seed: namespace, Cluster object with the desired state, cloud credentials."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +37,7 @@ class NamespaceActivities:
         """Apply the control-plane namespace and the rights of extensions in it; a second run changes nothing.
 
         Raises:
-            ApplicationError: ``ForeignNamespace`` (final) if it belongs to another Shoot.
+            ApplicationError: ``ForeignNamespace`` if the namespace belongs to another Shoot.
         """
         found = await self._clusters.seed.find(resources.NAMESPACE, task.technical_id)
         owner = shoot_uid(found) if found else None
@@ -63,8 +63,8 @@ class NamespaceActivities:
                         constants.SHOOT_NAMESPACE: task.shoot.namespace,
                         "project.gardener.cloud/name": project,
                         **_network_label(shoot),
-                        # The VPN's server makes a tunnel device, which no other level allows. The policy
-                        # ``control-plane-pods.gardener.cloud`` allows that, and nothing else of that kind.
+                        # The VPN server creates a tunnel device, which no other level allows. The policy
+                        # ``control-plane-pods.gardener.cloud`` allows this device, and no other such access.
                         **pod_security("privileged" if shoot["spec"]["provider"].get("workers") else "restricted"),
                     },
                     "annotations": {constants.SHOOT_UID: task.shoot.uid},
@@ -78,10 +78,10 @@ class NamespaceActivities:
 
     @activity.defn
     async def sync_cluster(self, task: ShootTask) -> TaskResult:
-        """Pin what this operation works towards: Shoot, CloudProfile and Seed in the ``Cluster`` resource.
+        """Write the desired state of this operation to the ``Cluster`` object: Shoot, CloudProfile and Seed.
 
-        A second run pins the same or a newer state; the objects are replaced whole. What is pinned stays where
-        only bookkeeping differs: progress, conditions, versions.
+        A second run writes the same or a newer state; the three objects are replaced as a whole. The Cluster stays
+        unchanged if only bookkeeping differs: progress, conditions, versions.
 
         Raises:
             ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the cloud profile does not exist.
@@ -123,7 +123,7 @@ class NamespaceActivities:
         """Copy the user's cloud credentials into the control-plane namespace.
 
         Raises:
-            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if binding or Secret do not exist.
+            ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if the binding or its Secret does not exist.
         """
         shoot = await self._shoot(task)
         try:
@@ -166,7 +166,7 @@ class NamespaceActivities:
 
     @activity.defn
     async def delete_namespace(self, task: ShootTask) -> TaskResult:
-        """Delete the control-plane namespace if it is this Shoot's; a second run finds it going or gone."""
+        """Delete the control-plane namespace if it belongs to this Shoot; a second run finds it terminating or gone."""
         await self._clusters.forget_shoot(task.technical_id)
         found = await self._clusters.seed.find(resources.NAMESPACE, task.technical_id)
         if found and shoot_uid(found) == task.shoot.uid:
@@ -175,10 +175,10 @@ class NamespaceActivities:
 
     @activity.defn
     async def wait_namespace_deleted(self, task: ShootTask) -> TaskResult:
-        """Empty it and wait until nothing is left of it.
+        """Delete the objects in the control-plane namespace and wait until the namespace is gone.
 
         Raises:
-            ApplicationError: after 15 minutes, with what the namespace controller says is left.
+            ApplicationError: after 15 minutes, with the namespace controller's report of the objects left.
         """
         cache = self._clusters.seed_caches.of(resources.NAMESPACE)
 
@@ -186,7 +186,7 @@ class NamespaceActivities:
             return True if live is None or shoot_uid(live) != task.shoot.uid else None
 
         async def wait() -> None:
-            # Its etcds have stopped before; nothing else in there minds being ended at once.
+            # The etcds of the control plane have stopped before. All other pods may be killed at once.
             async with namespaces.ending(self._clusters.seed, task.technical_id, force_pods=True):
                 await cache.wait_for(task.technical_id, None, gone, NAMESPACE_DELETION_SECONDS)
 
@@ -203,7 +203,7 @@ class NamespaceActivities:
 
     @activity.defn
     async def delete_cluster(self, task: ShootTask) -> TaskResult:
-        """Remove the Cluster resource; a second run finds none."""
+        """Delete the Cluster object; a second run finds none."""
         await self._clusters.seed.delete(resources.CLUSTER, task.technical_id)
         return TaskResult()
 
@@ -219,7 +219,7 @@ class NamespaceActivities:
 
 
 def shoot_uid(namespace: Mapping[str, Any]) -> str | None:
-    """Of the Shoot whose control plane a namespace holds; None if it holds none."""
+    """Uid of the Shoot whose control plane a namespace holds; None if it holds none."""
     uid: str | None = (namespace["metadata"].get("annotations") or {}).get(constants.SHOOT_UID)
     return uid
 
@@ -235,7 +235,7 @@ def shoot_of(namespace: Mapping[str, Any]) -> ShootRef | None:
 def is_foreign(namespaces: Cache, shoot: Mapping[str, Any]) -> bool:
     """Whether ``status.technicalID`` of a Shoot names a namespace of this seed that belongs to another Shoot.
 
-    Gardenlets look for control planes by that field, which is not proof enough to write there.
+    Gardenlets find control planes by that field, but the field does not prove that they may write there.
     """
     name = (shoot.get("status") or {}).get("technicalID")
     found = namespaces.get(name) if name else None
@@ -243,15 +243,15 @@ def is_foreign(namespaces: Cache, shoot: Mapping[str, Any]) -> bool:
 
 
 async def write_shoot_status(clusters: Clusters, task: ShootTask, status: dict[str, Any]) -> None:
-    """Write fields of the Shoot's status, and the same into the pinned state that extensions look at."""
-    # The uid makes it fail on another Shoot of this name.
+    """Write fields of the Shoot's status in the garden, and in the Cluster object that extensions read."""
+    # With the uid the patch fails if another Shoot has this name now.
     patch = {"metadata": {"uid": task.shoot.uid}, "status": status}
     await clusters.garden.patch(resources.SHOOT, task.shoot.name, task.shoot.namespace, patch, subresource="status")
     await patch_cluster(clusters.seed, task.technical_id, {"spec": {"shoot": {"status": status}}})
 
 
 def _settled(spec: dict[str, Any]) -> list[Any]:
-    """What of a pinned state a later operation would have to change."""
+    """The parts of a Cluster's spec whose change makes it necessary to write the Cluster."""
 
     def described(part: dict[str, Any]) -> list[Any]:
         metadata = part["metadata"]
@@ -261,7 +261,7 @@ def _settled(spec: dict[str, Any]) -> list[Any]:
 
 
 def _bare(live: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The object as others see it, without the bookkeeping of the garden's API server."""
+    """The object with apiVersion and kind, and without the bookkeeping of the garden's API server."""
     metadata = {key: value for key, value in live["metadata"].items() if key != "managedFields"}
     return {**live, "apiVersion": resources.SHOOT.api_version, "kind": kind, "metadata": metadata}
 

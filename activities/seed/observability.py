@@ -1,4 +1,4 @@
-"""What users see of their control plane: its Prometheus and who works with it, and in the garden how they reach it."""
+"""Monitoring of a control plane for its users: Prometheus, the components around it, and their URLs in the garden."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ from api.operations import ShootTask, TaskResult
 from api.resources import Resource
 
 USERS = "observability-ingress-users"
-"""Stable name of the Secret with their password."""
+"""Stable name of the Secret with the password for users."""
 _SUFFIX = "monitoring"
 _RIGHTS = f"shoot-core-{prometheus.NAME}"
 _STATE_RIGHTS = f"shoot-core-{kube_state_metrics.NAME}"
@@ -44,13 +44,13 @@ class ObservabilityActivities:
 
     @activity.defn
     async def deploy_observability(self, task: ShootTask) -> TaskResult:
-        """Apply the Shoot's Prometheus, and tell its owner address and password; delete all of it where unwanted.
+        """Apply the Shoot's Prometheus, and publish its URL and password in the garden; delete all of it if unwanted.
 
-        Its Alertmanager, too, if its owner wants to be written to and the garden can. A second run finds the first
-        one's password in its Secret, and applies the same again.
+        Also apply an Alertmanager if the Shoot names receivers of mails and the garden has a mail server. A second run
+        finds the password of the first one in its Secret, and applies the same objects again.
 
         Raises:
-            ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the garden's Secret for mails is not whole.
+            ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the garden's Secret for mails is incomplete.
         """
         view = await self._clusters.cluster(task.technical_id)
         if not is_wanted(view):
@@ -104,7 +104,7 @@ class ObservabilityActivities:
 
     @activity.defn
     async def wait_observability(self, task: ShootTask) -> TaskResult:
-        """Wait until it runs as it was deployed last: with its newest password."""
+        """Wait until the newest revision of each component runs, with the newest password."""
         view = await self._clusters.cluster(task.technical_id)
         if not is_wanted(view):
             return _UNWANTED
@@ -118,7 +118,7 @@ class ObservabilityActivities:
         return TaskResult()
 
     async def _smarthost(self, view: ClusterView) -> Smarthost | None:
-        """Who takes the Shoot's mails; None if nobody is to be written to, or the garden has nobody who takes them."""
+        """Mail server for the Shoot's alerts; None if the Shoot names no receivers or the garden has no mail server."""
         if not alerting.receivers(view.shoot):
             return None
         found = await self._clusters.garden.list(resources.SECRET, GARDEN_NAMESPACE, labels=alerting.SELECTOR)
@@ -161,16 +161,16 @@ class ObservabilityActivities:
 
 @dataclass(frozen=True)
 class _WayIn:
-    """How people come to what they see: under a name of its own each, with one password."""
+    """Access of users to the components: a host name for each component, and one password for all."""
 
     view: ClusterView
     task: ShootTask
     secrets: SecretsManager
     auth: str = field(repr=False)
-    """User, and hash of the password."""
+    """User name and hash of the password: ``<user>:<hash>``."""
 
     async def to(self, name: str, port: int, prefix: str) -> Served:
-        """With a certificate; ``prefix``: of its name in the seed's ingress domain."""
+        """Host name, certificate and password of a component; ``prefix`` of its name in the seed's ingress domain."""
         namespace = self.task.technical_id
         host = ingress_host(prefix, *project_and_shoot(namespace), _ingress_domain(self.view))
         server = Certificate(
@@ -183,7 +183,7 @@ class _WayIn:
 
 
 def _parts(name: str) -> list[tuple[Resource, str]]:
-    """What both of them have."""
+    """Objects that both Prometheus and Alertmanager have, by the component's name."""
     kinds = (
         resources.DEPLOYMENT,
         resources.SERVICE,
@@ -196,7 +196,7 @@ def _parts(name: str) -> list[tuple[Resource, str]]:
 
 
 def is_wanted(view: ClusterView) -> bool:
-    """Whether the Shoot has a Prometheus: its purpose asks for one, and its seed has a name to lead to it by."""
+    """Whether the Shoot has a Prometheus: its purpose is not ``testing``, and its seed has an ingress domain."""
     return view.shoot["spec"].get("purpose") != PURPOSE_TESTING and bool(_ingress_domain(view))
 
 

@@ -1,7 +1,7 @@
-"""Operating system configs of a Shoot's worker pools, and the resources by which they reach the nodes.
+"""OperatingSystemConfigs of a Shoot's worker pools, and the objects that bring them to the nodes.
 
-Per pool two extension objects: ``<key>-init`` becomes the user data of new machines, ``<key>-original`` is sent to the
-shoot as a Secret that the pool's node agents follow. Source: spec/extensions.md 3 and 7.
+Each pool has two extension objects: ``<key>-init`` becomes the user data of new machines; ``<key>-original`` is written
+to the shoot as a Secret, which the node agents of the pool apply. Source: spec/extensions.md 3 and 7.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from kube.cache import Cache
 MANAGED_RESOURCE = "shoot-gardener-node-agent"
 
 _APPLY_SECONDS = 3 * 60
-"""How long nodes may take to apply their configuration once it is their turn. Source: spec/extensions.md 7, step 8."""
+"""Seconds that a node may take to apply its configuration once it is its turn. Source: spec/extensions.md 7, step 8."""
 
 
 class OperatingSystemConfigActivities:
@@ -43,7 +43,7 @@ class OperatingSystemConfigActivities:
 
     @activity.defn
     async def deploy_os_configs(self, task: ShootTask) -> TaskResult:
-        """Order user data and node configuration of all pools; a second run changes nothing."""
+        """Deploy user data and node configuration of all pools; a second run changes nothing."""
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
         server = f"https://{_api_domain(task, view)}"
@@ -65,7 +65,7 @@ class OperatingSystemConfigActivities:
 
     @activity.defn
     async def deploy_node_agent_resources(self, task: ShootTask) -> TaskResult:
-        """Send the pools' configurations to the shoot, with the rights of node agents and joining machines.
+        """Write the pools' configurations to the shoot, with the rights of node agents and of machines that join.
 
         Raises:
             ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if a file refers to a Secret or key
@@ -95,10 +95,10 @@ class OperatingSystemConfigActivities:
     async def wait_os_configs_applied(self, task: ShootTask) -> TaskResult:
         """Wait until the node agent of every node has applied the configuration of its pool.
 
-        Nodes that are being deleted don't count.
+        Nodes that are being deleted do not count.
 
         Raises:
-            ApplicationError: retryable, naming the nodes that are behind.
+            ApplicationError: retryable, with the names of the nodes that have not applied it.
         """
         view = await self._clusters.cluster(task.technical_id)
         keys = {pool["name"]: node_agent_secret_name(view.shoot, pool) for pool in view.pools}
@@ -140,7 +140,7 @@ class OperatingSystemConfigActivities:
         return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, view.shoot)
 
     async def _referenced(self, task: ShootTask, osc: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
-        """Base64 data of the Secrets that files take their content from."""
+        """Data, in base64, of the Secrets from which files take their content."""
         files = [*(osc["spec"].get("files") or ()), *((osc.get("status") or {}).get("extensionFiles") or ())]
         names = {file["content"]["secretRef"]["name"] for file in files if file["content"].get("secretRef")}
         found = {}
@@ -151,7 +151,7 @@ class OperatingSystemConfigActivities:
 
 
 def _configured(node: dict[str, Any]) -> dict[str, Any]:
-    """What ``_nodes_behind`` reads of a node."""
+    """The parts of a node that ``_nodes_behind`` reads."""
     metadata = node["metadata"]
     pool = (metadata.get("labels") or {}).get(constants.WORKER_POOL)
     kept = {key: metadata[key] for key in ("name", "resourceVersion", "deletionTimestamp") if key in metadata}
@@ -161,7 +161,7 @@ def _configured(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nodes_behind(nodes: Iterable[Mapping[str, Any]], checksums: Mapping[str, str]) -> list[str]:
-    """Names of nodes that show another checksum than their pool's Secret. Nodes of other pools are leaving."""
+    """Names of nodes with another checksum than their pool's Secret. Nodes of other pools are about to be deleted."""
     behind = []
     for node in nodes:
         metadata = node["metadata"]

@@ -1,4 +1,4 @@
-"""What extensions need of what a Shoot refers to: ``spec.resources``, copied to the seed as ``ref-<name>``.
+"""Copies of the objects in ``spec.resources`` of a Shoot: extensions read them in the seed as ``ref-<name>``.
 
 Source: spec/extensions.md 1.5, spec/flows.md 2.
 """
@@ -30,7 +30,7 @@ class ReferenceActivities:
 
     @activity.defn
     async def deploy_references(self, task: ShootTask) -> TaskResult:
-        """Bring the copies up to date and delete those of references that are gone; a second run changes nothing.
+        """Update the copies, and delete copies whose reference is gone; a second run changes nothing.
 
         Raises:
             ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if a referenced object does not exist.

@@ -1,4 +1,4 @@
-"""Whether every extension that a Shoot's flow will order something of is registered and alive on this seed."""
+"""Check that every extension that a Shoot's flow needs is registered, and runs in this seed."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from api.operations import ShootTask, TaskResult
 from api.registrations import required_pairs, responsible
 
 HEARTBEAT = "gardener-extension-heartbeat"
-"""Lease in an extension's namespace, held in the name of its registration."""
+"""Name of the Lease in an extension's namespace; its holder is the name of the extension's registration."""
 STALE_AFTER = timedelta(minutes=5)
 """Source: spec/flows.md 10."""
 _LOOKS, _PAUSE_SECONDS = 12, 5.0
-"""A look every 5 s for 1 min. Source: spec/flows.md 1.5."""
+"""A check every 5 s for 1 min. Source: spec/flows.md 1.5."""
 
 
 class RequiredExtensionActivities:
@@ -32,13 +32,13 @@ class RequiredExtensionActivities:
         """Wait until all extensions that this Shoot needs are registered and send heartbeats.
 
         Raises:
-            ApplicationError: ``ExtensionsNotReady``, retryable, naming what is missing.
+            ApplicationError: ``ExtensionsNotReady``, retryable, with the extensions that are missing.
         """
         faults: list[str] = []
         for look in range(_LOOKS):
             if look:
                 activity.heartbeat(", ".join(faults))
-                await asyncio.sleep(_PAUSE_SECONDS)  # leases of all namespaces are not worth a watch
+                await asyncio.sleep(_PAUSE_SECONDS)  # poll: leases of all namespaces are not worth a watch
             names, faults = await self._look(task)
             if not faults:
                 return TaskResult(note=", ".join(sorted(names)))
@@ -67,7 +67,7 @@ class RequiredExtensionActivities:
 
 
 def heartbeats(leases: list[dict[str, Any]]) -> dict[str, datetime]:
-    """When each extension of a seed was last heard of, by its name."""
+    """Time of the last heartbeat of each extension of a seed, by the extension's name."""
     heard: dict[str, datetime] = {}
     for lease in leases:
         spec = lease.get("spec") or {}
@@ -79,7 +79,7 @@ def heartbeats(leases: list[dict[str, Any]]) -> dict[str, datetime]:
 
 
 def heartbeat_fault(name: str, heard: Mapping[str, datetime], now: datetime) -> str | None:
-    """Why an extension counts as not running; None if it runs."""
+    """Reason why an extension counts as not running; None if it runs."""
     at = heard.get(name)
     if at is None:
         return f"{name} sends no heartbeat: it is not installed on this seed"

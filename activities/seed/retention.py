@@ -1,8 +1,7 @@
-"""How long the backups of a deleted Shoot are kept.
+"""Retention period of the backups of a deleted Shoot.
 
-The garden's BackupEntry tells it: its deletion is asked for with its Shoot, and its finalizer holds it as long as there
-are any.
-Source: spec/api-core.md 6, spec/extensions.md 5.
+The garden's BackupEntry records the start of the period: it is marked as deleted together with its Shoot. Its finalizer
+keeps it as long as there are backups. Source: spec/api-core.md 6, spec/extensions.md 5.
 """
 
 from collections.abc import Mapping
@@ -14,17 +13,17 @@ from api.constants import BACKUP_ENTRY_FORCE_DELETION, SHOOT_PURPOSE
 
 
 def is_marked(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry's Shoot is, or is being, deleted."""
+    """Whether a BackupEntry is marked as deleted: its Shoot is deleted, or is being deleted."""
     return "deletionTimestamp" in entry["metadata"]
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Of one seed."""
+    """Retention of backups in one seed."""
 
     period: timedelta = timedelta()
     purposes: frozenset[str] = frozenset()
-    """Of Shoots whose backups are kept; none: of all."""
+    """Purposes of the Shoots whose backups are kept; empty: backups of all Shoots are kept."""
 
     def keeps(self, entry: Mapping[str, Any]) -> bool:
         """Whether these backups are kept for the period, once their Shoot is deleted."""

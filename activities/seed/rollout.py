@@ -1,4 +1,4 @@
-"""Applying the objects of one component, and waiting until its pods run."""
+"""Apply the objects of one component, and wait until its pods run."""
 
 import asyncio
 import time
@@ -18,9 +18,9 @@ from kube.client import KubeClient
 MANAGER = "gardenlet"
 
 _LOOK_AT_PODS_AFTER = 10.0
-"""Seconds of waiting after which we ask the pods what is wrong, and how often we ask again."""
+"""Seconds of waiting until the first check of the pods for failures, and between later checks."""
 _GIVE_UP_AFTER = 30.0
-"""Seconds for which pods may be in trouble before the wait fails; source: spec/extensions.md 1.4."""
+"""Seconds for which pods may report failures before the wait fails; source: spec/extensions.md 1.4."""
 
 _TROUBLE = frozenset(
     {
@@ -37,7 +37,7 @@ _TROUBLE = frozenset(
 
 
 async def apply(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> None:
-    """Apply objects at once, workloads when all that they mount is there."""
+    """Apply objects in parallel: workloads and ManagedResources last, when the objects that they refer to exist."""
     last = ("Deployment", "StatefulSet", "DaemonSet", "ManagedResource")
     workloads = [item for item in objects if item["kind"] in last]
     rest = [item for item in objects if item["kind"] not in last]
@@ -46,12 +46,12 @@ async def apply(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> Non
 
 
 async def deploy(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> None:
-    """Apply a component, the Deployment last, and drop the ConfigMaps that only its older revisions used."""
+    """Apply a component, the Deployment last, and delete the ConfigMaps that only its older revisions used."""
     deployment = next(item for item in objects if item["kind"] == "Deployment")
     name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
     before = await client.find(resources.DEPLOYMENT, name, namespace)
     if before is not None and (before["metadata"].get("annotations") or {}).get(constants.SCALED_DOWN):
-        # The watchdog has stopped it and will start it again; until then it stays as it is.
+        # The watchdog has scaled the Deployment down and will scale it up again: keep its number of replicas.
         deployment = {**deployment, "spec": {**deployment["spec"], "replicas": before["spec"].get("replicas", 0)}}
     await apply(client, [item for item in objects if item["kind"] != "Deployment"])
     if before is None:
@@ -60,7 +60,7 @@ async def deploy(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> No
     await client.apply(deployment, manager=MANAGER, live=before)
     if _references(before) == _references(deployment):
         return
-    # Pods of the revision that is going now may start once more before they are replaced.
+    # Keep the ConfigMaps of the previous revision: its pods may start once more before they are replaced.
     kept = _references(before) | _references(deployment)
     select = deployment["spec"]["selector"]["matchLabels"]
     stored = await client.list(resources.CONFIG_MAP, namespace, labels=_versioned_of(select))
@@ -74,7 +74,7 @@ def _versioned_of(select: Mapping[str, str]) -> str:
 
 
 def selector(labels: Mapping[str, str]) -> str:
-    """These labels as a selector."""
+    """Label selector for these labels."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
@@ -84,10 +84,10 @@ def _references(deployment: Mapping[str, Any]) -> frozenset[str]:
 
 
 async def wait_deployment(caches: Caches, name: str, namespace: str, timeout: float) -> None:
-    """Return when all replicas of the newest revision are available, and older ones gone.
+    """Wait until all replicas of the newest revision are available, and those of older revisions are gone.
 
     Raises:
-        ApplicationError: ``ComponentUnhealthy`` if its pods have been in trouble for 30 s; it names them.
+        ApplicationError: ``ComponentUnhealthy``, with the names of the pods, if pods have reported failures for 30 s.
         TimeoutError: after ``timeout`` seconds.
     """
     watch = _DeploymentWatch(caches, name, namespace, timeout)
@@ -95,14 +95,14 @@ async def wait_deployment(caches: Caches, name: str, namespace: str, timeout: fl
 
 
 async def wait_replaced(client: KubeClient, caches: Caches, name: str, namespace: str, timeout: float) -> None:
-    """Like ``wait_deployment``, and then until the pods of older revisions have ended.
+    """Wait like ``wait_deployment``, and then until the pods of older revisions have ended.
 
-    A Deployment does not count pods that are ending, but they serve their clients still. Raises TimeoutError, naming
-    them.
+    A Deployment does not count pods that are ending, but these pods still serve their clients. Raises TimeoutError,
+    with the names of these pods.
     """
     await wait_deployment(caches, name, namespace, timeout)
     deployment = await client.get(resources.DEPLOYMENT, name, namespace)
-    # One of its own: it begins with what is there now, and not a moment ago.
+    # A cache of its own starts with the pods as they are now; a shared cache may lag behind.
     cache = Cache(client, resources.POD, namespace, selector(deployment["spec"]["selector"]["matchLabels"]))
     ending: list[str] = []
 
@@ -133,7 +133,7 @@ class _DeploymentWatch:
     async def run(self) -> None:
         cache = self._caches.of(resources.DEPLOYMENT)
         live = await self._caches.client.find(resources.DEPLOYMENT, self._name, self._namespace)
-        # Where the cache is late, it shows the revision before as rolled out.
+        # If the cache lags behind, it shows the previous revision as rolled out.
         self._generation = live["metadata"]["generation"] if live else 0
         while True:
             left = self._deadline - time.monotonic()
@@ -164,7 +164,7 @@ class _DeploymentWatch:
 
 
 def rollout_fault(deployment: Mapping[str, Any] | None, generation: int = 0) -> str | None:
-    """Why a Deployment is not rolled out and available, in this generation or a later one; None when it is."""
+    """Reason why a Deployment is not rolled out and available, in this generation or a later one; None if it is."""
     if deployment is None:
         return "does not exist"
     status = deployment.get("status") or {}
@@ -185,7 +185,7 @@ def rollout_fault(deployment: Mapping[str, Any] | None, generation: int = 0) -> 
 
 
 async def pod_trouble(client: KubeClient, deployment: Mapping[str, Any] | None) -> str | None:
-    """What hinders the pods of a Deployment, by name; None if they are merely not ready yet."""
+    """Failures of the pods of a Deployment, with the pods' names; None if pods are merely not ready yet."""
     if deployment is None:
         return None
     labels = selector(deployment["spec"]["selector"]["matchLabels"])
@@ -210,7 +210,7 @@ def _pod_faults(pod: Mapping[str, Any]) -> Iterable[str]:
 
 
 async def delete(client: KubeClient, objects: Iterable[tuple[Resource, str]], namespace: str) -> None:
-    """Delete objects by name, each only as the one that is there now."""
+    """Delete objects by name, each with its present uid, so that a later object of this name stays."""
 
     async def one(resource: Resource, name: str) -> None:
         live = await client.find(resource, name, namespace)
@@ -223,7 +223,10 @@ async def delete(client: KubeClient, objects: Iterable[tuple[Resource, str]], na
 async def delete_component(
     client: KubeClient, name: str, namespace: str, select: Mapping[str, str], *, own: bool = False
 ) -> None:
-    """Delete what a component's ``objects`` are, by its name; a Service stays. ``own``: it acts in the seed, too."""
+    """Delete a component's objects by its name, except its Service.
+
+    ``own``: the component also has rights in the seed and a token for the shoot, which are deleted, too.
+    """
     doomed = [(resources.DEPLOYMENT, name), (resources.POD_DISRUPTION_BUDGET, name)]
     if own:
         doomed += [
@@ -243,9 +246,9 @@ async def delete_versioned(client: KubeClient, select: Mapping[str, str], namesp
 
 
 async def wait_pods_gone(caches: Caches, namespace: str, labels: Mapping[str, str], timeout: float) -> None:
-    """Return when the namespace has no Deployment of these labels and none of its pods runs. Raises TimeoutError.
+    """Wait until the namespace has no Deployment with these labels, and no pod with them runs. Raises TimeoutError.
 
-    A pod whose phase is its last one has no container that runs; the kubelet takes another second to clear up.
+    A pod in phase Failed or Succeeded has no running container; the kubelet takes another second to clean it up.
     """
     for resource in (resources.DEPLOYMENT, resources.POD):
         await _wait_gone(caches, resource, namespace, labels, timeout)
@@ -262,11 +265,11 @@ async def _wait_gone(
 
 
 async def end(client: KubeClient, caches: Caches, namespace: str, labels: Mapping[str, str], timeout: float) -> None:
-    """Delete a Deployment whose clients need no grace, by its labels: its pods get a second to end.
+    """Delete a Deployment by its labels, and give its pods a second to end: their clients need no longer grace period.
 
-    A kubelet that has begun to end a pod does not hurry when it is asked to later. So it is not the pods' owners who
-    delete them, with all their grace: the owners go first, without them. Whatever is left is found by a second run.
-    Raises TimeoutError.
+    A kubelet that has begun to end a pod does not shorten the pod's grace period later. So the pods must not be deleted
+    through their owners, which gives them the full grace period: the owners are deleted first and orphan their pods,
+    then the pods are deleted. A second run deletes what is left. Raises TimeoutError.
     """
     for owner in (resources.DEPLOYMENT, resources.REPLICA_SET):
         await _delete_all(client, owner, namespace, labels, propagation="Orphan")
@@ -290,7 +293,7 @@ async def wait_none_left(
     what: str,
     concerns: Callable[[Mapping[str, Any]], bool] = lambda _: True,
 ) -> None:
-    """Return when a namespace has none of these objects any more. Raises TimeoutError, naming those that are left."""
+    """Wait until a namespace has none of these objects any more. Raises TimeoutError, with the names of those left."""
     cache = caches.of(resource)
     left: list[str] = []
 
@@ -308,9 +311,9 @@ async def wait_none_left(
 
 
 async def wait_managed_resource(caches: Caches, name: str, namespace: str, timeout: float) -> None:
-    """Return when a ManagedResource is applied with its present Secrets, healthy and rolled out.
+    """Wait until a ManagedResource is applied with its present Secrets, healthy and rolled out.
 
-    Raises TimeoutError with what is missing.
+    Raises TimeoutError with the reason why it is not.
     """
     secret = await caches.client.get(resources.SECRET, f"managedresource-{name}", namespace)
     checksum = secrets_checksum([secret])

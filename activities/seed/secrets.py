@@ -1,4 +1,4 @@
-"""The secrets of a control plane, made before anything that mounts them."""
+"""The Secrets of a control plane, created before the components that mount them."""
 
 import asyncio
 import base64
@@ -49,7 +49,7 @@ _AUTHORITIES = ("ca-etcd", "ca-etcd-peer", "ca-front-proxy")
 _AUTHORITIES_WITH_WORKERS = (KUBELET_CA, "ca-metrics-server", "ca-vpn")
 
 IN_CLUSTER_SERVER = "https://kube-apiserver"
-"""The API server as pods of the control plane reach it."""
+"""URL at which pods of the control plane reach the API server."""
 
 
 class CleanupSecrets(ApiModel):
@@ -57,7 +57,7 @@ class CleanupSecrets(ApiModel):
 
     task: ShootTask
     names: tuple[str, ...] = Field(min_length=1)
-    """All Secrets that the activities of the flow handed out: what is not named goes."""
+    """All Secrets that the activities of the flow have reported; Secrets that are not named are deleted."""
 
 
 class SecretActivities:
@@ -68,10 +68,10 @@ class SecretActivities:
 
     @activity.defn
     async def init_secrets(self, task: ShootTask) -> TaskResult:
-        """Make what all components share: authorities, keys, tokens; publish the public parts in the garden.
+        """Create the Secrets that all components share: CAs, keys, tokens; copy some of them to the garden.
 
-        A second run computes the same names and finds the first's Secrets; copies in the garden are
-        applied. In a restore, what the ShootState kept is put back first.
+        A second run computes the same names and finds the Secrets of the first one; it applies the copies in the
+        garden again. On restore, the Secrets in the ShootState are created first.
         """
         cluster = await self._clusters.cluster(task.technical_id)
         if task.operation is OperationType.RESTORE:
@@ -96,9 +96,9 @@ class SecretActivities:
 
     @activity.defn
     async def cleanup_secrets(self, request: CleanupSecrets) -> TaskResult:
-        """Delete our Secrets that no activity of this flow used; a second run finds them gone.
+        """Delete Secrets of the secrets manager that no activity of this flow has used; a second run finds them gone.
 
-        Only at the end of a fully successful flow.
+        Run this only at the end of a flow whose tasks have all succeeded.
         """
         task = request.task
         manager = await self._load(task, await self._clusters.cluster(task.technical_id))
@@ -109,7 +109,7 @@ class SecretActivities:
         return await SecretsManager.of_shoot(self._clusters.seed, task.technical_id, cluster.shoot)
 
     async def _generic_kubeconfig(self, task: ShootTask, cluster: ClusterView, manager: SecretsManager) -> None:
-        """The kubeconfig of all pods of the control plane, and its name where extensions look for it."""
+        """Create the kubeconfig of all pods of the control plane, and write its name to the Cluster for extensions."""
         made = await manager.generate(
             GenericTokenKubeconfig(
                 GENERIC_KUBECONFIG, server=IN_CLUSTER_SERVER, server_ca=manager.get(CLUSTER_CA).data["bundle.crt"]
@@ -147,9 +147,9 @@ class SecretActivities:
             await asyncio.gather(*(_drop(garden, name, task.shoot.namespace) for name in names))
 
     async def _restore(self, task: ShootTask) -> None:
-        """Put back the Secrets of the ShootState; what exists stays as it is.
+        """Create the Secrets in the ShootState; Secrets that exist stay as they are.
 
-        New ones in their place would not open what etcd holds, and no node would trust them.
+        New Secrets in their place could not decrypt the content of etcd, and no node would trust new CAs.
         """
         state = await read_shoot_state(self._clusters, task)
         if state is None and not await self._clusters.seed.list(
@@ -174,9 +174,10 @@ class SecretActivities:
 
 
 async def generate_encryption_configuration(seed: KubeClient, cluster: ClusterView, manager: SecretsManager) -> None:
-    """The key, and the configuration that the API server reads: the first of its keys encrypts.
+    """Create the encryption key, and the API server's encryption configuration, whose first key encrypts.
 
-    A key is of the provider that was wanted when it was made: another one takes a rotation, which makes another key.
+    A key keeps the encryption provider that was wanted when the key was created. To change the provider takes a
+    rotation, which creates another key.
     """
     wanted, at_rest = Encryption.wanted(cluster.shoot), Encryption.at_rest(cluster.shoot)
     provider = wanted.provider
@@ -206,7 +207,7 @@ async def _drop(garden: KubeClient, name: str, namespace: str) -> None:
 
 
 def garden_object(shoot: ShootRef, api_version: str, kind: str, suffix: str, *, role: str = "") -> dict[str, Any]:
-    """Frame of a copy in the project's namespace; it goes when the Shoot goes."""
+    """Manifest, without data, of a copy in the project's namespace; the copy is deleted with the Shoot."""
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -242,7 +243,7 @@ def _public_bundle(shoot: ShootRef, suffix: str, discovery: str, bundle: bytes) 
 
 
 def ssh_public_keys(secrets: SecretsManager) -> list[str]:
-    """The newest public key, and the one before it, if any: a new pair is known everywhere before an old one goes."""
+    """Newest SSH public key, and the previous one, if any: all nodes know a new key before the old one is deleted."""
     kept = [Which.CURRENT, *([Which.OLD] if secrets.has_old(SSH_KEYPAIR) else [])]
     return [secrets.get(SSH_KEYPAIR, which).data["id_rsa.pub"].decode().strip() for which in kept]
 

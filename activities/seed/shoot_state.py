@@ -1,8 +1,8 @@
-"""The ShootState of a Shoot in the garden: what another seed needs to take it over.
+"""The ShootState of a Shoot in the garden: the data that another seed needs to restore its control plane.
 
-Written by the seed that the control plane leaves, and now and then while all is well; read in restores only.
-What is in it is sealed by a key of its seed. The garden's controller-manager seals it again for the seed that the
-control plane goes to. Source: spec/flows.md 7.
+The source writes it in a migration, and the Shoot's seed also writes it from time to time; only a restore reads it. A
+key of the seed encrypts its content. The controller-manager in the garden encrypts it again for the destination.
+Source: spec/flows.md 7.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from kube.errors import NotFound
 
 MANAGER = "gardenlet"
 MIGRATING_FROM = "shoot.gardener.cloud/migrating-from"
-"""Seed whose migration wrote the state: a second run of that adds to it, and does not replace it."""
+"""Annotation with the seed whose migration wrote the ShootState: a second run adds to it and does not replace it."""
 
 KINDS = (
     resources.CONTAINER_RUNTIME,
@@ -43,7 +43,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class ShootStateView:
-    """A ShootState as its reader wants it, opened."""
+    """Decrypted content of a ShootState, sorted for its reader."""
 
     secrets: tuple[Mapping[str, Any], ...] = ()
     """Items of type ``secret``."""
@@ -58,7 +58,7 @@ class ShootStateView:
     def referenced(self, state: Mapping[str, Any], kind: str, name: str) -> list[dict[str, Any]]:
         """Objects that the state of an extension object refers to in its ``resources``.
 
-        Raises ``NotRestorable`` for all but the Secrets and ConfigMaps of that extension object.
+        Raises ``NotRestorable`` for objects other than the Secrets and ConfigMaps of that extension object.
         """
         found = []
         for reference in (each["resourceRef"] for each in state.get("resources") or ()):
@@ -81,7 +81,7 @@ def _bad_content(task: ShootTask, error: Exception) -> ApplicationError:
 
 
 def not_restorable(task: ShootTask, error: NotRestorable) -> ApplicationError:
-    """Failure of a restore whose ShootState holds what a seed must not write."""
+    """Failure of a restore whose ShootState holds an object that a seed must not write."""
     return permanent(
         ErrorCode.CONFIGURATION_PROBLEM,
         f"ShootState {task.shoot} is not restored: {error}; find out what wrote it, and remove it from the ShootState",
@@ -89,10 +89,10 @@ def not_restorable(task: ShootTask, error: NotRestorable) -> ApplicationError:
 
 
 async def read_shoot_state(clusters: Clusters, task: ShootTask) -> ShootStateView | None:
-    """What the garden keeps of a Shoot; None if that is nothing.
+    """Read and decrypt the ShootState of a Shoot; None if there is none.
 
     Raises:
-        ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if our key file does not open it, or it is too large.
+        ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if no key of this seed decrypts it, or it is too large.
     """
     live = await clusters.garden.find(resources.SHOOT_STATE, task.shoot.name, task.shoot.namespace)
     if live is None or any(each["uid"] != task.shoot.uid for each in live["metadata"].get("ownerReferences") or ()):
@@ -125,19 +125,19 @@ class ShootStateActivities:
 
     @activity.defn
     async def persist_shootstate(self, task: ShootTask) -> TaskResult:
-        """Write what the destination needs; a second run of the same migration only adds.
+        """Write the data that the destination needs; a second run of the same migration only adds to them.
 
-        While all is well, nothing is written if nothing has changed: then the time in it is that of the last change.
+        Outside of migrations, nothing is written if nothing has changed: the timestamp is the time of the last change.
 
         Raises:
-            ApplicationError: ``ShootStateTooBig`` (final) with the biggest parts, if the garden would not take it.
+            ApplicationError: ``ShootStateTooBig`` (final) with the largest parts, if it is too large for the garden.
         """
         shoot = await self._clusters.garden.find(resources.SHOOT, task.shoot.name, task.shoot.namespace)
         if shoot is None or shoot["metadata"]["uid"] != task.shoot.uid:
             raise ApplicationError(f"Shoot {task.shoot} does not exist any more", type="ShootGone", non_retryable=True)
         home = (shoot.get("status") or {}).get("seedName")
         if task.operation is OperationType.RECONCILE and home not in (None, task.seed):
-            return TaskResult(note=f"{home} is its seed now")  # which we could not know while we were cut off
+            return TaskResult(note=f"{home} is its seed now")  # this seed could not know that while it was cut off
         try:
             spec = await self._collect(task)
         except NotRestorable as error:
@@ -191,7 +191,7 @@ class ShootStateActivities:
 
     @activity.defn
     async def delete_shootstate(self, task: ShootTask) -> TaskResult:
-        """Drop it with the Shoot. A second run finds none."""
+        """Delete the ShootState with its Shoot. A second run finds none."""
         name, namespace = task.shoot.name, task.shoot.namespace
         confirmed = {"metadata": {"annotations": {constants.CONFIRMATION_DELETION: "true"}}}
         with contextlib.suppress(NotFound):
@@ -200,7 +200,7 @@ class ShootStateActivities:
         return TaskResult()
 
     def _holds(self, live: Mapping[str, Any], spec: Mapping[str, Any], task: ShootTask) -> bool:
-        """Whether a ShootState of this Shoot, and of no migration, says the same already."""
+        """Whether the live ShootState is of this Shoot and of no migration, and has the same content already."""
         metadata = live["metadata"]
         ours = [each["uid"] for each in metadata.get("ownerReferences") or ()] == [task.shoot.uid]
         if not ours or MIGRATING_FROM in (metadata.get("annotations") or {}):
@@ -261,10 +261,10 @@ class ShootStateActivities:
 
 
 def _opened(sealing: Sealing, spec: Mapping[str, Any], shoot: ShootRef, *, current: bool = False) -> dict[str, Any]:
-    """All contents opened.
+    """Decrypt all contents of a ShootState.
 
-    Raises CannotOpen, with ``current`` also if a content is to be sealed again; TooLarge and Damaged as
-    ``api.compression`` has them, for all contents together.
+    Raises CannotOpen; with ``current`` also if an earlier key encrypted a content. Raises TooLarge and Damaged of
+    ``api.compression``; the limit applies to all contents together.
     """
     size = 0
 

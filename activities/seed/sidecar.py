@@ -1,4 +1,4 @@
-"""Asks the sidecar of a control plane's etcd-main, which backs it up."""
+"""Requests to the sidecar of a control plane's etcd-main, which writes its backups."""
 
 import ssl
 from typing import Any
@@ -14,14 +14,14 @@ from kube.client import KubeClient
 
 _ETCD = etcd_component.name_of(etcd_component.MAIN)
 _SNAPSHOT = aiohttp.ClientTimeout(total=9 * 60, sock_connect=5)
-"""A little less than the longest task may take that asks for one. Source: spec/flows.md 2."""
+"""A little less than the timeout of the longest task that requests a snapshot. Source: spec/flows.md 2."""
 
 
 async def ask_sidecar(seed: KubeClient, namespace: str, path: str, doing: str) -> dict[str, Any]:
-    """Its answer; empty if it has none to give.
+    """Send a request to the sidecar and return the answer, which is empty if the answer has no content.
 
     Raises:
-        ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` if it does not answer, or its store fails.
+        ApplicationError: ``ERR_RETRYABLE_INFRA_DEPENDENCIES`` if the sidecar does not answer, or its store fails.
     """
     live = await seed.get(resources.ETCD, _ETCD, namespace)
     service = await seed.get(resources.SERVICE, f"{_ETCD}-client", namespace)

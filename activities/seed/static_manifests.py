@@ -1,4 +1,4 @@
-"""Manifests that the operator of a seed has for all of its shoots: Secrets in its namespace ``garden``.
+"""Manifests that the operator of a seed adds to all of its shoots: Secrets in the seed's namespace ``garden``.
 
 Source: spec/flows.md 2, spec/api-core.md (annotations).
 """
@@ -19,7 +19,7 @@ from api.meta import LabelSelector
 from api.operations import ShootTask, TaskResult
 
 NAME = "static-manifests-from-seed"
-"""The ManagedResource."""
+"""Name of the ManagedResource."""
 PREFIX = "static-manifests-"
 _LABEL = f"{constants.STATIC_MANIFESTS}=true"
 
@@ -32,14 +32,14 @@ class StaticManifestActivities:
 
     @activity.defn
     async def populate_static_manifests(self, task: ShootTask) -> TaskResult:
-        """Copy the Secrets that are for this Shoot, and have the shoot filled from the copies.
+        """Copy the Secrets whose selector matches this Shoot; a ManagedResource applies their manifests to the shoot.
 
-        Copies of those that are gone, or are not for it any more, are deleted, and by that what they held. A second
-        run changes nothing.
+        Copies of Secrets that are gone or no longer match are deleted, and with them their objects in the shoot. A
+        second run changes nothing.
 
         Raises:
-            ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the selector of a Secret can't be read: no
-                owner of a Shoot can mend that.
+            ApplicationError: ``ERR_RETRYABLE_CONFIGURATION_PROBLEM`` if the selector of a Secret cannot be read: no
+                owner of a Shoot can fix that.
         """
         seed, namespace = self._clusters.seed, task.technical_id
         view = await self._clusters.cluster(namespace)
@@ -58,7 +58,7 @@ class StaticManifestActivities:
 
 
 def _is_for(secret: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether its selector, if it has one, is satisfied by a Shoot's labels."""
+    """Whether the labels of a Shoot match the selector of a Secret; a Secret without a selector matches all Shoots."""
     metadata = secret["metadata"]
     text = (metadata.get("annotations") or {}).get(constants.STATIC_MANIFESTS_SELECTOR)
     if text is None:

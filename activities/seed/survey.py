@@ -1,4 +1,4 @@
-"""What is there of a Shoot in its seed. Source: spec/flows.md 3."""
+"""Objects of a Shoot that exist in its seed. Source: spec/flows.md 3."""
 
 from temporalio import activity
 
@@ -18,7 +18,7 @@ class SurveyActivities:
 
     @activity.defn
     async def survey(self, task: ShootTask) -> Survey:
-        """Look, and change nothing: decides which tasks a deletion or migration has."""
+        """Read which objects of the Shoot exist: the result decides which tasks a deletion or migration has."""
         seed, namespace = self._clusters.seed, task.technical_id
         frame = await seed.find(resources.NAMESPACE, namespace)
         if frame is None or "deletionTimestamp" in frame["metadata"] or shoot_uid(frame) != task.shoot.uid:

@@ -1,4 +1,4 @@
-"""The vertical pod autoscaler, for Shoots that want it."""
+"""The vertical pod autoscaler, for Shoots that enable it."""
 
 import asyncio
 
@@ -29,9 +29,10 @@ class VpaActivities:
 
     @activity.defn
     async def deploy_vpa(self, task: ShootTask) -> TaskResult:
-        """Apply recommender, updater and admission controller, and in the shoot their kinds, rights and webhook.
+        """Apply recommender, updater and admission controller, and in the shoot their CRDs, rights and webhook.
 
-        Delete all of it where unwanted. A second run applies the same again, and finds the first one's certificate.
+        Delete all of it if the Shoot does not enable it. A second run applies the same objects again, and finds the
+        certificate of the first one.
         """
         view = await self._clusters.cluster(task.technical_id)
         settings = _settings(view)
@@ -46,7 +47,7 @@ class VpaActivities:
             generic_kubeconfig=secrets.get("generic-token-kubeconfig", Which.CURRENT).name,
             server=server.name,
             settings=settings,
-            # No pod is left to scale.
+            # A hibernated cluster has no pods to scale.
             replicas=0 if wanted_asleep(view, task) else replicas_awake(view),
             failure_tolerance=failure_tolerance(view),
         )
@@ -60,7 +61,7 @@ class VpaActivities:
 
     @activity.defn
     async def wait_vpa(self, task: ShootTask) -> TaskResult:
-        """Wait until it runs as it was deployed last, and its kinds are there. A second run goes on waiting."""
+        """Wait until the newest revision runs and the CRDs are applied. A second run continues to wait."""
         view = await self._clusters.cluster(task.technical_id)
         if not _settings(view).enabled:
             return _UNWANTED
@@ -83,14 +84,14 @@ class VpaActivities:
 
 
 def certificate(namespace: str) -> Certificate:
-    """Of the webhook."""
+    """Server certificate of the webhook."""
     name, service = vpa.ADMISSION_CONTROLLER, vpa.host(namespace)
     return Certificate(
         name=f"{name}-server",
         common_name=name,
         usage=Usage.SERVER,
         signer="ca",
-        # Its only client, the API server, gets the new bundle with the same activity.
+        # The API server, the webhook's only client, gets the new CA bundle by the same activity.
         signed_by=SignedBy.CURRENT,
         dns_names=(name, vpa.SERVICE, service, f"{service}.svc", f"{service}.svc.cluster.local"),
     )

@@ -1,7 +1,7 @@
-"""Empty a shoot before its nodes and its control plane go: what users made may hold load balancers and disks.
+"""Delete the users' objects in a shoot before its nodes and control plane: they may hold load balancers and disks.
 
-Webhooks first, they could forbid the rest; then extended APIs; then everything that runs or costs
-money. What our own ManagedResources brought stays: nodes and tunnel are needed until the end.
+Webhooks are deleted first, because they could reject the other deletions; then extended APIs; then everything that runs
+or costs money. Objects of our own ManagedResources stay: nodes and tunnel are needed until the end.
 Source: spec/flows.md 3.
 """
 
@@ -29,7 +29,7 @@ _WEBHOOKS = (resources.VALIDATING_WEBHOOK_CONFIGURATION, resources.MUTATING_WEBH
 _EXTENDED_APIS = (resources.API_SERVICE, resources.CUSTOM_RESOURCE_DEFINITION)
 _SNAPSHOTS = (resources.VOLUME_SNAPSHOT, resources.VOLUME_SNAPSHOT_CONTENT)
 _COSTLY = (resources.SERVICE, resources.PERSISTENT_VOLUME_CLAIM)
-"""What makes things in the cloud; cleaned even if the owner asked to skip the cleanup."""
+"""Kinds that create resources in the cloud; their objects are deleted even if the owner asked to skip the cleanup."""
 _WORKLOADS = (
     resources.CRON_JOB,
     resources.JOB,
@@ -47,7 +47,7 @@ _LONG_GRACE = timedelta(hours=1)
 _LEASE_AGE = timedelta(seconds=4)
 _PATIENCE = 10 * 60.0
 _MARGIN = 15.0
-"""Seconds before our time is over in which we say what is left instead of being cut off."""
+"""Seconds before the activity's timeout at which it fails with the names of the objects left."""
 _SYNC_PATIENCE = 60.0
 _NAMED_LEFTOVERS = 10
 _PARALLEL = 16
@@ -73,12 +73,12 @@ _NAMED_FINALIZERS = 5
 
 @dataclass(frozen=True)
 class Sweep:
-    """Which objects of some kinds are to go, and for how long their finalizers are respected."""
+    """Kinds whose objects are to be deleted, and the time for which their finalizers are respected."""
 
     kinds: tuple[Resource, ...]
     grace: timedelta
     ignore_created_after: datetime | None = None
-    """Somebody still makes new ones; who came later than this is not waited for."""
+    """Users or controllers may still create objects: those created after this time are not waited for."""
 
 
 class CleanupActivities:
@@ -92,7 +92,7 @@ class CleanupActivities:
         """Delete the user's admission webhooks.
 
         Raises:
-            ApplicationError: ``ERR_CLEANUP_CLUSTER_RESOURCES`` with what is left.
+            ApplicationError: ``ERR_CLEANUP_CLUSTER_RESOURCES`` with the objects that are left.
         """
         view = await self._clusters.cluster(task.technical_id)
         grace = _grace(view, constants.SHOOT_CLEANUP_WEBHOOKS_GRACE_PERIOD, _GRACE)
@@ -100,7 +100,10 @@ class CleanupActivities:
 
     @activity.defn
     async def wait_kube_controller_manager_active(self, task: ShootTask) -> TaskResult:
-        """Wait until it renews its lease: without it nothing is garbage-collected and no namespace ends."""
+        """Wait until kube-controller-manager renews its lease.
+
+        Without it no object is garbage-collected, and no namespace ends.
+        """
         shoot = await self._clusters.shoot(task.technical_id)
         name = "kube-controller-manager"
         async with Cache(shoot, resources.LEASE, "kube-system", fields=f"metadata.name={name}") as leases:
@@ -112,11 +115,11 @@ class CleanupActivities:
         """Delete the user's aggregated APIs and custom resource definitions, with all their objects.
 
         Raises:
-            ApplicationError: ``ERR_CLEANUP_CLUSTER_RESOURCES`` with what is left.
+            ApplicationError: ``ERR_CLEANUP_CLUSTER_RESOURCES`` with the objects that are left.
         """
         view = await self._clusters.cluster(task.technical_id)
         grace = _grace(view, constants.SHOOT_CLEANUP_EXTENDED_APIS_GRACE_PERIOD, _LONG_GRACE)
-        # One after the other: a broken aggregated API keeps the server from finding all custom objects.
+        # One kind after the other: a broken aggregated API keeps the API server from finding all custom objects.
         return await self._sweep(task, [Sweep((kind,), grace) for kind in _EXTENDED_APIS])
 
     @activity.defn
@@ -124,7 +127,7 @@ class CleanupActivities:
         """Delete the user's workloads, Services, volumes and namespaces.
 
         Raises:
-            ApplicationError: ``ERR_CLEANUP_CLUSTER_RESOURCES`` with what is left.
+            ApplicationError: ``ERR_CLEANUP_CLUSTER_RESOURCES`` with the objects that are left.
         """
         view = await self._clusters.cluster(task.technical_id)
         grace = _grace(view, constants.SHOOT_CLEANUP_RESOURCES_GRACE_PERIOD, _GRACE)
@@ -156,7 +159,7 @@ class CleanupActivities:
 
 
 class _Sweeper:
-    """Deletes what a sweep names and waits, by watches, until it is gone."""
+    """Deletes the objects of a sweep, and watches them until they are gone."""
 
     def __init__(self, shoot: KubeClient, sweep: Sweep, deadline: float, tell: Callable[[str], None]) -> None:
         self._shoot = shoot
@@ -168,7 +171,7 @@ class _Sweeper:
         self._slots = asyncio.Semaphore(_PARALLEL)
 
     async def run(self) -> int:
-        """How many objects were deleted."""
+        """Delete the objects, wait until they are gone, and return how many were deleted."""
         loop = asyncio.get_running_loop()
         async with self._caches() as (caches, changed):
             while True:
@@ -185,7 +188,7 @@ class _Sweeper:
                     async with asyncio.timeout(max(pause, 0)):
                         await changed.wait()
                 except TimeoutError:
-                    continue  # a grace is over, or our time
+                    continue  # the grace period of an object is over, or the time of this attempt
 
     @asynccontextmanager
     async def _caches(self) -> AsyncIterator[tuple[dict[Resource, Cache], asyncio.Event]]:
@@ -214,10 +217,10 @@ class _Sweeper:
         return True
 
     def _left(self, caches: Mapping[Resource, Cache]) -> list[tuple[Resource, Object]]:
-        """What is to go and is still there."""
+        """Objects that are to be deleted and still exist."""
         kept: set[str] = set()
         objects = [(kind, obj) for kind, cache in caches.items() if kind != resources.NODE for obj in cache.list()]
-        # Twice down the line of ownership: Deployment, ReplicaSet, Pod.
+        # Follow owner references for two levels: Deployment, ReplicaSet, Pod.
         for _ in range(3):
             kept |= {obj["metadata"]["uid"] for kind, obj in objects if _is_kept(kind, obj, kept)}
         limit = self._sweep.ignore_created_after
@@ -229,7 +232,7 @@ class _Sweeper:
         ]
 
     async def _push(self, resource: Resource, obj: Object, caches: Mapping[Resource, Cache]) -> float:
-        """Delete, finalize or leave an object; returns in how many seconds to look at it again."""
+        """Delete, finalize or leave an object; return the seconds until the object must be checked again."""
         metadata = obj["metadata"]
         async with self._slots:
             try:
@@ -245,7 +248,7 @@ class _Sweeper:
                 else:
                     await self._finalize(resource, obj)
             except (NotFound, Conflict):
-                pass  # gone, or changed: an event will tell
+                pass  # gone, or changed: an event of the watch follows
             except ApiError as error:
                 self._refused[metadata["uid"]] = str(error)
                 self._asked.discard(metadata["uid"])
@@ -267,7 +270,7 @@ class _Sweeper:
         self._refused.pop(metadata["uid"], None)
 
     async def _finalize(self, resource: Resource, obj: Object) -> None:
-        """Its owner had its time: end the object without it."""
+        """Remove the finalizers of an object whose grace period is over; end a pod without finalizers at once."""
         metadata = obj["metadata"]
         if resource == resources.NAMESPACE:
             await self._shoot.request(
@@ -301,7 +304,7 @@ class _Sweeper:
 
 
 def _is_kept(kind: Resource, obj: Object, kept_owners: set[str]) -> bool:
-    """Whether an object is not the user's to lose: ours, or Kubernetes' own."""
+    """Whether an object must stay: it is not the user's, but ours or Kubernetes' own."""
     metadata = obj["metadata"]
     labels = metadata.get("labels") or {}
     if labels.get(constants.SHOOT_NO_CLEANUP) == "true" or labels.get(_MANAGED_BY) == "gardener":
@@ -320,7 +323,7 @@ def _is_kept(kind: Resource, obj: Object, kept_owners: set[str]) -> bool:
 
 
 def _outline(obj: Object) -> Object:
-    """What a sweep reads of an object. The Shoot's owner decides how large objects are; outlines are small."""
+    """The parts of an object that a sweep reads. The Shoot's owner decides how large objects are; these are small."""
     metadata = obj["metadata"]
     owners = [each for each in metadata.get("ownerReferences") or () if each.get("controller")]
     kept = {
@@ -339,13 +342,13 @@ def _outline(obj: Object) -> Object:
 
 
 def _is_lost(pod: Object, nodes: Cache) -> bool:
-    """Whether nobody is there to end the pod: its node is gone, as all are while a cluster sleeps."""
+    """Whether no kubelet can end the pod: its node is gone, as all nodes are while a cluster is hibernated."""
     node: str | None = (pod.get("spec") or {}).get("nodeName")
     return node is not None and nodes.get(node) is None
 
 
 def _deleted_at(obj: Object) -> datetime:
-    """When the deletion was asked for: a pod's timestamp lies ahead by its own grace."""
+    """Time at which the deletion was requested: a pod's timestamp is later, by the pod's grace period."""
     metadata = obj["metadata"]
     grace = timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
     return datetime.fromisoformat(metadata["deletionTimestamp"]) - grace
@@ -357,7 +360,7 @@ def _lease_is_fresh(lease: Object | None) -> bool:
 
 
 def _grace(view: ClusterView, annotation: str, default: timedelta) -> timedelta:
-    """How long finalizers are respected; the owner may say otherwise in seconds."""
+    """Time for which finalizers are respected; an annotation of the owner may give another one, in seconds."""
     text = view.annotations.get(annotation, "")
     return timedelta(seconds=int(text)) if text.isdigit() else default
 
@@ -370,7 +373,7 @@ def _started(task: ShootTask) -> datetime:
 
 
 def _time_left() -> float:
-    """Seconds this attempt may take."""
+    """Seconds that this attempt may take."""
     if not activity.in_activity():
         return _PATIENCE
     limit = activity.info().start_to_close_timeout

@@ -1,15 +1,17 @@
-"""Writing every object of some kinds of a shoot anew, page by page, by a label.
+"""Rewrite every object of some kinds of a shoot, page by page, by a change of a label.
 
-Whoever is killed in the middle is followed by one that goes on there:
+If an attempt is killed, the next attempt continues where it stopped:
 
-- Each heartbeat holds the kind and the continue token of the page that is being written. The next attempt asks for
-  that page again; kinds and pages before it are done.
-- A token shows the objects as they were when the first page was asked for, so some of that page may have been written
-  since. Each write is of the version that was listed: one that came meanwhile makes the API server refuse it, and what
-  carries the label then, is passed over. So nothing is written twice.
-- A token expires after some minutes. Then the kind is begun again; the selector leaves out what is written.
+- Each heartbeat holds the kind and the continue token of the page that is being written. The next attempt requests
+  that page again; the kinds and pages before it are done.
+- A token shows the objects as they were when the first page was requested, so some objects of the page may have been
+  written since. Each write names the resourceVersion that was listed. If an object has changed meanwhile, the API
+  server rejects the write, and the object is read again; if it has the label then, it is skipped. So no object is
+  written twice.
+- A token expires after some minutes. Then the kind starts again from its first page; the selector leaves out the
+  objects that are written already.
 
-Objects that appear meanwhile need no writing: they are stored with the new key from the first on.
+Objects that are created meanwhile need no rewrite: the API server stores them with the new key from the start.
 """
 
 import asyncio
@@ -24,40 +26,40 @@ from kube.errors import Conflict, Gone, NotFound
 
 _PARALLEL = 20
 PER_SECOND = 100
-"""Writes at most: the shoot's API server has others to serve. Source: spec/credentials.md 5 and 6."""
+"""Maximum number of writes: the shoot's API server has other clients to serve. Source: spec/credentials.md 5 and 6."""
 PAGE = PER_SECOND
-"""Objects of one list: it takes a second."""
+"""Objects of one page: to write them takes a second."""
 _LOOKS = 5
 
 
 class Position(ApiModel):
-    """How far it is."""
+    """Progress of a rewrite."""
 
     resource: str = ""
-    """Kind by its plural name and group, as in ``deployments.apps``; empty: none is begun."""
+    """Kind by its plural name and group, as in ``deployments.apps``; empty if no kind is in progress."""
     token: str = ""
-    """Continue token of the page that is being written; empty: the first one of its kind."""
+    """Continue token of the page that is being written; empty for the first page of the kind."""
     written: int = 0
-    """Objects so far."""
+    """Number of objects written so far."""
 
 
 class Rewriting:
-    """One attempt, which begins where the one before it was."""
+    """One attempt of a rewrite, which begins at the position of the previous attempt."""
 
     def __init__(self, last: Mapping[str, Any] | None) -> None:
         self._position = Position.model_validate(last or {})
 
     def position(self) -> Position:
-        """For the heartbeat."""
+        """Position for the heartbeat."""
         return self._position
 
     def progress(self) -> str:
-        """For people."""
+        """Progress as a text for users."""
         at = f", at {self._position.resource}" if self._position.resource else ""
         return f"{self._position.written} objects{at}"
 
     async def run(self, shoot: KubeClient, names: tuple[str, ...], selector: str, label: str | None) -> None:
-        """Give all objects of these kinds that the selector finds this label, or take it away."""
+        """Set the label on all objects of these kinds that the selector finds; remove it if ``label`` is None."""
         kinds = await resources_named(shoot, names)
         begun = [index for index, kind in enumerate(kinds) if str(kind) == self._position.resource]
         for kind in kinds[begun[0] if begun else 0 :]:
@@ -94,19 +96,19 @@ class Rewriting:
 
 
 async def _labeled(shoot: KubeClient, kind: Resource, item: dict[str, Any], label: str | None) -> bool:
-    """Whether this was the write that gave it the label."""
+    """Set or remove the label of an object; return whether this call has written the object."""
     name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
     live: dict[str, Any] | None = item
     for look in range(_LOOKS):
         if live is None or (live["metadata"].get("labels") or {}).get(KEY_NAME) == label:
             return False
         change: dict[str, Any] = {"labels": {KEY_NAME: label}}
-        if look < _LOOKS - 1:  # what others change all the time is written whatever its version
+        if look < _LOOKS - 1:  # the last write ignores the version: other clients may change the object all the time
             change["resourceVersion"] = live["metadata"]["resourceVersion"]
         try:
             await shoot.patch(kind, name, namespace, {"metadata": change})
         except NotFound:
-            return False  # deleted meanwhile, and with it what was encrypted
+            return False  # deleted meanwhile, and with it its encrypted content
         except Conflict:
             live = await shoot.find(kind, name, namespace)
             continue
@@ -117,7 +119,7 @@ async def _labeled(shoot: KubeClient, kind: Resource, item: dict[str, Any], labe
 async def resources_named(client: KubeClient, names: tuple[str, ...]) -> list[Resource]:
     """Kinds by their plural names, ``configmaps`` or ``deployments.apps``, as the cluster serves them.
 
-    One that it does not serve has no objects.
+    A kind that the cluster does not serve is left out: it has no objects.
     """
     groups = {group["name"]: group for group in (await client.request("GET", "/apis")).get("groups") or ()}
     found = []
@@ -134,7 +136,7 @@ async def resources_named(client: KubeClient, names: tuple[str, ...]) -> list[Re
 
 
 async def paced(items: list[dict[str, Any]], do: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
-    """Do it to all of them, so many a second at most."""
+    """Call ``do`` for all items, ``PER_SECOND`` of them a second at most."""
     clock = asyncio.get_running_loop().time
     for start in range(0, len(items), PER_SECOND):
         begun = clock()
@@ -144,7 +146,7 @@ async def paced(items: list[dict[str, Any]], do: Callable[[dict[str, Any]], Awai
 
 
 async def each_of(items: list[dict[str, Any]], do: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
-    """Do it to all of them, some at a time."""
+    """Call ``do`` for all items, ``_PARALLEL`` of them at a time at most."""
     limit = asyncio.Semaphore(_PARALLEL)
 
     async def one(item: dict[str, Any]) -> None:

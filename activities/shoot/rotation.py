@@ -1,4 +1,4 @@
-"""What a rotation of credentials does inside a shoot, beside new Secrets for its components.
+"""Activities of a rotation of credentials inside a shoot, in addition to new Secrets for its components.
 
 Names, labels and their order: spec/credentials.md 4 to 6.
 """
@@ -31,31 +31,31 @@ from kube.client import KubeClient
 from kube.errors import AlreadyExists
 
 CA_BUNDLE_NAME = "credentials.gardener.cloud/ca-bundle-name"
-"""Label of a namespace's root CA: the bundle of the control plane that it was seen to hold."""
+"""Label of a namespace's root CA ConfigMap; its value is the control plane's bundle that the ConfigMap holds."""
 ROOT_CA = "kube-root-ca.crt"
 RESOURCES_LABELED = "credentials.gardener.cloud/resources-labeled"
 ETCD_SNAPSHOTTED = "credentials.gardener.cloud/etcd-snapshotted"
 KEY_POPULATED = "credentials.gardener.cloud/new-encryption-key-populated"
-"""Annotations of the Deployment kube-apiserver: steps to a new encryption key that are done."""
+"""Like the two names above, an annotation of Deployment kube-apiserver for a finished step to a new encryption key."""
 _RENEW_AT = "serviceaccount.resources.gardener.cloud/token-renew-timestamp"
 _TOKEN_SECRETS = "resources.gardener.cloud/purpose=token-requestor"
 _ACCOUNT_OF_TOKEN = "kubernetes.io/service-account.name"
 _TOKEN = "kubernetes.io/service-account-token"
 _API_SERVER = "kube-apiserver"
 ENCRYPTION_KEY = "kube-apiserver-etcd-encryption-key"
-"""Secret of the key that encrypts what is stored."""
+"""Name of the secret with the key that encrypts objects in etcd."""
 
 CLIENT_AUTHORITIES = "extension-apiserver-authentication"
-"""ConfigMap of a shoot: whose certificates those go by that have the API server's word for who a client is."""
+"""ConfigMap of a shoot with the CAs by which other servers verify client certificates, as the API server does."""
 _SYSTEM = "kube-system"
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 MINUTE = 60.0
 _ROOT_CA_SECONDS = 4.5 * MINUTE
-"""A little less than the task may take. Source: spec/flows.md 2."""
+"""A little less than the timeout of the task. Source: spec/flows.md 2."""
 _TOKEN_SECONDS = 0.5 * MINUTE
 _REMADE_SECONDS = 1.5 * MINUTE
-"""The API server looks after it each minute, and at once when it has gone."""
+"""The API server checks ``CLIENT_AUTHORITIES`` each minute, and at once when the ConfigMap is deleted."""
 
 
 class RotationActivities:
@@ -66,10 +66,10 @@ class RotationActivities:
 
     @activity.defn
     async def wait_root_ca_configmaps(self, task: ShootTask) -> TaskResult:
-        """Wait until all namespaces publish the present CA bundle to their pods, and label what was seen.
+        """Wait until all namespaces publish the present CA bundle to their pods, and label the ConfigMaps with it.
 
         Raises:
-            ApplicationError: ``NotReady``, naming namespaces that still publish another one.
+            ApplicationError: ``NotReady``, with the namespaces that still publish another bundle.
         """
         view = await self._clusters.cluster(task.technical_id)
         bundle = (await self._secrets(task, view)).get("ca")
@@ -111,12 +111,13 @@ class RotationActivities:
 
     @activity.defn
     async def drop_old_client_authorities(self, task: ShootTask) -> TaskResult:
-        """Have extension API servers, controller manager and scheduler forget the old authorities of clients.
+        """Make extension API servers, kube-controller-manager and kube-scheduler drop the old client CAs.
 
-        The API server adds its own to the ConfigMap that they go by, and takes none away before it expires. So that is
-        deleted where it holds others, and made anew with the present ones. A second run finds these.
+        They read the client CAs from a ConfigMap. The API server adds its CAs to this ConfigMap, and removes none
+        before it expires. So the ConfigMap is deleted if it holds other CAs, and the API server creates it again with
+        the present ones. A second run finds the present CAs.
 
-        Raises TimeoutError if it is not made anew.
+        Raises TimeoutError if the API server does not create the ConfigMap again.
         """
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
@@ -142,11 +143,11 @@ class RotationActivities:
             ) from None
         return TaskResult(note=f"{len(old)} old authorities")
 
-    # Who needs what is old
+    # Clients that use old credentials
 
     @activity.defn
     async def find_users_of_old_credentials(self, request: SurveyRequest) -> Survey:
-        """Nodes, tokens, namespaces, extensions and kubeconfigs that the completion of a rotation would cut off."""
+        """Find nodes, tokens, namespaces, extensions and kubeconfigs that the end of a rotation would cut off."""
         view = await self._clusters.cluster(request.technical_id)
         secrets = await SecretsManager.of_shoot(self._clusters.seed, request.technical_id, view.shoot)
         shoot = await self._clusters.shoot(request.technical_id)
@@ -203,9 +204,9 @@ class RotationActivities:
 
     @activity.defn
     async def renew_access_tokens(self, task: ShootTask) -> TaskResult:
-        """Have all tokens of the control plane issued anew, once for each key; wait until they are.
+        """Have all tokens of the control plane renewed, once for each key; wait until they are renewed.
 
-        Raises TimeoutError, naming those that are missing.
+        Raises TimeoutError, with the names of the Secrets whose tokens are not renewed.
         """
         view = await self._clusters.cluster(task.technical_id)
         key = (await self._secrets(task, view)).get("service-account-key", Which.CURRENT).name
@@ -238,9 +239,9 @@ class RotationActivities:
 
     @activity.defn
     async def create_sa_secrets(self, task: ShootTask) -> TaskResult:
-        """Give each account with token Secrets one more, signed with the new key, as its first.
+        """Give each account with token Secrets another one, signed with the new key, as the first in its list.
 
-        A second run passes over accounts that carry the key's label.
+        A second run skips accounts that have the key's label.
         """
         view = await self._clusters.cluster(task.technical_id)
         key = (await self._secrets(task, view)).get("service-account-key", Which.CURRENT)
@@ -260,9 +261,9 @@ class RotationActivities:
 
     @activity.defn
     async def delete_old_sa_secrets(self, task: ShootTask) -> TaskResult:
-        """Delete tokens of the old key from accounts that got one of the new key; others stay.
+        """Delete the tokens of the old key of accounts that got a token of the new key; other tokens stay.
 
-        A second run finds the label gone from the accounts that are done.
+        A second run skips the accounts that are done: they no longer have the label.
         """
         view = await self._clusters.cluster(task.technical_id)
         rotation = status_of(view.shoot).get(Kind.SERVICE_ACCOUNT_KEY) or {}
@@ -289,15 +290,15 @@ class RotationActivities:
         await heartbeating(paced(accounts, one))
         return TaskResult(note=f"{len(accounts)} accounts")
 
-    # The key that encrypts what is stored
+    # The key that encrypts objects in etcd
 
     @activity.defn
     async def rewrite_add_label(self, task: ShootTask) -> TaskResult:
-        """Write all encrypted objects anew, and so with the new key, by a label; then mark the API server.
+        """Rewrite all encrypted objects by a label, so that the new key encrypts them; then mark the API server.
 
-        A second run goes on at the page that the first one was at, as its last heartbeat says; one of another attempt
-        of the flow begins with the first page. Neither writes what carries the label already
-        (``activities.shoot.rewriting`` says how), and nothing at all once the mark is there.
+        A second run continues with the page in the last heartbeat of the first one; a run in another attempt of the
+        flow begins with the first page. Neither of them writes objects that have the label already (see
+        ``activities.shoot.rewriting``), and neither writes anything once the mark, an annotation, exists.
         """
         rewriting = Rewriting(last_position())
         return await heartbeating(
@@ -316,7 +317,7 @@ class RotationActivities:
 
     @activity.defn
     async def rewrite_remove_label(self, task: ShootTask) -> TaskResult:
-        """Take the label away again, and then the marks; a second run goes on like one of ``rewrite_add_label``."""
+        """Remove the label again, and then the marks; a second run continues like that of ``rewrite_add_label``."""
         rewriting = Rewriting(last_position())
         return await heartbeating(
             self._remove_label(task, rewriting), details=rewriting.progress, position=rewriting.position
@@ -342,13 +343,16 @@ class RotationActivities:
 
 
 def _encrypted(view: ClusterView) -> tuple[str, ...]:
-    """Plural names of the kinds whose objects are stored encrypted, or are to be, or are to be no more."""
+    """Plural names of the kinds whose objects are encrypted in etcd now, or are to be encrypted."""
     kinds = Encryption.wanted(view.shoot).resources | Encryption.at_rest(view.shoot).resources
     return ("secrets", *sorted(kinds))
 
 
 async def _extensions(seed: KubeClient, namespace: str) -> list[dict[str, Any]]:
-    """Those that hold credentials of the shoot; an Infrastructure does not, and is reconciled on change only."""
+    """Extension objects that hold credentials of the shoot.
+
+    An Infrastructure holds none, and is reconciled only on a change.
+    """
     kinds = (
         resources.CONTROL_PLANE,
         resources.NETWORK,
@@ -360,14 +364,14 @@ async def _extensions(seed: KubeClient, namespace: str) -> list[dict[str, Any]]:
 
 
 def _token_secret_name(account: Mapping[str, Any], key: Handle) -> str:
-    """Of the token of an account that is signed with this key."""
+    """Name of the Secret with the token of an account that is signed with this key."""
     return f"{account['name']}-token-{hashlib.sha256(key.data['id_rsa.pub']).hexdigest()[:6]}"
 
 
 async def _list_secrets(
     shoot: KubeClient, account: Mapping[str, Any], secrets: list[dict[str, Any]], label: str | None
 ) -> None:
-    """Have an account list these Secrets, and carry this key's label; refused if it has changed meanwhile."""
+    """Write these Secrets and this key's label to an account. Raises Conflict if the account has changed meanwhile."""
     change = {"labels": {KEY_NAME: label}, "resourceVersion": account["resourceVersion"]}
     patch = {"metadata": change, "secrets": secrets}
     await shoot.patch(resources.SERVICE_ACCOUNT, account["name"], account["namespace"], patch)

@@ -1,4 +1,4 @@
-"""Who needs old credentials, by what clusters say of themselves: pure functions, one for each kind of user.
+"""Clients that use old credentials, found in the objects of clusters: pure functions, one for each kind of client.
 
 Source of the list: spec/credentials.md 4, column t1.
 """
@@ -16,7 +16,7 @@ from api.kubeconfigs import SHOWN_DIGITS, IssuedKubeconfig
 from api.rotation import User
 
 KEY_NAME = "credentials.gardener.cloud/key-name"
-"""Label of what was made or written anew with a key: the Secret that holds it."""
+"""Label or annotation of objects that were created or rewritten with a key; its value is the name of its Secret."""
 
 Object = Mapping[str, Any]
 _PURPOSES = {
@@ -27,7 +27,7 @@ _PURPOSES = {
 
 
 def nodes(found: Iterable[Object], issuers: Mapping[str, str]) -> Iterator[User]:
-    """Nodes with a certificate of another authority than the current one of its kind."""
+    """Nodes with a certificate of another CA than the current CA for this kind of certificate."""
     for node in found:
         metadata = node["metadata"]
         if metadata.get("deletionTimestamp"):
@@ -49,7 +49,7 @@ def nodes(found: Iterable[Object], issuers: Mapping[str, str]) -> Iterator[User]
 
 
 def namespaces(config_maps: Iterable[Object], bundle: str) -> Iterator[User]:
-    """Namespaces whose pods are not told of the new authority."""
+    """Namespaces that do not publish the new CA bundle to their pods."""
     for each in config_maps:
         if (each.get("data") or {}).get("ca.crt") != bundle and "deletionTimestamp" not in each["metadata"]:
             yield User(
@@ -60,7 +60,7 @@ def namespaces(config_maps: Iterable[Object], bundle: str) -> Iterator[User]:
 
 
 def kubeconfigs_of_ours(secrets: Iterable[Object], bundle: str) -> Iterator[User]:
-    """Our own ways into the shoot that would not trust its API server."""
+    """Our own kubeconfigs for the shoot that would not trust its API server."""
     for secret in secrets:
         encoded = (secret.get("data") or {}).get("kubeconfig")
         if not encoded:
@@ -74,7 +74,7 @@ def kubeconfigs_of_ours(secrets: Iterable[Object], bundle: str) -> Iterator[User
 
 
 def extensions(found: Iterable[Object], since: str) -> Iterator[User]:
-    """Objects of extensions that nobody has reconciled since the start."""
+    """Extension objects that were not reconciled since the start of the rotation."""
     begun = datetime.fromisoformat(since)
     for each in found:
         metadata = each["metadata"]
@@ -90,7 +90,7 @@ def extensions(found: Iterable[Object], since: str) -> Iterator[User]:
 
 
 def issued_kubeconfigs(recorded: Mapping[str, IssuedKubeconfig], issuer: str, now: datetime) -> Iterator[User]:
-    """Kubeconfigs that we gave out, whose certificates the API server will not know any more."""
+    """Kubeconfigs that the garden issued and whose certificates the API server will not accept any more."""
     for serial, each in recorded.items():
         if each.issuer != issuer and not each.discarded and not each.expired(now):
             yield User(
@@ -101,7 +101,7 @@ def issued_kubeconfigs(recorded: Mapping[str, IssuedKubeconfig], issuer: str, no
 
 
 def tokens_of_ours(secrets: Iterable[Object], key: str) -> Iterator[User]:
-    """Tokens of the control plane that were not issued anew."""
+    """Tokens of the control plane that were not renewed with the new key."""
     for secret in secrets:
         if annotations(secret).get(KEY_NAME) != key:
             name = secret["metadata"]["name"]
@@ -109,7 +109,7 @@ def tokens_of_ours(secrets: Iterable[Object], key: str) -> Iterator[User]:
 
 
 def static_tokens(secrets: Iterable[Object], accounts: Iterable[Object], key_id: str) -> Iterator[User]:
-    """Token Secrets of the old key that nobody replaces: those that are in no account's list."""
+    """Token Secrets of the old key that the rotation does not replace: those that are in no account's list."""
     replaced = {
         (each["metadata"]["namespace"], listed["name"]) for each in accounts for listed in each.get("secrets") or ()
     }
@@ -127,13 +127,13 @@ def static_tokens(secrets: Iterable[Object], accounts: Iterable[Object], key_id:
 
 
 def _key_of(token: str) -> str:
-    """The key's id in the header of a token; it is not verified, only told apart."""
+    """Key id in the header of a token. The token is not verified; its key id is only compared."""
     header = token.split(".")[0]
     padded = header + "=" * (-len(header) % 4)
     return str(json.loads(base64.urlsafe_b64decode(padded)).get("kid", ""))
 
 
 def annotations(item: Object) -> Mapping[str, str]:
-    """Of an object, which may have none."""
+    """Annotations of an object; empty if it has none."""
     found: Mapping[str, str] = item["metadata"].get("annotations") or {}
     return found

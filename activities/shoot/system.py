@@ -1,4 +1,4 @@
-"""What our side runs inside a shoot: handed to its resource manager, never applied by hand."""
+"""System components of a shoot: written as ManagedResources, which the resource manager applies to the shoot."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,13 +54,13 @@ class ShootSystemActivities:
 
     @activity.defn
     async def deploy_shoot_namespaces(self, task: ShootTask) -> TaskResult:
-        """Label the namespaces that system components live in."""
+        """Label the namespaces in which system components run."""
         await self._hand_over(task, _NAMESPACES, shoot_system.namespaces())
         return TaskResult()
 
     @activity.defn
     async def wait_shoot_namespaces(self, task: ShootTask) -> TaskResult:
-        """Wait until they are there: the resource manager works."""
+        """Wait until these namespaces are applied, which shows that the resource manager works."""
         await rollout.wait_managed_resource(
             self._clusters.seed_caches, _NAMESPACES, task.technical_id, _NAMESPACES_SECONDS
         )
@@ -75,9 +75,10 @@ class ShootSystemActivities:
 
     @activity.defn
     async def deploy_cluster_identity(self, task: ShootTask) -> TaskResult:
-        """Tell pods of the shoot which cluster they are in.
+        """Write the cluster identity to the shoot, where pods read it.
 
-        The garden is asked: when the operation began, and the Cluster resource was written, it may not have known.
+        The identity is read from the garden: when the operation began and the Cluster object was written, the Shoot
+        may not have had an identity yet.
         """
         shoot = await self._clusters.garden.get(resources.SHOOT, task.shoot.name, task.shoot.namespace)
         identity = shoot["status"]["clusterIdentity"]
@@ -86,10 +87,10 @@ class ShootSystemActivities:
 
     @activity.defn
     async def deploy_kube_proxy(self, task: ShootTask) -> TaskResult:
-        """Run kube-proxy on all nodes, or remove it if the Shoot switches it off.
+        """Run kube-proxy on all nodes, or remove it if the Shoot disables it.
 
-        Nodes of a version or a pool that the Shoot no longer has keep theirs until they are gone, so that pods
-        there go on to reach Services while they are drained; a later run drops what no node needs any more.
+        Nodes of a version or a pool that the Shoot no longer has keep their kube-proxy until they are gone, so that
+        their pods still reach Services while the nodes are drained. A later run removes what no node needs any more.
         """
         view = await self._clusters.cluster(task.technical_id)
         settings = view.shoot["spec"]["kubernetes"].get("kubeProxy") or {}
@@ -109,7 +110,7 @@ class ShootSystemActivities:
 
     @activity.defn
     async def deploy_apiserver_proxy(self, task: ShootTask) -> TaskResult:
-        """Run on each node what leads pods to their API server."""
+        """Run apiserver-proxy on each node: through it pods reach their API server."""
         view = await self._clusters.cluster(task.technical_id)
         wanted = apiserver_proxy.ApiServerProxy(
             control_plane=task.technical_id,
@@ -128,7 +129,7 @@ class ShootSystemActivities:
 
     @activity.defn
     async def deploy_node_local_dns(self, task: ShootTask) -> TaskResult:
-        """Run a DNS server on each node, or remove it where it is not wanted; a second run hands over the same."""
+        """Run a DNS server on each node, or remove it if it is not wanted; a second run applies the same objects."""
         view = await self._clusters.cluster(task.technical_id)
         spec = view.shoot["spec"]
         if not node_local_dns.is_wanted(spec):
@@ -144,7 +145,7 @@ class ShootSystemActivities:
 
     @activity.defn
     async def deploy_node_problem_detector(self, task: ShootTask) -> TaskResult:
-        """Have each node say what its kernel complains of; a second run hands over the same."""
+        """Run node-problem-detector on each node: it reports problems of the kernel. May run twice."""
         view = await self._clusters.cluster(task.technical_id)
         objects = node_problem_detector.objects(ApiNames.of(view).internal)
         await self._hand_over(task, "shoot-core-node-problem-detector", objects)
@@ -152,12 +153,12 @@ class ShootSystemActivities:
 
     @activity.defn
     async def deploy_node_exporter(self, task: ShootTask) -> TaskResult:
-        """Have each node measured, or not any more where nobody asks; a second run hands over the same."""
+        """Run node-exporter on each node, or remove it if the Shoot has no Prometheus. May run twice."""
         return await self._hand_over_observed(task, _NODE_EXPORTER, exporters.node_exporter())
 
     @activity.defn
     async def deploy_blackbox_exporter(self, task: ShootTask) -> TaskResult:
-        """Have somebody try what pods do, or not any more where nobody asks; a second run hands over the same."""
+        """Run blackbox-exporter, which probes URLs as a pod would, or remove it without a Prometheus. May run twice."""
         return await self._hand_over_observed(task, _BLACKBOX_EXPORTER, exporters.blackbox_exporter())
 
     @activity.defn
@@ -171,7 +172,7 @@ class ShootSystemActivities:
                 common_name=metrics_server.NAME,
                 usage=Usage.SERVER,
                 signer="ca-metrics-server",
-                # Its only client, the API server, gets the new bundle with the same ManagedResource.
+                # The API server, the only client of metrics-server, gets the new CA bundle by the same ManagedResource.
                 signed_by=SignedBy.CURRENT,
                 dns_names=tuple(
                     f"{metrics_server.NAME}{suffix}"
@@ -190,7 +191,7 @@ class ShootSystemActivities:
 
     @activity.defn
     async def deploy_vpn_shoot(self, task: ShootTask) -> TaskResult:
-        """Run the shoot's end of the tunnel."""
+        """Run the VPN client, the shoot's end of the tunnel."""
         view = await self._clusters.cluster(task.technical_id)
         secrets = await self._secrets(task, view)
         certificate = await secrets.generate(
@@ -210,7 +211,7 @@ class ShootSystemActivities:
 
     @activity.defn
     async def wait_vpn_shoot(self, task: ShootTask) -> TaskResult:
-        """Wait until the tunnel's pod runs in the shoot; that takes a node."""
+        """Wait until the tunnel's pod runs in the shoot; the pod needs a node."""
         await rollout.wait_managed_resource(self._clusters.seed_caches, _VPN, task.technical_id, _VPN_SECONDS)
         return TaskResult()
 
@@ -230,7 +231,7 @@ class ShootSystemActivities:
 
     @activity.defn
     async def wait_system_components(self, task: ShootTask) -> TaskResult:
-        """Wait until all that we run in the shoot is applied, healthy and rolled out."""
+        """Wait until all our ManagedResources for the shoot are applied, healthy and rolled out."""
         found = await self._ours(task)
         await asyncio.gather(
             *(
@@ -242,22 +243,25 @@ class ShootSystemActivities:
 
     @activity.defn
     async def delete_metrics_server(self, task: ShootTask) -> TaskResult:
-        """Take its API out of the shoot: without nodes nobody serves it, and then no namespace ends."""
+        """Remove metrics-server and its API from the shoot.
+
+        Without nodes no pod serves the API, and no namespace ends while an API does not answer.
+        """
         await self._take_back(task, _METRICS_SERVER)
         return TaskResult()
 
     @activity.defn
     async def delete_managed_resources(self, task: ShootTask) -> TaskResult:
-        """Have everything of ours removed from the shoot."""
+        """Delete all our ManagedResources for the shoot: the resource manager then deletes their objects."""
         found = await self._ours(task)
         await asyncio.gather(*(self._take_back(task, name) for name in found))
         return TaskResult(note=f"{len(found)} components")
 
     @activity.defn
     async def wait_managed_resources_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until the shoot is rid of them, then drop the Secrets they were made from.
+        """Wait until all our ManagedResources for the shoot are gone, then delete the Secrets with their manifests.
 
-        Raises TimeoutError after 10 minutes, naming those that are left.
+        Raises TimeoutError after 10 minutes, with the names of the ManagedResources that are left.
         """
         await self._wait_gone(task, _is_ours)
         seed = self._clusters.seed
@@ -272,14 +276,14 @@ class ShootSystemActivities:
 
     @activity.defn
     async def wait_shoot_managed_resources_deleted(self, task: ShootTask) -> TaskResult:
-        """Wait until those of extensions are gone, too.
+        """Wait until all ManagedResources for the shoot are gone, including those of extensions.
 
-        Raises TimeoutError after 10 minutes, naming those that are left.
+        Raises TimeoutError after 10 minutes, with the names of the ManagedResources that are left.
         """
         await self._wait_gone(task, _is_for_shoot)
         return TaskResult()
 
-    # What they have in common
+    # Shared by these activities
 
     async def _wait_gone(self, task: ShootTask, concerns: Callable[[Mapping[str, Any]], bool]) -> None:
         await rollout.wait_none_left(
@@ -298,7 +302,7 @@ class ShootSystemActivities:
         await rollout.apply(self._clusters.seed, managed_resource(name, task.technical_id, objects))
 
     async def _hand_over_observed(self, task: ShootTask, name: str, objects: Sequence[Mapping[str, Any]]) -> TaskResult:
-        """Where the Shoot has a Prometheus that asks them."""
+        """Write a ManagedResource with exporters, or delete it if the Shoot has no Prometheus."""
         if not observability.is_wanted(await self._clusters.cluster(task.technical_id)):
             await self._take_back(task, name)
             return TaskResult(note="not wanted")
@@ -315,7 +319,7 @@ class ShootSystemActivities:
 
 
 class _TunnelProbe:
-    """Asks kubelets for their health, by way of the API server and the tunnel."""
+    """Asks kubelets for their health, through the API server and the tunnel."""
 
     _PAUSE = 0.5
 
@@ -324,7 +328,7 @@ class _TunnelProbe:
         self.state = "not tried yet"
 
     async def run(self) -> str:
-        """Name of the first node that answered; never ends if none does."""
+        """Return the name of the first node that answers; never end if no node does."""
         while True:
             try:
                 for node in await self._shoot.list(resources.NODE, metadata_only=True):
@@ -347,13 +351,13 @@ class _TunnelProbe:
 
 
 def _is_ours(managed: Mapping[str, Any]) -> bool:
-    """For the shoot and not an extension's."""
+    """Whether a ManagedResource is for the shoot, and is ours and not an extension's."""
     labels = managed["metadata"].get("labels") or {}
     return labels.get(ORIGIN_LABEL) == ORIGIN and _is_for_shoot(managed)
 
 
 def _is_for_shoot(managed: Mapping[str, Any]) -> bool:
-    """A class would say: for the seed."""
+    """Whether a ManagedResource is for the shoot: one with a class is for the seed."""
     return not managed["spec"].get("class")
 
 
