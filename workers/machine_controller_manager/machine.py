@@ -79,7 +79,7 @@ class MachineController:
         self._controller.watch(self._nodes, keys=self._machine_of_node, when=_matters)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._controller.run()
 
     def _machine_of_node(self, event: WatchEvent) -> list[Key]:

@@ -51,7 +51,7 @@ class MachineDeploymentController:
         self._controller.watch(caches.of(MACHINE_SET, namespace), keys=self._owner)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._controller.run()
 
     def _owner(self, event: WatchEvent) -> list[Key]:

@@ -50,7 +50,7 @@ class MachineSetController:
         self._controller.watch(caches.of(MACHINE, namespace), keys=self._owner)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._controller.run()
 
     def _owner(self, event: WatchEvent) -> list[Key]:

@@ -37,7 +37,7 @@ class NodeAgentAccess:
         self._controller = Controller("node-agent-access", self._reconcile, first_delay=0.2, longest_delay=15.0)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._machines.synced()
         self._controller.watch(self._machines, when=_matters)
         # Machines may have gone while this process was away.

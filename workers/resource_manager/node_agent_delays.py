@@ -26,7 +26,7 @@ class NodeAgentDelays:
         self._nodes = caches.of(NODE)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         controller = Controller("node-agent-delays", self._reconcile, workers=1, first_delay=0.2, longest_delay=15.0)
         await self._nodes.synced()
         controller.watch(self._nodes, keys=lambda _: [_ALL], when=_comes_or_goes)
