@@ -69,11 +69,11 @@ class BackupRestoreConfig(ApiModel):
     tls: TLSConfig
     store: StoreConfig
     initialization_file: Path
-    """Written by etcd's wrapper."""
+    """File with the result of the initialization; etcd's wrapper writes it."""
     full_snapshot_schedule: str
     delta_snapshot_period: timedelta = timedelta(minutes=5)
     delta_snapshot_memory_limit: int = Field(default=100 << 20, gt=0)
-    """Bytes."""
+    """Bytes of changes in memory at which a delta snapshot is written before its period is over."""
     full_snapshot_after_changes: int = Field(default=100_000, gt=0)
     garbage_collection_period: timedelta = timedelta(hours=12)
     defragmentation_schedule: str = ""

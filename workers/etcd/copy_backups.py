@@ -45,7 +45,7 @@ class CopyBackupsController:
         self._client = client
         self._tolerance = takeover_tolerance + timedelta(seconds=STOP_SECONDS)
         self._inert: dict[Key, tuple[float, datetime]] = {}
-        """By task: when the etcd of a lost seed can no longer serve, as time of our monotonic clock and as UTC time to
+        """By task: when the etcd of a lost seed can no longer serve, as a time of our monotonic clock, and in UTC to
         show."""
         self._patient: dict[Key, tuple[float, datetime]] = {}
         """By task: until when a final snapshot may appear, in the same two forms."""

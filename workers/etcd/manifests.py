@@ -115,7 +115,7 @@ def config_map_name(etcd: Etcd) -> str:
 
 
 def local_name(etcd: Etcd) -> str:
-    """The name in the server certificate that stands for any member."""
+    """The name in the server certificate that is valid for each member."""
     return f"{etcd['metadata']['name']}-local"
 
 

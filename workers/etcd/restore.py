@@ -65,7 +65,7 @@ class _Refused(_Blocked):
 
 
 def restore(config: dict[str, Any], name: str, found: list[str]) -> int:
-    """Restore the newest revision that the snapshots hold; returns it.
+    """Restore the newest revision that the snapshots hold. Returns that revision.
 
     Raises:
         RestoreFailed: no plan worked. An older revision is never restored silently: an operator who wants one
@@ -296,7 +296,7 @@ class _Connection:
         return int(self._ask("kv/range", {"key": "AA==", "count_only": True})["header"]["revision"])
 
     def apply(self, changes: Iterable[Change]) -> int:
-        """Make one revision out of the changes; returns its number."""
+        """Write the changes as one revision; returns its number."""
         operations = [
             {"request_delete_range": {"key": change.key}}
             if change.value is None

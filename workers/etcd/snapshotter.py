@@ -42,7 +42,7 @@ _LOST = "changes that the store did not take are read from etcd again"
 
 
 class SnapshotError(Exception):
-    """A snapshot that was asked for could not be taken; the text may be shown to anyone."""
+    """A requested snapshot could not be taken; the text may be shown to anyone."""
 
 
 @dataclass(frozen=True)

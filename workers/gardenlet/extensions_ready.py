@@ -44,7 +44,7 @@ are optional."""
 
 
 class Heartbeats:
-    """How long ago the extensions of this seed renewed their Leases."""
+    """Ages of the heartbeats of this seed's extensions, from their Leases."""
 
     def __init__(self, clusters: Clusters) -> None:
         self.leases = clusters.seed_caches.of(resources.LEASE, fields=f"metadata.name={_HEARTBEAT}")
@@ -103,7 +103,7 @@ class ExtensionsCheck:
         seed = self._seeds.get(key.name)
         known = ((seed or {}).get("status") or {}).get("conditions") or []
         if seed is None or not known:
-            return None  # conditions begin with the report of the Seed's first reconciliation
+            return None  # the Seed's first reconciliation writes the first conditions
         finding = extensions_ready(self._installations.list(), self._faults())
         conditions = merge(known, [finding], _SETTLED, {}, datetime.now(UTC))
         if conditions != known:

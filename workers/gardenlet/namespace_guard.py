@@ -27,7 +27,8 @@ UNGUARDED = frozenset(
     }
 )
 """Activities that compare the uid themselves, or that act outside the namespace: on objects with the uid in their name,
-or on the Shoot's own objects in the garden. It must be possible to delete a Shoot while another one has its namespace.
+or on the Shoot's own objects in the garden. They must run also while another Shoot has the namespace, so that a Shoot
+can be deleted then.
 """
 _WAITING = (OperationType.CREATE, OperationType.RECONCILE, OperationType.RESTORE)
 
@@ -87,6 +88,6 @@ class _Guarded(ActivityInboundInterceptor):
 
 
 def _is_named_after(namespace: str, shoot: ShootRef) -> bool:
-    """Whether this could be the technical ID of the Shoot in some Project."""
+    """Whether a namespace could be the technical ID of the Shoot, in any Project."""
     prefix, _, rest = namespace.partition("--")
     return prefix == "shoot" and rest.count("--") == 1 and rest.endswith(f"--{shoot.name}")

@@ -126,7 +126,7 @@ class RemainsController:
         return named | {each.uid: each for each in found if each is not None}
 
     async def _remnant(self, technical_id: str, shoot: ShootRef, known: Remnant | None) -> tuple[Remnant | None, float]:
-        """What is left of a Shoot that is not in this seed, and the seconds until the garden is read again."""
+        """The stale control plane of a Shoot that is not in this seed; and seconds until the garden is read again."""
         live = await self._clusters.garden.find(resources.SHOOT, shoot.name, shoot.namespace)
         if live is not None and live["metadata"]["uid"] == shoot.uid:
             if self._is_left(live, technical_id):
@@ -140,12 +140,12 @@ class RemainsController:
         return Remnant.of(shoot, technical_id, deleted=True), _SETTLED_SECONDS
 
     def _owner(self, technical_id: str) -> str | None:
-        """uid of the Shoot that a namespace of this seed belongs to."""
+        """uid of the Shoot that the namespace of this technical id in this seed belongs to; None without one."""
         namespace = self._namespaces.get(technical_id)
         return shoot_uid(namespace) if namespace is not None else None
 
     async def _has_gone(self, remnant: Remnant) -> bool:
-        """Whether nothing is left of a deleted Shoot."""
+        """Whether this seed holds nothing of a deleted Shoot any more."""
         if remnant.uid == self._owner(remnant.technical_id):
             return False
         entry = backup_entry_names(remnant.technical_id, remnant.uid)[1]

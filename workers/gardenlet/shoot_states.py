@@ -71,7 +71,7 @@ class ShootStateController:
 
 
 def stays(shoot: Mapping[str, Any], seed: str) -> bool:
-    """Whether a Shoot's control plane is whole, in this seed, and not on its way to another one."""
+    """Whether a Shoot's control plane is complete and in this seed, and is not being moved or deleted."""
     status = shoot.get("status") or {}
     last = status.get("lastOperation") or {}
     here = {status.get("seedName"), shoot["spec"].get("seedName")} == {seed}

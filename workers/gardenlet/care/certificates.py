@@ -1,8 +1,8 @@
 """Finds client certificates of a Shoot that its approver would deny today.
 
-The approver of earlier versions compared less: a node agent could get the organization of administrators. An issued
-certificate cannot be revoked, and Kubernetes forgets its CertificateSigningRequest after an hour. So the constraint
-stays, once a request was seen, until the Shoot's certificate authorities have been rotated.
+The approver of earlier versions checked less: a node agent could get the organization of administrators. An issued
+certificate cannot be revoked, and Kubernetes deletes its CertificateSigningRequest after an hour. So once a request was
+found, the constraint stays until the Shoot's certificate authorities have been rotated.
 """
 
 import asyncio

@@ -118,7 +118,7 @@ def observability(seen: ControlPlane, purpose: str, progressing_for: timedelta, 
 
 
 def system_components(seen: ControlPlane, tunnel: Finding | None, progressing_for: timedelta, now: datetime) -> Finding:
-    """SystemComponentsHealthy; ``tunnel`` is what the probe of the tunnel found wrong."""
+    """SystemComponentsHealthy; ``tunnel`` is the finding of the tunnel's probe, None if the tunnel works."""
     type_ = constants.CONDITION_SYSTEM_COMPONENTS_HEALTHY
     fault = managed_resources(seen.managed_resources, type_, progressing_for, now)
     well = Finding(type_, "True", "SystemComponentsRunning", "All system components are healthy.")

@@ -17,7 +17,7 @@ class Removal(NamedTuple):
 
 
 def removals(pods: Iterable[Object], now: datetime) -> list[Removal]:
-    """Which pods to delete, and which of them without waiting for their node."""
+    """The pods to delete; ``force``: without waiting for the pod's node."""
     found = []
     for pod in pods:
         deleted = pod["metadata"].get("deletionTimestamp")

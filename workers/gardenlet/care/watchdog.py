@@ -161,7 +161,7 @@ class Watchdog:
                     client.list(resources.LEASE, "kube-node-lease", keep=outline_of_lease),
                 )
         except (ApiError, TimeoutError):
-            # The API server itself is down: then its controllers can do no harm either.
+            # The API server itself is down, so its controllers cannot do harm either.
             return Verdict.UNKNOWN
         return judge(nodes, leases, self._config.expired_leases, datetime.now(UTC))
 
