@@ -1,4 +1,4 @@
-"""Deletes pods that would stay: those that are being deleted, but whose node no longer exists.
+"""Completes the deletion of pods whose node no longer exists.
 
 A workload is gone only after its pods (foreground deletion), and a pod only after its kubelet has confirmed that its
 containers have ended. In a cluster that is being deleted, the nodes go first. The kube-controller-manager deletes such
