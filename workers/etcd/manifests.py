@@ -61,7 +61,7 @@ _UNITS = {
 def objects(
     etcd: Etcd, tls: TLSFiles, takeover_tolerance: timedelta = TAKEOVER_TOLERANCE, *, pods: int | None = None
 ) -> list[Manifest]:
-    """All manifests of an Etcd. The StatefulSet comes last, because it needs the others; their order does not matter.
+    """All manifests of an Etcd. The StatefulSet comes last, because it needs the others, which may have any order.
 
     Its claims are among the others, so that they are bound when the pods are to be scheduled. ``pods``: number of pods
     if there are to be fewer than members for now.
@@ -140,7 +140,7 @@ def tls_sources(etcd: Etcd) -> dict[str, tuple[str, str]]:
 
 
 def tls_checksum(etcd: Etcd) -> str:
-    """Checksum of the names of the TLS files. That is enough: the content of a Secret never changes under one name."""
+    """Checksum of the TLS files, from the names of their Secrets: a Secret of one name never changes its content."""
     return base.checksum(tls_sources(etcd))[:16]
 
 

@@ -1,10 +1,10 @@
 """How one of several etcd members finds the others, joins their cluster, and reports its own state.
 
 The first member starts a new cluster, but only if no member holds data. All other members join, one at a time, as
-learners: a learner has no vote before it holds all data. A member that has lost its data joins in the same way. The
-cluster removes its old entry first, because the vote of that entry relied on the lost data.
+learners: a learner has no vote before it holds all data. A member that has lost its data joins in the same way. First
+it removes its old entry from the cluster, because the vote of that entry relied on the lost data.
 
-A member that is killed while it joins begins again: the cluster replaces an entry that no data directory belongs to.
+A member that is killed while it joins begins again, and replaces its entry, to which no data directory belongs.
 Standard library only, like the wrapper that imports this module.
 
 A member asks the others for the state of their data over TLS, with certificates of etcd's CA on both sides. Otherwise a

@@ -33,8 +33,8 @@ _LEAST_FULL = 256 << 10
 """Bytes of deltas that can be restored in a few seconds. Fewer bytes are no reason for a full snapshot, however small
 that would be."""
 _TAKEOVER_SECONDS = 10.0
-"""Time between checks for a takeover by another seed. So long an etcd that was cut off and is back accepts writes after
-another seed has taken over its cluster."""
+"""Time between checks for a takeover by another seed. An etcd that comes back after it was cut off accepts writes for
+this time, although another seed has taken over its cluster."""
 _LEADERSHIP_SECONDS = 2.0
 """Time between checks whether this pod's member is still the leader. If two sidecars back up for a moment, they only
 write the same changes twice."""
