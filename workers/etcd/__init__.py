@@ -1,4 +1,5 @@
-"""The etcd controller of a seed, and what runs in an etcd pod beside etcd itself. Light to import."""
+"""The etcd controller of a seed, and the processes of an etcd pod other than etcd itself. Light to import."""
 
 SEALED = "sealed"
-"""A file in a data directory whose clients may only read: who made it still follows another seed's etcd."""
+"""Name of a file in a data directory. It says that clients may only read: the replication that made this directory has
+not allowed them to write yet."""

@@ -1,7 +1,7 @@
 """``gardener worker backup-restore``: the sidecar of an etcd that has backups.
 
-HTTPS with client certificates of etcd's CA, since ``/snapshot/full`` costs whoever may call it nothing
-and the database a pass. Interface: spec/extensions.md 5.
+It serves HTTPS and requires client certificates of etcd's CA: a call of ``/snapshot/full`` is cheap for the client, but
+reads the whole database. Interface: spec/extensions.md 5.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ _LOOK_SECONDS = 1.0
 _FORWARDED = "X-Gardener-Forwarded"
 _FORWARD = aiohttp.ClientTimeout(total=9 * 60, sock_connect=5)
 _NICE = 5
-"""Etcd in the same pod, and whoever waits for it, come first."""
+"""Niceness of this process: etcd in the same pod, and the clients that wait for it, come first."""
 
 
 class StoreConfig(ApiModel):
-    """Where backups go."""
+    """The place where backups are stored."""
 
     provider: str
     bucket: str
     prefix: str
     credentials_directory: Path
-    """Mounted Secret: a file per key."""
+    """Directory of a mounted Secret, with one file for each key."""
 
 
 class TLSConfig(ApiModel):
@@ -60,7 +60,7 @@ class TLSConfig(ApiModel):
 
 
 class BackupRestoreConfig(ApiModel):
-    """Configuration of the process."""
+    """Configuration of the sidecar."""
 
     address: str = "0.0.0.0"
     port: int = 8080
@@ -69,26 +69,26 @@ class BackupRestoreConfig(ApiModel):
     tls: TLSConfig
     store: StoreConfig
     initialization_file: Path
-    """Written by etcd's wrapper."""
+    """File with the result of the initialization; etcd's wrapper writes it."""
     full_snapshot_schedule: str
     delta_snapshot_period: timedelta = timedelta(minutes=5)
     delta_snapshot_memory_limit: int = Field(default=100 << 20, gt=0)
-    """Bytes."""
+    """Bytes of changes in memory at which a delta snapshot is written before its period is over."""
     full_snapshot_after_changes: int = Field(default=100_000, gt=0)
     garbage_collection_period: timedelta = timedelta(hours=12)
     defragmentation_schedule: str = ""
     several_members: bool = False
-    """The leader's sidecar backs up, and is who answers what is asked of snapshots."""
+    """Whether etcd has several members. Then the leader's sidecar backs up, and answers all requests for snapshots."""
 
 
 async def run(config_path: str) -> None:
-    """Serve until SIGTERM. What is not written then is read from etcd again at the next start."""
+    """Serve until SIGTERM. Changes that are not written by then are read from etcd again at the next start."""
     os.nice(_NICE)
     await run_until_signal(_run(load_config(BackupRestoreConfig, config_path)))
 
 
 async def _run(config: BackupRestoreConfig) -> None:
-    """Begin anew whenever the mounted certificates are others."""
+    """Serve, and start again whenever the mounted certificates have changed."""
     while True:
         mounted = config.tls.ca.read_bytes(), config.tls.server_certificate.read_bytes()
         serving = asyncio.create_task(_serve(config))
@@ -131,7 +131,7 @@ async def _serve(config: BackupRestoreConfig) -> None:
 async def serving(
     snapshotter: Snapshotter, config: BackupRestoreConfig, forwarding: "_Forwarding | None" = None
 ) -> AsyncIterator[None]:
-    """The HTTP interface, with mutual TLS."""
+    """Serve the HTTP interface with mutual TLS while the context is open."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(config.tls.ca))
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(str(config.tls.server_certificate), str(config.tls.server_key))
@@ -147,7 +147,7 @@ async def serving(
 def application(
     snapshotter: Snapshotter, config: BackupRestoreConfig, forwarding: "_Forwarding | None" = None
 ) -> web.Application:
-    """The interface, as an aiohttp application."""
+    """The HTTP interface as an aiohttp application."""
     handlers = _Handlers(snapshotter, config)
     app = web.Application(middlewares=[forwarding.middleware] if forwarding else [])
     app.router.add_get("/healthz", handlers.healthz)
@@ -163,7 +163,7 @@ def application(
 
 
 class _Forwarding:
-    """Has the leader's sidecar answer what is asked of snapshots: only there are they taken."""
+    """Forwards requests for snapshots to the leader's sidecar, which alone takes them."""
 
     def __init__(self, etcd: EtcdClient, tls: ssl.SSLContext, port: int) -> None:
         self._etcd = etcd
@@ -199,7 +199,7 @@ class _Handlers:
         self._config = config
 
     async def healthz(self, _: web.Request) -> web.Response:
-        """503 and the reason while backups are not up to date."""
+        """Status 503 and the reason while backups are not up to date, else 200."""
         fault = self._snapshotter.fault
         return web.json_response({"health": not fault, "reason": fault}, status=503 if fault else 200)
 
@@ -211,7 +211,7 @@ class _Handlers:
             raise web.HTTPInternalServerError(text=str(error)) from None
 
     async def delta(self, _: web.Request) -> web.Response:
-        """The snapshot that was written; 204 if nothing had changed."""
+        """The delta snapshot that was written; status 204 if nothing had changed."""
         try:
             written = await self._snapshotter.delta()
         except SnapshotError as error:
@@ -228,14 +228,17 @@ class _Handlers:
         )
 
     async def start_initialization(self, _: web.Request) -> web.Response:
-        """Etcd's wrapper checks and restores by itself before each start, so there is nothing to start."""
+        """Start nothing: etcd's wrapper checks and restores by itself before each start of etcd."""
         return web.Response(text=self._initialization())
 
     async def initialization_status(self, _: web.Request) -> web.Response:
         return web.Response(text=self._initialization())
 
     async def initialization_revision(self, _: web.Request) -> web.Response:
-        """Up to where an etcd that follows another seed's has come; 0 where it does not, or has not begun."""
+        """Status and revision of the initialization.
+
+        The revision is the one up to which etcd has replicated; 0 if it does not replicate, or has not begun.
+        """
         return web.json_response({"status": self._initialization(), "revision": self._initialized("revision", 0)})
 
     async def config(self, _: web.Request) -> web.Response:

@@ -1,7 +1,7 @@
-"""The etcd controller of a seed: makes ``Etcd`` resources real, and says how they are.
+"""The etcd controller of a seed: reconciles ``Etcd`` objects and writes their status.
 
-Rolls a spec out when it is asked to (``gardener.cloud/operation``) or its last rollout is unfinished; status
-follows the pods at any time. Everything it knows is in the cluster, so it may be stopped between any two steps.
+It rolls out a spec if an annotation requests that (``gardener.cloud/operation``) or the last rollout is unfinished. It
+updates the status whenever the pods change. All state is in the cluster, so it may be stopped between any two steps.
 """
 
 import asyncio
@@ -47,16 +47,18 @@ _RETRY_SECONDS = 2.0
 _LOOK_AGAIN_SECONDS = 0.1
 _PROBE_INTERVAL = 0.05
 _PROBE_SECONDS = 30.0
-"""A member that takes longer is restoring; then the kubelet's second does not matter."""
+"""Longest time for which the controller probes a starting member. A member that takes longer is restoring, and then the
+delay of the kubelet's probe, one second, does not matter."""
 _BINDING_SECONDS = 2.0
-"""A claim that is not bound by then waits for its first pod, as its storage class may say."""
+"""Time to wait for claims to be bound. A claim that is not bound by then waits for its first pod, as its storage class
+may require."""
 _KUBELET_SECONDS = 10.0
-"""How long what we saw counts against a kubelet that has not seen it."""
+"""How long our own successful probe of a member counts although the kubelet does not report the member as ready."""
 _ANSWER = aiohttp.ClientTimeout(total=5, sock_connect=2)
 
 
 class EtcdController:
-    """One per seed; runs inside the gardenlet."""
+    """Controller of ``Etcd`` objects, one per seed. It runs inside the gardenlet."""
 
     def __init__(
         self, client: KubeClient, caches: Caches, takeover_tolerance: timedelta = manifests.TAKEOVER_TOLERANCE
@@ -69,18 +71,18 @@ class EtcdController:
         self._pods = caches.of(POD, labels=selector)
         self._claims = caches.of(PERSISTENT_VOLUME_CLAIM, labels=selector)
         self._member_ids: dict[Key, tuple[str, str, bool]] = {}
-        """By pod: which run of it told us, its member's id, and whether it leads."""
+        """By pod: the run of the pod that answered, the id of its member, and whether that member leads."""
         self._enqueue: Callable[[Key], None] = lambda _: None
         self._probes: dict[Key, asyncio.Task[None]] = {}
         self._served: dict[Key, tuple[str, float]] = {}
-        """By pod: the run of it that was seen to serve, and when."""
+        """By pod: the run of the pod that was seen to serve, and when (seconds of the event loop)."""
         self._applied: dict[Key, int] = {}
-        """Generation of the StatefulSet that we wrote last: the cache may be behind."""
+        """Generation of the StatefulSet that this controller wrote last; the cache may be behind."""
         self._next_check: dict[Key, float] = {}
-        """When the sidecars are asked again (seconds of the event loop): events come more often."""
+        """When the members and sidecars are asked again (seconds of the event loop); events come more often."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         controller = Controller("etcd", self._reconcile, first_delay=0.2, longest_delay=30.0)
         self._enqueue = controller.enqueue
         controller.watch(self._etcds)
@@ -111,16 +113,17 @@ class EtcdController:
             again = await self._report(etcd)
             return Requeue(_RETRY_SECONDS) if _operation(etcd).get("state") == "Processing" else again
         except Conflict:
-            # Changed meanwhile, or our cache is a moment behind our own writes.
+            # The object has changed meanwhile, or our cache is a moment behind our own writes.
             return Requeue(_LOOK_AGAIN_SECONDS)
 
     # Rolling out
 
     async def _roll_out(self, etcd: Object) -> Object:
-        """Apply everything; the annotation that asked for it goes last, so a crash repeats the whole.
+        """Apply all objects of an Etcd. The annotation that requests this is removed last, so a crash repeats it all.
 
-        A member that was alone is first made ready for others: with these beside it, it would not be changed before
-        they are ready, and they wait for it.
+        A single member is first rolled out with the configuration for several, and only then further members are
+        added. Otherwise the StatefulSet would not change the first member before the others are ready, and these wait
+        for the first.
         """
         metadata = etcd["metadata"]
         if FINALIZER not in (metadata.get("finalizers") or ()):
@@ -147,16 +150,16 @@ class EtcdController:
             raise
         self._applied[key_of(etcd)] = applied["metadata"].get("generation", 0)
         etcd = await self._write_operation(etcd, kind, "Succeeded", "")
-        # Before the request is answered: whoever made it must not see how members were before.
+        # The status is written before the annotation is removed: the requester must not read the old state of members.
         etcd = await self._write_status(etcd, self._members(etcd), applied, _condition_of(etcd, "BackupReady"))
         asked = {name: None for name in _OPERATIONS if name in (etcd["metadata"].get("annotations") or {})}
         return await self._patch(etcd, {"metadata": {"annotations": asked}}) if asked else etcd
 
     async def _bound(self, claims: Iterable[Object]) -> None:
-        """Let claims be bound before there are pods for them.
+        """Wait until the claims are bound, before there are pods for them.
 
-        A pod is scheduled as soon as its claim names a volume, but a kubelet that does not see the claim's phase
-        ``Bound`` by then looks again only 10 to 20 s later.
+        A pod is scheduled as soon as its claim names a volume. A kubelet that does not see the claim's phase ``Bound``
+        by then reads the claim again only 10 to 20 s later.
         """
         keys = [key_of(claim) for claim in claims]
         waits = (self._claims.wait_for(key.name, key.namespace, _is_bound, _BINDING_SECONDS) for key in keys)
@@ -195,7 +198,7 @@ class EtcdController:
         )
 
     async def _patch(self, etcd: Object, patch: dict[str, Any]) -> Object:
-        """Of this version only: what was asked for meanwhile must not be lost. Raises Conflict."""
+        """Patch exactly this version of an Etcd, so that a request made meanwhile is not lost. Raises Conflict."""
         metadata = {**patch["metadata"], "resourceVersion": etcd["metadata"]["resourceVersion"]}
         return await self._client.patch(
             ETCD, etcd["metadata"]["name"], etcd["metadata"]["namespace"], {**patch, "metadata": metadata}
@@ -204,7 +207,7 @@ class EtcdController:
     # Status
 
     async def _report(self, etcd: Object) -> Requeue | None:
-        """Write how the members are; first what the kubelet says, then what only they know."""
+        """Write the members' state into the status: first as the kubelet reports it, then with the members' answers."""
         pods = self._members(etcd)
         stateful_set = self._stateful_sets.get(etcd["metadata"]["name"], etcd["metadata"]["namespace"])
         backup = _condition_of(etcd, "BackupReady")
@@ -219,7 +222,7 @@ class EtcdController:
         left = self._next_check.get(key, 0.0) - clock()
         due = left <= 0
         check_backup = manifests.has_backup(etcd) and due
-        # Of several members another one may lead by now.
+        # If there are several members, another one may lead by now.
         check_leader = not manifests.is_alone(etcd) and due
         asked = [pod for pod in serving if check_leader or self._known(pod) is None or not _uses_tls(etcd, pod)]
         if not asked and not check_backup:
@@ -333,13 +336,13 @@ class EtcdController:
         return members
 
     def _serves(self, pod: Object) -> bool:
-        """As the kubelet says, or, until it has had time to say so, as we saw."""
+        """Whether a member serves: the kubelet reports it, or our own probe found it up to ``_KUBELET_SECONDS`` ago."""
         instance, when = self._served.get(key_of(pod), ("", 0.0))
         recently = instance == _instance(pod) and asyncio.get_running_loop().time() - when < _KUBELET_SECONDS
         return _is_ready(pod) or (recently and not pod["metadata"].get("deletionTimestamp"))
 
     def _probe(self, etcd: Object, pod: Object) -> None:
-        """Watch a starting member ourselves: the kubelet looks once a second, and tells a second later."""
+        """Start to probe a starting member: the kubelet probes it once a second, and reports a second later."""
         key = key_of(pod)
         if key in self._probes or not _host(pod) or pod["metadata"].get("deletionTimestamp"):
             return
@@ -364,14 +367,14 @@ class EtcdController:
                     await asyncio.sleep(_PROBE_INTERVAL)
 
     async def _ask_member(self, etcd: Object, pod: Object, tls: ssl.SSLContext) -> Object | None:
-        """The pod of a member that answers, and with the TLS files that were ordered; else None."""
+        """The pod, if its member answers, and uses the TLS files that its Etcd names; else None."""
         port = etcd["spec"]["etcd"].get("clientPort", manifests.CLIENT_PORT)
         name = manifests.local_name(etcd)
         try:
             async with EtcdClient(f"https://{_host(pod)}:{port}", tls, server_name=name) as client:
                 status = await client.status()
             if not _uses_tls(etcd, pod):
-                # It took our certificate; the one that it shows changes at the same moment as whom it trusts.
+                # The member accepted our certificate. Its own certificate changes together with the CAs that it trusts.
                 shown = await shown_certificate(_host(pod), port, tls, name)
                 if shown != await server_certificate_of(self._client, etcd):
                     await self._remind(etcd, pod)
@@ -386,7 +389,7 @@ class EtcdController:
         return pod
 
     async def _remind(self, etcd: Object, pod: Object) -> None:
-        """Have the kubelet look at the pod's Secret now: by itself it does so once a minute."""
+        """Annotate the pod, so that the kubelet reads the pod's Secret now: by itself it does so once a minute."""
         await self._annotate(pod, {manifests.TLS_ORDERED: f"{manifests.tls_checksum(etcd)} at {timestamp()}"})
 
     async def _annotate(self, pod: Object, annotations: dict[str, str]) -> Object:
@@ -399,7 +402,7 @@ class EtcdController:
         return (member, leads) if instance == _instance(pod) else None
 
     async def _ask_backup(self, etcd: Object, pods: Iterable[Object], tls: ssl.SSLContext) -> Object:
-        """BackupReady as the sidecars say; one that does not answer speaks for itself."""
+        """Condition BackupReady from the sidecars' answers. A sidecar that does not answer counts as a fault."""
         port = etcd["spec"]["backup"].get("port", manifests.BACKUP_PORT)
         faults = []
         async with aiohttp.ClientSession(timeout=_ANSWER, trust_env=False) as session:
@@ -418,13 +421,13 @@ class EtcdController:
     # Deleting
 
     async def _delete(self, etcd: Object) -> Requeue | None:
-        """Remove everything, and release the object once no member runs: data must have no second writer."""
+        """Delete all objects of an Etcd, and release it once no member runs: data must not have a second writer."""
         metadata = etcd["metadata"]
         if FINALIZER not in (metadata.get("finalizers") or ()):
             return None
         name, namespace = metadata["name"], metadata["namespace"]
         await self._client.delete(STATEFUL_SET, name, namespace, propagation="Background")
-        # Not from the cache: a pod that it does not show yet would go on writing.
+        # Not from the cache: a pod that the cache does not show yet would go on writing.
         selector = ",".join(f"{label}={value}" for label, value in manifests.own_labels(etcd).items())
         pods, claims = await asyncio.gather(
             self._client.list(POD, namespace, labels=selector),
@@ -443,7 +446,7 @@ class EtcdController:
         if pods:
             if _operation(etcd).get("type") != "Delete":
                 await self._write_deletion(etcd, [pod["metadata"]["name"] for pod in pods])
-            return Requeue(_RETRY_SECONDS)  # their events bring us back sooner
+            return Requeue(_RETRY_SECONDS)  # the pods' events requeue the Etcd earlier
         with contextlib.suppress(NotFound):
             left = [item for item in metadata["finalizers"] if item != FINALIZER]
             await self._patch(etcd, {"metadata": {"finalizers": left}})
@@ -468,7 +471,7 @@ class EtcdController:
 
 
 def _owner(event: WatchEvent) -> list[Key]:
-    """The Etcd of a StatefulSet or pod, by our label."""
+    """Key of the Etcd that a StatefulSet or pod belongs to, by our label."""
     name = event.object["metadata"].get("labels", {}).get(manifests.INSTANCE)
     return [Key(event.object["metadata"]["namespace"], name)] if name else []
 
@@ -483,7 +486,7 @@ def _to_roll_out(etcd: Object) -> bool:
 
 
 def _is_rolled_out(stateful_set: Object) -> bool:
-    """Whether all its pods are as it says, and ready."""
+    """Whether all pods of a StatefulSet have its current revision and are ready."""
     status, replicas = stateful_set.get("status") or {}, stateful_set["spec"]["replicas"]
     return (
         status.get("observedGeneration") == stateful_set["metadata"].get("generation")
@@ -503,7 +506,7 @@ def _is_bound(claim: Object | None) -> bool:
 def _is_ready(pod: Object) -> bool:
     if pod["metadata"].get("deletionTimestamp"):
         return False
-    # Of the container, not the pod: the sidecar's state says nothing about etcd.
+    # Readiness of the container, not of the pod: the sidecar's state says nothing about etcd.
     containers = (pod.get("status") or {}).get("containerStatuses") or ()
     return any(container["name"] == "etcd" and container.get("ready") for container in containers)
 
@@ -522,7 +525,7 @@ def _why_not(pod: Object) -> str:
 
 
 def _instance(pod: Object) -> str:
-    """One run of one pod: a restarted etcd may have another role."""
+    """Identifies one run of etcd in one pod: after a restart etcd may have another role."""
     restarts = sum(
         container.get("restartCount", 0)
         for container in (pod.get("status") or {}).get("containerStatuses") or ()
@@ -537,7 +540,10 @@ def _host(pod: Object) -> str:
 
 
 def _uses_tls(etcd: Object, pod: Object) -> bool:
-    """Whether a member was seen to use the TLS files that its Etcd names, or has another pod if it does not."""
+    """Whether a member uses the TLS files that its Etcd names.
+
+    A single member must have been seen to use them. Other members get a new pod with new TLS files.
+    """
     in_use = (pod["metadata"].get("annotations") or {}).get(manifests.TLS_IN_USE)
     return not manifests.is_alone(etcd) or in_use == manifests.tls_checksum(etcd)
 
@@ -553,7 +559,7 @@ def _condition_of(etcd: Object, kind: str) -> dict[str, Any] | None:
 
 
 def _dated(conditions: list[dict[str, Any]], before: Iterable[Mapping[str, Any]], now: str) -> list[dict[str, Any]]:
-    """With the times of their last changes, as far as they are the same as before."""
+    """Conditions with the times of their last changes; a condition that is the same as before keeps its times."""
     known = {item["type"]: item for item in before}
     dated = []
     for condition in conditions:

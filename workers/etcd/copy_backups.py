@@ -1,7 +1,7 @@
-"""Copies the backups of an etcd from one bucket to another: what an ``EtcdCopyBackupsTask`` asks for.
+"""Copies the backups of an etcd from one bucket to another, as an ``EtcdCopyBackupsTask`` requests.
 
-Snapshots keep their names but for the mark of the final one, so what is in the target already is not copied again,
-and a copy that was stopped anywhere goes on where it stopped. Source: spec/extensions.md 5.
+Snapshots keep their names; only the mark of the final snapshot is removed. So snapshots that are in the target already
+are not copied again, and a copy that was interrupted goes on where it stopped. Source: spec/extensions.md 5.
 """
 
 import asyncio
@@ -28,15 +28,16 @@ from workers.etcd.wrapper import STOP_SECONDS
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
-"""Between looks for the final snapshot: users wait for it. etcd-druid's 15 s would be most of a move's downtime."""
+"""Time between two checks for the final snapshot. Short, because users wait for it: etcd-druid's 15 s would be most of
+a move's downtime."""
 _RETRY_SECONDS = 2.0
 _NEWEST = 4
-"""So many full snapshots are looked at for the mark of the final one."""
+"""Number of newest full snapshots among which the final snapshot is searched."""
 _PARALLEL = 8
 
 
 class CopyBackupsController:
-    """One per seed; runs inside the gardenlet."""
+    """Controller of ``EtcdCopyBackupsTask`` objects, one per seed. It runs inside the gardenlet."""
 
     def __init__(
         self, client: KubeClient, caches: Caches, takeover_tolerance: timedelta = manifests.TAKEOVER_TOLERANCE
@@ -44,13 +45,14 @@ class CopyBackupsController:
         self._client = client
         self._tolerance = takeover_tolerance + timedelta(seconds=STOP_SECONDS)
         self._inert: dict[Key, tuple[float, datetime]] = {}
-        """By task: when an old seed that was given up cannot serve any more, by our own clock, and for people."""
+        """By task: when the etcd of a lost seed can no longer serve, as a time of our monotonic clock, and in UTC to
+        show."""
         self._patient: dict[Key, tuple[float, datetime]] = {}
-        """The same of the time in which a final snapshot may appear."""
+        """By task: until when a final snapshot may appear, in the same two forms."""
         self._tasks = caches.of(ETCD_COPY_BACKUPS_TASK)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         controller = Controller("copy backups", self._reconcile, workers=10)
         controller.watch(self._tasks)
         await controller.run()
@@ -82,7 +84,7 @@ class CopyBackupsController:
         return open_store(store["provider"], credentials, store["container"])
 
     async def _copy(self, key: Key, task: Object, source: Store, target: Store) -> str:
-        """Copy all there is; returns what is waited for, empty if it is done."""
+        """Copy all snapshots. Returns what the task waits for, empty if the copy is done."""
         directories = [snapshots.directory(task["spec"][side]["prefix"]) for side in ("sourceStore", "targetStore")]
         names = [item.name for item in await source.list(directories[0])]
         there, fenced = snapshots.counted(names), snapshots.fence(names) is not None
@@ -91,7 +93,7 @@ class CopyBackupsController:
         if not snapshots.fulls(there):
             return f"bucket {task['spec']['sourceStore']['container']} has no full snapshot in {directories[0]}"
         if not fenced:
-            # From now on it does not matter what the old seed still writes, if it is not dead but cut off.
+            # The takeover marker. A source that is only cut off may still write snapshots; now they do not count.
             await source.put(directories[0] + snapshots.fence_name(snapshots.last_revision(there)), _nothing())
         have = {item.name.rsplit("/", 1)[-1] for item in await target.list(directories[1])}
         missing = [item for item in there if _unmarked(item).name not in have]
@@ -108,22 +110,22 @@ class CopyBackupsController:
         if not final:
             if fault := self._may_serve(key):
                 return fault
-            # The etcd that starts from here need not wait again.
+            # So the destination's etcd need not wait for the same time itself.
             await source.put(directories[0] + snapshots.silence_name(newest), _nothing())
         message = f"{len(there)} snapshots up to revision {newest}" + ("" if final else ", none of them final")
         await self._write(task, {"lastError": None, "conditions": [_condition("Succeeded", "Copied", message)]})
         return ""
 
     def _may_serve(self, key: Key) -> str:
-        """Until when the old seed may serve that found no mark in its bucket when it looked there last.
+        """Until when the source's etcd may serve, if it found no takeover marker when it last read its bucket.
 
-        By the time that passes here since we know of the mark: no two clocks have to agree.
+        Measured here, from the moment at which this process knew of the marker: no two clocks have to agree.
         """
         shown = _left(self._inert, key, self._tolerance)
         return f"{_MAY_SERVE}; it stops by {shown:%H:%M:%S} UTC" if shown else ""
 
     def _may_come(self, key: Key, task: Mapping[str, Any]) -> str:
-        """Until when the old seed may still take its last snapshot; whatever clocks say, not for longer than it has."""
+        """Until when the source may still write its final snapshot: for the task's timeout, by the monotonic clock."""
         patience = timedelta(seconds=manifests.seconds(task["spec"]["waitForFinalSnapshot"].get("timeout") or "5m"))
         shown = _left(self._patient, key, patience)
         return f"{_NO_FINAL} yet; it is waited for until {shown:%H:%M:%S} UTC" if shown else ""
@@ -154,20 +156,23 @@ _NO_FINAL = "there is no final snapshot"
 
 
 def lacks_final(task: Mapping[str, Any], there: list[Snapshot]) -> bool:
-    """Whether there is no final snapshot, and one is to be waited for before anything is copied."""
+    """Whether the task must wait for a final snapshot before it copies anything, and there is none yet."""
     wait = task["spec"].get("waitForFinalSnapshot") or {}
     return bool(wait.get("enabled")) and not any(item.final for item in snapshots.fulls(there)[:_NEWEST])
 
 
 def _left(ends: dict[Key, tuple[float, datetime]], key: Key, patience: timedelta) -> datetime | None:
-    """When a wait that began with the first question ends, for people; None once it has, by a clock nobody sets."""
+    """UTC time, to show, at which a wait ends that began with the first call for this key; None once it has ended.
+
+    The monotonic clock decides that, because the system's clock may be set.
+    """
     now = time.monotonic()
     end, shown = ends.setdefault(key, (now + patience.total_seconds(), datetime.now(UTC) + patience))
     return shown if now < end else None
 
 
 def _unmarked(snapshot: Snapshot) -> Snapshot:
-    """As it is named in the target: only the source's last snapshot was its last."""
+    """The snapshot as it is named in the target: final in the source, it is not the last one of the target."""
     return replace(snapshot, final=False)
 
 

@@ -1,18 +1,18 @@
-"""Whether etcd can start from a data directory, as far as a glance at its files tells."""
+"""Whether etcd can start from a data directory, as far as a short look at its files tells."""
 
 import struct
 from pathlib import Path
 
 
 def fault_of(data: Path) -> str | None:
-    """Why etcd cannot start from this directory, as far as a glance tells; None if it can."""
+    """Why etcd cannot start from this directory, as far as a short look tells; None if it can."""
     if not has_log(data):
         return "there is no data"
     return database_fault(data / "member" / "snap" / "db")
 
 
 def has_log(data: Path) -> bool:
-    """Whether etcd ever accepted anything: its write-ahead log is made whole, before the first write."""
+    """Whether etcd has ever accepted a write. It creates a complete write-ahead log before its first write."""
     return any((data / "member" / "wal").glob("*.wal"))
 
 

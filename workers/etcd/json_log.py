@@ -6,7 +6,7 @@ import time
 
 
 def log(level: str, message: str) -> None:
-    """One JSON line, as all processes log."""
+    """Write one JSON line in the format of all processes' logs."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
     line = {"time": f"{now}+00:00", "level": level, "component": "etcd-wrapper", "message": message}
     print(json.dumps(line), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What an ``Etcd`` resource becomes: ConfigMap, Services, PodDisruptionBudget and StatefulSet. Pure."""
+"""Manifests of an ``Etcd`` resource: ConfigMap, Secret, Services, PodDisruptionBudget, claims and StatefulSet. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -12,14 +12,15 @@ from workers.etcd.wrapper import INITIALIZATION_FILE
 
 Etcd = Mapping[str, Any]
 TLSFiles = Mapping[str, str]
-"""Base64 of each file that ``tls_sources`` names."""
+"""Content of each file that ``tls_sources`` names, in base64, by the file's path."""
 
 CLIENT_PORT = 2379
 PEER_PORT = 2380
 METRICS_PORT = 2381
-"""Plain HTTP, without anything secret: probes of the kubelet have no client certificate."""
+"""Plain HTTP, because probes of the kubelet have no client certificate. Nothing secret is served there."""
 WRAPPER_PORT = 9095
-"""Where a member of several tells the others of its data, and the kubelet whether it serves; plain HTTP, too."""
+"""If there are several members: the port at which a member tells the others the state of its data, and the kubelet
+whether it serves; plain HTTP, too."""
 BACKUP_PORT = 8080
 
 INSTANCE = "app.kubernetes.io/part-of"
@@ -27,22 +28,22 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 CONTROLLER = "etcd-druid"
 TLS_ORDERED = "druid.gardener.cloud/tls-ordered"
 TLS_IN_USE = "druid.gardener.cloud/tls-in-use"
-"""Annotations of a member's pod: checksums of the TLS files that it is to use, and was seen to use."""
+"""Annotations of a member's pod: checksums of the TLS files that the member is to use, and was seen to use."""
 
 _CONFIG = "/var/etcd/config"
 _RUN = "/var/etcd/run"
 TAKEOVER_TOLERANCE = timedelta(minutes=2)
-"""How long an etcd serves that cannot read in its bucket whether another seed has taken over. Source: GEP-17, which has
-the same for its record in the DNS."""
+"""How long an etcd serves while it cannot read in its bucket whether another seed has taken over. Source: GEP-17, which
+has the same time for its DNS record."""
 _DATA = "/var/etcd/data"
 _TLS = "/var/etcd/tls"
 _BACKUP_CREDENTIALS = "/var/etcd/backup"
 _SOURCE_CREDENTIALS = "/var/etcd/source-backup"
-"""Files are there while a control plane moves; always mounted, so that an etcd does not restart when that is over."""
+"""Contains files only while a control plane moves. It is always mounted, so that etcd does not restart after a move."""
 _DEFAULT_QUOTA = "8Gi"
 
 _RESTORE_SECONDS = 3600
-"""How long a restore may take before the kubelet begins it anew."""
+"""How long a restore may take before the kubelet restarts the container, and so the restore."""
 
 _UNITS = {
     "": 1,
@@ -60,10 +61,10 @@ _UNITS = {
 def objects(
     etcd: Etcd, tls: TLSFiles, takeover_tolerance: timedelta = TAKEOVER_TOLERANCE, *, pods: int | None = None
 ) -> list[Manifest]:
-    """Everything but the StatefulSet, in any order, and then the StatefulSet, which needs the rest.
+    """All manifests of an Etcd. The StatefulSet comes last, because it needs the others, which may have any order.
 
-    Its claims are among the rest, so that they are bound when the pods want to be scheduled. ``pods``: for the time
-    being fewer than members.
+    Its claims are among the others, so that they are bound when the pods are to be scheduled. ``pods``: number of pods
+    if there are to be fewer than members for now.
     """
     made = [_config_map(etcd, takeover_tolerance), _client_service(etcd), _peer_service(etcd), _disruption_budget(etcd)]
     made.append(_tls_secret(etcd, tls))
@@ -80,7 +81,7 @@ def objects(
     ]
     for manifest in made:
         manifest["metadata"]["ownerReferences"] = owner
-    # Claims belong to the StatefulSet, which adopts them by name.
+    # No owner for claims: they belong to the StatefulSet, which adopts them by name.
     return [*_claims(etcd), *made]
 
 
@@ -114,7 +115,7 @@ def config_map_name(etcd: Etcd) -> str:
 
 
 def local_name(etcd: Etcd) -> str:
-    """The name in the server certificate that stands for any member."""
+    """The name in the server certificate that is valid for each member."""
     return f"{etcd['metadata']['name']}-local"
 
 
@@ -123,7 +124,7 @@ def tls_secret_name(etcd: Etcd) -> str:
 
 
 def tls_sources(etcd: Etcd) -> dict[str, tuple[str, str]]:
-    """TLS files by their path in the members' pods: the Secret that each is in, and its key."""
+    """Secret and key of each TLS file, by the path of the file in the members' pods."""
     found: dict[str, tuple[str, str]] = {}
     for side in ("client", "peer"):
         tls = etcd["spec"]["etcd"].get(f"{side}UrlTls")
@@ -139,12 +140,12 @@ def tls_sources(etcd: Etcd) -> dict[str, tuple[str, str]]:
 
 
 def tls_checksum(etcd: Etcd) -> str:
-    """Of the TLS files: what is in a Secret of a name never changes."""
+    """Checksum of the TLS files, from the names of their Secrets: a Secret of one name never changes its content."""
     return base.checksum(tls_sources(etcd))[:16]
 
 
 def is_alone(etcd: Etcd) -> bool:
-    """Whether there is one member: it must not go away, so it takes new TLS files without another pod."""
+    """Whether there is a single member. It must not go away, so it takes over new TLS files without a new pod."""
     return len(member_names(etcd)) == 1
 
 
@@ -153,7 +154,7 @@ def has_backup(etcd: Etcd) -> bool:
 
 
 def member_names(etcd: Etcd) -> list[str]:
-    """Pods of the StatefulSet. An etcd that is asleep keeps its member's name."""
+    """Names of the members, which are those of the StatefulSet's pods. With 0 replicas one member keeps its name."""
     return [f"{etcd['metadata']['name']}-{number}" for number in range(max(etcd["spec"]["replicas"], 1))]
 
 
@@ -196,7 +197,7 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
     hosts = {member: f"{member}.{peer_service_name(etcd)}.{namespace}.svc" for member in member_names(etcd)}
     config: dict[str, Any] = {
         "listen-client-urls": f"{client_scheme}://0.0.0.0:{client}",
-        # A single member has no peers, and without TLS nobody else may speak to this port.
+        # A single member has no peers. Its port has no TLS, so nothing outside the pod may connect to it.
         "listen-peer-urls": f"{peer_scheme}://{'127.0.0.1' if is_alone(etcd) else '0.0.0.0'}:{peer}",
         "listen-metrics-urls": f"http://0.0.0.0:{METRICS_PORT}",
         "initial-cluster-token": f"{namespace}/{name}",
@@ -205,7 +206,7 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
         "metrics": section.get("metrics", "basic"),
         "auto-compaction-mode": shared.get("autoCompactionMode", "periodic"),
         "auto-compaction-retention": shared.get("autoCompactionRetention", "30m"),
-        # The sidecar and the etcd controller speak to etcd by its JSON gateway.
+        # The sidecar and the etcd controller use etcd's JSON gateway.
         "enable-grpc-gateway": True,
         "logger": "zap",
         "log-level": "info",
@@ -214,13 +215,13 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
         config["heartbeat-interval"] = seconds(heartbeat) * 1000
         config["election-timeout"] = config["heartbeat-interval"] * 10
     if is_alone(etcd):
-        config["socket-options"] = {"reuse-port": True}  # for the etcd that takes over from it
+        config["socket-options"] = {"reuse-port": True}  # for the next etcd process, which takes over from this one
     if section.get("clientUrlTls"):
         config["client-transport-security"] = _transport_security("client", section["clientUrlTls"])
     if peer_tls:
         config["peer-transport-security"] = {
             **_transport_security("peer", peer_tls),
-            # Whose address DNS may not know yet; nobody but our members has a certificate of this authority.
+            # DNS may not know the address of a peer yet. Only our members have a certificate of this authority.
             "skip-client-san-verification": True,
         }
     wrapped: dict[str, Any] = {
@@ -252,7 +253,10 @@ def wrapper_port(etcd: Etcd) -> int:
 
 
 def readiness_port(etcd: Etcd) -> int:
-    """Where ``/readyz`` is: of several members, one that has no vote yet answers clients with errors."""
+    """Port of ``/readyz``. If there are several members, the wrapper serves it.
+
+    It also checks that the member has a vote: without one, a member answers clients with errors.
+    """
     return METRICS_PORT if is_alone(etcd) else wrapper_port(etcd)
 
 
@@ -279,7 +283,7 @@ def _store(etcd: Etcd) -> dict[str, Any] | None:
 
 
 def _source(etcd: Etcd) -> dict[str, Any] | None:
-    """Of the seed that the control plane leaves: another bucket, and in it the same place."""
+    """Store of the source, the seed that the control plane leaves: another bucket, with the same prefix."""
     if not has_backup(etcd):
         return None
     store = etcd["spec"]["backup"]["store"]
@@ -318,7 +322,7 @@ def _backup_restore_config(etcd: Etcd) -> dict[str, Any]:
 
 
 def _tls_secret(etcd: Etcd, tls: TLSFiles) -> Manifest:
-    """All TLS files of the members, under one name: their pods stay when it changes."""
+    """Secret with all TLS files of the members. Its name stays the same, so pods stay when its content changes."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -341,7 +345,7 @@ def _client_service(etcd: Etcd) -> Manifest:
         client_service_name(etcd), etcd["metadata"]["namespace"], select=_selector(etcd), ports=ports
     )
     if is_alone(etcd):
-        # Clients of a single member need not wait until the kubelet has noticed that it serves.
+        # Clients of a single member need not wait until the kubelet has noticed that this member serves.
         service["spec"]["publishNotReadyAddresses"] = True
     service["metadata"]["labels"] = {**_labels(etcd), **(extra.get("labels") or {})}
     service["metadata"]["annotations"] = dict(extra.get("annotations") or {})
@@ -372,7 +376,7 @@ def _disruption_budget(etcd: Etcd) -> Manifest:
         "kind": "PodDisruptionBudget",
         "metadata": _metadata(etcd, etcd["metadata"]["name"]),
         "spec": {
-            # A single member cannot be moved without being down; a budget would only block the node's drain.
+            # A single member cannot move without an interruption; a budget would only block the node's drain.
             "minAvailable": replicas // 2 + 1 if replicas > 1 else 0,
             "selector": {"matchLabels": _selector(etcd)},
             "unhealthyPodEvictionPolicy": "AlwaysAllow" if sick_may_go else "IfHealthyBudget",
@@ -452,7 +456,7 @@ def _etcd_container(etcd: Etcd, claim: str) -> Manifest:
         },
         env=[{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         terminationMessagePolicy="FallbackToLogsOnError",
-        # Until etcd serves for the first time, it may be restoring.
+        # Until etcd serves for the first time, the wrapper may be restoring.
         startupProbe=base.http_probe("/readyz", ready, scheme="HTTP", period=1, failures=_RESTORE_SECONDS, timeout=2),
         readinessProbe=base.http_probe("/readyz", ready, scheme="HTTP", period=1, failures=5, timeout=2),
         livenessProbe=base.http_probe("/livez", METRICS_PORT, scheme="HTTP", period=10, failures=6, timeout=5),
@@ -516,7 +520,7 @@ def _claims(etcd: Etcd) -> list[Manifest]:
 
 
 def claim_name(etcd: Etcd) -> str:
-    """Of the template; a member's claim is ``<this>-<member>``."""
+    """Name of the claim template; a member's claim is called ``<this>-<member>``."""
     return etcd["spec"].get("volumeClaimTemplate") or str(etcd["metadata"]["name"])
 
 

@@ -1,17 +1,17 @@
-"""How a member of several finds the others, joins them, and tells how it is.
+"""How one of several etcd members finds the others, joins their cluster, and reports its own state.
 
-The first member begins a cluster of its own, and only where no member holds data. Everybody else joins: as a learner,
-which has no vote before it holds all data, one at a time. So does a member whose data are gone, and what the cluster
-knows of it is forgotten first: its vote counted on what it held.
+The first member starts a new cluster, but only if no member holds data. All other members join, one at a time, as
+learners: a learner has no vote before it holds all data. A member that has lost its data joins in the same way. First
+it removes its old entry from the cluster, because the vote of that entry relied on the lost data.
 
-Whoever is killed on the way begins it anew: an entry that no data directory belongs to is replaced. Standard library
-only, as the wrapper that uses it.
+A member that is killed while it joins begins again, and replaces its entry, to which no data directory belongs.
+Standard library only, like the wrapper that imports this module.
 
-A member asks others for their data by TLS, with certificates of etcd's authority on both sides: a process that answers
-in place of a member could have the first one begin a cluster without the data that there are. One port answers members
-by TLS and the kubelet's probes, which bring no certificate, without. It still tells its data without TLS, to members of
-versions before this one: in a rolling upgrade the first member is the last to be replaced, and may have to begin the
-cluster before.
+A member asks the others for the state of their data over TLS, with certificates of etcd's CA on both sides. Otherwise a
+process that answers in place of a member could make the first member start a new cluster although there are data. One
+port answers members over TLS, and the kubelet's probes, which have no client certificate, in plain HTTP. It also
+reports the state of data in plain HTTP, to members of earlier versions: in a rolling update the first member is
+replaced last, and may have to start the cluster before that.
 """
 
 import http.client
@@ -29,27 +29,27 @@ from workers.etcd.data_directory import fault_of, has_log
 from workers.etcd.json_log import log
 
 NONE, BROKEN, SOUND = "none", "broken", "sound"
-"""What a member says of its data directory."""
+"""States of a data directory, as members report them."""
 
 _TIMEOUT = 2.0
 _CHANGE_TIMEOUT = 10.0
 _RETRY_SECONDS = 1.0
 _SETTLE_SECONDS = 0.2
 _TLS_HANDSHAKE = b"\x16"
-"""First byte of a connection that begins with TLS; a request of HTTP begins with a letter."""
+"""First byte of a TLS connection; a request in plain HTTP begins with a letter."""
 _CONNECTIONS = 32
-"""How many are answered at one time: the kubelet and each other member have one, for a moment."""
+"""Number of connections that are answered at one time. The kubelet and each other member open one, for a moment."""
 
 Entry = dict[str, Any]
 """A member as etcd lists it."""
 
 
 class Refused(Exception):
-    """A member does not answer, or not as it was asked to."""
+    """A member does not answer, or refuses the request."""
 
 
 class Membership:
-    """Of one member; what it needs to know is the wrapper's configuration."""
+    """The part that one member takes in its cluster; ``config`` is the wrapper's configuration."""
 
     def __init__(self, config: dict[str, Any], name: str) -> None:
         self._config = config
@@ -60,14 +60,15 @@ class Membership:
 
     @classmethod
     def of(cls, config: dict[str, Any], name: str) -> "Membership | None":
-        """None for a member that is alone."""
+        """The membership of member ``name``; None for a single member."""
         return cls(config, name) if config.get("membership") else None
 
     def join(self, *, backed_up: bool) -> str | None:
-        """Return with what cluster etcd is to start: the one that it has joined, or None, where it is to begin one.
+        """Join the cluster of the other members, or decide that this member starts a new one.
 
-        Does not end before the others have said which. Broken data are all there is where there is no backup: an
-        operator may save more from them than nothing.
+        Returns the initial cluster that etcd has joined, or None if it starts a new cluster. Waits until the answers of
+        the other members decide that. A broken data directory counts as no data only if there is a backup
+        (``backed_up``): without a backup an operator may still save a part of it.
         """
         nothing = {NONE, BROKEN} if backed_up else {NONE}
         said = ""
@@ -86,7 +87,10 @@ class Membership:
             time.sleep(_RETRY_SECONDS)
 
     def _join(self) -> str | None:
-        """The cluster that now expects us; None if there is none that we know of. Raises Refused."""
+        """Add this member as a learner. Returns the initial cluster, None if no other member serves with a quorum.
+
+        Raises Refused if this member cannot be added yet.
+        """
         for url in self._clients_of_others():
             try:
                 there = self._ask(url, "cluster/member/list", {"linearizable": True})["members"]
@@ -116,7 +120,10 @@ class Membership:
         return ",".join(sorted(f"{names[url]}={url}" for entry in there for url in entry["peerURLs"]))
 
     def _data(self) -> list[str]:
-        """Of all members. Raises Refused if one of them does not say, or somebody else answers in its place."""
+        """States of the data of all members.
+
+        Raises Refused if a member does not answer, or another process answers in its place.
+        """
         found = [data_of(Path(self._config["dataDir"]))]
         for name, url in self._section["wrappers"].items():
             if name == self._name:
@@ -140,14 +147,14 @@ class Membership:
         return f"{url.scheme}://127.0.0.1:{url.port}"
 
     def settle(self) -> None:
-        """Return once our etcd has a vote, and the others find it where it listens."""
+        """Return once this member's etcd has a vote, and the cluster lists the peer URL at which it listens."""
         while True:
             try:
                 if self._has_settled():
                     self._settled = True
                     return
             except Refused:
-                pass  # it starts, or has no quorum yet
+                pass  # etcd is starting, or has no quorum yet
             time.sleep(_SETTLE_SECONDS)
 
     def _has_settled(self) -> bool:
@@ -168,7 +175,7 @@ class Membership:
         return True
 
     def _promote(self, ours: str) -> None:
-        """Refused until we have caught up."""
+        """Ask the other members to give this member a vote. They refuse until it has caught up."""
         for url in self._clients_of_others():
             try:
                 self._ask(url, "cluster/member/promote", {"ID": ours}, _CHANGE_TIMEOUT)
@@ -178,7 +185,10 @@ class Membership:
             return
 
     def step_down(self) -> None:
-        """Let another one lead before ours ends: nobody waits for an election then. Where we do not lead, nothing."""
+        """Transfer leadership to another member before this etcd stops, so that clients do not wait for an election.
+
+        Does nothing if this member is not the leader.
+        """
         try:
             status = self._ask(self._own_client, "maintenance/status", {})
             ours = status["header"]["member_id"]
@@ -196,7 +206,7 @@ class Membership:
             return
 
     def _ask(self, url: str, path: str, body: dict[str, Any], timeout: float = _TIMEOUT) -> dict[str, Any]:
-        """Etcd's JSON API. Raises Refused."""
+        """Call etcd's JSON API. Raises Refused."""
         target = urlsplit(url)
         doing = f"asking {target.netloc} for {path}"
         try:
@@ -216,16 +226,19 @@ class Membership:
         return answer
 
     def _tls(self) -> ssl.SSLContext:
-        """Of the files of now."""
+        """TLS context for a client, made from the certificate files as they are now."""
         files = self._section["tls"]
         context = ssl.create_default_context(cafile=files["ca"])
         context.load_cert_chain(files["certificate"], files["key"])
         return context
 
-    # What we tell
+    # What this member reports
 
     def serve(self) -> int:
-        """Tell the others of our data, and the kubelet whether we serve, from now on; returns the port."""
+        """Start the HTTP server: it tells other members the state of the data, and the kubelet whether etcd is ready.
+
+        Returns the port.
+        """
         import threading
 
         member = self
@@ -243,13 +256,13 @@ class Membership:
                 self.wfile.write(content)
 
             def log_message(self, *_: object) -> None:
-                """Probes are not worth a line."""
+                """Log nothing: probes come all the time."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
 
             def verify_request(self, *_: object) -> bool:
-                """Take a turn; a connection that gets none is closed."""
+                """Whether fewer than ``_CONNECTIONS`` are being answered; otherwise the new connection is closed."""
                 return turns.acquire(blocking=False)
 
             def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -267,7 +280,7 @@ class Membership:
                     super().finish_request(tls, client_address)
 
             def handle_error(self, *_: object) -> None:
-                """A connection that broke off, or showed no certificate, is not worth a line."""
+                """Log nothing: the connection broke off, or the client showed no certificate."""
 
         port = urlsplit(self._section["wrappers"][self._name]).port or 0
         server = Server(("", port), Handler)
@@ -275,7 +288,10 @@ class Membership:
         return int(server.server_address[1])
 
     def _server_tls(self) -> ssl.SSLContext:
-        """Of the files of now; a client needs a certificate of etcd's authority."""
+        """TLS context for the server, made from the certificate files as they are now.
+
+        A client needs a certificate of etcd's CA.
+        """
         security = self._config["etcd"]["client-transport-security"]
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=security["trusted-ca-file"])
         context.verify_mode = ssl.CERT_REQUIRED
@@ -283,7 +299,7 @@ class Membership:
         return context
 
     def tell(self, path: str) -> tuple[int, dict[str, Any]]:
-        """Status and content of the answer to a question."""
+        """HTTP status and JSON content of the answer to a request for ``path``."""
         if path == "/data":
             return 200, {"name": self._name, "cluster": self._token, "data": data_of(Path(self._config["dataDir"]))}
         if path == "/readyz":
@@ -304,7 +320,10 @@ def data_of(data: Path) -> str:
 
 
 def _get(url: str, tls: Callable[[], ssl.SSLContext] | None = None) -> dict[str, Any]:
-    """The answer, by TLS or in plain text, whatever the URL's scheme. Raises Refused unless it answers 200."""
+    """JSON content of the answer to a GET request. Raises Refused unless the status is 200.
+
+    The request uses TLS if ``tls`` is given, else plain HTTP; the scheme of the URL does not count.
+    """
     target = urlsplit(url)
     host, port = target.hostname or "", target.port
     try:

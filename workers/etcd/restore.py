@@ -1,11 +1,12 @@
-"""Makes a data directory from the snapshots of a store: the newest full one, then all deltas.
+"""Makes etcd's data directory from the snapshots in a store: the newest full snapshot, then all deltas.
 
-Or follows a store that another etcd still writes to, until the history there has ended. Works beside the data
-directory and renames at the end: killed in between, the next start begins anew.
+``follow`` does so from the source's store while the source's etcd still adds snapshots, until the history there has
+ended. Both functions work in a directory beside the data directory and rename it at the end. If the process is killed
+before that, the next start begins again with the full snapshot.
 
-Who may read already while it follows is told by etcd itself: it is sealed, which means that its users have rights,
-and its clients that of reading alone. Nobody is to be kept from what root's password, which is here, would allow.
-Standard library only, as the wrapper that calls it.
+While etcd replicates, it is read-only for its clients. Etcd's own users and roles enforce that: it is *sealed*, and the
+role of clients allows them to read and nothing else. This guards against mistakes, not against attackers: root's
+password stands in this file. Standard library only, like the wrapper that imports this module.
 """
 
 import base64
@@ -33,41 +34,43 @@ from workers.etcd.store_reader import StoreReader
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
-"""Between looks at a store that is followed: users wait for its end."""
+"""Time between two listings of the source's store while replicating. Short, because users wait for the end of the
+history."""
 _AGAIN_SECONDS = 1.0
-"""Before following begins anew."""
+"""Pause before replication begins again with a full snapshot."""
 _SNAPSHOT = ".snapshot"
-"""Suffix of the file beside a data directory that it is made of."""
+"""Suffix of the snapshot file that a data directory is made from; the file lies beside the directory."""
 _READER = "etcd-client"
-"""Common name of their certificates."""
+"""Common name in the certificates of etcd's clients; etcd takes it as the name of their user."""
 _ROOT = {"name": "root", "password": "root"}
 _TOKEN_SECONDS = 1 << 26
-"""Longer than anybody follows."""
+"""Lifetime of root's token, about two years: longer than any replication takes."""
 _LARGEST_BACKEND = 8 << 30
-"""Bytes; what etcd recommends at most, for an etcd without a quota of its own."""
+"""Bytes: the largest quota that etcd recommends, for an etcd without a quota of its own."""
 _LEAP = 1_000_000_000
-"""Revisions to be ahead of all that a lost seed may have told its clients: more than it can have made since."""
+"""Number of revisions that the destination's etcd skips after a takeover. The lost seed cannot have made as many after
+the revision of the takeover, so the next revision is higher than any that its clients have seen."""
 
 
 class RestoreFailed(Exception):
-    """No way through the snapshots leads to the newest revision; the text says what stood in the way."""
+    """No chain of snapshots leads to the newest revision; the text gives the reasons."""
 
 
 class _Blocked(Exception):
-    """This way does not lead on: a snapshot is damaged, or missing."""
+    """These snapshots do not lead to the end of the history: one of them is damaged or missing."""
 
 
 class _Refused(_Blocked):
-    """Etcd does not do what it was asked for."""
+    """Etcd refused a request."""
 
 
 def restore(config: dict[str, Any], name: str, found: list[str]) -> int:
-    """Restore the newest revision that the snapshots hold; returns it.
+    """Restore the newest revision that the snapshots hold. Returns that revision.
 
     Raises:
-        RestoreFailed: no plan worked. An older revision is never restored silently: whoever wants that
+        RestoreFailed: no plan worked. An older revision is never restored silently: an operator who wants one
             removes the damaged snapshots.
-        Unreadable: the store stopped answering; trying again may help.
+        Unreadable: the store stopped answering; a retry may help.
     """
     reader = StoreReader(config["store"])
     plans = snapshots.plans(snapshots.parse_all(found))
@@ -102,17 +105,20 @@ def follow(
     await_silence: Callable[[], None],
     readers: contextlib.ExitStack,
 ) -> int:
-    """Restore what the store of the seed that a control plane leaves holds, and go on with what is added to it.
+    """Replicate: restore the snapshots in the source's store, then apply each delta that the source adds to it.
 
-    Returns the revision to go on from, once that history has ended: by a final snapshot, its last one, which clients'
-    watches go on from; by the fence of our own seed, one that is far ahead. Until then clients may read, and change
-    nothing: an API server starts that serves nobody. ``tell`` hears of each revision up to which we hold all that is
-    there. ``await_silence`` returns once nobody is served by the old seed: before that there are no data that a next
-    start would serve from. The etcd that is read from is left to ``readers``, which ends it: clients are not refused if
-    the next one takes connections by then.
+    Returns the revision to go on from, once the source's history has ended. If a final snapshot ended the history, this
+    is its last revision, and clients' watches continue there. If the takeover marker of our own seed ended it, this
+    revision is far ahead. Until then clients may read and not write, so an API server can start, which serves no user
+    yet.
+
+    ``tell`` is called with each revision up to which etcd holds all that is in the store. ``await_silence`` returns
+    once the source's etcd serves no client any more. Before that there is no data directory, so a next start would not
+    serve either. The etcd that clients read from is handed over to ``readers``, which stops it. If the next etcd
+    accepts connections by then, clients are not refused.
 
     Raises:
-        Unreadable: the store stopped answering; trying again may help.
+        Unreadable: the store stopped answering; a retry may help.
     """
     reader = StoreReader(config["source"])
     data = Path(config["dataDir"])
@@ -138,7 +144,7 @@ def follow(
                 else:
                     await_silence()
                     _keep(part, data)
-                    # Not before: what clients write from here on is found by a next start, too.
+                    # Only after the rename may clients write: a next start then finds what they have written.
                     _unseal(connection, data)
                     log("info", f"followed to the end of the old seed's history; going on from revision {revision}")
                     readers.enter_context(stack.pop_all())
@@ -147,7 +153,10 @@ def follow(
 
 
 def _catch_up_and_seal(config: dict[str, Any], name: str, reader: StoreReader, part: Path) -> None:
-    """Apply all deltas that are there, before anybody can read, and without waiting for the disk."""
+    """Apply all deltas in the store and make etcd read-only, before clients can connect.
+
+    Etcd does not wait for the disk meanwhile; the directory is synced at the end.
+    """
     with _etcd(config, name, part) as connection:
         revision = connection.revision()
         for snapshot in snapshots.chain(revision, snapshots.counted(reader.names())):
@@ -174,10 +183,11 @@ def _follow_deltas(connection: "_Connection", reader: StoreReader, tell: Callabl
 
 
 def _leap(config: dict[str, Any], name: str, part: Path) -> None:
-    """Go on from a revision far ahead, and have everybody read anew what there is.
+    """Go on from a revision far ahead, with all earlier revisions compacted, so that clients list all objects again.
 
-    Clients have seen changes of the lost seed that nobody has any more. They would wait for what comes after those, and
-    miss what happens here until its revisions have caught up: a kubelet holds for reported what was lost.
+    Clients have seen changes of the lost seed that are in no snapshot. Their watches would wait for the revisions after
+    those, and miss all changes here until the revisions have caught up. For example, a kubelet would believe that it
+    has reported a status that was lost.
     """
     file = part.with_suffix(_SNAPSHOT)
     shutil.rmtree(part)
@@ -190,7 +200,7 @@ def _leap(config: dict[str, Any], name: str, part: Path) -> None:
 
 
 def unseal(config: dict[str, Any], name: str) -> None:
-    """Have clients of a data directory write again, where who followed was killed before it did that itself."""
+    """Allow the clients of a data directory to write, if the process that replicated was killed before it did so."""
     data = Path(config["dataDir"])
     with _etcd(config, name, data) as connection:
         _unseal(connection, data)
@@ -221,7 +231,7 @@ def _restore_full(config: dict[str, Any], name: str, reader: StoreReader, full: 
 
 
 def _restore_file(config: dict[str, Any], name: str, file: Path, part: Path, *options: str) -> str:
-    """Make a data directory of a snapshot; what is wrong with that, empty if it is made."""
+    """Make a data directory from a snapshot file. Returns etcdutl's error, empty if there was none."""
     member = config["members"][name]
     command = [
         os.environ.get("ETCDUTL_BINARY", "etcdutl"),
@@ -240,7 +250,10 @@ def _restore_file(config: dict[str, Any], name: str, file: Path, part: Path, *op
 
 
 def _apply_deltas(config: dict[str, Any], name: str, reader: StoreReader, plan: Plan, part: Path) -> int:
-    """Through an etcd of our own on loopback: only etcd can write its format."""
+    """Apply the deltas through a temporary etcd on loopback, because only etcd can write its format.
+
+    Returns the last revision.
+    """
     with _etcd(config, name, part) as connection:
         revision = connection.revision()
         if revision < plan.full.last:
@@ -253,11 +266,12 @@ def _apply_deltas(config: dict[str, Any], name: str, reader: StoreReader, plan: 
 
 
 def _apply_delta(connection: "_Connection", reader: StoreReader, snapshot: Snapshot, revision: int) -> int:
-    """Revision by revision; what etcd has already is left out. Returns the last one."""
+    """Apply a delta revision by revision, without the revisions that etcd has already. Returns the last revision."""
     try:
         for number, changes in groupby(delta.read(reader.read(snapshot.name)), key=lambda item: item.revision):
             if number <= revision:
-                # A full snapshot may hold more than its name says: what its etcd took before another one went on.
+                # A full snapshot may hold later revisions than its name says: changes that its etcd accepted before
+                # another etcd went on from the revision in the name.
                 if not connection.holds(changes):
                     raise _Blocked(f"{snapshot.name} tells of another revision {number} than there is")
                 continue
@@ -282,7 +296,7 @@ class _Connection:
         return int(self._ask("kv/range", {"key": "AA==", "count_only": True})["header"]["revision"])
 
     def apply(self, changes: Iterable[Change]) -> int:
-        """Make one revision out of the changes; returns its number."""
+        """Write the changes as one revision; returns its number."""
         operations = [
             {"request_delete_range": {"key": change.key}}
             if change.value is None
@@ -292,7 +306,7 @@ class _Connection:
         return int(self._ask("kv/txn", {"success": operations})["header"]["revision"])
 
     def seal(self) -> None:
-        """Have clients read only, from the next start on; revisions and what is stored stay the same."""
+        """Make etcd read-only for its clients from the next start on; revisions and stored keys stay the same."""
         everything = {"permType": "READ", "key": "AA==", "range_end": "AA=="}
         for path, body in (
             ("role/add", {"name": "root"}),
@@ -307,12 +321,15 @@ class _Connection:
             self._ask(f"auth/{path}", body)
 
     def become_root(self) -> None:
-        """Where it is sealed; else etcd does not ask who we are."""
+        """Log in as root if etcd is sealed. If it is not, it refuses the login and needs none."""
         with contextlib.suppress(_Refused):
             self._headers = {"Authorization": self._ask("auth/authenticate", _ROOT)["token"]}
 
     def unseal(self) -> None:
-        """Have everybody write at once, and leave no trace; an earlier attempt may have come to any step."""
+        """Allow all clients to write at once, and remove the users and roles.
+
+        An earlier attempt may have stopped after any step, so steps that etcd refuses are left out.
+        """
         for path, body in (
             ("disable", {}),
             ("user/delete", {"name": _READER}),
@@ -329,13 +346,13 @@ class _Connection:
             raise RestoreFailed(f"etcd's clients may only read, and that cannot be changed: {error}") from None
 
     def save(self, file: Path) -> None:
-        """Write all that is there into a snapshot, with its checksum."""
+        """Write the whole database into a snapshot file, with its checksum."""
         with self._answer("maintenance/snapshot", {}) as response, file.open("wb") as target:
             for line in response:
                 target.write(base64.b64decode(json.loads(line)["result"]["blob"]))
 
     def holds(self, changes: Iterable[Change]) -> bool:
-        """Whether a revision that is there is made of these changes; if it is compacted, nobody can tell."""
+        """Whether the revision in etcd consists of these changes; True if it is compacted and cannot be compared."""
         for change in {each.key: each for each in changes}.values():
             at = {"key": change.key, "revision": str(change.revision)}
             try:
@@ -367,7 +384,10 @@ class _Connection:
 
 @contextlib.contextmanager
 def _etcd(config: dict[str, Any], name: str, part: Path, *, read: bool = False) -> Iterator[_Connection]:
-    """For us alone; or clients are to read from it, where they will find the next one."""
+    """Run an etcd on ``part`` for this process alone. With ``read``, clients may also read from it.
+
+    It then listens at the client URL at which the next etcd will serve.
+    """
     client, peer = _free_ports(2)
     member = config["members"][name]
     settings = {
@@ -381,11 +401,11 @@ def _etcd(config: dict[str, Any], name: str, part: Path, *, read: bool = False) 
         "initial-cluster-token": config["etcd"]["initial-cluster-token"],
         "quota-backend-bytes": config["etcd"].get("quota-backend-bytes", 0),
         "enable-grpc-gateway": True,
-        # Revisions of any size, and no waiting for the disk: all of it is synced once at the end.
+        # Revisions may have any size, and etcd does not wait for the disk: all files are synced once at the end.
         "max-txn-ops": 1_000_000,
         "max-request-bytes": 256 << 20,
         "unsafe-no-fsync": True,
-        # Quick: it is no secret.
+        # The fastest hash: root's password is no secret.
         "bcrypt-cost": 4,
         "log-level": "error",
     }
@@ -399,7 +419,7 @@ def _etcd(config: dict[str, Any], name: str, part: Path, *, read: bool = False) 
         }
     file = part.with_suffix(".etcd.json")
     file.write_text(json.dumps(settings))
-    log_file = part.with_suffix(".etcd.log")  # it calls its own end an error, several times
+    log_file = part.with_suffix(".etcd.log")  # not the container's log: etcd logs its end as an error, several times
     with log_file.open("wb") as output:
         process = subprocess.Popen([os.environ.get("ETCD_BINARY", "etcd"), "--config-file", str(file)], stderr=output)
     connection = _Connection(client)
@@ -408,7 +428,8 @@ def _etcd(config: dict[str, Any], name: str, part: Path, *, read: bool = False) 
         yield connection
     finally:
         connection.close()
-        # Clients do not end their watches; what it has confirmed to them is on disk.
+        # Kill an etcd that clients read from: it would wait for their watches, which do not end. What it has confirmed
+        # to them is on disk.
         (process.kill if read else process.terminate)()
         try:
             process.wait(_STOP_SECONDS)

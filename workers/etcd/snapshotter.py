@@ -1,7 +1,7 @@
-"""Backs one etcd up: a full snapshot by schedule, and everything that changes in between as deltas.
+"""Backs up one etcd: full snapshots by schedule, and all changes in between as delta snapshots.
 
-The keyspace is watched without a break, also across full snapshots, so the deltas in the store follow
-each other without a gap. What is in the store says where to go on after a restart.
+The snapshotter watches the keyspace without a break, also during full snapshots, so the deltas in the store follow each
+other without a gap. After a restart, the snapshots in the store tell from which revision to go on.
 """
 
 import asyncio
@@ -25,38 +25,43 @@ log = logging.getLogger(__name__)
 _FIRST_DELAY = 0.2
 _LONGEST_DELAY = 10.0
 _LONGEST_ETCD_DELAY = 1.0
-"""Our etcd is beside us; it does not answer while it follows another, and must be backed up once it takes changes."""
+"""Longest pause after an error of etcd, which runs in the same pod. Etcd does not answer while it replicates, and must
+be backed up as soon as it accepts writes."""
 _LEVEL = 3
 _CATCH_UP_SECONDS = 30.0
 _LEAST_FULL = 256 << 10
-"""Bytes of deltas that are restored in a few seconds, however small a full snapshot would be."""
+"""Bytes of deltas that can be restored in a few seconds. Fewer bytes are no reason for a full snapshot, however small
+that would be."""
 _TAKEOVER_SECONDS = 10.0
-"""How long an etcd takes changes that comes back from where it was cut off, while another seed has its cluster."""
+"""Time between checks for a takeover by another seed. An etcd that comes back after it was cut off accepts writes for
+this time, although another seed has taken over its cluster."""
 _LEADERSHIP_SECONDS = 2.0
-"""How often we ask whether our member still leads; two that back up for a moment only write twice."""
+"""Time between checks whether this pod's member is still the leader. If two sidecars back up for a moment, they only
+write the same changes twice."""
 _LOST = "changes that the store did not take are read from etcd again"
 
 
 class SnapshotError(Exception):
-    """A snapshot that was asked for could not be taken; the text may be shown to anyone."""
+    """A requested snapshot could not be taken; the text may be shown to anyone."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How often; times are UTC."""
+    """When to take snapshots, collect garbage and defragment. Times are UTC."""
 
     full: str
     delta_period: timedelta
     delta_bytes: int
-    """Uncompressed changes in memory that are written before their time."""
+    """Bytes of uncompressed changes in memory at which a delta is written before its period is over."""
     full_after_changes: int
-    """Changes since the last full snapshot that call for another: restoring applies them one by one."""
+    """Number of changes since the last full snapshot at which the next one is taken: a restore applies changes one by
+    one."""
     garbage_collection_period: timedelta
     defragmentation: str = ""
 
 
 class Snapshotter:
-    """Run it once; ``full`` and ``delta`` may be called from elsewhere at any time."""
+    """Backs up one etcd. ``run`` is called once; ``full`` and ``delta`` may be called at any time."""
 
     def __init__(
         self,
@@ -75,13 +80,13 @@ class Snapshotter:
         self._clock = clock
         self._known: list[Snapshot] = []
         self._sizes: dict[str, int] = {}
-        """Bytes in the store by name."""
+        """Size of each snapshot in the store, in bytes, by its name."""
         self._writer = DeltaWriter()
         self._recorded = 0
         self._since_full = 0
         self._flush_at_once = asyncio.Event()
         self._advanced = asyncio.Condition()
-        # One at a time: a delta that is written while a full snapshot is would be listed out of order.
+        # One write at a time: a delta that is written during a full snapshot would be listed out of order.
         self._busy = asyncio.Lock()
         self._lost = asyncio.Event()
         self.fault = "it is starting"
@@ -89,14 +94,14 @@ class Snapshotter:
 
     @property
     def known(self) -> list[Snapshot]:
-        """What the store holds, as far as we know."""
+        """Snapshots in the store, as far as this process knows."""
         return list(self._known)
 
     async def close(self) -> None:
         await self._store.close()
 
     async def run(self) -> None:
-        """Until cancelled; a store or etcd that fails is tried again, and ``fault`` says so meanwhile."""
+        """Back up until cancelled. After an error of the store or of etcd, retry; ``fault`` holds it meanwhile."""
         delay = _FIRST_DELAY
         while True:
             started = self._clock()
@@ -114,7 +119,7 @@ class Snapshotter:
             delay = min(delay * 2, _LONGEST_DELAY)
 
     async def full(self, *, final: bool = False) -> Snapshot:
-        """Take a full snapshot, unless nothing changed since the last one and it need not be final.
+        """Take a full snapshot. Returns the last one if nothing has changed since, unless a final one is needed.
 
         Raises SnapshotError.
         """
@@ -126,7 +131,7 @@ class Snapshotter:
             raise SnapshotError(str(error)) from None
 
     async def delta(self) -> Snapshot | None:
-        """Write everything up to the present revision; None if there is nothing new.
+        """Write all changes up to the current revision as a delta; None if there are none.
 
         Raises SnapshotError.
         """
@@ -143,7 +148,7 @@ class Snapshotter:
             raise SnapshotError(str(error)) from None
 
     async def _reopen_store(self) -> None:
-        """With the credentials of now: they may be what failed."""
+        """Open the store again with the current credentials: outdated ones may have caused the failure."""
         try:
             opened = self._open_store()
         except StoreError as error:
@@ -154,7 +159,10 @@ class Snapshotter:
             self._store = opened
 
     async def _session(self) -> None:
-        """One connection to etcd: catch up with the store, then watch and keep the times."""
+        """Wait until this member leads and read what the store holds; then watch etcd and write snapshots.
+
+        Ends with the first failure.
+        """
         await self._until_leader()
         there = await self._store.list(self._directory)
         self._known = snapshots.parse_all([item.name for item in there])
@@ -163,8 +171,8 @@ class Snapshotter:
         stored = snapshots.last_revision(self._known)
         current = await self._etcd.revision()
         if current < stored:
-            # Deltas of the new history would not follow those of the old one, and the newest full
-            # snapshot would be the old one's.
+            # Deltas of the new history would not continue those of the old history, and the newest full snapshot would
+            # be one of the old history.
             raise SnapshotError(
                 f"etcd is at revision {current}, but its backups reach {stored}: its data is older than its "
                 "backup; restore it, or give the backup another prefix"
@@ -188,7 +196,7 @@ class Snapshotter:
             parts.append(self._by_schedule(self._schedule.defragmentation, self._etcd.defragment_all))
         tasks = [asyncio.create_task(part) for part in parts]
         try:
-            await asyncio.gather(*tasks)  # none of them returns: this ends with the first failure
+            await asyncio.gather(*tasks)  # no task returns, so this ends with the first failure
         finally:
             for task in tasks:
                 task.cancel()
@@ -208,7 +216,7 @@ class Snapshotter:
                     if self._overdue():
                         self._flush_at_once.set()
             except Compacted:
-                # We were away too long. A full snapshot holds what the watch cannot tell any more.
+                # The watch was interrupted for too long. A full snapshot holds the changes that it can no longer read.
                 log.info("changes from revision %d on are compacted; taking a full snapshot", self._recorded + 1)
                 await self._advance((await self.full()).last)
 
@@ -218,7 +226,7 @@ class Snapshotter:
             self._advanced.notify_all()
 
     async def _until_leader(self) -> None:
-        """Of several members, the leader's sidecar backs up; the others have nothing to complain about."""
+        """Wait until this pod's member leads: the leader's sidecar backs up, and the other sidecars report no fault."""
         while not (await self._etcd.status()).is_leader:
             self._set_fault("")
             await asyncio.sleep(_LEADERSHIP_SECONDS)
@@ -237,7 +245,11 @@ class Snapshotter:
         return self._writer.size >= self._schedule.delta_bytes or self._since_full >= self._schedule.full_after_changes
 
     async def _write_deltas(self, behind: int) -> None:
-        """``behind``: up to where there is something that an earlier session has not written; it has waited already."""
+        """Write deltas by period and size.
+
+        ``behind``: revision up to which an earlier session may not have written all changes. These are written at once,
+        because they have waited already.
+        """
         async with self._advanced:
             await self._advanced.wait_for(lambda: self._recorded >= behind)
         async with self._busy:
@@ -268,7 +280,7 @@ class Snapshotter:
                     self._known.remove(snapshot)
 
     def _full_is_outweighed(self) -> bool:
-        """Whether a restore would read more in deltas than in what they add to: each of them takes longer, too."""
+        """Whether a restore would read more bytes of deltas than of their full snapshot; deltas also take longer."""
         newest, deltas = snapshots.since_latest_full(self._known)
         full = self._sizes.get(newest.name, 0) if newest else 0
         return sum(self._sizes.get(delta.name, 0) for delta in deltas) > max(full, _LEAST_FULL)
@@ -284,7 +296,7 @@ class Snapshotter:
 
     async def _full(self, *, final: bool = False) -> Snapshot:
         await self._flush()
-        # Read before the snapshot is: it may hold more than its name says, never less.
+        # The revision is read before the snapshot, so the snapshot may hold more than its name says, never less.
         revision = await self._etcd.revision()
         newest = next(iter(snapshots.fulls(self._known)), None)
         if newest is not None and newest.last == revision and (newest.final or not final):
@@ -299,9 +311,10 @@ class Snapshotter:
         return snapshot
 
     async def _flush(self) -> Snapshot | None:
-        """Write what is collected. What the store does not take is lost here, and read from etcd again.
+        """Write the collected changes as a delta.
 
-        Until it is, nothing is written: it would follow a gap, and hide from the next session that there is one.
+        If the store does not accept them, they are lost here, and the next session reads them from etcd again. Nothing
+        is written before that: a delta after a gap would hide the gap from the next session.
         """
         if self._lost.is_set():
             raise SnapshotError(_LOST)
@@ -321,9 +334,11 @@ class Snapshotter:
         return snapshot
 
     async def _refuse_if_taken_over(self) -> None:
-        """Nobody reads what is written behind a fence: who may not back up may take no changes, either.
+        """Raise SnapshotError if the bucket holds a takeover marker; after a takeover, make etcd refuse all writes.
 
-        Where the history ended in good order, nobody is served any more, and the final snapshot may be asked for again.
+        No reader uses snapshots after the marker. An etcd that cannot be backed up must not accept writes, either. If
+        the history ended with a final snapshot, etcd serves no client any more and is left as it is, so the final
+        snapshot may be requested again.
         """
         there = [item.name for item in await self._store.list(self._directory)]
         if (revision := snapshots.fence(there)) is None:

@@ -1,4 +1,4 @@
-"""Reads the landscape's object store with the standard library alone, for etcd's wrapper."""
+"""Reads the landscape's object store for etcd's wrapper, with the standard library alone."""
 
 import http.client
 import json
@@ -14,11 +14,11 @@ _CHUNK = 1 << 18
 
 
 class Unreadable(Exception):
-    """The store did not answer, or refused; the text holds no credentials."""
+    """The store did not answer, or refused the request; the text holds no credentials."""
 
 
 class StoreReader:
-    """One etcd's snapshots; ``store`` as in the wrapper's configuration."""
+    """Reads the snapshots of one etcd; ``store`` is that field of the wrapper's configuration."""
 
     def __init__(self, store: dict[str, Any], timeout: float = _TIMEOUT) -> None:
         if store["provider"] != "local":
@@ -39,7 +39,7 @@ class StoreReader:
         self._endpoint = urlsplit(url)
 
     def names(self) -> list[str]:
-        """Of all snapshots, and of what stands beside them, without directory."""
+        """Names of all snapshots and of the other objects beside them, without directory."""
         path = f"/{self._bucket}?prefix={quote(self._directory, safe='')}"
         content = b"".join(self._get(path, f"listing {self._bucket}/{self._directory}"))
         try:
@@ -48,7 +48,7 @@ class StoreReader:
             raise Unreadable(f"listing {self._bucket}/{self._directory}: what answers is no store") from None
 
     def read(self, name: str) -> Iterator[bytes]:
-        """Content of a snapshot; one that breaks off raises Unreadable."""
+        """Content of a snapshot. Raises Unreadable if the download breaks off."""
         path = f"/{self._bucket}/{self._directory}{name}"
         return self._get(path, f"downloading {self._bucket}/{self._directory}{name}")
 

@@ -1,25 +1,26 @@
-"""What an etcd container starts: restores an empty or broken data directory, then becomes etcd, or looks after it.
+"""Entry point of the etcd container: restores an empty or broken data directory, then runs etcd and supervises it.
 
-A member that is alone must serve while its certificate authorities change, and etcd reads those once. So the
-next etcd is started beside the last one: it takes connections, and answers them once it has the data, which the
-last one holds as long as it runs. Clients wait for that moment; none is refused.
+A single member must serve while its certificate authorities change, but etcd reads those only at its start. So the
+wrapper starts the next etcd process beside the current one. The next etcd accepts connections at once, and answers them
+when it gets the data directory, which the current etcd holds until it ends. Clients wait for that moment; no connection
+is refused.
 
-``python3 -m workers.etcd.wrapper CONFIG``. On the way of every API server's start, so: the standard
-library only, and nothing imported before it is needed. Configuration is JSON, made by
+``python3 -m workers.etcd.wrapper CONFIG``. Every API server waits for this process when it starts. So the wrapper uses
+the standard library only, and imports nothing before it is needed. Its configuration is JSON, made by
 ``workers.etcd.manifests``:
 
-    etcd            etcd's own configuration, but for what differs by member
+    etcd            etcd's own configuration, without the fields that differ between members
     dataDir         data directory
-    runDirectory    where etcd's configuration and the result of the initialization are written
-    tlsDirectory    mounted TLS files; a member that is alone takes changed ones while it serves
-    members         peer URL by name of every member; ours is $POD_NAME
-    membership      of several members: their URLs for clients and those of their wrappers, by name, and TLS files of a
-                    client; null where a member is alone
+    runDirectory    directory for etcd's configuration and the result of the initialization
+    tlsDirectory    mounted TLS files; a single member takes over changed files while it serves
+    members         peer URL of every member, by name; the name of this member is $POD_NAME
+    membership      if there are several members: their client URLs and their wrappers' URLs, by name, and TLS files of
+                    a client; null for a single member
     store           provider, bucket, prefix, credentialsDirectory; null without backups
-    takeoverTolerance   seconds that etcd serves without a word from the bucket that no other seed has taken over; null
-                    where it serves on
-    source          the same of the seed that the control plane comes from, where it moves; its bucket is told by a
-                    file beside the credentials, and without these it does not move
+    takeoverTolerance   seconds that etcd serves without an answer from the bucket that no other seed has taken over;
+                    null if etcd serves without such an answer
+    source          the same as ``store``, for the seed that a moving control plane comes from. A file beside the
+                    credentials names the bucket; if there are no credentials, the control plane is not moving
 """
 
 import contextlib
@@ -43,17 +44,18 @@ INITIALIZATION_FILE = "initialization.json"
 _RETRY_SECONDS = 2.0
 _LOOK_SECONDS = 0.2
 _END_SECONDS = 0.5
-"""For an etcd that ends when nobody is served in its place."""
+"""Time that an etcd gets to stop when no other etcd takes over from it."""
 _HAND_OVER_SECONDS = 2.0
-"""For one that ends while connections already go to the next; requests that it has are to be answered."""
+"""Time that an etcd gets to stop when new connections already go to the next one: it answers the requests that it
+has."""
 _BIND_SECONDS = 20.0
 STOP_SECONDS = 2.0
-"""For an etcd to be stopped that has heard nothing for too long."""
+"""Time within which the wrapper stops an etcd after its takeover tolerance has passed without an answer."""
 
 
 def main(config_path: str) -> NoReturn:
-    """Never returns: the process is etcd afterwards, or looks after it, or has ended."""
-    # As process 1 we have no default action for it; etcd sets its own.
+    """Prepare the data directory, run etcd until it ends, and exit with its status. Never returns."""
+    # Process 1 has no default action for SIGTERM. Etcd sets its own.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     config = json.loads(Path(config_path).read_text())
     name = os.environ["POD_NAME"]
@@ -86,7 +88,7 @@ def _binary() -> str:
 
 
 class Supervisor:
-    """Runs etcd; where that is alone, lets another one take over when its TLS files change."""
+    """Runs etcd. If this is a single member, the next etcd takes over when the TLS files change."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class Supervisor:
         self._witness = witness
 
     def run(self) -> int:
-        """Exit status of etcd, once it ends by itself or we are told to end."""
+        """Run etcd until it ends by itself or SIGTERM arrives. Returns the exit status."""
         signal.signal(signal.SIGTERM, lambda *_: self._told_to_end())
         generation = _generation(self._mounted)
         if not self._started_by_right(generation):
@@ -133,7 +135,7 @@ class Supervisor:
         return 143
 
     def _let_another_lead(self) -> None:
-        """Where there are others, so that they need not find out that the leader is gone."""
+        """Transfer leadership if there are other members, so that they need not detect that the leader is gone."""
         if self._membership is None:
             return
         import threading
@@ -145,9 +147,12 @@ class Supervisor:
             time.sleep(0.02)
 
     def _started_by_right(self, generation: str) -> bool:
-        """Start etcd once nobody has taken over; whether it came to that before we were told to end."""
+        """Start etcd as soon as it is certain that no other seed has taken over.
+
+        Returns False if SIGTERM arrived before that.
+        """
         while self._doubtful and not self._ending:
-            self._readers.close()  # who followed takes changes by now, and stops like any other
+            self._readers.close()  # the etcd that replicated accepts writes by now, so it stops like any other
             time.sleep(_LOOK_SECONDS)
         if not self._ending:
             bound = self._bound()
@@ -156,9 +161,9 @@ class Supervisor:
         return not self._ending
 
     def _take_over_readers(self, bound: int) -> None:
-        """End who was read from while it followed, if there is one, once the first etcd takes connections.
+        """Stop the etcd that replicated, if there is one, once the first regular etcd accepts connections.
 
-        That has the same data directory, and waits for it: one after the other holds it.
+        Both have the same data directory. The regular etcd waits until the one that replicated releases it.
         """
         deadline = time.monotonic() + _BIND_SECONDS
         while bound and self._bound() <= bound and time.monotonic() < deadline and not (self._ending or self._doubtful):
@@ -166,7 +171,7 @@ class Supervisor:
         self._readers.close()
 
     def _bound(self) -> int:
-        """How many etcds take connections of clients."""
+        """Number of etcd processes that accept connections of clients."""
         url = self._config["etcd"].get("listen-client-urls")
         return _listeners(int(url.rpartition(":")[2])) if url else 0
 
@@ -178,7 +183,10 @@ class Supervisor:
         self._ending = True
 
     def _start(self, generation: str) -> int:
-        """Of files of its own: etcd reads certificates anew for each connection, and these must fit its authorities."""
+        """Start an etcd with its own copy of the TLS files; returns its process id.
+
+        Etcd reads its certificate again for each connection, but its CAs only at its start, and both must fit.
+        """
         import shutil
 
         run = Path(self._config["runDirectory"])
@@ -193,7 +201,10 @@ class Supervisor:
         return os.posix_spawnp(_binary(), [_binary(), "--config-file", str(file)], os.environ)
 
     def _hand_over(self, generation: str) -> bool:
-        """Start the next etcd, and end the last one once the next is bound; whether it came to that."""
+        """Start the next etcd, and stop the current one once the next accepts connections.
+
+        Returns False if the next etcd did not start; then the current one goes on.
+        """
         import shutil
         import ssl
 
@@ -204,7 +215,7 @@ class Supervisor:
         )
         try:
             ssl.create_default_context(cafile=authorities).load_cert_chain(certificate, key)
-        except OSError as error:  # which ssl.SSLError is
+        except OSError as error:  # ssl.SSLError is an OSError
             log("error", f"new TLS files are of no use, etcd goes on with those of before: {error.strerror}")
             return False
         bound = self._bound()
@@ -228,16 +239,17 @@ class Supervisor:
 
 
 class Witness:
-    """Looks into our bucket again and again whether another seed has taken over.
+    """Reads this seed's bucket regularly to find whether another seed has taken over.
 
-    As long as it cannot tell, somebody may have. Time counts that nobody ran in, too: that of a pause.
+    Without an answer, another seed may have taken over. Time in which this process did not run counts, too, for example
+    while its machine was paused.
     """
 
     def __init__(self, store: dict[str, Any], tolerance: float) -> None:
         self._store = store
         self._tolerance = tolerance
         self._told: float | None = None
-        """When the last question was asked whose answer was that nobody has."""
+        """Start of the last read that found no takeover by another seed; None if there is none, or one was found."""
         self.doubt = "the bucket was not asked yet"
 
     @classmethod
@@ -251,19 +263,19 @@ class Witness:
         return self._told is None or time.clock_gettime(time.CLOCK_BOOTTIME) - self._told > self._tolerance
 
     def watch(self) -> None:
-        """Look from now on, beside what else is done."""
+        """Read the bucket from now on, in a thread."""
         import threading
 
         threading.Thread(target=self._watch, daemon=True).start()
 
     def wait(self) -> None:
-        """Return once the bucket says that nobody has taken over."""
+        """Return once the bucket has shown that no other seed has taken over."""
         while not self.look():
             log("warning", f"etcd is not started: {self.doubt}")
             time.sleep(_RETRY_SECONDS)
 
     def look(self) -> bool:
-        """Ask once."""
+        """Read the bucket once. Returns True if it shows that no other seed has taken over."""
         from activities.etcd import snapshots
         from workers.etcd.store_reader import StoreReader, Unreadable
 
@@ -286,12 +298,12 @@ class Witness:
 
 
 def _generation(directory: Path) -> str:
-    """Name of the directory that the kubelet has put in place, with all files of one version of a Secret."""
+    """Name of the directory in which the kubelet has put all files of the current version of a Secret."""
     return os.readlink(directory / "..data")
 
 
 def _listeners(port: int) -> int:
-    """Sockets that take connections to a port."""
+    """Number of sockets that listen on a port."""
     found = 0
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:
@@ -301,10 +313,10 @@ def _listeners(port: int) -> int:
 
 
 def _end(etcd: int, seconds: float = _END_SECONDS, hurry: Callable[[], bool] = lambda: False) -> None:
-    """End it soon: it takes no connections any more, and waits 7 s for its watches, which do not end by themselves.
+    """Stop an etcd process: SIGTERM, and SIGKILL after ``seconds``, or earlier if ``hurry`` returns True.
 
-    Requests are answered within the time that it has, or until there is a reason to hurry; what it has confirmed is
-    on disk.
+    After SIGTERM etcd accepts no connections, answers the requests that it has, and waits 7 s for its watches, which do
+    not end by themselves. SIGKILL cuts this wait short. What etcd has confirmed is on disk.
     """
     os.kill(etcd, signal.SIGTERM)
     deadline = time.monotonic() + seconds
@@ -317,9 +329,10 @@ def _end(etcd: int, seconds: float = _END_SECONDS, hurry: Callable[[], bool] = l
 
 
 def prepare(config: dict[str, Any], name: str, readers: contextlib.ExitStack | None = None) -> Path:
-    """Make the data directory fit to start from; returns etcd's configuration file.
+    """Prepare the data directory for etcd's start; returns etcd's configuration file.
 
-    An etcd that follows another one is read from by then. It goes on until ``readers`` are closed, or ends now.
+    After a replication, clients read from the etcd that replicated. It runs until ``readers`` are closed. Without
+    ``readers`` it ends before this function returns.
     """
     data = Path(config["dataDir"])
     fault = fault_of(data)
@@ -339,9 +352,10 @@ def prepare(config: dict[str, Any], name: str, readers: contextlib.ExitStack | N
 
 
 def member_config(config: dict[str, Any], name: str, cluster: str | None) -> dict[str, Any]:
-    """The part of etcd's configuration that each member has for itself: ``cluster`` is one that it has joined.
+    """The part of etcd's configuration that differs between members.
 
-    Else, without data, it begins one alone.
+    ``cluster`` is the initial cluster that the member has joined. Without it, a member that has no data starts a new
+    cluster alone.
     """
     return {
         "name": name,
@@ -354,7 +368,10 @@ def member_config(config: dict[str, Any], name: str, cluster: str | None) -> dic
 
 
 def _initialize(config: dict[str, Any], name: str, data: Path, fault: str, readers: contextlib.ExitStack) -> str | None:
-    """Returns the cluster that etcd has joined, as its configuration names it."""
+    """Make a data directory that etcd can start from.
+
+    Returns the initial cluster that etcd has joined, in the form of its configuration; None if it has joined none.
+    """
     _report(config, "Progress", detail=fault)
     store = config.get("store")
     found = _names(store) if store else []
@@ -364,7 +381,7 @@ def _initialize(config: dict[str, Any], name: str, data: Path, fault: str, reade
         _follow(config, name, readers)
         return None
     if membership := _membership(config, name):
-        # Of several members each has all data, so one that lost it gets it from the others.
+        # Each of several members has all data, so a member that lost its data gets them from the others.
         if (cluster := membership.join(backed_up=bool(found))) is not None:
             if data.exists():
                 _set_aside(data)
@@ -372,7 +389,7 @@ def _initialize(config: dict[str, Any], name: str, data: Path, fault: str, reade
             return cluster
         found = _names(store) if store else []
     elif has_log(data) and not found:
-        # Broken, but all there is: an operator may save more from it than nothing.
+        # The broken data are the only copy, and an operator may still save a part of them.
         raise RuntimeError(f"data directory is unusable ({fault}) and there is no backup to restore")
     if data.exists():
         _set_aside(data)
@@ -389,7 +406,7 @@ def _initialize(config: dict[str, Any], name: str, data: Path, fault: str, reade
 
 
 def found_elsewhere(config: dict[str, Any], found: list[str]) -> bool:
-    """Whether the data come from another seed's bucket: those of our own are not newer."""
+    """Whether to take the data from the source's bucket: a move is on, and our own bucket holds no newer revision."""
     source = config.get("source")
     if not source or len(config["members"]) > 1 or not Path(source["credentialsDirectory"], "bucketName").exists():
         return False
@@ -400,7 +417,7 @@ def found_elsewhere(config: dict[str, Any], found: list[str]) -> bool:
 
 
 def _follow(config: dict[str, Any], name: str, readers: contextlib.ExitStack) -> None:
-    """Does not end before the old seed's history has: until then its etcd is the one."""
+    """Replicate until the source's history has ended. Until then only the source's etcd may accept writes."""
     from workers.etcd.restore import follow
     from workers.etcd.store_reader import Unreadable
 
@@ -424,14 +441,17 @@ def _follow(config: dict[str, Any], name: str, readers: contextlib.ExitStack) ->
 
 
 def _may_serve(config: dict[str, Any]) -> bool:
-    """Whether the old seed has not ended its history itself, and nobody has waited until it must have stopped."""
+    """Whether the source's etcd may still serve.
+
+    True if the source has not ended its history itself, and no process has waited until its etcd must have stopped.
+    """
     from activities.etcd import snapshots
 
     return snapshots.may_serve(_names(config["source"]))
 
 
 def _set_aside(data: Path) -> None:
-    """Keep what we replace, until the next time."""
+    """Rename a data directory that is about to be replaced, and delete the one that was renamed the last time."""
     import shutil
 
     for older in data.parent.glob(f"{data.name}.broken-*"):
@@ -440,10 +460,10 @@ def _set_aside(data: Path) -> None:
 
 
 def _names(store: dict[str, Any]) -> list[str]:
-    """Names of what there is to be restored.
+    """Names of the objects in a store that can be restored from.
 
-    Does not end before the store has answered: an etcd that starts empty because its backups could
-    not be seen would be written to, and the backups would be lost to it.
+    Waits until the store has answered. Otherwise an etcd could start empty because its backups could not be read.
+    Clients would then write to it, and it could not use these backups any more.
     """
     from workers.etcd.store_reader import StoreReader, Unreadable
 

@@ -1,4 +1,4 @@
-"""The gardenlet: the activities of one seed, and the controllers that keep it and its shoots observed."""
+"""The gardenlet: it runs the activities of one seed, and the controllers that check this seed and its shoots."""
 
 from workers.gardenlet.process import run
 

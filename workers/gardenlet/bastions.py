@@ -1,8 +1,9 @@
-"""Has the cloud make the Bastions of this seed's Shoots, and says in the garden where they are reached.
+"""Creates the Bastions of this seed's Shoots in the cloud, and writes their addresses into the garden.
 
-A Bastion of the garden is ordered as one in the namespace of its Shoot's control plane; that one's controller makes the
-host. Nothing is remembered, and no step waits: each look compares the two (docs/decisions/0011). When one may not be
-there any more is for the garden to say (``workers.bastions``). Source: spec/extensions.md 3, "Bastion".
+For each Bastion of the garden, the gardenlet creates an extension object Bastion in the namespace of the Shoot's
+control plane. An extension creates the host for that object. The gardenlet stores nothing, and no step waits: each
+reconciliation compares the two objects (docs/decisions/0011). The garden decides when a Bastion is to be deleted
+(``workers.bastions``). Source: spec/extensions.md 3, "Bastion".
 """
 
 import asyncio
@@ -28,11 +29,11 @@ Object = dict[str, Any]
 _IN_THE_WAY_SECONDS = 5.0
 _ADDRESSES = ("ip", "hostname")
 _SETTLED = Operation("Reconcile", "Succeeded")
-"""Nothing that goes on pardons what is not well."""
+"""No operation is in progress, so failed checks are not shown as Progressing."""
 
 
 class BastionController:
-    """One per gardenlet."""
+    """Reconciles the garden's Bastions for Shoots of this seed. One per gardenlet."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
@@ -42,7 +43,7 @@ class BastionController:
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await asyncio.gather(self._bastions.synced(), self._hosts.synced(), self._namespaces.synced())
         controller = Controller("bastions", self._reconcile, workers=2)
         controller.watch(self._bastions)
@@ -60,10 +61,10 @@ class BastionController:
         if "deletionTimestamp" in bastion["metadata"]:
             await self._take_down(bastion)
             return
-        # Asked of the server: it was admitted by a Shoot that a cache may not have seen yet, and nobody looks again.
+        # From the API server: a cache may not show the Bastion's Shoot yet, and nothing would requeue the Bastion.
         shoot = await self._clusters.garden.find(resources.SHOOT, bastion["spec"]["shootRef"]["name"], key.namespace)
         if shoot is None or "deletionTimestamp" in shoot["metadata"] or not ssh.has_access(shoot):
-            return  # the garden is about to delete it
+            return  # the garden is about to delete this Bastion
         status = shoot.get("status") or {}
         if status.get("seedName") != self._clusters.seed_name:
             raise TryAgain("its Shoot has no control plane here yet", after=_IN_THE_WAY_SECONDS)
@@ -74,18 +75,19 @@ class BastionController:
     async def _put_up(self, bastion: Object, namespace: str) -> None:
         await self._hold(bastion)
         name, spec = bastion["metadata"]["name"], bastion["spec"]
-        # Asked of the server: who does not see yet what he has ordered would order it again.
+        # From the API server: a cache may not show yet the object that was just created, and it would be created again.
         live = await self._clusters.seed.find(resources.BASTION, name, namespace)
         if live is not None and _made_for(live) != bastion["metadata"]["uid"]:
-            # It has another key, and nobody would take it down with this one.
+            # It belongs to a deleted Bastion of the same name. It has another SSH key, and its label does not hold this
+            # Bastion's uid, so it would not be deleted with this Bastion.
             await self._delete(live, given_up=False)
             raise TryAgain("one of the same name, made for another, has to go first", after=_IN_THE_WAY_SECONDS)
         if live is not None and "deletionTimestamp" in live["metadata"]:
-            return  # it is looked at again when that is gone
+            return  # the end of that object requeues this Bastion
         if live is not None and live["spec"]["ingress"] == spec["ingress"]:
             await self._tell(bastion, _found(live), live)
             return
-        # What a host began with stays, whatever another version of ours would begin with.
+        # A host keeps the user data that it was created with, also if this version would create it with others.
         user_data = live["spec"]["userData"] if live is not None else ssh.user_data(spec["sshPublicKey"])
         ordered = {"type": spec["providerType"], "userData": user_data, "ingress": spec["ingress"]}
         labels = {constants.BASTION_UID: bastion["metadata"]["uid"]}
@@ -96,7 +98,8 @@ class BastionController:
         metadata, seed = bastion["metadata"], self._clusters.seed
         if constants.FINALIZER not in (metadata.get("finalizers") or ()):
             return
-        # Asked of the server, and by what is known though the Shoot is gone: what is overlooked here would stay.
+        # From the API server, and by the uid, which is known although the Shoot is gone: a host that is missed here
+        # would never be deleted.
         hosts = await seed.list(resources.BASTION, labels=f"{constants.BASTION_UID}={metadata['uid']}")
         if not hosts:
             left = [each for each in metadata["finalizers"] if each != constants.FINALIZER]
@@ -108,7 +111,11 @@ class BastionController:
             await self._tell(bastion, _going(host))
 
     async def _delete(self, host: Object, *, given_up: bool) -> None:
-        """Once each: whoever marks it anew at each look would wake its controller, and be woken by that."""
+        """Annotate and delete a host, each once.
+
+        A new annotation in each reconciliation would make the host's controller write, and its write would requeue the
+        Bastion.
+        """
         metadata, seed = host["metadata"], self._clusters.seed
         annotation = constants.CONFIRMATION_FORCE_DELETION
         if given_up and (metadata.get("annotations") or {}).get(annotation) != "true":
@@ -122,7 +129,7 @@ class BastionController:
             await extension.delete_extension(seed, resources.BASTION, *place, micro_timestamp())
 
     async def _hold(self, bastion: Object) -> None:
-        """Before anything is ordered that it would leave behind."""
+        """Add our finalizer, before anything is created that a deleted Bastion would leave behind."""
         finalizers = bastion["metadata"].get("finalizers") or []
         if constants.FINALIZER not in finalizers:
             await self._change(bastion, finalizers=[*finalizers, constants.FINALIZER])
@@ -136,7 +143,10 @@ class BastionController:
             raise TryAgain("it has changed meanwhile", after=0.2) from None
 
     async def _tell(self, bastion: Object, finding: Finding, ready: Object | None = None) -> None:
-        """Only what is news. The garden writes into the same status; what it writes is not ours."""
+        """Write the finding into the Bastion's status, if it is new.
+
+        The garden writes other fields of the same status; these stay as they are.
+        """
         metadata, status = bastion["metadata"], bastion.get("status") or {}
         known = status.get("conditions") or []
         told: dict[str, Any] = {"conditions": merge(known, [finding], _SETTLED, {}, datetime.now(UTC))}
@@ -146,17 +156,17 @@ class BastionController:
             told["observedGeneration"] = metadata["generation"]
         if all(status.get(field) == value for field, value in told.items()):
             return
-        if "ingress" in told:  # what is not named would stay
+        if "ingress" in told:  # a field that the patch does not name would stay
             told["ingress"] = dict.fromkeys(_ADDRESSES) | told["ingress"]
         place = resources.OPERATIONS_BASTION, metadata["name"], metadata["namespace"]
         try:
             await self._clusters.garden.patch(*place, {"status": told}, subresource="status")
-        except (Forbidden, NotFound):  # whose Bastion is gone may not write to it
+        except (Forbidden, NotFound):  # the Bastion is gone, so the gardenlet may not write to it any more
             return
 
 
 def _made_for(host: Mapping[str, Any]) -> str | None:
-    """uid of the garden's Bastion."""
+    """uid of the garden's Bastion that a host was created for."""
     return (host["metadata"].get("labels") or {}).get(constants.BASTION_UID)
 
 

@@ -23,13 +23,14 @@ class SecretReference(ApiModel):
 
 
 class KubeconfigValidity(ApiModel):
-    """Of the client certificate for the garden."""
+    """Validity and renewal of the client certificate for the garden."""
 
     validity: Duration | None = Field(default=None, ge=timedelta(minutes=10))
-    """None: as long as the garden gives it."""
+    """Validity to request; None: the garden decides."""
     auto_rotation_jitter_percentage_min: int = Field(default=70, ge=1, le=100)
     auto_rotation_jitter_percentage_max: int = Field(default=90, ge=1, le=100)
-    """It is renewed at some time between these parts of its validity, so that not all gardenlets ask at once."""
+    """The certificate is renewed at a time between these two percentages of its validity, so that not all gardenlets
+    request theirs at once."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -39,12 +40,13 @@ class KubeconfigValidity(ApiModel):
 
 
 class GardenConnection(ClientConnection):
-    """Either a file whose writer renews it, or a Secret of the seed that the gardenlet keeps itself."""
+    """Access to the garden: either a kubeconfig file that its writer renews, or a Secret that the gardenlet renews."""
 
     bootstrap_kubeconfig: Path | None = None
-    """Where the garden is, and with what the first certificate is asked for: a bootstrap token."""
+    """File with the address of the garden and the bootstrap token with which the first certificate is requested."""
     kubeconfig_secret: SecretReference | None = None
-    """See ``workers.gardenlet.garden_access``; made by the gardenlet."""
+    """Secret of the seed in which the gardenlet keeps its access; it creates the Secret itself. See
+    ``workers.gardenlet.garden_access``."""
     kubeconfig_validity: KubeconfigValidity = KubeconfigValidity()
 
     @model_validator(mode="after")
@@ -75,7 +77,7 @@ class ConditionThreshold(ApiModel):
 
 class ShootCareConfig(ApiModel):
     sync_period: timedelta = timedelta(minutes=1)
-    """Conditions are looked at this often, and at once when something they depend on changes."""
+    """Period of the checks. A Shoot is also checked at once when an object changes that its conditions depend on."""
     condition_thresholds: tuple[ConditionThreshold, ...] = (
         ConditionThreshold(type="APIServerAvailable", duration=timedelta(minutes=1)),
         ConditionThreshold(type="ControlPlaneHealthy", duration=timedelta(minutes=1)),
@@ -83,44 +85,45 @@ class ShootCareConfig(ApiModel):
         ConditionThreshold(type="SystemComponentsHealthy", duration=timedelta(minutes=1)),
         ConditionThreshold(type="EveryNodeReady", duration=timedelta(minutes=5)),
     )
-    """A type without one becomes False at once. Source: spec/flows.md 10."""
+    """A condition without a threshold becomes False at once. Source: spec/flows.md 10."""
     stale_extension_health_checks_threshold: timedelta = timedelta(minutes=5)
-    """What an extension says is not believed once its heartbeat is older."""
+    """Conditions that an extension reports become Unknown once its last heartbeat is older than this."""
     managed_resource_progressing_threshold: timedelta = timedelta(hours=1)
     """A rollout that takes longer counts as stuck."""
     webhook_remediator_enabled: bool = False
-    """Change webhooks of owners that can keep their clusters from working."""
+    """Whether to change webhooks of Shoot owners that can keep their clusters from working."""
 
 
 class WatchdogConfig(ApiModel):
-    """Of the dependency watchdog."""
+    """Configuration of the dependency watchdog."""
 
     enabled: bool = True
     probe_interval: timedelta = timedelta(seconds=10)
     expired_leases: float = Field(default=0.6, gt=0, le=1)
-    """From this part of expired node leases on, controllers of the shoot are stopped."""
+    """Fraction of node leases that must have expired before controllers of the shoot are stopped."""
     failures: int = Field(default=3, ge=1)
-    """So many probes in a row have to tell the same."""
+    """Number of probes in a row that must have the same result before the watchdog acts."""
 
 
 class ShootStateConfig(ApiModel):
     sync_period: timedelta = timedelta(hours=6)
-    """What another seed would need is kept in the garden this often, and when it changes. Source: spec/flows.md 7."""
+    """Period in which the ShootState of each Shoot is written to the garden; it is also written when it changes.
+    Source: spec/flows.md 7."""
 
 
 class EtcdConfig(ApiModel):
     delta_snapshot_period: timedelta = Field(default=DELTA_SNAPSHOT_PERIOD, ge=timedelta(seconds=1))
-    """Changes that are younger are lost with the seed."""
+    """Period of delta snapshots. If the seed is lost, changes since the last delta snapshot are lost."""
     takeover_tolerance: timedelta = Field(default=TAKEOVER_TOLERANCE, ge=timedelta(seconds=5))
-    """An etcd stops that cannot read for so long whether another seed has taken over, and one that takes over waits for
-    it. The same for all seeds."""
+    """How long an etcd serves while it cannot read in its bucket whether another seed has taken over; then it stops.
+    The etcd that takes over waits for the same time, so all seeds must have the same value."""
 
 
 class BackupEntryConfig(ApiModel):
     deletion_grace_period_hours: int = Field(default=0, ge=0)
-    """Backups are kept for so long after their Shoot is deleted."""
+    """Hours for which backups are kept after their Shoot is deleted."""
     deletion_grace_period_shoot_purposes: tuple[str, ...] = ()
-    """Only those of Shoots with these purposes; none: of all."""
+    """Purposes of the Shoots whose backups are kept; none: of all Shoots."""
 
     @property
     def retention(self) -> Retention:
@@ -130,14 +133,15 @@ class BackupEntryConfig(ApiModel):
 
 class VpnConfig(ApiModel):
     network: str = "192.168.123.0/24"
-    """Range of the tunnels; must not meet any network of a shoot or seed."""
+    """Address range of the VPN tunnels; it must not overlap with any network of a shoot or seed."""
 
 
 class SecretsConfig(ApiModel):
-    """Of the secrets manager."""
+    """Configuration of the secrets manager."""
 
     key_algorithm: KeyAlgorithm = KeyAlgorithm.P256
-    """Of new keys that name none themselves; existing ones stay as they are until they are rotated."""
+    """Algorithm of new keys for which no other algorithm is set. Existing keys stay as they are until they are
+    rotated."""
 
 
 class GardenletConfig(ApiModel):

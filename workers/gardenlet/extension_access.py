@@ -1,6 +1,6 @@
-"""Gives extensions their rights in control planes that are there already, and keeps them.
+"""Grants extensions their rights in control planes that exist already, and keeps these rights up to date.
 
-An activity of each operation does the same for one Shoot. This controller does it for all of them when an extension is
+An activity of each operation does the same for one Shoot. This controller does it for all Shoots when an extension is
 installed, upgraded or removed, and when a gardenlet starts that is newer than the control planes.
 """
 
@@ -20,11 +20,11 @@ from kube.errors import NotFound
 log = logging.getLogger(__name__)
 
 _SOURCE_PREFIX = "source-"
-"""Of a BackupEntry for the bucket that a control plane has left."""
+"""Prefix of the name of a BackupEntry for the bucket of the source, the seed that a control plane has left."""
 
 
 class ExtensionAccessController:
-    """One per gardenlet."""
+    """Keeps the rights of extensions up to date. One per gardenlet."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
@@ -34,7 +34,7 @@ class ExtensionAccessController:
         self._key = Key(None, clusters.seed_name)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         roles, bindings = self._access.roles, self._access.bindings
         await asyncio.gather(*(each.synced() for each in (self._namespaces, roles, bindings)))
         control_planes = Controller("rights of extensions in control planes", self._bind)
@@ -51,7 +51,7 @@ class ExtensionAccessController:
         return [Key(None, each["metadata"]["name"]) for each in self._namespaces.list() if shoot_uid(each)]
 
     async def _bind(self, key: Key) -> None:
-        """``key``: of a namespace."""
+        """Bind the roles of extensions in one control plane. ``key``: its namespace."""
         namespace = self._namespaces.get(key.name)
         if namespace is None or shoot_uid(namespace) is None or namespace["metadata"].get("deletionTimestamp"):
             return
@@ -61,7 +61,10 @@ class ExtensionAccessController:
             log.debug("namespace %s is gone: %s", key.name, error)
 
     async def _share(self, key: Key) -> None:
-        """``key``: of our Seed. Its changes are followed by the workflow that reconciles it."""
+        """Share Secrets with extensions. ``key``: our Seed.
+
+        Changes of the Seed do not call this function: the workflow that reconciles the Seed shares the Secrets then.
+        """
         seed = await self._clusters.garden.find(resources.SEED, key.name)
         if seed is None:
             return
@@ -84,5 +87,5 @@ class ExtensionAccessController:
 
 
 def _place(event: WatchEvent) -> Iterable[Key]:
-    """The namespace of a RoleBinding."""
+    """Key of the namespace of a RoleBinding."""
     return [Key(None, event.object["metadata"]["namespace"])]

@@ -1,4 +1,4 @@
-"""The Seed's condition ExtensionsReady: its ControllerInstallations, and the heartbeats of extensions that it uses.
+"""The Seed's condition ExtensionsReady, from its ControllerInstallations and the heartbeats of extensions that it uses.
 
 Source: spec/api-core.md 12, "Seed extensions check"; spec/extensions.md 1.7.
 """
@@ -21,14 +21,15 @@ from workers.gardenlet.garden_caches import own_seed
 _PERIOD_SECONDS = 30.0
 _HEARTBEAT = "gardener-extension-heartbeat"
 _SETTLED = Operation("Reconcile", "Succeeded")
-"""A running operation of the Seed does not excuse an extension."""
+"""A running operation of the Seed is no reason to show a failed check of an extension as Progressing."""
 _RULES = (
     ("Valid", "True", "NotAllExtensionsValid", "is not valid"),
     ("Installed", "True", "NotAllExtensionsInstalled", "is not installed"),
     ("Healthy", "True", "NotAllExtensionsHealthy", "is not healthy"),
     ("Progressing", "False", "SomeExtensionsProgressing", "is progressing"),
 )
-"""Conditions of a ControllerInstallation, their good status, and what the Seed says of another one."""
+"""Conditions of a ControllerInstallation: type, good status, and for any other status the reason and text in the Seed's
+condition."""
 _USED = (
     resources.BACKUP_BUCKET,
     resources.CONTROL_PLANE,
@@ -38,11 +39,12 @@ _USED = (
     resources.NETWORK,
     resources.WORKER,
 )
-"""Kinds whose objects tell which extensions a seed uses; each Shoot has all of them but some optional ones."""
+"""Kinds whose objects show which extensions a seed uses. Each Shoot has objects of all these kinds, except of some that
+are optional."""
 
 
 class Heartbeats:
-    """How long ago the extensions of this seed renewed their Leases."""
+    """Ages of the heartbeats of this seed's extensions, from their Leases."""
 
     def __init__(self, clusters: Clusters) -> None:
         self.leases = clusters.seed_caches.of(resources.LEASE, fields=f"metadata.name={_HEARTBEAT}")
@@ -51,14 +53,15 @@ class Heartbeats:
     def silence(self, registration: Mapping[str, Any], now: datetime) -> timedelta | None:
         """Time since the last heartbeat of a registered extension; None if there is no Lease.
 
-        An extension that no ControllerInstallation has brought here runs beside the gardenlet.
+        An extension that was not installed by a ControllerInstallation runs beside the gardenlet, and has its Lease in
+        namespace ``garden``.
         """
         lease = self._lease(f"extension-{registration['metadata']['name']}") or self._lease(constants.GARDEN_NAMESPACE)
         renewed = ((lease or {}).get("spec") or {}).get("renewTime")
         return now - datetime.fromisoformat(renewed) if renewed else None
 
     def silences(self) -> dict[tuple[str, str], timedelta]:
-        """By kind and type of extension object: time since the last heartbeat of its extension, where it has one."""
+        """Time since the last heartbeat of each extension that has one, by kind and type of its extension objects."""
         now = datetime.now(UTC)
         found: dict[tuple[str, str], timedelta] = {}
         for registration in self.registrations.list():
@@ -71,7 +74,10 @@ class Heartbeats:
 
 
 class ExtensionsCheck:
-    """One per gardenlet: writes the condition every 30 s where it has changed, and when a part of it changes."""
+    """Checks the condition every 30 s and when an object changes that it depends on; writes it if it has changed.
+
+    One per gardenlet.
+    """
 
     def __init__(self, clusters: Clusters, longest_silence: timedelta) -> None:
         self._clusters = clusters
@@ -84,7 +90,7 @@ class ExtensionsCheck:
         self._used = [clusters.seed_caches.of(kind) for kind in _USED]
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         parts = (self._installations, self._heartbeats.leases, self._heartbeats.registrations)
         await asyncio.gather(*(each.synced() for each in (self._seeds, *parts)))
         controller = Controller("extensions ready", self._check, workers=1)
@@ -97,7 +103,7 @@ class ExtensionsCheck:
         seed = self._seeds.get(key.name)
         known = ((seed or {}).get("status") or {}).get("conditions") or []
         if seed is None or not known:
-            return None  # conditions begin with the report of the Seed's first reconciliation
+            return None  # the Seed's first reconciliation writes the first conditions
         finding = extensions_ready(self._installations.list(), self._faults())
         conditions = merge(known, [finding], _SETTLED, {}, datetime.now(UTC))
         if conditions != known:
@@ -108,7 +114,7 @@ class ExtensionsCheck:
         return Requeue(_PERIOD_SECONDS)
 
     def _faults(self) -> list[str]:
-        """Extensions that this seed uses and that are not heard of."""
+        """Faults of the extensions that this seed uses: no heartbeat, or one that is too old."""
         used = {
             (cache.resource.kind, (each.get("spec") or {}).get("type", ""))
             for cache in self._used
@@ -127,12 +133,12 @@ class ExtensionsCheck:
 
 
 def kinds_of(registration: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Kinds and types of extension objects that a registered extension looks after."""
+    """Kinds and types of extension objects that a registered extension reconciles."""
     return [(each["kind"], each["type"]) for each in registration["spec"].get("resources") or ()]
 
 
 def extensions_ready(installations: Iterable[Mapping[str, Any]], silent: Iterable[str]) -> Finding:
-    """The condition, by the ControllerInstallations of a seed and its extensions without a recent heartbeat."""
+    """The condition of a seed with these ControllerInstallations and these faults of extensions' heartbeats."""
     found = sorted(installations, key=lambda each: str(each["metadata"]["name"]))
     for type_, good, reason, fault in _RULES:
         bad = []
@@ -149,7 +155,7 @@ def extensions_ready(installations: Iterable[Mapping[str, Any]], silent: Iterabl
 
 
 def _condition(installation: Mapping[str, Any], type_: str) -> tuple[str, str]:
-    """Status and message of a condition; one that is missing is Unknown."""
+    """Status and message of a condition; Unknown if the condition is missing."""
     for each in (installation.get("status") or {}).get("conditions") or ():
         if each["type"] == type_:
             return str(each["status"]), str(each.get("message", ""))

@@ -1,8 +1,8 @@
-"""The gardenlet's own access to the garden: a client certificate that it asks for, keeps in its seed, and renews.
+"""The gardenlet's own access to the garden: a client certificate that it requests, keeps in its seed, and renews.
 
-It lies in a Secret of the seed, so that every replica, and the next process, goes on with it, also while the garden
-cannot be reached. The first one is asked for with a bootstrap token, each later one with the one before. Where the
-garden is and whom to trust there says the bootstrap kubeconfig, as often as it is read.
+The certificate is in a Secret of the seed. So every replica and every later process can use it, also while the garden
+cannot be reached. The gardenlet requests the first certificate with a bootstrap token, and each later one with the one
+before. The garden's address and CA come from the bootstrap kubeconfig, which is read each time.
 
 Source: Gardener docs/concepts/gardenlet.md, "TLS Bootstrapping" and "Rotate Certificates Using Bootstrap kubeconfig".
 """
@@ -48,7 +48,8 @@ _FIRST_LOOK, _LONGEST_LOOK = 0.25, 5.0
 _BOOTSTRAP_AGAIN = 5.0
 _UNREGISTERED_SECONDS = 1.0
 _LOOK_AGAIN = 3600.0
-"""Seconds. Clocks are set, and a timer of months is none."""
+"""Seconds. Longest pause until the controller checks again whether to renew. A timer of months would be unreliable, for
+example because clocks are set."""
 
 
 class NotSigned(Exception):
@@ -57,7 +58,7 @@ class NotSigned(Exception):
 
 @dataclass(frozen=True, repr=False)
 class Held:
-    """What the Secret holds."""
+    """Access to the garden as the Secret holds it."""
 
     endpoint: Endpoint
     secret: Object
@@ -71,7 +72,10 @@ class Held:
 
 
 def renewal_time(certificate: bytes, validity: KubeconfigValidity) -> datetime:
-    """When to ask for the next one: at 70 to 90 % of the validity, spread over gardenlets, the same each time."""
+    """When to request the next certificate: by default at 70 to 90 % of the validity.
+
+    The time is derived from the certificate. So it differs between gardenlets, and is the same at each call.
+    """
     begin, end = validity_of(certificate)
     draw = int.from_bytes(hashlib.sha256(certificate).digest()[:8]) / 2**64
     low, high = validity.auto_rotation_jitter_percentage_min, validity.auto_rotation_jitter_percentage_max
@@ -87,7 +91,7 @@ def foreign_subject(certificate: bytes, seed: str) -> str:
 
 
 def signing_request(seed: str, validity: timedelta | None) -> tuple[bytes, Object]:
-    """A new key, PEM, and the CertificateSigningRequest for it, named by its content."""
+    """A new key in PEM format, and the CertificateSigningRequest for it, whose name is a hash of its content."""
     key = new_key(KeyAlgorithm.P256)
     subject = x509.Name(
         [
@@ -113,7 +117,7 @@ def signing_request(seed: str, validity: timedelta | None) -> tuple[bytes, Objec
 
 
 class GardenAccess:
-    """Reads, makes and renews the Secret with the kubeconfig for the garden."""
+    """Reads, creates and renews the Secret with the kubeconfig for the garden."""
 
     def __init__(self, seed: KubeClient, seed_name: str, config: GardenConnection) -> None:
         """Raises ConfigError if the bootstrap kubeconfig cannot be used."""
@@ -129,7 +133,10 @@ class GardenAccess:
         return f"Secret {self._namespace}/{self._name}"
 
     async def connect(self) -> KubeClient:
-        """A client for the garden, by the certificate that is there or else by a first one, however long that takes."""
+        """A client for the garden, with the certificate in the Secret if it is valid.
+
+        Otherwise requests a certificate, and retries until the garden issues it.
+        """
         while True:
             try:
                 held = await self.read()
@@ -141,12 +148,12 @@ class GardenAccess:
             await asyncio.sleep(_BOOTSTRAP_AGAIN)
 
     async def read(self) -> Held | None:
-        """None if nobody has asked for one yet, or what is there cannot be used."""
+        """The access in the Secret; None if there is no Secret yet, or its content cannot be used."""
         secret = await self._found()
         return self._held(secret) if secret is not None else None
 
     async def follow(self, garden: KubeClient) -> None:
-        """Go on with each certificate that any replica brings; what is under way ends by the old one."""
+        """Use each certificate that any replica writes into the Secret. Requests in flight end with the old one."""
         cache = self.cache()
 
         def take(event: WatchEvent) -> None:
@@ -161,24 +168,25 @@ class GardenAccess:
             await asyncio.Event().wait()
 
     def cache(self) -> Cache:
-        """Of the Secret alone; the caller starts and closes it."""
+        """A cache of the Secret alone; the caller starts and closes the cache."""
         return Cache(self._seed, resources.SECRET, self._namespace, fields=f"metadata.name={self._name}")
 
     def wanted_at(self, held: Held) -> datetime:
-        """When it is to be renewed: at once if somebody asks for it."""
+        """When to renew the certificate: at once if an annotation of the Secret requests that."""
         annotations = held.secret["metadata"].get("annotations") or {}
         if annotations.get(OPERATION) == OPERATION_RENEW:
             return held.validity[0]
         return renewal_time(held.endpoint.certificate, self._config.kubeconfig_validity)
 
     async def renew(self, held: Held | None) -> Held:
-        """Another certificate, tried before it replaces what is there; if another replica was faster, its one.
+        """Request a new certificate, test it, and write it into the Secret. Returns the new access.
 
-        Killed in between, it leaves a request that the garden forgets within an hour.
+        If another replica was faster, its certificate stays in the Secret and is returned. If the process is killed in
+        between, it leaves a CertificateSigningRequest that the garden deletes within an hour.
 
         Raises:
-            NotSigned: the request was denied, or not answered in time, or there is nothing to ask with.
-            ApiError: garden or seed cannot be reached, or refuse.
+            NotSigned: the request was denied, or not answered in time, or there are no credentials to request with.
+            ApiError: garden or seed cannot be reached, or refuse a request.
         """
         asking = self._asking(held)
         try:
@@ -188,7 +196,7 @@ class GardenAccess:
             bootstrap = self._bootstrap()
             if bootstrap is None or asking == bootstrap:
                 raise
-            # The garden may have lost who signed ours.
+            # The garden may have lost the CA that signed our certificate.
             async with KubeClient(bootstrap) as client:
                 pair = await self._certificate(client)
         endpoint = dataclasses.replace(asking, certificate=pair.certificate, key=pair.key, token="", token_file=None)
@@ -246,13 +254,13 @@ class GardenAccess:
     async def _create(self, secret: Object) -> Object:
         try:
             return await self._seed.create(secret)
-        except NotFound:  # the first that there is in this seed
+        except NotFound:  # the namespace does not exist yet
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._namespace}}
             await self._seed.apply(namespace, manager=_MANAGER)
             return await self._seed.create(secret)
 
     def _asking(self, held: Held | None) -> Endpoint:
-        """With what the next certificate is asked for."""
+        """Endpoint and credentials with which to request the next certificate."""
         if held is not None and not held.expired(datetime.now(UTC)):
             return held.endpoint
         bootstrap = self._bootstrap()
@@ -284,7 +292,7 @@ class GardenAccess:
                 return None
             validity_of(endpoint.certificate)
         except ValueError as error:
-            # Of ours, the text quotes nothing; of others, say no more than that.
+            # The text of our own error quotes nothing of the Secret. Another error may, so its text is not logged.
             why = str(error) if isinstance(error, KubeconfigError) else "not in PEM format"
             log.warning("the kubeconfig in %s can't be used: %s", self, why)
             return None
@@ -301,7 +309,7 @@ class GardenAccess:
 
 
 def _kubeconfig(endpoint: Endpoint) -> bytes:
-    """With everything inline."""
+    """A kubeconfig with all certificates and keys inline."""
     cluster: dict[str, Any] = {"server": endpoint.server}
     if endpoint.ca:
         cluster["certificate-authority-data"] = base64.b64encode(endpoint.ca.encode()).decode()
@@ -327,16 +335,19 @@ def _kubeconfig(endpoint: Endpoint) -> bytes:
 
 
 class GardenAccessController:
-    """Renews the gardenlet's access in time, or when its Secret or its Seed ask for it; one replica runs it."""
+    """Renews the gardenlet's access in time, or when an annotation of its Secret or its Seed requests that.
+
+    One replica of the gardenlet runs it.
+    """
 
     def __init__(self, clusters: Clusters, access: GardenAccess | None) -> None:
-        """Without ``access`` somebody else renews it, which is said to whoever asks us to."""
+        """Without ``access`` the writer of the kubeconfig file renews it; an Event answers requests to renew it."""
         self._clusters = clusters
         self._access = access
         self._controller = Controller("garden-access", self._reconcile, workers=1, longest_delay=300.0)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         ours = Key(None, self._clusters.seed_name)
         self._controller.watch(own_seed(self._clusters), when=lambda event: _is_asked(event.object))
         self._controller.enqueue(ours)
@@ -354,9 +365,9 @@ class GardenAccessController:
             return None
         held = await self._access.read()
         if held is None or datetime.now(UTC) >= self._access.wanted_at(held):
-            # Before a look at the garden, which takes no certificate that has expired.
+            # Renew before the first request to the garden, which accepts no expired certificate.
             held = await self._renew(held)
-        # Not from the cache, which may still hold what we have answered.
+        # Not from the cache, which may still hold a request that has been answered.
         seed = await self._seed(key)
         if seed is None:
             return Requeue(_UNREGISTERED_SECONDS)

@@ -1,6 +1,6 @@
-"""What a gardenlet caches of the garden: objects of its own seed, by field selectors.
+"""Caches of the garden in a gardenlet: only objects of its own seed, by field selectors.
 
-So its memory and its watches do not grow with the Shoots of other seeds.
+So the gardenlet's memory and watches do not grow with the Shoots of other seeds.
 """
 
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ BY_TECHNICAL_ID = "status.technicalID"
 
 
 def own_seed(clusters: Clusters) -> Cache:
-    """The gardenlet's Seed alone."""
+    """Cache of the gardenlet's own Seed."""
     return clusters.garden_caches.of(resources.SEED, fields=f"metadata.name={clusters.seed_name}")
 
 
 def shoots_here(clusters: Clusters) -> Cache:
-    """Shoots that have their control plane in this seed. A Shoot that moves out is seen as deleted."""
+    """Cache of Shoots whose control plane is in this seed. A Shoot that moves to another seed appears as deleted."""
     cache = clusters.garden_caches.of(resources.SHOOT, fields=f"status.seedName={clusters.seed_name}")
     cache.index(BY_TECHNICAL_ID, technical_ids_of)
     cache.index(BY_UID, uids_of)
@@ -28,14 +28,14 @@ def shoots_here(clusters: Clusters) -> Cache:
 
 
 def shoots_wanted_here(clusters: Clusters) -> Cache:
-    """Shoots whose owners want them in this seed; some of them are in another one still."""
+    """Cache of Shoots whose owners want them in this seed; some of them are still in another seed."""
     cache = clusters.garden_caches.of(resources.SHOOT, fields=f"spec.seedName={clusters.seed_name}")
     cache.index(BY_UID, uids_of)
     return cache
 
 
 def backup_entries_here(clusters: Clusters) -> Cache:
-    """BackupEntries that this seed looks after: of its own backups, and of those that it copies from."""
+    """Cache of BackupEntries that this seed reconciles: of its own backups, and of backups that it copies from."""
     return clusters.garden_caches.of(resources.CORE_BACKUP_ENTRY, fields=f"spec.seedName={clusters.seed_name}")
 
 

@@ -1,7 +1,7 @@
 """Marks the backups of deleted Shoots when their grace period is over, or an operator ends it.
 
 The controller-manager then starts the workflow that deletes them (``workers.watchers.kept_backups``). The gardenlet
-remembers nothing: the garden's BackupEntry says since when its Shoot is deleted, and exists as long as the backups.
+stores nothing: the garden's BackupEntry tells when its Shoot was deleted, and exists as long as the backups.
 """
 
 import logging
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 
 _SHOOT_SECONDS = 60.0
-"""Until the gardenlet asks again whether the Shoot of a marked BackupEntry is gone."""
+"""Pause before the gardenlet reads again whether the Shoot of a BackupEntry marked as deleted is gone."""
 
 
 class KeptBackupsController:
-    """One per gardenlet."""
+    """Marks BackupEntries whose grace period is over. One per gardenlet."""
 
     def __init__(self, clusters: Clusters, retention: Retention) -> None:
         self._clusters = clusters
@@ -33,7 +33,7 @@ class KeptBackupsController:
         self._entries = backup_entries_here(clusters)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         controller = Controller("kept backups", self._reconcile, workers=2)
         controller.watch(self._entries, when=lambda event: is_marked(event.object))
         await controller.run()
@@ -49,10 +49,10 @@ class KeptBackupsController:
             return None
         live = await self._clusters.garden.find(resources.SHOOT, owners[0]["name"], key.namespace)
         if live is not None and live["metadata"]["uid"] == owners[0]["uid"]:
-            return Requeue(_SHOOT_SECONDS)  # its own deletion may be about to do it
+            return Requeue(_SHOOT_SECONDS)  # the Shoot's own deletion may be about to delete the backups
         end = self._retention.ends(entry)
         left = (end - datetime.now(UTC)).total_seconds()
-        # A longer period of a changed configuration takes the mark off again.
+        # If a changed configuration has a longer period, the mark is removed again.
         mark = timestamp(end) if left <= 0 else None
         if (metadata.get("annotations") or {}).get(BACKUP_EXPIRED) != mark:
             patch = {

@@ -27,7 +27,8 @@ UNGUARDED = frozenset(
     }
 )
 """Activities that compare the uid themselves, or that act outside the namespace: on objects with the uid in their name,
-or on the Shoot's own objects in the garden. It must be possible to delete a Shoot while another one has its namespace.
+or on the Shoot's own objects in the garden. They must run also while another Shoot has the namespace, so that a Shoot
+can be deleted then.
 """
 _WAITING = (OperationType.CREATE, OperationType.RECONCILE, OperationType.RESTORE)
 
@@ -35,8 +36,8 @@ _WAITING = (OperationType.CREATE, OperationType.RECONCILE, OperationType.RESTORE
 class NamespaceGuard(Interceptor):
     """Refuses activities on a control-plane namespace that belongs to another Shoot than their input names.
 
-    A task queue is no proof of who wrote the input, and two Shoots may have had the same names one after the other.
-    Install it in the gardenlet's worker, after ``ActivityInterceptor``.
+    A task queue does not prove where an input comes from, and two Shoots may have had the same name one after the
+    other. Install this interceptor in the gardenlet's worker, after ``ActivityInterceptor``.
     """
 
     def __init__(self, clusters: Clusters) -> None:
@@ -62,8 +63,8 @@ class _Guarded(ActivityInboundInterceptor):
     async def _check(self, shoot: ShootRef, namespace: str, *, waiting: bool, guarded: bool) -> None:
         """Raises ForeignNamespace.
 
-        It is final but for operations that bring a cluster about: an earlier Shoot of this name may still be on its way
-        out of the namespace. ``guarded``: false checks the name alone.
+        The error is final, except for operations that bring up a control plane: an earlier Shoot of this name may not
+        have left the namespace yet. ``guarded``: if false, only the name is checked.
         """
         if not _is_named_after(namespace, shoot):
             raise ApplicationError(
@@ -87,6 +88,6 @@ class _Guarded(ActivityInboundInterceptor):
 
 
 def _is_named_after(namespace: str, shoot: ShootRef) -> bool:
-    """Whether this could be the technical ID of the Shoot in some Project."""
+    """Whether a namespace could be the technical ID of the Shoot, in any Project."""
     prefix, _, rest = namespace.partition("--")
     return prefix == "shoot" and rest.count("--") == 1 and rest.endswith(f"--{shoot.name}")

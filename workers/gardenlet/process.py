@@ -1,7 +1,7 @@
-"""The gardenlet process: one Temporal worker for its seed's queue, beside its controllers.
+"""The gardenlet process: one Temporal worker for its seed's task queue, and the controllers.
 
-The worker takes tasks of that queue. Nothing else here uses Temporal: a gardenlet starts no workflow, and asks the
-controller-manager for one by annotations of its Seed and its BackupEntries.
+The worker takes tasks from that queue. Nothing else here uses Temporal: a gardenlet starts no workflow. It requests
+workflows from the controller-manager by annotations of its Seed and its BackupEntries.
 """
 
 import logging
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 async def run(config_path: str) -> None:
-    """Run until SIGTERM; activities in flight get 10 s to end, another gardenlet goes on with the rest."""
+    """Run until SIGTERM. Activities in flight get 10 s to end; another gardenlet runs those that do not."""
     config = load_config(GardenletConfig, config_path)
     tracing = observe_requests("gardenlet", config.tracing)
     SecretsManager.key_algorithm = config.secrets.key_algorithm

@@ -14,15 +14,15 @@ MANAGER = "gardenlet"
 
 
 async def register(garden: KubeClient, config: SeedConfig) -> Object:
-    """Create the Seed if it is not there; a second run finds it.
+    """Create the Seed if it does not exist; a second run finds it.
 
-    An existing Seed stays as it is, because the garden takes changes of its spec from operators alone. An Event of the
-    Seed says where the configuration differs.
+    An existing Seed stays as it is, because the garden accepts changes of its spec only from operators. An Event of the
+    Seed lists the fields in which the configuration differs.
     """
     name = config.metadata["name"]
     live = await garden.find(resources.SEED, name)
     if live is None:
-        # By apply: the garden's authorizer is told the name of what is applied, but not of what is created.
+        # Apply, not create: the garden's authorizer gets the name of an applied object, but not of a created one.
         seed = {"apiVersion": resources.SEED.api_version, "kind": "Seed", **config.model_dump()}
         return await garden.apply_blindly(seed, manager=MANAGER)
     if differing := _differing(config.model_dump(), live):

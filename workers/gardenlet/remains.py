@@ -1,12 +1,12 @@
-"""Finds what this seed still has of Shoots whose control planes were taken over while it was lost.
+"""Finds stale control planes: what this seed still holds of Shoots that were taken over while it was lost.
 
-Such a Shoot says that another seed is responsible for it, and has restored it. Of a Shoot that was deleted meanwhile
-the mark in our bucket says that another seed had it. That a Shoot is not in the garden is no reason to touch anything,
-since a garden may be restored from yesterday. Source: spec/flows.md 8.
+The status of such a Shoot shows that another seed is responsible for it and has restored it. If the Shoot was deleted
+meanwhile, the takeover marker in our bucket shows that another seed had it. A Shoot that is only missing in the garden
+is no reason to touch anything, since a garden may be restored from an older backup. Source: spec/flows.md 8.
 
-The gardenlet lists these Shoots in an annotation of its Seed. The controller-manager then has them cleaned up, and says
-so in a condition of the Seed (``workers.watchers.remains``). The gardenlet removes both when nothing is left. The
-condition of each Shoot is written by the seed that has it now.
+The gardenlet lists these Shoots in an annotation of its Seed. The controller-manager then starts their cleanup, and
+reports it in a condition of the Seed (``workers.watchers.remains``). The gardenlet removes both when nothing is left.
+The condition of each Shoot is written by the seed that has the Shoot now.
 """
 
 import asyncio
@@ -36,22 +36,22 @@ from workers.gardenlet.garden_caches import own_seed, shoots_here, shoots_wanted
 log = logging.getLogger(__name__)
 
 _MOVING_SECONDS = 10.0
-"""Until the gardenlet reads a Shoot again that another seed has, but not whole yet."""
+"""Pause before the gardenlet reads a Shoot again that another seed has, but has not restored completely yet."""
 _SETTLED_SECONDS = 60.0
-"""Until it reads a Shoot again of which it has listed what is left."""
+"""Pause before the gardenlet reads a Shoot again that it has listed."""
 _ABSENT_SECONDS = 600.0
-"""Until it reads a Shoot again that the garden does not have, and that no other seed has taken over."""
+"""Pause before the gardenlet reads a Shoot again that is not in the garden, and that no other seed has taken over."""
 _GATHER_SECONDS = 0.1
-"""Until the list is written: many Shoots are found at once when a lost seed is back."""
+"""Pause before the list is written: when a lost seed is back, many Shoots are found at once."""
 _BY_TECHNICAL_ID = "technical id"
-"""Index of BackupEntries by the namespace of the control plane that they belong to, if they say that it was lost."""
+"""Index of the BackupEntries that say that their seed was lost, by the namespace of their control plane."""
 
 
 class RemainsController:
-    """One per gardenlet.
+    """Lists the stale control planes of this seed. One per gardenlet.
 
-    It watches no Shoots of other seeds. So it reads, again and again, those that something in this seed names though
-    they are not in this seed: a namespace of a control plane, a BackupEntry of our bucket, the last list.
+    It watches no Shoots of other seeds. So it regularly reads each Shoot that is not in this seed, but is named by an
+    object here: a control-plane namespace, a BackupEntry of our bucket, or the last list.
     """
 
     def __init__(self, clusters: Clusters) -> None:
@@ -60,12 +60,12 @@ class RemainsController:
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
         self._seeds = own_seed(clusters)
         self._left: dict[str, dict[str, Remnant]] = {}
-        """By technical id and uid, Shoots of which something is left."""
+        """Shoots with a stale control plane here, by technical id and then by uid."""
         self._key = Key(None, clusters.seed_name)
         self._telling = Controller("what the Seed says of remains", self._tell, workers=1)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await asyncio.gather(*(each.synced() for each in (*self._homes, self._namespaces, self._seeds)))
         seed = await self._seeds.wait_for(self._clusters.seed_name, None, lambda live: live, None)
         bucket = f"spec.bucketName={seed['metadata']['uid']}"
@@ -85,9 +85,10 @@ class RemainsController:
         await asyncio.gather(looking.run(), self._telling.run())
 
     def _adopt(self, seed: Object) -> None:
-        """Take over from an earlier process what it had found.
+        """Take over the list of an earlier process.
 
-        The cleaning may have deleted already what told that process of deleted Shoots.
+        It may name deleted Shoots that cannot be found again, because the cleanup has deleted the objects that showed
+        them.
         """
         try:
             remains = remains_of(seed)
@@ -98,13 +99,13 @@ class RemainsController:
             self._left.setdefault(each.technical_id, {})[each.uid] = each
 
     async def _look_for(self, key: Key) -> Requeue | None:
-        """``key``: of a control plane's namespace."""
+        """Find what is left in one control-plane namespace. ``key``: that namespace."""
         technical_id = key.name
         known = self._left.get(technical_id, {})
         left, pauses = {}, []
         for uid, shoot in self._named(technical_id).items():
             if any(each.by_index(BY_UID, uid) for each in self._homes):
-                continue  # its next event brings it here again
+                continue  # the Shoot's next event calls this function again
             remnant, pause = await self._remnant(technical_id, shoot, known.get(uid))
             pauses.append(pause)
             if remnant is not None:
@@ -117,7 +118,7 @@ class RemainsController:
         return Requeue(min(pauses)) if pauses else None
 
     def _named(self, technical_id: str) -> dict[str, ShootRef]:
-        """Shoots that something of a technical id belongs to, by uid."""
+        """Shoots that objects with this technical id belong to, by uid."""
         named = {uid: each.shoot for uid, each in self._left.get(technical_id, {}).items()}
         namespace = self._namespaces.get(technical_id)
         found = [shoot_of(namespace)] if namespace is not None else []
@@ -125,7 +126,7 @@ class RemainsController:
         return named | {each.uid: each for each in found if each is not None}
 
     async def _remnant(self, technical_id: str, shoot: ShootRef, known: Remnant | None) -> tuple[Remnant | None, float]:
-        """What is left of a Shoot that is not in this seed, and the seconds until the garden is asked again."""
+        """The stale control plane of a Shoot that is not in this seed; and seconds until the garden is read again."""
         live = await self._clusters.garden.find(resources.SHOOT, shoot.name, shoot.namespace)
         if live is not None and live["metadata"]["uid"] == shoot.uid:
             if self._is_left(live, technical_id):
@@ -139,19 +140,19 @@ class RemainsController:
         return Remnant.of(shoot, technical_id, deleted=True), _SETTLED_SECONDS
 
     def _owner(self, technical_id: str) -> str | None:
-        """uid of the Shoot that a namespace of this seed belongs to."""
+        """uid of the Shoot that the namespace of this technical id in this seed belongs to; None without one."""
         namespace = self._namespaces.get(technical_id)
         return shoot_uid(namespace) if namespace is not None else None
 
     async def _has_gone(self, remnant: Remnant) -> bool:
-        """Whether nothing is left of a deleted Shoot."""
+        """Whether this seed holds nothing of a deleted Shoot any more."""
         if remnant.uid == self._owner(remnant.technical_id):
             return False
         entry = backup_entry_names(remnant.technical_id, remnant.uid)[1]
         return await self._clusters.seed.find(resources.BACKUP_ENTRY, entry) is None
 
     def _is_left(self, shoot: Mapping[str, Any], technical_id: str) -> bool:
-        """Whether something of a Shoot that is elsewhere is here, or the mark that we were lost still stands."""
+        """Whether a Shoot of another seed still has a namespace here, or a BackupEntry that says that we were lost."""
         if not is_elsewhere(shoot, self._clusters.seed_name) or shoot["status"]["technicalID"] != technical_id:
             return False
         metadata = shoot["metadata"]
@@ -161,7 +162,7 @@ class RemainsController:
         return says_taken_over(entry)
 
     async def _tell(self, key: Key) -> None:
-        """``key``: of our Seed."""
+        """Write the list into the annotation of our Seed. ``key``: the Seed."""
         seed = self._seeds.get(key.name)
         if seed is None:
             return
@@ -178,14 +179,17 @@ class RemainsController:
             raise TryAgain("the Seed has changed meanwhile", after=0.5) from None
 
     async def _take_back(self, seed: Object) -> None:
-        """Remove the condition that told of the cleaning."""
+        """Remove the condition that reported the cleanup."""
         known = (seed.get("status") or {}).get("conditions") or []
         others = [each for each in known if each["type"] != SEED_MOVED_CONTROL_PLANES_CLEANED_UP]
         if others != known:
             await write_seed_status(self._clusters.garden, seed, {"conditions": others})
 
     async def _was_taken_over(self, technical_id: str, uid: str) -> bool:
-        """Whether another seed has put its mark into our bucket. Raises TryAgain if that cannot be told."""
+        """Whether another seed has put a takeover marker into our bucket.
+
+        Raises TryAgain if the bucket cannot be read.
+        """
         seed, entry_name = self._clusters.seed, backup_entry_names(technical_id, uid)[1]
         entry = await seed.find(resources.BACKUP_ENTRY, entry_name)
         secret = await seed.find(resources.SECRET, etcd.BACKUP_SECRET, technical_id)
@@ -204,13 +208,13 @@ class RemainsController:
 
 
 def _home(event: WatchEvent) -> Iterable[Key]:
-    """The namespace of a Shoot's control plane."""
+    """Key of the namespace of a Shoot's control plane."""
     technical_id = (event.object.get("status") or {}).get("technicalID")
     return [Key(None, technical_id)] if technical_id else []
 
 
 def _of_entry(event: WatchEvent) -> Iterable[Key]:
-    """The namespace of the control plane that a BackupEntry of the garden or of the seed belongs to."""
+    """Key of the namespace of the control plane that a BackupEntry of the garden or of the seed belongs to."""
     return [Key(None, _technical_id(event.object))]
 
 

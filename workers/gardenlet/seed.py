@@ -1,4 +1,4 @@
-"""Register the seed, ask for its reconciliation, and keep its lease."""
+"""Registers the Seed, requests its reconciliation, and renews its lease."""
 
 import asyncio
 import logging
@@ -22,11 +22,12 @@ from workers.gardenlet.registration import MANAGER, register
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 10
-"""A lease that is not renewed for 40 s makes GardenletReady Unknown. Source: spec/api-core.md 12."""
+"""Seconds between renewals. If the lease is not renewed for 40 s, GardenletReady becomes Unknown. Source:
+spec/api-core.md 12."""
 
 
 class SeedController:
-    """Registers the Seed, asks for its reconciliation at its start, and keeps its lease.
+    """Registers the Seed, requests its reconciliation when the gardenlet starts, and renews its lease.
 
     The controller-manager starts that reconciliation, as it does for each change of the Seed (``workflows.seed``).
     """
@@ -39,16 +40,16 @@ class SeedController:
         self._has_asked = False
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         seed = await register(self._clusters.garden, self._config)
         controller = Controller("seed", self._ask, workers=1)
         controller.watch(self._seeds)
         await asyncio.gather(controller.run(), self._keep_lease(seed))
 
     async def _ask(self, key: Key) -> None:
-        """Ask for a reconciliation, once: this gardenlet may be of another version than the last one.
+        """Request a reconciliation, once: this gardenlet may have another version than the last one.
 
-        An operation that an operator has asked for comes first. Its end brings the Seed here again.
+        An operation that an operator has requested comes first. Its end changes the Seed and so requeues it.
         """
         seed = self._seeds.get(key.name)
         if self._has_asked or seed is None:
@@ -76,7 +77,10 @@ class SeedController:
             await asyncio.sleep(LEASE_SECONDS)  # a lease is renewed by the clock
 
     async def _deny_doubts(self, name: str) -> None:
-        """Say that we are ready, if the garden has given us up meanwhile: who was silent is not asked again."""
+        """Set GardenletReady back to True, if the controller-manager set it to Unknown while our lease was expired.
+
+        The controller-manager does not set it back.
+        """
         seed = self._seeds.get(name)
         known = ((seed or {}).get("status") or {}).get("conditions") or []
         conditions = merge(known, [GARDENLET_READY], Operation(), {}, datetime.now(UTC))

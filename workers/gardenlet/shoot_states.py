@@ -1,7 +1,7 @@
-"""Keeps in the garden what another seed would need if this one were lost: a ShootState of each Shoot.
+"""Writes a ShootState of each Shoot to the garden: the data that another seed needs if this seed is lost.
 
-Every six hours, and soon after what is in it has changed: an operation has succeeded, or machines came or went.
-Source: spec/flows.md 7.
+It does so every six hours, and soon after the data have changed: an operation has succeeded, or machines were created
+or deleted. Source: spec/flows.md 7.
 """
 
 import random
@@ -21,11 +21,14 @@ from workers.gardenlet.garden_caches import BY_TECHNICAL_ID, shoots_here
 
 _JITTER = timedelta(minutes=15)
 _SETTLE_SECONDS = 2.0
-"""Machines come in groups: one state for all of them."""
+"""Pause after a change of machines. Machines are often created in groups, and one ShootState is written for a group."""
 
 
 class ShootStateController:
-    """One per gardenlet; writes for the Shoots whose control planes are in this seed, and only while those stay."""
+    """Writes ShootStates of the Shoots whose control planes are in this seed, and only while they stay here.
+
+    One per gardenlet.
+    """
 
     def __init__(self, clusters: Clusters, period: timedelta) -> None:
         self._clusters = clusters
@@ -39,7 +42,7 @@ class ShootStateController:
         machines.subscribe(self._machine_changed)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._namespaces.synced()
         await self._controller.run()
 
@@ -68,7 +71,7 @@ class ShootStateController:
 
 
 def stays(shoot: Mapping[str, Any], seed: str) -> bool:
-    """Whether a Shoot's control plane is whole, in this seed, and not on its way to another one."""
+    """Whether a Shoot's control plane is complete and in this seed, and is not being moved or deleted."""
     status = shoot.get("status") or {}
     last = status.get("lastOperation") or {}
     here = {status.get("seedName"), shoot["spec"].get("seedName")} == {seed}
@@ -78,7 +81,7 @@ def stays(shoot: Mapping[str, Any], seed: str) -> bool:
 
 
 def _has_succeeded(event: WatchEvent) -> bool:
-    """Once for each operation that has: its status is written, too, when conditions change."""
+    """Whether an operation has just succeeded. Later changes of the status, for example of conditions, do not count."""
     if event.type == "DELETED":
         return False
     last = ((event.object.get("status") or {}).get("lastOperation")) or {}

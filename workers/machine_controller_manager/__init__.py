@@ -1,4 +1,4 @@
-"""Our machine controller manager: MachineDeployments, MachineSets and Machines of one control-plane namespace."""
+"""Our machine controller manager: controls MachineDeployments, MachineSets and Machines of one control plane."""
 
 
 async def run(config_path: str) -> None:

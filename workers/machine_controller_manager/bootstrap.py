@@ -1,4 +1,4 @@
-"""Bootstrap tokens: what a machine shows its cluster before it has a certificate."""
+"""Bootstrap tokens, with which a machine authenticates to its cluster before it has a certificate."""
 
 import base64
 import secrets
@@ -18,14 +18,15 @@ _NAMESPACE = "kube-system"
 _ALPHABET = string.ascii_lowercase + string.digits
 _SECRET_LENGTH = 16
 _GROUPS = "auth-extra-groups"
-"""Key of a token's Secret: groups that the holder is a member of, beside that of all tokens."""
+"""Key of a token's Secret: groups of the token's holder, in addition to the group of all tokens."""
 
 
 async def ensure_token(shoot: KubeClient, machine: Mapping[str, Any], lifetime: timedelta) -> str:
-    """The machine's token. Its public half follows from the machine, so a second try finds it and makes no other.
+    """The machine's token; created if there is none.
 
-    The resource manager approves certificates of this machine alone for the token. A token that an earlier version
-    made without the machine's group gets the group here.
+    The token's id is derived from the machine, so a retry finds the token and creates no second one. The resource
+    manager approves only certificates of this machine for the token. A token that an earlier version created without
+    the machine's group gets the group here.
     """
     name = _secret_name(machine)
     token_id = bootstrap_token_id(machine["metadata"]["uid"])
@@ -42,7 +43,7 @@ async def ensure_token(shoot: KubeClient, machine: Mapping[str, Any], lifetime: 
 
 
 async def delete_token(shoot: KubeClient, machine: Mapping[str, Any]) -> None:
-    """Nobody joins with it any more."""
+    """Delete the machine's token, so that nothing can join with it any more."""
     await shoot.delete(SECRET, _secret_name(machine), _NAMESPACE)
 
 

@@ -1,7 +1,7 @@
-"""Machines of the local cloud: a privileged pod each, in the shoot's namespace of the cloud cluster.
+"""Machines of the local cloud: one privileged pod for each machine, in the shoot's namespace of the cloud cluster.
 
-The only module here that knows a provider. Everything is named after the machine, so that a second
-try finds what the first one made.
+This is the only module here that knows a provider. All objects are named after the machine, so that a retry finds the
+objects that an earlier attempt created.
 """
 
 import base64
@@ -21,14 +21,14 @@ from kube.errors import AlreadyExists
 
 _USER_DATA_FILE = "userdata"
 _GRACE_SECONDS = 1
-"""A machine that is taken down was drained before, or goes with its whole cluster."""
+"""Short, because a machine that is deleted was drained before, or is deleted with its whole cluster."""
 MACHINE_LABEL = "local.provider.extensions.gardener.cloud/machine"
 
 
 class Driver:
     """Creates, finds and deletes machines by their MachineClass.
 
-    Failures are ``ApplicationError`` with a code where somebody must mend something.
+    Errors are ``ApplicationError``, with a code if a person must fix something.
     """
 
     def __init__(self, seed: KubeClient, clouds: Clouds, namespace: str) -> None:
@@ -37,7 +37,7 @@ class Driver:
         self._namespace = namespace
 
     async def create(self, machine: Mapping[str, Any], class_: Mapping[str, Any], token: str) -> str:
-        """Start a machine; returns its provider id. ``token``: what it may join its cluster with."""
+        """Create a machine; returns its provider id. ``token``: the token with which it may join its cluster."""
         name = str(machine["metadata"]["name"])
         spec = _provider_spec(class_)
         user_data = await self._user_data(class_)
@@ -50,18 +50,18 @@ class Driver:
                 try:
                     await cloud.create(each)
                 except AlreadyExists:
-                    continue  # of an earlier try: the name is this machine's alone
+                    continue  # created by an earlier attempt: no other machine has this name
         return provider_id(name, spec)
 
     async def exists(self, machine: Mapping[str, Any], class_: Mapping[str, Any]) -> bool:
-        """Whether the machine runs, or will; asked of the cloud itself."""
+        """Whether the machine exists, running or not yet. Reads it from the cloud itself, not from a cache."""
         name = str(machine["metadata"]["name"])
         with cloud_errors(f"looking for machine {name}"):
             cloud = await self._connect(class_)
             return await cloud.find(POD, name, _provider_spec(class_).namespace) is not None
 
     async def delete(self, machine: Mapping[str, Any], class_: Mapping[str, Any]) -> bool:
-        """Stop a machine and remove what belongs to it; True once nothing is left."""
+        """Delete a machine and its Secret. Returns True once both are gone."""
         name = str(machine["metadata"]["name"])
         namespace = _provider_spec(class_).namespace
         with cloud_errors(f"deleting machine {name}"):
@@ -75,7 +75,7 @@ class Driver:
         return True
 
     async def pods(self, class_: Mapping[str, Any]) -> Cache:
-        """A cache of the machines' pods, to be told when one appears, changes or goes."""
+        """A cache of the machines' pods, for events when a pod is added, changed or deleted."""
         caches = await self._clouds.caches(*await self._credentials(class_))
         return caches.of(POD, _provider_spec(class_).namespace, labels=MACHINE_LABEL)
 
@@ -114,7 +114,7 @@ def provider_id(name: str, spec: MachineProviderSpec) -> str:
 
 
 def user_data_secret(name: str, namespace: str, script: bytes) -> dict[str, Any]:
-    """What the machine boots with."""
+    """Secret with the script that a machine boots with."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -126,7 +126,7 @@ def user_data_secret(name: str, namespace: str, script: bytes) -> dict[str, Any]
 
 
 def machine_pod(name: str, spec: MachineProviderSpec, class_name: str) -> dict[str, Any]:
-    """The machine. Its first process is systemd; what it mounts and runs goes with it."""
+    """Pod that is the machine. Its first process is systemd. What the machine mounts and runs ends with the pod."""
     volumes: list[dict[str, Any]] = [
         {"name": "userdata", "secret": {"secretName": _secret_name(name), "defaultMode": 0o400}},
         {"name": "containerd", "emptyDir": {}},
@@ -134,7 +134,7 @@ def machine_pod(name: str, spec: MachineProviderSpec, class_name: str) -> dict[s
         {"name": "run", "emptyDir": {"medium": "Memory"}},
         {"name": "cgroup", "hostPath": {"path": "/sys/fs/cgroup", "type": "Directory"}},
     ]
-    # No mount propagation: what the kubelet in there mounts must not stay behind in the cloud's host.
+    # No mount propagation: mounts of the kubelet in the pod must not stay behind on the cloud's host.
     mounts: list[dict[str, Any]] = [
         {"name": "userdata", "mountPath": "/etc/machine", "readOnly": True},
         {"name": "containerd", "mountPath": "/var/lib/containerd"},

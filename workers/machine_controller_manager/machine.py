@@ -1,4 +1,4 @@
-"""Machines: from an object to a node and back."""
+"""The Machine controller: creates a machine for each object, follows the health of its node, and deletes it."""
 
 import logging
 from collections.abc import Mapping
@@ -34,16 +34,20 @@ from workers.machine_controller_manager.objects import (
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 5.0
-"""Between tries of what only somebody else can make possible; short, since somebody may wait for it."""
+"""Seconds between retries of an operation that a user must make possible first. Short, because the user may be waiting
+for the result."""
 _DRAIN_SECONDS = 2.0
-"""Between looks at a node that is being emptied."""
+"""Seconds between two checks of a node that is being drained."""
 _EVICTION_SECONDS = 20
-"""What one of a machine's ``maxEvictRetries`` stands for. Source: machine-controller-manager's pause between two."""
+"""Seconds that one of a machine's ``maxEvictRetries`` stands for. Source: pause between retries in
+machine-controller-manager."""
 _PATIENCE = timedelta(minutes=5)
-"""A drain that takes longer, or half of its timeout, is reported as a fault though it may yet end well."""
+"""A drain that takes longer than this, or than half of its timeout, is reported as a fault, although it may still
+succeed."""
 _LISTED_PODS = 5
 _UNREADY_DRAIN = timedelta(minutes=5)
-"""A node that has been unready for so long is not drained: nothing there would answer. As Gardener's."""
+"""A node that has not been Ready for longer than this is not drained: nothing on it would answer. The same time as in
+Gardener."""
 
 _ERROR_CODES: Mapping[str, str] = {
     ErrorCode.INFRA_UNAUTHENTICATED: "Unauthenticated",
@@ -55,7 +59,7 @@ _ERROR_CODES: Mapping[str, str] = {
 
 
 class MachineController:
-    """Creates machines in the cloud, tells their health by their nodes, drains and deletes them."""
+    """Creates machines in the cloud, reports their health from their nodes, drains and deletes them."""
 
     def __init__(
         self,
@@ -79,11 +83,11 @@ class MachineController:
         self._controller.watch(self._nodes, keys=self._machine_of_node, when=_matters)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._controller.run()
 
     def _machine_of_node(self, event: WatchEvent) -> list[Key]:
-        # A machine, its pod, its host and its node have one name.
+        # A machine, its pod, its host and its node have the same name.
         return [Key(self._namespace, event.object["metadata"]["name"])]
 
     def _machine_of_pod(self, event: WatchEvent) -> list[Key]:
@@ -173,7 +177,7 @@ class MachineController:
         return await self._unhealthy(machine, fault, node)
 
     async def _unhealthy(self, machine: Object, why: str, node: Object | None = None) -> Requeue | None:
-        """Unknown at first; Failed, and so replaced, when it stays that way."""
+        """Set the phase to Unknown at first, and to Failed if the fault lasts. A Failed machine is replaced."""
         allowed = duration(machine["spec"].get("healthTimeout"), self._config.health_timeout)
         if phase_of(machine) != "Unknown":
             await self._write_phase(
@@ -209,7 +213,7 @@ class MachineController:
         return None
 
     async def _drain(self, machine: Object) -> list[StayingPod]:
-        """Drain the node; returns what has to be waited for: nothing once it is empty, or its time is over."""
+        """Drain the node. Returns the pods to wait for: none once the node is empty, or the drain's timeout is over."""
         name = machine["metadata"]["name"]
         node = self._nodes.get(name)
         if node is None or _unready_for(node) > _UNREADY_DRAIN:
@@ -223,7 +227,7 @@ class MachineController:
         return await nodes.drain(self._shoot, name, evict=evict)
 
     async def _report_drain(self, machine: Object, staying: list[StayingPod]) -> Requeue:
-        """Show who is waited for, and as a fault if that takes long or would take for ever."""
+        """Write into the status which pods the drain waits for; as a fault if that takes long or would never end."""
         since, allowed = age_of(machine["metadata"]["deletionTimestamp"]), self._drain_timeout(machine)
         stuck = [each for each in staying if each.hopeless]
         if not stuck and since < min(_PATIENCE, allowed / 2):
@@ -243,7 +247,7 @@ class MachineController:
     async def _clean_shoot(self, machine: Object, *, forced: bool) -> None:
         try:
             await delete_token(self._shoot, machine)
-            # The node first: as long as there is one, DaemonSets replace the pods that are taken from it.
+            # The node is deleted first: while it exists, DaemonSets replace the pods that are deleted from it.
             await self._shoot.delete(NODE, machine["metadata"]["name"])
             await nodes.forget_pods(self._shoot, machine["metadata"]["name"])
         except ApiError as error:
@@ -276,7 +280,7 @@ class MachineController:
         return duration(machine["spec"].get("creationTimeout"), self._config.creation_timeout)
 
     async def _refused(self, machine: Object, error: ApplicationError) -> None:
-        """Show why the cloud did not do it; whose turn it is says the code."""
+        """Write into the status why the cloud refused an operation. The error code tells what kind of fault it is."""
         deleting = is_deleting(machine)
         phase = "Terminating" if deleting else "CrashLoopBackOff"
         if not deleting and machine["spec"].get("providerID"):
@@ -311,16 +315,16 @@ class MachineController:
             wanted["currentStatus"] = {"phase": phase, "lastUpdateTime": timestamp()}
         operation = {"type": type_, "state": state, "description": description}
         shown = {key: last.get(key) for key in operation}
-        # A machine that goes on running is no news; its last operation stays the one that made it so.
+        # While a machine keeps running, its last operation stays the one that made it run.
         quiet = current.get("phase") == phase == "Running"
-        # A refusal is written each time: by its time one sees that it still holds.
+        # A refusal is written each time, so that its time shows that it still holds.
         if not quiet and (shown != operation or last.get("errorCode") != code or code is not None):
             wanted["lastOperation"] = {**operation, "lastUpdateTime": timestamp(), "errorCode": code}
         await write_status(self._seed, MACHINE, machine, wanted)
 
 
 def _matters(event: WatchEvent) -> bool:
-    """Heartbeats of nodes don't."""
+    """Whether an event of a node matters here. Its heartbeats do not."""
     if event.type != "MODIFIED" or event.old is None:
         return True
     before, after = event.old, event.object

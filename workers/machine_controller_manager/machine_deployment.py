@@ -1,4 +1,4 @@
-"""MachineDeployments: one MachineSet per machine class, and the way from the old one to the new."""
+"""The MachineDeployment controller: one MachineSet for each machine class, and rolling updates from old to new sets."""
 
 import contextlib
 import hashlib
@@ -37,7 +37,8 @@ _PREFER_NO_SCHEDULE = {
     "value": "True",
     "effect": "PreferNoSchedule",
 }
-"""On nodes that will be replaced: a pod that leaves one of them should not have to leave the next one, too."""
+"""Taint on nodes that will be replaced: a pod that is evicted from one of them should not be scheduled to the next
+one."""
 
 
 class MachineDeploymentController:
@@ -51,7 +52,7 @@ class MachineDeploymentController:
         self._controller.watch(caches.of(MACHINE_SET, namespace), keys=self._owner)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._controller.run()
 
     def _owner(self, event: WatchEvent) -> list[Key]:
@@ -92,11 +93,12 @@ class MachineDeploymentController:
         await write_status(self._seed, MACHINE_DEPLOYMENT, found, status(found, new, old))
 
     async def _prefer_chosen(self, found: Object) -> Object:
-        """Have the machines go first that the autoscaler chose, as soon as their set is to have fewer.
+        """Mark the machines that the cluster autoscaler chose, so that their set deletes them first when it shrinks.
 
-        How many go is said by the replicas alone. A second run finds who is marked; who goes is forgotten, since the
-        next machine may have its name, and so are all when nobody has to go any more. Raises Conflict if the deployment
-        has changed: a name may have come.
+        Only the replicas decide how many machines are deleted. A second run finds the marks. The name of a deleted
+        machine is removed from the annotation, because the next machine may have the same name. All names are removed
+        once no machine has to be deleted any more. Raises Conflict if the deployment has changed, because a name may
+        have been added.
         """
         metadata = found["metadata"]
         if TRIGGER_DELETION not in (metadata.get("annotations") or {}):
@@ -114,7 +116,7 @@ class MachineDeploymentController:
         return await self._seed.patch(MACHINE_DEPLOYMENT, metadata["name"], self._namespace, {"metadata": patch})
 
     async def _prefer(self, machine: Object, *, first: bool) -> None:
-        """Mark a machine, or take the mark from it: it would go in place of one that is chosen later."""
+        """Mark a machine, or remove its mark: with an old mark it would be deleted in place of one chosen later."""
         metadata = machine["metadata"]
         marked = (metadata.get("annotations") or {}).get(PRIORITY) == FIRST_TO_GO
         if marked != first:
@@ -152,7 +154,7 @@ class MachineDeploymentController:
         try:
             return await self._seed.create(made)
         except AlreadyExists:
-            # Of an earlier try, or still going from an earlier time with this class.
+            # An earlier attempt created the set, or an older set of the same class is still being deleted.
             live = await self._seed.get(MACHINE_SET, made["metadata"]["name"], self._namespace)
             if is_deleting(live) or owner_uid(live) != found["metadata"]["uid"]:
                 raise Conflict(409, "StillDeleting", f"creating MachineSet {made['metadata']['name']}") from None
@@ -168,7 +170,7 @@ class MachineDeploymentController:
 
 
 def new_set(found: Mapping[str, Any], replicas: int) -> Object:
-    """The MachineSet for a deployment's present class; its name follows from the class."""
+    """The MachineSet for a deployment's current class; its name is derived from the class."""
     digest = hashlib.sha256(_class_of(found).encode()).hexdigest()[:5]
     template = _template(found)
     labels = {**((template.get("metadata") or {}).get("labels") or {}), _HASH_LABEL: digest}
@@ -192,9 +194,9 @@ def new_set(found: Mapping[str, Any], replicas: int) -> Object:
 
 
 def leaving_template(old: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
-    """What machines of an old set are: of their own class, and with a taint that sends pods to new nodes first.
+    """Spec of the machines of an old set: with their own class, and with a taint by which pods prefer new nodes.
 
-    Timeouts follow the deployment: whoever lengthens one while a drain is stuck means this drain.
+    Timeouts are those of the deployment: a user who lengthens one while a drain is stuck means this drain.
     """
     own = old["spec"]["template"]["spec"]
     node = own.get("nodeTemplate") or {}
@@ -214,7 +216,7 @@ class Scaling:
 def plan_scaling(spec: Mapping[str, Any], new: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Scaling:
     """One step from the old sets to the new one, within maxSurge and maxUnavailable.
 
-    As a Deployment of Kubernetes does it: what does not run anyway goes first.
+    As in a Deployment of Kubernetes, machines that do not run are removed first.
     """
     wanted = int(spec.get("replicas") or 0)
     have = [int(each["spec"].get("replicas") or 0) for each in old]
@@ -285,7 +287,7 @@ def _with_times(condition: dict[str, Any], known: Mapping[str, Any] | None) -> d
 
 
 def _bounds(rolling: Mapping[str, Any], wanted: int) -> tuple[int, int]:
-    """maxSurge (rounded up) and maxUnavailable (rounded down) in machines; not both may be nothing."""
+    """maxSurge (rounded up) and maxUnavailable (rounded down) in machines; if both are 0, maxSurge is 1."""
     surge = _count(rolling.get("maxSurge", 1), wanted, up=True)
     unavailable = _count(rolling.get("maxUnavailable", 0), wanted, up=False)
     return (1, 0) if surge == 0 and unavailable == 0 else (surge, unavailable)

@@ -1,4 +1,4 @@
-"""MachineSets: keep as many machines of one class as wanted."""
+"""The MachineSet controller: keeps as many machines of one class as wanted."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -32,14 +32,14 @@ _SYNCED = (
     "maxEvictRetries",
     "nodeConditions",
 )
-"""Fields of a machine that follow its set; all others are fixed when it is created."""
+"""Fields of a machine that are kept equal to those of its set. All others are fixed when the machine is created."""
 
 
 class MachineSetController:
     """Creates and deletes Machines.
 
-    It counts what the API server has, not what a cache shows, and names machines by slots: whoever
-    finds one missing, this process or the next, makes the same one.
+    It counts the machines that the API server has, not those in a cache, and names machines by slots. So this process
+    and the next one create the same machine if one is missing.
     """
 
     def __init__(self, seed: KubeClient, caches: Caches, namespace: str) -> None:
@@ -50,7 +50,7 @@ class MachineSetController:
         self._controller.watch(caches.of(MACHINE, namespace), keys=self._owner)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._controller.run()
 
     def _owner(self, event: WatchEvent) -> list[Key]:
@@ -116,7 +116,7 @@ class MachineSetController:
 
 
 def new_machine(found: Mapping[str, Any], name: str) -> Object:
-    """A Machine of a set. It comes with its finalizer: from its first moment on there may be a pod for it."""
+    """A Machine of a set. It is created with its finalizer, because from then on a pod may exist for it."""
     template = found["spec"]["template"]
     return {
         "apiVersion": MACHINE.api_version,
@@ -134,7 +134,7 @@ def new_machine(found: Mapping[str, Any], name: str) -> Object:
 
 
 def free_names(found: Mapping[str, Any], taken: set[str]) -> Iterator[str]:
-    """Names for new machines: slots of the set in order, without those whose machine is still there."""
+    """Names for new machines: slots of the set in order, without those whose machine still exists."""
     uid, slot = found["metadata"]["uid"], 0
     while True:
         name = f"{found['metadata']['name']}-{hashlib.sha256(f'{uid}/{slot}'.encode()).hexdigest()[:5]}"
@@ -144,7 +144,7 @@ def free_names(found: Mapping[str, Any], taken: set[str]) -> Iterator[str]:
 
 
 def surplus(machines: Objects, count: int) -> Objects:
-    """Machines to delete when there are too many: by priority, then those of least use, then the newest."""
+    """Machines to delete when there are too many: by priority, then the least useful by phase, then the newest."""
     if count <= 0:
         return []
 

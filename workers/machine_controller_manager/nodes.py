@@ -1,4 +1,4 @@
-"""The node of a machine: its health, what it carries, and emptying it."""
+"""The node of a machine: its health, its labels, annotations and taints, and its drain."""
 
 import asyncio
 import json
@@ -13,14 +13,15 @@ from kube.client import KubeClient, Object, Objects
 from kube.errors import ApiError, NotFound
 
 _LAST_APPLIED = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
-"""On a Node: what its machine's template brought last, so that it can be taken away again."""
+"""Annotation of a Node: labels, annotations and taints that were last applied from its machine's template, so that they
+can be removed again."""
 _CARED_CONDITIONS = ("type", "status", "reason", "message", "lastTransitionTime")
 DEFAULT_BAD_CONDITIONS = ("KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable")
-"""A node with one of these is as bad as one that is not Ready. Source: machine-controller-manager."""
+"""A node with one of these conditions counts like one that is not Ready. Source: machine-controller-manager."""
 
 
 def fault(node: Mapping[str, Any], bad: Sequence[str] = DEFAULT_BAD_CONDITIONS) -> str | None:
-    """Why pods can't run there, None if they can; ``bad``: conditions that must not hold."""
+    """Why pods cannot run on a node, None if they can. ``bad``: conditions that must not be True."""
     conditions = {each["type"]: each for each in node.get("status", {}).get("conditions") or []}
     if conditions.get("Ready", {}).get("status") != "True":
         return "its node is not Ready"
@@ -30,7 +31,7 @@ def fault(node: Mapping[str, Any], bad: Sequence[str] = DEFAULT_BAD_CONDITIONS) 
 
 
 def conditions_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A node's conditions for its Machine's status, without heartbeats: those change all the time."""
+    """A node's conditions for its Machine's status, without heartbeat times, because these change all the time."""
     return [
         {key: each[key] for key in _CARED_CONDITIONS if key in each}
         for each in node.get("status", {}).get("conditions") or []
@@ -40,10 +41,10 @@ def conditions_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
 def template_patch(
     node: Mapping[str, Any], template: Mapping[str, Any], provider_id: str | None = None
 ) -> dict[str, Any] | None:
-    """Merge patch that brings a node to its machine's template; None if it is there.
+    """Merge patch that applies its machine's template to a node; None if the node has all of it.
 
-    Labels, annotations and taints of others stay; those of an earlier template go. A provider id, by which the cluster
-    autoscaler knows a node's machine, is given to a node once and for all.
+    Labels, annotations and taints of other components stay; those of an earlier template are removed. The provider id,
+    by which the cluster autoscaler finds a node's machine, is set once and never changed.
     """
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     wanted: dict[str, Any] = {
@@ -82,23 +83,23 @@ def _taints(live: Objects, last: Objects, wanted: Objects) -> Objects:
 
 @dataclass(frozen=True)
 class StayingPod:
-    """A pod that still keeps a node from being taken away."""
+    """A pod that a node's drain still waits for."""
 
     name: str
-    """With its namespace."""
+    """Namespace and name of the pod."""
     why: str
     hopeless: bool = False
-    """Only somebody else's change can let it go."""
+    """The pod stays until a user changes something."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.why}"
 
 
 async def drain(shoot: KubeClient, name: str, *, evict: bool = True) -> list[StayingPod]:
-    """Cordon a node and ask each pod on it to go; returns those that are still there.
+    """Cordon a node and evict the pods on it; returns the pods that are still there.
 
-    A PodDisruptionBudget may refuse: that pod is asked again with the next call. Pods of DaemonSets,
-    static pods and those that have ended are not waited for. Without ``evict`` budgets are not asked.
+    A PodDisruptionBudget may refuse an eviction: the next call tries again. Pods of DaemonSets, static pods and pods
+    that have ended are not waited for. Without ``evict`` the pods are deleted, whatever their budgets permit.
     """
     try:
         await shoot.patch(NODE, name, None, {"spec": {"unschedulable": True}})
@@ -117,9 +118,9 @@ async def pods_on(shoot: KubeClient, name: str) -> Objects:
 
 
 async def forget_pods(shoot: KubeClient, name: str) -> None:
-    """Remove the pods of a machine that no longer exists: no kubelet is left to confirm their end.
+    """Delete the pods of a machine that no longer exists: there is no kubelet to confirm their end.
 
-    The cluster itself would do so after most of a minute, and whoever deletes a DaemonSet waits for it.
+    The cluster itself would delete them only after most of a minute, and the deletion of a DaemonSet waits for that.
     """
 
     async def forget(pod: Object) -> None:
@@ -130,7 +131,7 @@ async def forget_pods(shoot: KubeClient, name: str) -> None:
 
 
 def is_evictable(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod has to be gone before its node may go."""
+    """Whether a pod must be gone before its node may be deleted."""
     metadata = pod["metadata"]
     if "kubernetes.io/config.mirror" in (metadata.get("annotations") or {}):
         return False
@@ -140,7 +141,7 @@ def is_evictable(pod: Mapping[str, Any]) -> bool:
 
 
 async def _dismiss(shoot: KubeClient, pod: Object, *, evict: bool) -> ApiError | None:
-    """Ask a pod to go, unless it is going; returns the refusal."""
+    """Evict or delete a pod, unless it is being deleted already. Returns the API server's refusal, None without one."""
     metadata = pod["metadata"]
     if metadata.get("deletionTimestamp"):
         return None
@@ -157,7 +158,8 @@ async def _dismiss(shoot: KubeClient, pod: Object, *, evict: bool) -> ApiError |
         }
         await shoot.request("POST", POD.path(namespace, name, "eviction"), body=eviction)
     except ApiError as error:
-        # 404: it is gone; 409: another pod has its name by now. Whatever else it is, the drain's timeout ends it.
+        # 404: the pod is gone; 409: another pod has its name by now. Any other refusal lasts at most until the drain's
+        # timeout.
         return None if error.status in (404, 409) else error
     return None
 
@@ -178,13 +180,13 @@ def _staying(pod: Object, refusal: ApiError | None, budgets: Objects) -> Staying
     if refusal.status != 429 or not own:
         return StayingPod(_named(pod), f"its eviction was refused: {refusal.status} {refusal.reason}")
     if _never_permits(own[0]):
-        # In the words of Gardener's machine-controller-manager, which others look for.
+        # The words of Gardener's machine-controller-manager: other components search messages for them.
         return StayingPod(_named(pod), f"{names} is misconfigured and requires zero voluntary evictions", hopeless=True)
     return StayingPod(_named(pod), f"{names} permits no eviction now")
 
 
 def _never_permits(budget: Mapping[str, Any]) -> bool:
-    """Whether all pods of a budget are well and still none may go."""
+    """Whether all pods of a budget are healthy, and it still permits no eviction."""
     status = budget.get("status") or {}
     expected = status.get("expectedPods", 0)
     return bool(
@@ -192,7 +194,7 @@ def _never_permits(budget: Mapping[str, Any]) -> bool:
         and expected > 0
         and status.get("currentHealthy", 0) >= expected
         and status.get("disruptionsAllowed", 0) == 0
-        # As many healthy ones are asked for as there are: maxUnavailable 0, or minAvailable of all.
+        # The budget requires as many healthy pods as there are: maxUnavailable is 0, or minAvailable is all of them.
         and status.get("desiredHealthy", 0) >= expected
     )
 

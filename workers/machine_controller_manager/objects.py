@@ -1,4 +1,4 @@
-"""What the controllers of machines, sets and deployments have in common."""
+"""Functions that the controllers of Machines, MachineSets and MachineDeployments share."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ def phase_of(machine: Mapping[str, Any]) -> str:
 
 
 def is_alive(machine: Mapping[str, Any], deployment: str) -> bool:
-    """Whether a machine counts for a deployment: it neither goes nor has to be replaced."""
+    """Whether a machine counts for a deployment: it is not being deleted, and does not have to be replaced."""
     of_it = (machine["metadata"].get("labels") or {}).get(NAME_LABEL) == deployment
     return of_it and not is_deleting(machine) and phase_of(machine) != "Failed"
 
@@ -54,7 +54,7 @@ def owner_name(found: Mapping[str, Any], kind: str) -> str | None:
 
 
 async def hold(client: KubeClient, resource: Resource, found: Object) -> Object:
-    """Put our finalizer on an object, before anything is made for it. Raises Conflict if it has changed."""
+    """Add our finalizer to an object, before anything is created for it. Raises Conflict if the object has changed."""
     finalizers = list(found["metadata"].get("finalizers") or [])
     if FINALIZER_MACHINE_CONTROLLER_MANAGER in finalizers:
         return found
@@ -62,7 +62,7 @@ async def hold(client: KubeClient, resource: Resource, found: Object) -> Object:
 
 
 async def release(client: KubeClient, resource: Resource, found: Object) -> None:
-    """Take our finalizer off. Raises Conflict if the object has changed."""
+    """Remove our finalizer from an object. Raises Conflict if the object has changed."""
     finalizers = list(found["metadata"].get("finalizers") or [])
     if FINALIZER_MACHINE_CONTROLLER_MANAGER not in finalizers:
         return
@@ -81,7 +81,7 @@ async def _set_finalizers(client: KubeClient, resource: Resource, found: Object,
 
 
 async def write_status(client: KubeClient, resource: Resource, found: Object, status: Mapping[str, Any]) -> None:
-    """Write the fields of ``status`` that differ; the object may be gone by now."""
+    """Write the fields of ``status`` that differ. It is no error if the object is gone."""
     live = found.get("status") or {}
     changed = {key: value for key, value in status.items() if live.get(key) != value}
     if not changed:
@@ -94,7 +94,7 @@ async def write_status(client: KubeClient, resource: Resource, found: Object, st
 
 
 def replacing(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """A merge patch that makes ``live`` be ``wanted``: what is not wanted is removed."""
+    """A merge patch that turns ``live`` into ``wanted``: fields that are not wanted are removed."""
     patch: dict[str, Any] = {}
     for key in live.keys() | wanted.keys():
         if key not in wanted:

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 async def run(config_path: str) -> None:
-    """Run until SIGTERM; nothing is kept in memory that another process could not find."""
+    """Run until SIGTERM. The process keeps no state in memory that another process could not find again."""
     config = load_config(MachineControllerManagerConfig, config_path)
     kubeconfig = config.seed_kubeconfig
     seed = KubeClient.from_kubeconfig(kubeconfig) if kubeconfig else KubeClient.in_cluster()

@@ -1,4 +1,4 @@
-"""The node agent: one per machine, keeps it as the operating system config of its pool says."""
+"""The node agent: runs on each machine, and applies the operating system config of its pool."""
 
 
 async def run(config_path: str) -> None:

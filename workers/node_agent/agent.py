@@ -1,4 +1,4 @@
-"""The node agent's loop: the pool's Secret says what is wanted, the Node shows what was applied."""
+"""The node agent's loop: applies the config in the pool's Secret, and writes into the Node what was applied."""
 
 import asyncio
 import base64
@@ -42,7 +42,7 @@ _LEASE_SECONDS = 10.0
 
 
 class NodeAgent:
-    """Keeps one machine as the configuration of its pool says."""
+    """Keeps one machine in the state that the configuration of its pool describes."""
 
     def __init__(self, client: KubeClient, config: NodeAgentConfig, node_name: str, system: System) -> None:
         self._client = client
@@ -73,7 +73,7 @@ class NodeAgent:
             await asyncio.gather(self._secret.close(), self._node.close())
 
     async def keep_lease(self) -> None:
-        """Show that this agent lives, as long as its Node exists."""
+        """Renew the lease that shows that this agent lives, as long as its Node exists."""
         await self._node.synced()
         while True:
             node = self._node.get(self._node_name)
@@ -85,7 +85,7 @@ class NodeAgent:
             await asyncio.sleep(_LEASE_SECONDS)
 
     async def _attempt(self) -> float:
-        """One look; returns after how many seconds to look again if nothing happens before."""
+        """Reconcile once. Returns the seconds until the next reconciliation, if no event comes before."""
         try:
             return await self._reconcile()
         except (ApiError, CommandFailed, OSError) as error:
@@ -121,14 +121,14 @@ class NodeAgent:
         return period
 
     def _still_delayed(self, node: Object | None, checksum: str) -> float:
-        """Seconds until an update may be applied: the nodes of a pool take turns. New nodes don't wait."""
+        """Seconds until an update may be applied: the nodes update one after the other. New nodes do not wait."""
         if self._delayed is None or self._delayed[0] != checksum:
             delay = _seconds(_annotations(node).get(constants.NODE_AGENT_DELAY, "0s"))
             self._delayed = (checksum, asyncio.get_running_loop().time() + delay)
         return self._delayed[1] - asyncio.get_running_loop().time()
 
     def _forget_bootstrap(self) -> None:
-        """The Node exists: kubelet and agent have certificates, nobody needs the token any more."""
+        """Delete the bootstrap token: the Node exists, so kubelet and agent have certificates and need no token."""
         if not self._system.path("/var/lib/kubelet/kubeconfig-real").exists():
             return
         self._system.remove(_KUBELET_BOOTSTRAP)
@@ -144,7 +144,7 @@ class NodeAgent:
         await self._client.patch(NODE, self._node_name, None, patch)
 
     async def _tell_issuers(self, node: Object) -> None:
-        """Show by whom this machine's certificates are issued: a rotation waits until none is old."""
+        """Write the issuers of this machine's certificates into the Node: a rotation waits until no issuer is old."""
         found = {name: issuer for name, path in _CERTIFICATES.items() if (issuer := issuer_of(self._system.path(path)))}
         told = json.dumps(found, sort_keys=True)
         if _annotations(node).get(constants.CERTIFICATE_ISSUERS) != told:
@@ -152,7 +152,7 @@ class NodeAgent:
             await self._client.patch(NODE, self._node_name, None, patch)
 
     async def _restart_units(self, node: Object) -> None:
-        """Restart what an operator asked for by annotation, once."""
+        """Restart, once, the units that an operator has named in an annotation."""
         wanted = _annotations(node).get(constants.RESTART_SYSTEMD_SERVICES)
         if not wanted:
             return
@@ -183,7 +183,7 @@ class NodeAgent:
 
 
 def _seconds(duration: str) -> float:
-    """Seconds of an annotation's duration; 0 for what is none."""
+    """Seconds of a duration in an annotation; 0 if the text is no duration."""
     try:
         return parse_duration(duration).total_seconds()
     except ValueError:

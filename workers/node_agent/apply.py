@@ -1,7 +1,7 @@
-"""Apply an operating system config to the machine, in the order of spec/extensions.md 7, step 6.
+"""Applies an operating system config to the machine, in the order of spec/extensions.md 7, step 6.
 
-The machine is looked at first: what is already as wanted is left alone, so a second run does nothing, and a first
-run after the first boot restarts nothing.
+It compares with the machine before it writes: what is already as wanted stays as it is. So a second run does nothing,
+and the first run after the first boot restarts nothing.
 """
 
 import base64
@@ -26,14 +26,17 @@ Document = Mapping[str, Any]
 
 
 class Changes:
-    """What was changed and not yet acted upon. Noted before the change: a run that is killed leaves no restart out."""
+    """Changed files and units for which no unit was restarted yet.
+
+    A change is stored before it is made, so that no restart is missed after a run that was killed.
+    """
 
     def __init__(self, note: Path) -> None:
         self._note = note
         noted = json.loads(note.read_text()) if note.exists() else {}
         self.files = set(noted.get("files", ()))
         self.units = set(noted.get("units", ()))
-        """Units whose own definition changed."""
+        """Names of units whose own definition has changed."""
 
     def file(self, path: str) -> None:
         self.files.add(path)
@@ -51,7 +54,7 @@ class Changes:
 
 
 class Applier:
-    """Brings a machine from what was applied last to what is wanted."""
+    """Brings a machine from the config that was applied last to the wanted one."""
 
     def __init__(self, system: System, state_directory: Path, node_name: str) -> None:
         self._system = system
@@ -67,9 +70,9 @@ class Applier:
         return document
 
     async def apply(self, wanted: Document) -> bool:
-        """Apply; returns whether the agent's own unit or files changed, so that it must be started anew.
+        """Apply a config. Returns whether the agent's own unit or files have changed, so that it must be restarted.
 
-        Raises CommandFailed or OSError; the next run goes on where this one stopped.
+        Raises CommandFailed or OSError; the next run goes on where this run stopped.
         """
         last, spec = self.last_applied(), wanted["spec"]
         files = [file for file in spec.get("files") or () if file.get("hostName") in (None, "", self._node_name)]
@@ -102,7 +105,7 @@ class Applier:
         if not cri:
             return
         for registry in (cri.get("containerd") or {}).get("registries") or ():
-            # Read anew for each pull: no restart.
+            # containerd reads this file again for each pull, so it needs no restart.
             path, content = containerd.registry_hosts(registry)
             if not self._system.holds(path, content.encode(), _DEFAULT_MODE):
                 self._system.write(path, content.encode(), _DEFAULT_MODE)
@@ -126,7 +129,7 @@ class Applier:
         path, reference = file["path"], file["content"]["imageRef"]
         if self._system.path(path).exists():
             before = next((each for each in _of(last, "files") if each["path"] == path), None)
-            # No record: the machine image brought it. Its path names the version.
+            # Without a record, the file came with the machine image, and its path names its version.
             if before is None or before["content"].get("imageRef") == reference:
                 return
         changes.file(path)
@@ -166,7 +169,7 @@ class Applier:
                 self._system.remove(f"{_UNITS}/{name}.d/{drop_in['name']}")
 
     async def _command_units(self, units: Iterable[Mapping[str, Any]], changes: Changes) -> bool:
-        """Enable, start, stop and restart; returns whether the agent's own unit is to be restarted."""
+        """Enable, start, stop and restart units. Returns whether the agent's own unit is to be restarted."""
         restart_self = False
         for unit in units:
             name = unit["name"]

@@ -15,11 +15,11 @@ class NodeAgentConfig(ApiModel):
     server: str
     """URL of the API server."""
     ca_file: Path
-    """Bundle that proves it."""
+    """CA bundle by which the API server is verified."""
     secret_name: str
     """Secret in kube-system with the operating system config of this machine's pool."""
     kubernetes_version: str
-    """Of the kubelet that this configuration runs; becomes a label of the Node."""
+    """Version of the kubelet that this configuration runs; it becomes a label of the Node."""
     state_directory: Path = Path("/var/lib/gardener-node-agent")
     sync_period: timedelta = timedelta(minutes=10)
     health: HealthConfig = Field(default=HealthConfig(address="0.0.0.0", port=2751))

@@ -1,4 +1,4 @@
-"""containerd's configuration: what the operating system config asks for, changed in what the machine image has."""
+"""containerd's configuration: that of the machine image, with the changes that the operating system config requires."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def changed_config(text: str, cri: Mapping[str, Any]) -> str | None:
-    """The new configuration, or None if the present one already says all that ``criConfig`` asks for."""
+    """The new configuration, or None if the current one already holds all that ``criConfig`` requires."""
     present = tomllib.loads(text)
     wanted = copy.deepcopy(present)
     containerd = cri.get("containerd") or {}
@@ -36,7 +36,7 @@ def changed_config(text: str, cri: Mapping[str, Any]) -> str | None:
 
 
 def registry_hosts(registry: Mapping[str, Any]) -> tuple[str, str]:
-    """Path and content of the file that tells where images of one registry are pulled from."""
+    """Path and content of the file with the hosts from which images of one registry are pulled."""
     document: dict[str, Any] = {}
     if registry.get("server"):
         document["server"] = registry["server"]
@@ -54,7 +54,7 @@ def registry_hosts(registry: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def to_toml(document: Mapping[str, Any]) -> str:
-    """TOML of tables, strings, numbers, booleans and lists of these: all that containerd's configuration has."""
+    """TOML of tables, strings, numbers, booleans and lists of these. containerd's configuration has no other values."""
     lines: list[str] = []
     _table(document, (), lines)
     return "\n".join(lines).lstrip("\n") + "\n"
@@ -77,7 +77,7 @@ def _key(key: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
-    # JSON's strings, numbers and booleans are TOML's.
+    # Strings, numbers and booleans are written in TOML as in JSON.
     return json.dumps(value)
 
 

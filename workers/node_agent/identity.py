@@ -1,4 +1,4 @@
-"""The node agent's client certificate: waits for the one asked for at first boot, renews it in time."""
+"""The node agent's client certificate: waits for the certificate requested at first boot, and renews it in time."""
 
 import asyncio
 import base64
@@ -18,9 +18,9 @@ from workers.node_agent.init import Credentials, signing_request, write_private
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 60.0
-"""How long a request may stay undecided before another one is made."""
+"""How long a request may stay undecided before another request is created."""
 _RENEW_AT = 0.8
-"""Share of its validity at which a certificate is renewed."""
+"""Fraction of its validity after which a certificate is renewed."""
 _AGAIN_SECONDS = 5.0
 
 
@@ -37,7 +37,7 @@ class Identity:
         self.machine = (state_directory / "machine-name").read_text().strip()
 
     async def client(self) -> KubeClient:
-        """A client with the certificate, once there is one."""
+        """A client with the certificate; waits until there is a certificate."""
         while not self._credentials.certificate.exists():
             try:
                 await self._bootstrap()
@@ -72,7 +72,7 @@ class Identity:
             try:
                 await self._take(client, name, credentials.pending_key.read_bytes())
             finally:
-                # Taken, denied or forgotten: the next attempt begins anew.
+                # Whether the request was approved, was denied or is gone: the next attempt creates a new one.
                 credentials.pending.unlink(missing_ok=True)
                 credentials.pending_key.unlink(missing_ok=True)
 
@@ -97,7 +97,7 @@ class Identity:
 
 
 def issuer_of(path: Path) -> str:
-    """Common name of who issued the certificate in a PEM file; empty if there is none (yet)."""
+    """Common name of the issuer of the certificate in a PEM file; empty if there is no certificate (yet)."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -110,16 +110,16 @@ def issuer_of(path: Path) -> str:
 
 
 def renew_at(begin: datetime, end: datetime) -> datetime:
-    """When 80 % of the validity are over."""
+    """Time at which 80 % of the validity are over."""
     return begin + (end - begin) * _RENEW_AT
 
 
 async def _issued(client: KubeClient, name: str) -> bytes:
-    """The certificate of a request, as soon as it is issued.
+    """The certificate of a request; waits until it is issued.
 
-    Raises Denied, or TimeoutError if nobody decides.
+    Raises Denied, or TimeoutError if the request is not decided in time.
     """
-    # Asked first: without the request there is nothing to watch.
+    # Read first: without the request there is nothing to watch.
     try:
         if certificate := _certificate(await client.get(CERTIFICATE_SIGNING_REQUEST, name)):
             return certificate

@@ -1,8 +1,8 @@
-"""First step of a machine's first boot: ask for the node agent's client certificate, then make way for the kubelet.
+"""First step of a machine's first boot: requests the node agent's client certificate; then the kubelet starts.
 
-The resource manager grants it only while the machine has no Node, so the request comes before the kubelet's own.
-A program of its own, on the standard library but for the key: the kubelet waits for it, and the agent's imports take
-longer.
+The resource manager grants the certificate only while the machine has no Node, so the request comes before the
+kubelet's own. This is a program of its own, which uses the standard library except for the key: the kubelet waits for
+it, and the node agent's imports take longer.
 """
 
 import base64
@@ -27,20 +27,20 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0
 
 
 class Credentials:
-    """Where the agent's key, certificate and pending request are kept."""
+    """Files with the agent's key, certificate and pending request."""
 
     def __init__(self, state_directory: Path) -> None:
         self.directory = state_directory / "credentials"
         self.key = self.directory / "client.key"
         self.certificate = self.directory / "client.crt"
         self.pending = self.directory / "pending-request"
-        """Name of the CertificateSigningRequest that was made for ``pending_key``."""
+        """File with the name of the CertificateSigningRequest for ``pending_key``."""
         self.pending_key = self.directory / "pending.key"
         self.bootstrap_token = self.directory / "bootstrap-token"
 
 
 def signing_request(machine: str) -> tuple[bytes, dict[str, Any]]:
-    """A new key, PEM, and the CertificateSigningRequest for it, named by its content."""
+    """A new key in PEM format, and the CertificateSigningRequest for it, whose name is a hash of its content."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -48,7 +48,7 @@ def signing_request(machine: str) -> tuple[bytes, dict[str, Any]]:
 
     key = ec.generate_private_key(ec.SECP256R1())
     with warnings.catch_warnings():
-        # X.520 allows 64 characters, which prefix and machine name may exceed. Kubernetes does not mind.
+        # X.520 allows 64 characters, which prefix and machine name may exceed. Kubernetes accepts that.
         warnings.simplefilter("ignore")
         name = x509.NameAttribute(NameOID.COMMON_NAME, USER_PREFIX + machine, _validate=False)
     subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, GROUP), name])
@@ -79,7 +79,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def _create(server: str, ca_file: str, token: str, body: dict[str, Any]) -> None:
-    """Create the request, or find that an earlier attempt did. Raises OSError or HTTPException."""
+    """Create the request, unless an earlier attempt has created it. Raises OSError or HTTPException."""
     address = urllib.parse.urlsplit(server)
     context = ssl.create_default_context(cafile=ca_file)
     connection = http.client.HTTPSConnection(address.hostname or "", address.port or 443, timeout=10, context=context)
@@ -92,7 +92,7 @@ def _create(server: str, ca_file: str, token: str, body: dict[str, Any]) -> None
         )
         answer = connection.getresponse()
         answer.read()
-        # Conflict: the name is the content's, so it is the request of which we lost the answer.
+        # Conflict: the name is a hash of the content, so this is our own request, and its answer was lost.
         if answer.status not in (http.HTTPStatus.CREATED, http.HTTPStatus.CONFLICT):
             raise http.client.HTTPException(f"API server answered {answer.status} {answer.reason}")
     finally:
@@ -100,7 +100,7 @@ def _create(server: str, ca_file: str, token: str, body: dict[str, Any]) -> None
 
 
 def main(config_path: str) -> None:
-    """Make the request and note it for the agent; returns at once where there is nothing left to ask for."""
+    """Create the request and store its name for the agent. Returns at once if there is nothing left to request."""
     config = json.loads(Path(config_path).read_text())
     state = Path(config.get("stateDirectory", "/var/lib/gardener-node-agent"))
     credentials = Credentials(state)
@@ -116,7 +116,7 @@ def main(config_path: str) -> None:
             break
         except (OSError, http.client.HTTPException) as error:
             print(f"asking for the node agent's certificate: {error}; again in {delay:.1f} s", file=sys.stderr)
-        # The API server may not be there yet, nor our rights in it: nobody tells a machine when.
+        # The API server, or our rights in it, may not exist yet, and no event tells a machine when they do.
         time.sleep(delay)
         delay = min(delay * 2, _LONGEST_DELAY)
     write_private(credentials.pending, body["metadata"]["name"].encode())

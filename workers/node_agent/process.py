@@ -11,7 +11,7 @@ from workers.runtime import Health, load_config, run_until_signal
 
 
 async def run(config_path: str) -> None:
-    """Get a certificate, then follow the pool's Secret until SIGTERM."""
+    """Get a certificate, then apply the pool's Secret, and each change of it, until SIGTERM."""
     config = load_config(NodeAgentConfig, config_path)
     health = Health()
     runner = await health.serve(config.health)

@@ -1,4 +1,4 @@
-"""The machine: its files, its systemd, its container runtime."""
+"""The machine: its files, its systemd and its container runtime."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ class CommandFailed(Exception):
 
 
 class System:
-    """What the node agent does to its machine; ``root`` is ``/`` but in tests."""
+    """Operations of the node agent on its machine; ``root`` is ``/`` except in tests."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -29,7 +29,7 @@ class System:
             return False
 
     def write(self, path: str, content: bytes, mode: int) -> None:
-        """Replace the file as a whole: nobody ever reads half of it."""
+        """Replace the file as a whole, so that no process reads a part of it."""
         file = self.path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
@@ -50,7 +50,7 @@ class System:
         with tempfile.TemporaryDirectory(prefix="node-agent-") as mounted:
             await self.run("ctr", "--namespace", "k8s.io", "images", "mount", image, mounted)
             try:
-                # Never written in place: the old file may be running.
+                # Never written in place: the old file may be a program that is running.
                 target = self.path(path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 temporary = target.with_name(f".{target.name}.new")
@@ -65,12 +65,12 @@ class System:
         await self.run("systemctl", *arguments)
 
     async def unit_is(self, state: str, name: str) -> bool:
-        """``state``: active or enabled."""
+        """Whether a unit is in a state. ``state``: active or enabled."""
         process = await asyncio.create_subprocess_exec("systemctl", "--quiet", f"is-{state}", name)
         return await process.wait() == 0
 
     async def run(self, *command: str) -> None:
-        """Raises CommandFailed with the end of what it said."""
+        """Run a command. Raises CommandFailed with the last lines of its error output."""
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,

@@ -1,8 +1,8 @@
-"""Bring one object into the target cluster, or out of it.
+"""Applies one object to the target cluster, or deletes it.
 
-Writing is server-side apply: fields we stop naming go away, fields that others own stay, and
-writing the same again changes nothing. That is most of the merge table of
-spec/resource-manager.md 3; what it does not give, ``_adapt`` takes from the live object first.
+Objects are written by server-side apply: fields that we no longer name are removed, fields of other managers stay, and
+writing the same object again changes nothing. That covers most of the merge table of spec/resource-manager.md 3. For
+the rest, ``adapt`` copies values from the live object first.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Applier:
         self._target = target
 
     async def apply(self, obj: Object, *, force_labels: bool = False, force_annotations: bool = False) -> Object:
-        """Create or update. Raises ApiError; after a deletion on an invalid update, too."""
+        """Create or update an object. Raises ApiError, also after an object that cannot be updated was deleted."""
         resource = await self._target.resource_for(obj["apiVersion"], obj["kind"])
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace")
         if truthy_annotation(obj, names.IGNORE):
@@ -69,7 +69,7 @@ class Applier:
             return await self._target.get(resource, obj["metadata"]["name"], obj["metadata"].get("namespace"))
 
     async def _autoscaled(self, obj: Object) -> bool:
-        """Whether a HorizontalPodAutoscaler scales the object, so that its replicas are not ours."""
+        """Whether a HorizontalPodAutoscaler scales the object, so that its replicas are not ours to set."""
         if obj["kind"] not in _SCALED or (obj.get("spec") or {}).get("replicas") is None:
             return False
         metadata = obj["metadata"]
@@ -80,7 +80,7 @@ class Applier:
         return False
 
     async def _delete_what_cannot_be_updated(self, obj: Object, resource: Resource, error: Invalid) -> None:
-        """Make room for a new object, where that is allowed: the next run creates it."""
+        """Delete an object that cannot be updated, if that is allowed; the next run creates it again."""
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace")
         live = await self._target.find(resource, name, namespace)
         if live is None:
@@ -113,7 +113,10 @@ class Applier:
         return await self._target.patch(resource, metadata["name"], metadata.get("namespace"), {"metadata": patch})
 
     async def release(self, reference: Reference, origin: str) -> None:
-        """Take our marks off an object that another ManagedResource takes over, or nobody."""
+        """Remove our annotations from an object that this ManagedResource no longer manages.
+
+        Another ManagedResource may take it over.
+        """
         try:
             resource = await self._target.resource_for(reference.api_version, reference.kind)
         except NotFound:
@@ -129,7 +132,7 @@ class Applier:
     async def delete(
         self, reference: Reference, *, delete_claims: bool = False, keep_collectable: bool = False
     ) -> str | None:
-        """Ask for an object's deletion. Returns why it is still there, None once it is gone or kept."""
+        """Request an object's deletion. Returns why the object still exists, None if it is gone or to be kept."""
         namespace = reference.namespace or None
         try:
             resource = await self._target.resource_for(reference.api_version, reference.kind)
@@ -188,7 +191,7 @@ class Applier:
                     resource, metadata["name"], metadata.get("namespace"), {"metadata": {"finalizers": None}}
                 )
         except (NotFound, Conflict):
-            pass  # gone, or changed under us: the next look decides
+            pass  # the object is gone or has changed: the next reconciliation decides
 
     async def _delete_claims(self, stateful_set: Object) -> None:
         namespace = stateful_set["metadata"]["namespace"]
@@ -205,7 +208,7 @@ class Applier:
         )
 
     async def _explain(self, resource: Resource, live: Object) -> str:
-        """Warnings about a Service that won't go: usually the cloud's load balancer."""
+        """Warning Events of a Service that is not deleted yet: usually about its load balancer in the cloud."""
         if resource.kind != "Service" or resource.group:
             return ""
         metadata = live["metadata"]
@@ -219,7 +222,7 @@ class Applier:
 
 
 def needs_live(obj: Mapping[str, Any]) -> bool:
-    """Whether the live object has a say in what is applied."""
+    """Whether the applied object depends on the live object."""
     return (
         obj["kind"] == STATEFUL_SET.kind
         or (obj["kind"] == DEPLOYMENT.kind and (obj.get("spec") or {}).get("replicas") is not None)
@@ -228,9 +231,9 @@ def needs_live(obj: Mapping[str, Any]) -> bool:
 
 
 def adapt(obj: Object, live: Mapping[str, Any], *, autoscaled: bool = False) -> Object:
-    """What to apply where the live object decides a part.
+    """The object to apply, with those values that the live object decides.
 
-    Values are copied, not left out: a field we owned and no longer name would be reset.
+    These values are copied, not left out: a field that we owned and no longer name would be reset.
     """
     wanted: Object = {**obj, "spec": dict(obj.get("spec") or {})}
     spec, live_spec = wanted["spec"], live.get("spec") or {}
@@ -239,7 +242,7 @@ def adapt(obj: Object, live: Mapping[str, Any], *, autoscaled: bool = False) -> 
         if keep or spec.get("replicas") is None:
             spec["replicas"] = live_spec["replicas"]
     if obj["kind"] == STATEFUL_SET.kind and live_spec.get("volumeClaimTemplates"):
-        # Immutable; a change of ours would be refused for good.
+        # Immutable: the API server would refuse a change each time.
         spec["volumeClaimTemplates"] = [
             {key: value for key, value in claim.items() if key != "status"}
             for claim in live_spec["volumeClaimTemplates"]
@@ -250,7 +253,7 @@ def adapt(obj: Object, live: Mapping[str, Any], *, autoscaled: bool = False) -> 
 
 
 def _keep_resources(wanted: Object, live: Mapping[str, Any]) -> None:
-    """Live cpu and memory per container name, as an autoscaler set them; not of init containers."""
+    """Copy the live cpu and memory of each container, as an autoscaler has set them; not of init containers."""
     for template, live_template in zip(pod_templates(wanted), pod_templates(live), strict=False):
         living = {
             container["name"]: container.get("resources") or {} for container in live_template["spec"]["containers"]

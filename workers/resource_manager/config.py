@@ -26,12 +26,12 @@ Duration = Annotated[
 
 
 class ClientConnection(ApiModel):
-    """How to reach one cluster, and what part of it is ours."""
+    """How to reach one cluster, and which namespaces of it to serve."""
 
     kubeconfig: Path | None = None
-    """A file, read again when it or its token file rotates. None: the pod's service account."""
+    """Kubeconfig file. It is read again when it or its token file has changed. None: the pod's service account."""
     namespaces: tuple[str, ...] = ()
-    """Only objects in these namespaces; none: in all."""
+    """Namespaces whose objects are served; none: all namespaces."""
 
 
 class Server(ApiModel):
@@ -41,14 +41,14 @@ class Server(ApiModel):
 class ManagedResourceController(ApiModel):
     concurrent_syncs: int = Field(default=5, ge=1)
     sync_period: Duration = timedelta(minutes=1)
-    """How often everything is applied again though nothing changed."""
+    """Period in which all objects are applied again, also if nothing has changed."""
     managed_by_label_value: str = "gardener"
     """Value of label ``resources.gardener.cloud/managed-by`` on all objects; health watches select by it."""
 
 
 class HealthController(ApiModel):
     sync_period: Duration = timedelta(minutes=1)
-    """How often health is looked at though no event came."""
+    """Period in which health is checked, also without an event."""
 
 
 class GarbageCollectorController(ApiModel):
@@ -59,14 +59,14 @@ class GarbageCollectorController(ApiModel):
 class CSRApproverController(ApiModel):
     enabled: bool = False
     machine_namespace: str | None = None
-    """Where Machines are in the source cluster. None: nodes need no Machine."""
+    """Namespace of the Machines in the source cluster. None: nodes need no Machine."""
 
 
 class NodeAgentAccessController(ApiModel):
     enabled: bool = False
-    """Let the node agent of each Machine read its pool's Secret."""
+    """Whether to let the node agent of each Machine read its pool's Secret."""
     machine_namespace: str = ""
-    """Where Machines are in the source cluster."""
+    """Namespace of the Machines in the source cluster."""
 
     @model_validator(mode="after")
     def _has_namespace(self) -> Self:
@@ -79,19 +79,21 @@ class TokenRequestorController(ApiModel):
     enabled: bool = False
     concurrent_syncs: int = Field(default=5, ge=1)
     class_: str = Field(default="shoot", alias="class")
-    """Which Secrets are ours by label ``resources.gardener.cloud/class``; those without it are, too."""
+    """Value of label ``resources.gardener.cloud/class`` on the Secrets to serve. Secrets without the label are served,
+    too."""
 
 
 class NodeAgentReconciliationDelayController(ApiModel):
     enabled: bool = False
     min_delay: Duration = timedelta()
     max_delay: Duration = timedelta(minutes=5)
-    """Within this all nodes of the target have begun to take over a new configuration."""
+    """Time within which all nodes of the target cluster start to apply a new configuration."""
 
 
 class Controllers(ApiModel):
     cluster_id: str = Field(default="", alias="clusterID")
-    """Prefix of the origin annotation. ``<cluster>``, ``<default>``: from ConfigMap kube-system/cluster-identity."""
+    """Prefix of the origin annotation. ``<cluster>`` and ``<default>`` stand for the value in ConfigMap
+    kube-system/cluster-identity."""
     resource_class: str = DEFAULT_CLASS
     managed_resource: ManagedResourceController = ManagedResourceController()
     health: HealthController = HealthController()
@@ -106,7 +108,7 @@ class ResourceManagerConfig(ApiModel):
     source_client_connection: ClientConnection = ClientConnection()
     """Cluster with the ManagedResources."""
     target_client_connection: ClientConnection | None = None
-    """Cluster with the objects; None: the source."""
+    """Cluster with the objects; None: the source cluster."""
     server: Server = Server()
     controllers: Controllers = Controllers()
     leader_election: LeaderElectionConfig = LeaderElectionConfig()

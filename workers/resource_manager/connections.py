@@ -11,7 +11,7 @@ from workers.resource_manager.config import ClientConnection
 _log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 1.0
-"""Seconds between looks at files that the kubelet fills: it gives no sign when it does."""
+"""Seconds between two reads of files that the kubelet fills: it sends no event when it does."""
 
 
 def source_client(connection: ClientConnection) -> KubeClient:
@@ -21,7 +21,7 @@ def source_client(connection: ClientConnection) -> KubeClient:
 
 
 async def target_client(connection: ClientConnection) -> KubeClient:
-    """A client of the target; waits until its kubeconfig and token are there."""
+    """A client of the target cluster; waits until its kubeconfig and token exist."""
     if connection.kubeconfig is None:
         return KubeClient.in_cluster()
     said = ""
@@ -34,7 +34,7 @@ async def target_client(connection: ClientConnection) -> KubeClient:
 
 
 def _missing(path: Path) -> str | None:
-    """Why a kubeconfig can't be used yet."""
+    """Why a kubeconfig cannot be used yet; None if it can."""
     try:
         endpoint = endpoint_of(parse_kubeconfig(path.read_bytes()), path.parent)
         if endpoint.token_file is not None and not endpoint.token_file.read_text().strip():

@@ -1,7 +1,8 @@
-"""Approve the certificates of kubelets and node agents, and deny what is not their own.
+"""Approves certificates of kubelets and node agents, and denies them certificates that are not their own.
 
-A bootstrap token is for one Machine, which one of its groups names: the token's holder gets certificates of that
-Machine's kubelet and node agent. Upstream, each token is good for each Node that has not joined yet.
+A bootstrap token is for one Machine, and one of the token's groups names that Machine. The token's holder gets
+certificates of that Machine's kubelet and node agent. In Gardener itself, each token is valid for each Node that has
+not joined yet.
 
 Source: spec/resource-manager.md 5, the rules of today and of the seed documents.
 """
@@ -37,7 +38,7 @@ _BOOTSTRAP_USER = "system:bootstrap:"
 _NODE_AGENT_ACCOUNT = "system:serviceaccount:kube-system:gardener-node-agent"
 
 _PATIENCE = 15.0
-"""Seconds that a request may wait for its Node to be registered, addresses and all, before it is denied."""
+"""Seconds that a request may wait until its Node is registered with all its addresses. Then it is denied."""
 _LOOK_AGAIN = 0.5
 
 
@@ -46,7 +47,7 @@ def decide_kubelet_serving(
 ) -> Verdict:
     """A kubelet gets a serving certificate for exactly the addresses of its Node.
 
-    ``machines``: those with label ``node=<node>``; None: nodes need no Machine.
+    ``machines``: Machines with label ``node=<node>``; None: nodes need no Machine.
     """
     if not user.startswith(_NODE_USER):
         return Verdict(False, f"username {user!r} is not prefixed with {_NODE_USER!r}")
@@ -73,9 +74,9 @@ def decide_kubelet_serving(
 
 
 def decide_joining_kubelet(groups: Collection[str] | None, request: Request, machine: Object | None) -> Verdict:
-    """A kubelet gets its first client certificate by the bootstrap token of its Machine.
+    """A kubelet gets its first client certificate with the bootstrap token of its Machine.
 
-    ``groups``: of the token; None: nodes need no Machine, and a token is good for each of them.
+    ``groups``: groups of the token; None: nodes need no Machine, and a token is valid for each node.
     """
     name = request.common_name.removeprefix(_NODE_USER)
     if name == request.common_name or not name:
@@ -94,7 +95,7 @@ def decide_joining_kubelet(groups: Collection[str] | None, request: Request, mac
 
 
 def _not_for(machine: str, groups: Collection[str] | None) -> str:
-    """Reason to deny a bootstrap token with these groups a certificate of a Machine; empty if there is none."""
+    """Reason to deny the holder of a token with these groups a certificate of a Machine; empty if there is none."""
     if groups is None or (wanted := machine_bootstrap_group(machine)) in groups:
         return ""
     return f"the bootstrap token is not for this Machine: its auth-extra-groups must hold {wanted}"
@@ -103,10 +104,10 @@ def _not_for(machine: str, groups: Collection[str] | None) -> str:
 def decide_node_agent(
     user: str, groups: Collection[str] | None, request: Request, machine: Object | None, node: Object | None
 ) -> Verdict:
-    """A node agent gets a client certificate for its Machine: first, to renew, or from a service account.
+    """A node agent gets a client certificate for its Machine: its first one, a renewed one, or by a service account.
 
-    ``groups``: of the user; None: nodes need no Machine, and a bootstrap token is good for each of them.
-    ``node``: the Node of that Machine, if there was one when the certificate was asked for.
+    ``groups``: groups of the user; None: nodes need no Machine, and a bootstrap token is valid for each node.
+    ``node``: the Node of that Machine, if there was one when the certificate was requested.
     """
     if fault := NODE_AGENTS.fault(user, request):
         return Verdict(False, fault)
@@ -121,7 +122,7 @@ def decide_node_agent(
         if node is None:
             return Verdict(True, "Approving gardener-node-agent client certificate CSR (bootstrap)")
         return Verdict(False, "cannot use bootstrap token since a Node is already registered for the Machine")
-    # A Machine and its Node have one name.
+    # A Machine and its Node have the same name.
     if user == f"{_NODE_USER}{machine['metadata']['name']}" and not label:
         return Verdict(True, "Approving gardener-node-agent client certificate CSR (bootstrap by kubelet)")
     if user == _NODE_AGENT_ACCOUNT and label:
@@ -163,7 +164,7 @@ class CSRApprover:
         return None
 
     async def _verdict(self, csr: Object) -> Verdict | None:
-        """None for requests of other signers and of other clients: other approvers decide about these."""
+        """The decision; None for requests of other signers and other clients: other approvers decide about these."""
         signer, user = csr["spec"]["signerName"], csr["spec"].get("username", "")
         joining = signer == _KUBELET_CLIENT and user.startswith(_BOOTSTRAP_USER)
         if not joining and signer not in (_KUBELET_SERVING, CLIENT_SIGNER):
@@ -197,7 +198,7 @@ class CSRApprover:
         return decide_joining_kubelet(self._groups(csr), request, machine)
 
     def _groups(self, csr: Object) -> Collection[str] | None:
-        """Groups of the requester; None where nodes have no Machines, and so no tokens of their own."""
+        """Groups of the requester; None if nodes have no Machines, and so no tokens of their own."""
         return None if self._machine_namespace is None else csr["spec"].get("groups") or ()
 
     async def _node_agent(self, user: str, request: Request, csr: Object) -> Verdict:
@@ -206,7 +207,7 @@ class CSRApprover:
             return Verdict(False, fault)
         if self._machine_namespace is None:
             node = await self._target.find(NODE, name)
-            # Where nodes have no Machines, the node's name stands for both.
+            # If nodes have no Machines, the node's name stands for both.
             machine: Object | None = {"metadata": {"name": name, "labels": {"node": name} if node else {}}}
             return decide_node_agent(user, self._groups(csr), request, machine, _registered_before(csr, node))
         machine = await self._source.find(MACHINE, name, self._machine_namespace)
@@ -218,8 +219,8 @@ class CSRApprover:
 def _registered_before(csr: Object, node: Object | None) -> Object | None:
     """The Node, if it is older than the request.
 
-    The kubelet's request may be approved first, and its Node may be there before we get to the agent's: if that were
-    denied, no later one would be granted, and the machine would never have its configuration.
+    The kubelet's request may be approved first, and its Node may exist before the agent's request is decided. If that
+    request were denied, no later one would be approved, and the machine would never get its configuration.
     """
     return node if node is not None and _created(node) < _created(csr) else None
 

@@ -1,4 +1,4 @@
-"""Delete ConfigMaps and Secrets with a hash in their name, once nothing refers to them any more.
+"""Deletes ConfigMaps and Secrets with a hash in their name, once no object refers to them any more.
 
 Source: spec/resource-manager.md 5.
 """
@@ -27,12 +27,12 @@ from workers.resource_manager import names
 _log = logging.getLogger(__name__)
 
 _MINIMUM_AGE = timedelta(minutes=10)
-"""Whoever creates such an object creates its user right after; until then it is not garbage."""
+"""Age below which an object is not garbage: the object that refers to it is created shortly after it."""
 _REFERRERS = (DEPLOYMENT, STATEFUL_SET, DAEMON_SET, JOB, CRON_JOB, POD, MANAGED_RESOURCE)
 
 
 def unreferenced(candidates: Iterable[Object], referrers: Iterable[Object], now: datetime) -> list[Object]:
-    """Which ConfigMaps and Secrets are old enough and named by no annotation in their namespace."""
+    """The ConfigMaps and Secrets that are old enough, and that no annotation in their namespace names."""
     used = set()
     for referrer in referrers:
         metadata = referrer["metadata"]
@@ -50,7 +50,7 @@ def unreferenced(candidates: Iterable[Object], referrers: Iterable[Object], now:
 
 
 class GarbageCollector:
-    """Sweeps one cluster, or some namespaces of it, now and then."""
+    """Collects garbage in one cluster, or in some of its namespaces, once in each period."""
 
     def __init__(self, client: KubeClient, namespaces: Iterable[str | None], period: timedelta) -> None:
         self._client = client
@@ -68,7 +68,7 @@ class GarbageCollector:
 
     async def sweep(self, namespace: str | None) -> None:
         label = f"{names.GARBAGE_COLLECTABLE}=true"
-        # Candidates first: what is referred to later than this was created before.
+        # Candidates are listed before the objects that refer to them, so that no earlier reference is missed.
         candidates = [
             obj for kind in (CONFIG_MAP, SECRET) for obj in await self._client.list(kind, namespace, labels=label)
         ]

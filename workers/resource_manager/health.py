@@ -1,6 +1,6 @@
 """Whether an object is healthy, and whether its rollout is still going on.
 
-Source: spec/resource-manager.md 4. Each check says what is wrong, or None.
+Source: spec/resource-manager.md 4. Each check returns what is wrong, or None.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ def unhealthy(obj: Mapping[str, Any]) -> str | None:
 
 
 def progressing(obj: Mapping[str, Any]) -> str | None:
-    """Why the object is not rolled out yet. Number of pods of a Deployment: see ``pods_wanted``."""
+    """Why the object is not rolled out yet. For the number of pods of a Deployment see ``terminating_pods``."""
     check = _PROGRESS.get((_group(obj), obj["kind"]))
     return check(obj) if check else None
 
 
 def terminating_pods(deployment: Mapping[str, Any]) -> int | None:
-    """Pods that a rolled out Deployment has beside those it wants; None if its status does not say."""
+    """Number of pods that a rolled out Deployment has beyond those wanted; None if its status does not hold it."""
     status = deployment.get("status") or {}
     terminating = status.get("terminatingReplicas")
     if terminating is None:

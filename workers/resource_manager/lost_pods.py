@@ -1,8 +1,8 @@
-"""End pods that nobody else will: those being deleted on a node that is no more.
+"""Completes the deletion of pods whose node no longer exists.
 
-A workload is deleted with its pods (foreground), and a pod with its containers, which its kubelet
-confirms. In a cluster that is being dismantled the nodes go first. The controller manager ends
-such pods, too, but waits 40 s and more for the node to come back.
+A workload is gone only after its pods (foreground deletion), and a pod only after its kubelet has confirmed that its
+containers have ended. In a cluster that is being deleted, the nodes go first. The kube-controller-manager deletes such
+pods, too, but first waits 40 s and more for the node to come back.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller
 
 _BY_NODE = "nodeName"
-"""Index of pods."""
+"""Index of pods by the name of their node."""
 
 
 class LostPods:
-    """Watches pods and nodes only while somebody waits for workloads to go."""
+    """Watches pods and nodes only while a ManagedResource waits for the deletion of workloads."""
 
     def __init__(self, target: KubeClient) -> None:
         self._target = target
@@ -28,7 +28,7 @@ class LostPods:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, who: Key, namespaces: Iterable[str]) -> None:
-        """``who`` waits for workloads in these namespaces."""
+        """Start to watch: ManagedResource ``who`` waits for the deletion of workloads in these namespaces."""
         self._waiting[who] = frozenset(namespaces)
         self._adapt()
 

@@ -1,6 +1,6 @@
-"""The ManagedResource controller: apply, prune, delete, and say how the objects do.
+"""The ManagedResource controller: applies, prunes and deletes objects, and reports their health.
 
-One queue for both halves, applying and health, so that nobody else writes a status in between.
+Applying and health checks share one queue, so that neither writes a status while the other is working.
 Source: spec/resource-manager.md 3 and 4.
 """
 
@@ -41,11 +41,11 @@ from workers.resource_manager.manifests import (
 _log = logging.getLogger(__name__)
 
 _PENDING_RETRY = 5.0
-"""Seconds until a pending deletion is looked at again; events come sooner."""
+"""Seconds until a pending deletion is checked again; events come sooner."""
 _SETTLE_RETRY = 1.0
-"""Seconds until pods of a rolled out Deployment are counted again, where its status has no number."""
+"""Seconds until pods of a rolled out Deployment are counted again, if its status does not hold their number."""
 _APPLY_MARGIN = 0.1
-"""Seconds after the time of the next apply, so that the requeued reconcile finds it passed."""
+"""Seconds added to the time of the next apply, so that this time has passed when the object is reconciled again."""
 _SYNC_PATIENCE = 10.0
 _PARALLEL_WRITES = 8
 _BY_SECRET = "secretRefs"
@@ -73,7 +73,10 @@ def _progressing(status: str, reason: str, message: str) -> Condition:
 
 
 def merge_conditions(old: Iterable[Mapping[str, Any]], new: Iterable[Condition], now: str) -> list[Object]:
-    """Conditions of a status after some were found anew; times move only with what they tell."""
+    """The conditions of a status, updated with new ones.
+
+    ``lastTransitionTime`` changes only with the status, ``lastUpdateTime`` only with status, reason or message.
+    """
     merged = {condition["type"]: dict(condition) for condition in old}
     for condition in new:
         before = merged.get(condition.type, {})
@@ -91,7 +94,7 @@ def merge_conditions(old: Iterable[Mapping[str, Any]], new: Iterable[Condition],
 
 
 class ManagedResourceController:
-    """All ManagedResources of one class in one source cluster."""
+    """Controller of all ManagedResources of one class in one source cluster."""
 
     def __init__(
         self,
@@ -122,15 +125,15 @@ class ManagedResourceController:
         )
         self._next_apply: dict[Key, float] = {}
         self._read: dict[Key, dict[Key, str]] = {}
-        """Versions of the Secrets that each ManagedResource was applied from."""
+        """Resource versions of the Secrets that each ManagedResource was applied from."""
         self._written: dict[Reference, int] = {}
-        """Versions of objects as we wrote them: a cache may still be behind."""
+        """Resource versions of objects as this process wrote them; a cache may still be behind."""
         self._watched: dict[Resource, Cache] = {}
         klass = config.resource_class or DEFAULT_CLASS
         self._finalizer = names.FINALIZER if klass in (DEFAULT_CLASS, ANY_CLASS) else f"{names.FINALIZER}-{klass}"
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         for namespace in self._namespaces:
             managed_resources = self._source_caches.of(MANAGED_RESOURCE, namespace)
             managed_resources.index(_BY_SECRET, _secrets_of)
@@ -189,7 +192,7 @@ class ManagedResourceController:
     async def _reconcile(self, key: Key) -> Requeue | None:
         due = asyncio.get_running_loop().time() >= self._next_apply.get(key, 0.0)
         if due:
-            # Before we look: what changes from now on must not be taken for done.
+            # Set before anything is read: a change from now on must lead to another apply.
             self._next_apply[key] = float("inf")
         try:
             return await self._look(key, apply=due)
@@ -215,11 +218,11 @@ class ManagedResourceController:
             await self._report_ignored(managed_resource)
             return None
         if any(name.startswith(names.FINALIZER) and name != self._finalizer for name in finalizers):
-            # Another instance still removes its objects; the fall of its finalizer wakes us.
+            # Another instance still deletes its objects; the removal of its finalizer requeues the ManagedResource.
             return None
         if apply:
             managed_resource = await self._apply(managed_resource)
-            if self._next_apply[key] > 0.0:  # else: asked for again meanwhile
+            if self._next_apply[key] > 0.0:  # else another apply was requested meanwhile
                 pause = self._config.managed_resource.sync_period.total_seconds()
                 self._next_apply[key] = asyncio.get_running_loop().time() + pause
         again = await self._check(managed_resource)
@@ -292,7 +295,7 @@ class ManagedResourceController:
         result = _applied("True", "ApplySucceeded", "All resources are applied.")
         if faults:
             result = _applied("False", "DecodingFailed", f"Could not decode all resources: {'; '.join(faults)}")
-            # What could not be decoded may be among these: keep their references, delete nothing.
+            # Stale objects may be in a document that could not be decoded: keep their references, delete nothing.
             resources = _status_resources(ours, kept=[item for item in before if Reference.of(item) in stale])
         managed_resource = await self._report(
             managed_resource,
@@ -310,7 +313,7 @@ class ManagedResourceController:
         namespace = managed_resource["metadata"]["namespace"]
         secret_names = [ref["name"] for ref in managed_resource["spec"].get("secretRefs") or ()]
         try:
-            # Not from the cache: it may be behind the ManagedResource that we are told of.
+            # Not from the cache, which may be behind the ManagedResource.
             return list(await asyncio.gather(*(self._source.get(SECRET, name, namespace) for name in secret_names)))
         except ApiError as error:
             await self._report(managed_resource, _applied("False", "CannotReadSecret", str(error)))
@@ -338,14 +341,14 @@ class ManagedResourceController:
         return objects
 
     async def _announce(self, managed_resource: Object) -> Object:
-        """Say that what the conditions tell is about to be of yesterday."""
+        """Write into the conditions that the objects are about to change, and that their health is not known yet."""
         pending = "ChecksPending", "The health checks have not yet been executed for the current set of resources."
         conditions = [
             _healthy("Unknown", *pending),
             _progressing("Unknown", *pending),
         ]
         before = _condition(managed_resource, CONDITION_APPLIED)
-        if before.get("status") != "False":  # an earlier failure's text stays until it is mended
+        if before.get("status") != "False":  # the text of an earlier failure stays until that is fixed
             conditions.append(_applied("Progressing", "ApplyProgressing", "The resources are currently being applied."))
         return await self._report(managed_resource, *conditions)
 
@@ -384,7 +387,7 @@ class ManagedResourceController:
             results = await asyncio.gather(*(write(obj) for obj in group), return_exceptions=True)
             for result in results:
                 if isinstance(result, ApiError):
-                    # What was written must be known for pruning, though not all was.
+                    # Objects that were written must be in the status for pruning, although not all were written.
                     before = (managed_resource.get("status") or {}).get("resources") or []
                     await self._report(
                         managed_resource,
@@ -398,7 +401,7 @@ class ManagedResourceController:
     async def _delete_all(
         self, references: Iterable[Reference], managed_resource: Object
     ) -> tuple[list[str], list[str]]:
-        """Ask for deletion in parallel; returns what is pending and what was refused."""
+        """Request deletions in parallel; returns texts on those that are pending, and on those that were refused."""
 
         async def delete(reference: Reference) -> tuple[str | None, str | None]:
             try:
@@ -454,7 +457,7 @@ class ManagedResourceController:
     # Health
 
     async def _check(self, managed_resource: Object) -> Requeue | None:
-        """Update the two conditions on how the objects do."""
+        """Update the two conditions on health and progress of the objects."""
         if _condition(managed_resource, CONDITION_APPLIED).get("status") != "True":
             return None
         references = [Reference.of(item) for item in (managed_resource.get("status") or {}).get("resources") or ()]
@@ -488,7 +491,7 @@ class ManagedResourceController:
         return _progressing("False", "ResourcesRolledOut", "All resources have been fully rolled out."), None
 
     async def _surplus_pods(self, deployment: Object) -> tuple[int, bool]:
-        """Pods more than wanted, and whether the Deployment's status will tell when that changes."""
+        """Number of pods beyond those wanted, and whether the Deployment's status changes when that number does."""
         surplus = health.terminating_pods(deployment)
         if surplus is not None:
             return surplus, True
@@ -506,7 +509,7 @@ class ManagedResourceController:
             return None
         obj = cache.get(reference.name, reference.namespace or None)
         if obj is None or int(obj["metadata"]["resourceVersion"]) < self._written.get(reference, 0):
-            # Not in the cache yet, or without our label because somebody else made it.
+            # Not in the cache yet, or without our label because another component created it.
             obj = await self._target.find(cache.resource, reference.name, reference.namespace or None)
         return obj
 
@@ -530,7 +533,7 @@ class ManagedResourceController:
     # Status
 
     async def _report(self, managed_resource: Object, *conditions: Condition, **fields: Any) -> Object:
-        """Write conditions and other fields of the status, if they say something new."""
+        """Write conditions and other fields of the status, if they differ."""
         status = managed_resource.get("status") or {}
         now = timestamp()
         merged = merge_conditions(status.get("conditions") or (), conditions, now)
@@ -548,7 +551,7 @@ class ManagedResourceController:
             raise TryAgain(f"ManagedResource {key_of(managed_resource)} went away") from None
 
     async def _patch(self, managed_resource: Object, metadata: dict[str, Any]) -> Object:
-        """Change metadata, if nobody else did meanwhile."""
+        """Change metadata, if the object has not changed meanwhile. Raises TryAgain if it has."""
         ours = managed_resource["metadata"]
         try:
             return await self._source.patch(
@@ -602,7 +605,7 @@ def _health_of(objects: list[tuple[Reference, Object | None]]) -> Condition:
 
 
 def _status_resources(objects: Iterable[Object], kept: Iterable[Object] = ()) -> list[Object]:
-    """Entries of ``status.resources``, sorted; ``kept`` are entries of before."""
+    """Entries of ``status.resources``, sorted; ``kept`` are earlier entries to keep."""
     entries = {Reference.of(entry): dict(entry) for entry in kept}
     for obj in objects:
         metadata = obj["metadata"]

@@ -1,4 +1,4 @@
-"""From the data of Secrets to objects: decoding, normalizing, order of application."""
+"""Objects from the data of Secrets: decoding, normalizing, order of application."""
 
 import base64
 import importlib
@@ -26,11 +26,11 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class DecodingError(ValueError):
-    """A document is no Kubernetes object. The text names it and does not quote it: it may be a Secret."""
+    """A document is no Kubernetes object. The text names the document and does not quote it: it may be a Secret."""
 
 
 def decode(secret: Mapping[str, Any]) -> tuple[list[Object], list[str]]:
-    """Objects of a Secret's data, keys in order, and what could not be decoded."""
+    """Objects in a Secret's data, in the order of its keys, and errors for documents that could not be decoded."""
     objects: list[Object] = []
     faults: list[str] = []
     for key in sorted(secret.get("data") or {}):
@@ -91,7 +91,7 @@ def _checked(document: Any, where: str) -> Object:
 
 @dataclass(frozen=True, order=True)
 class Reference:
-    """Which object: its identity is group, kind, namespace, name; the version is how it was written."""
+    """Names an object by group, kind, namespace and name; ``api_version`` is the version in which it was written."""
 
     group: str
     kind: str
@@ -101,7 +101,7 @@ class Reference:
 
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> "Reference":
-        """Of an object, or of an entry of ``status.resources``."""
+        """Reference to an object, given the object or its entry of ``status.resources``."""
         metadata = obj.get("metadata") or obj
         api_version = str(obj["apiVersion"])
         return cls(
@@ -123,7 +123,7 @@ _EQUIVALENT_BY_DEFAULT = (
 
 
 class Equivalences:
-    """Kinds that are the same objects under two groups, as Deployments once were."""
+    """Kinds that stand for the same objects in two API groups, as kind Deployment once did."""
 
     def __init__(self, sets: Iterable[Iterable[Mapping[str, str]]] = ()) -> None:
         self._same: dict[tuple[str, str], tuple[str, str]] = {}
@@ -140,7 +140,7 @@ class Equivalences:
 
 
 def finish(obj: Object, *, inject_labels: Mapping[str, str], origin: str, managed_by: str) -> Object:
-    """The object as it is applied: our labels and annotations on it, what is not desired state off it."""
+    """The object as it is applied: with our labels and annotations, and without fields that are no desired state."""
     wanted = deepcopy(obj)
     wanted.pop("status", None)
     metadata = wanted["metadata"]
@@ -188,7 +188,7 @@ def truthy_annotation(obj: Mapping[str, Any], key: str) -> bool:
     return names.truthy(annotation(obj, key))
 
 
-# Helm's order of installation: what others need comes first.
+# Helm's order of installation: objects that others need come first.
 _ORDER = {
     kind: number
     for number, kind in enumerate(
@@ -235,7 +235,7 @@ _ORDER = {
 
 
 def in_order(objects: Iterable[Object]) -> list[list[Object]]:
-    """Groups of one kind each; within a group the order does not matter."""
+    """Objects in groups of one kind each, in the order of application. Within a group the order does not matter."""
 
     def rank(obj: Object) -> tuple[int, str, str]:
         return _ORDER.get(obj["kind"], len(_ORDER)), obj["kind"], obj["apiVersion"]

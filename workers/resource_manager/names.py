@@ -40,5 +40,5 @@ DO_NOT_EDIT = (
 
 
 def truthy(value: str | None) -> bool:
-    """As Go's strconv.ParseBool."""
+    """Whether a text means true for Go's strconv.ParseBool."""
     return value in ("1", "t", "T", "true", "TRUE", "True")

@@ -1,10 +1,10 @@
-"""Let each node agent read its own Node and the configuration of its own pool, and no others.
+"""Lets each node agent read its own Node and the configuration of its own pool, and no others.
 
-Each pool's Secret has a Role of the same name. The user of a node agent holds its Machine's name, and the Machine says
-to which pool it belongs: so each Machine gets a RoleBinding. A group for each pool would need other certificates.
+Each pool's Secret has a Role of the same name. The user name of a node agent contains the name of its Machine, and the
+Machine names its pool. So each Machine gets a RoleBinding. A group for each pool would need other certificates.
 
 Each Machine also gets a ClusterRole for its Node, which has the same name. The RoleBinding is written first and deleted
-last: where it is left, a later run finds the rest.
+last: by a RoleBinding that is left over, a later run finds the other objects.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _LOOK_AGAIN = 60.0
 
 
 class NodeAgentAccess:
-    """Keeps the RoleBindings of node agents in the target, by the Machines of the source."""
+    """Keeps the RoleBindings of node agents in the target cluster as the Machines in the source cluster require."""
 
     def __init__(
         self, *, source: KubeClient, source_caches: Caches, target: KubeClient, machine_namespace: str
@@ -37,10 +37,10 @@ class NodeAgentAccess:
         self._controller = Controller("node-agent-access", self._reconcile, first_delay=0.2, longest_delay=15.0)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._machines.synced()
         self._controller.watch(self._machines, when=_matters)
-        # Machines may have gone while this process was away.
+        # Machines may have been deleted while this process did not run.
         for each in await self._target.list(ROLE_BINDING, NAMESPACE, labels=_selector()):
             self._controller.enqueue(Key(self._namespace, _machine_of(each)))
         await self._controller.run()
@@ -66,7 +66,10 @@ class NodeAgentAccess:
         return None
 
     async def _remove(self, machine: str, live: Object | None) -> Requeue | None:
-        """Delete the RoleBinding once the Node is gone, too: Machines vanish from a seed when a control plane moves."""
+        """Delete the RoleBinding of a missing Machine, but only once its Node is gone, too.
+
+        Machines also disappear from a seed when a control plane moves.
+        """
         if live is None:
             return None
         if await self._target.find(NODE, machine) is not None:
@@ -82,13 +85,13 @@ class NodeAgentAccess:
 
 
 def pool_secret_of(machine: Mapping[str, Any]) -> str:
-    """Name of the Secret that the node agent on a Machine follows; empty if the Machine says none."""
+    """Name of the Secret that the node agent on a Machine applies; empty if the Machine names none."""
     template = machine["spec"].get("nodeTemplate") or {}
     return str(((template.get("metadata") or {}).get("labels") or {}).get(WORKER_NODE_AGENT_SECRET, ""))
 
 
 def role_binding(machine: str, secret: str) -> Object:
-    """The node agent of ``machine`` gets the Role that is named like its pool's Secret."""
+    """RoleBinding that gives the node agent of ``machine`` the Role with the name of its pool's Secret."""
     return {
         "apiVersion": ROLE_BINDING.api_version,
         "kind": ROLE_BINDING.kind,
@@ -99,7 +102,7 @@ def role_binding(machine: str, secret: str) -> Object:
 
 
 def node_reader(machine: str) -> list[Object]:
-    """The node agent of ``machine`` may read and watch the Node of that name."""
+    """ClusterRole and binding that let the node agent of ``machine`` read and watch the Node of that name."""
     metadata = {"name": _name(machine), "labels": dict(_LABELS)}
     rule = {"apiGroups": [""], "resources": ["nodes"], "resourceNames": [machine], "verbs": ["get", "list", "watch"]}
     return [
@@ -132,7 +135,7 @@ def _selector() -> str:
 
 
 def _matters(event: WatchEvent) -> bool:
-    """Status and heartbeats of Machines don't."""
+    """Whether an event of a Machine matters here. A change of its status does not."""
     if event.type != "MODIFIED" or event.old is None:
         return True
     return pool_secret_of(event.old) != pool_secret_of(event.object)

@@ -1,6 +1,6 @@
-"""Have the nodes of a shoot take over new configurations one after the other, not all in one moment.
+"""Spreads updates of the configuration over the nodes of a shoot: one node after the other, not all at the same time.
 
-Each Node says in an annotation how long its node agent waits before it changes anything.
+An annotation of each Node holds the time that its node agent waits before it changes anything.
 Source: spec/resource-manager.md (Node-agent delay), spec/extensions.md 7, step 7.
 """
 
@@ -18,7 +18,7 @@ _ALL = Key(None, "all nodes")
 
 
 class NodeAgentDelays:
-    """Writes the annotation when nodes come or go."""
+    """Writes the annotation of all Nodes when a Node is added or deleted."""
 
     def __init__(self, target: KubeClient, caches: Caches, shortest: float, longest: float) -> None:
         self._target = target
@@ -26,7 +26,7 @@ class NodeAgentDelays:
         self._nodes = caches.of(NODE)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         controller = Controller("node-agent-delays", self._reconcile, workers=1, first_delay=0.2, longest_delay=15.0)
         await self._nodes.synced()
         controller.watch(self._nodes, keys=lambda _: [_ALL], when=_comes_or_goes)
@@ -46,7 +46,7 @@ class NodeAgentDelays:
 
 
 def delays(nodes: Iterable[str], shortest: float, longest: float) -> dict[str, str]:
-    """Delay by node, evenly over the time there is, in the order of their names."""
+    """Delay of each node: evenly spread from ``shortest`` up to ``longest``, in the order of the nodes' names."""
     names = sorted(nodes)
     step = (longest - shortest) / max(len(names), 1)
     return {name: f"{shortest + index * step:.3f}".rstrip("0").rstrip(".") + "s" for index, name in enumerate(names)}

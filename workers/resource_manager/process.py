@@ -1,4 +1,4 @@
-"""Wiring: clients, caches and the controllers that the configuration asks for."""
+"""The resource manager process: clients, caches and the controllers that the configuration enables."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ _FROM_CLUSTER, _FROM_CLUSTER_IF_ANY = "<cluster>", "<default>"
 
 
 async def run(config_path: str) -> None:
-    """Body of the process: works until a signal ends it."""
+    """Run until a signal ends the process."""
     config = load_config(ResourceManagerConfig, config_path)
     health = Health()
     server = await health.serve(config.server.health)
@@ -40,7 +40,7 @@ async def _serve(config: ResourceManagerConfig, health: Health) -> None:
     target_caches = Caches(target) if target is not source else source_caches
     try:
         parts = await _controllers(config, source, source_caches, target, target_caches, health)
-        health.ready = config.leader_election.leader_elect  # who stands by is ready, too
+        health.ready = config.leader_election.leader_elect  # a replica that is not the leader is ready, too
         await run_as_leader(source, config.leader_election, _NAME, _side_by_side(parts))
     finally:
         await source_caches.close()
@@ -74,7 +74,7 @@ async def _controllers(
         health.ready = True
 
     parts = [managed_resources.run(), become_ready()]
-    # Imported only where wanted: most processes of this kind are small pods with a memory limit.
+    # Imported only if enabled: most processes of this kind are small pods with a memory limit.
     if wanted.token_requestor.enabled:
         from workers.resource_manager.token_requestor import TokenRequestor
 
@@ -128,7 +128,7 @@ async def _side_by_side(parts: list[Coroutine[Any, Any, None]]) -> None:
 
 
 async def _cluster_id(wanted: str, source: KubeClient) -> str:
-    """The prefix of origins: given, or the identity that the cluster says it has."""
+    """Prefix of origins: the configured one, or the identity that the cluster has stored."""
     if wanted not in (_FROM_CLUSTER, _FROM_CLUSTER_IF_ANY):
         return wanted
     try:

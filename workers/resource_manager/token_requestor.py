@@ -1,6 +1,6 @@
-"""Tokens of target service accounts, kept fresh in Secrets of the source cluster.
+"""Requests tokens for service accounts of the target cluster, and keeps them valid in Secrets of the source cluster.
 
-So components that run beside an API server reach it without a static credential.
+So components that run beside an API server can use it without a static credential.
 Source: spec/resource-manager.md 5.
 """
 
@@ -33,12 +33,15 @@ _KEYS = ("token", "bundle.crt", "kubeconfig")
 
 
 def renew_after(lifetime: timedelta, chance: float) -> timedelta:
-    """When to renew a token: 80 % of its lifetime, of a day at most, and up to 5 % more by chance (0..1)."""
+    """Time after which to renew a token: 80 % of its lifetime, or of 24 h if that is shorter, and up to 5 % more.
+
+    ``chance``, from 0 to 1, decides how much more.
+    """
     return min(lifetime, _LONGEST_USE) * 0.8 * (1 + 0.05 * chance)
 
 
 class TokenRequestor:
-    """Serves Secrets labelled ``resources.gardener.cloud/purpose: token-requestor``."""
+    """Keeps tokens in Secrets with label ``resources.gardener.cloud/purpose: token-requestor``."""
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class TokenRequestor:
             "token-requestor", self._reconcile, workers=workers, first_delay=0.2, longest_delay=15.0
         )
         self._written: dict[Key, str] = {}
-        """Versions of Secrets as we wrote them, to know our own events."""
+        """Resource versions of Secrets as this process wrote them, to recognize its own changes."""
 
     async def run(self) -> None:
         for namespace in self._namespaces:
@@ -96,7 +99,7 @@ class TokenRequestor:
         return Requeue(pause.total_seconds())
 
     async def _remaining(self, key: Key, secret: Object) -> timedelta | None:
-        """Time until the token in the Secret is to be renewed; None: now."""
+        """Time until the token in the Secret must be renewed; None: renew it now."""
         timestamp = annotation(secret, names.SA_RENEW_TIMESTAMP)
         if not timestamp:
             return None
@@ -119,7 +122,7 @@ class TokenRequestor:
         return remaining
 
     async def _accepted(self, token: str) -> bool:
-        """Whether the target still knows the token: its signing key may have changed."""
+        """Whether the target cluster still accepts the token: the signing key of tokens may have changed."""
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {"name": ""}}
         try:
             answer = await self._target.create({**review, "spec": {"token": token}})
@@ -208,7 +211,7 @@ class TokenRequestor:
         self._written[key] = written["metadata"]["resourceVersion"]
 
     def _with_token(self, secret: Object, token: str) -> Mapping[str, str | None]:
-        """What to write into the Secret's data."""
+        """Fields to write into the Secret's data."""
         ca = self._target.endpoint.ca if annotation(secret, names.SA_INJECT_CA) == "true" else ""
         encoded = (secret.get("data") or {}).get("kubeconfig")
         if encoded is None:

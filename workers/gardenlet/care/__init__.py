@@ -1,8 +1,8 @@
-"""How the shoots of a seed are: conditions and constraints in their status, and what is put right without asking.
+"""Care for the shoots of a seed: checks that write conditions and constraints into their status, and small repairs.
 
-Not a workflow: it looks at objects and writes what it saw. ``checks``, ``constraints``, ``webhooks`` and ``garbage``
-decide, as functions of what was seen, and ``api.conditions`` what that means for a status; ``controller`` looks and
-writes; ``watchdog`` stops controllers that would do harm. Source: spec/flows.md 10.
+Care is no workflow: it reads objects and writes what it has found. ``checks``, ``constraints``, ``webhooks`` and
+``garbage`` decide, as functions of the objects read, and ``api.conditions`` decides how that changes a status.
+``controller`` reads and writes. ``watchdog`` stops controllers that would do harm. Source: spec/flows.md 10.
 """
 
 from workers.gardenlet.care.controller import CareController

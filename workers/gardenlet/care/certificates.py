@@ -1,8 +1,8 @@
-"""Client certificates of a Shoot that its approver would deny today.
+"""Finds client certificates of a Shoot that its approver would deny today.
 
-The approver of earlier versions compared less: a node agent could get the organization of administrators. An issued
-certificate cannot be revoked, and Kubernetes forgets its CertificateSigningRequest after an hour. So the constraint
-stays, once a request was seen, until the Shoot's certificate authorities have been rotated.
+The approver of earlier versions checked less: a node agent could get the organization of administrators. An issued
+certificate cannot be revoked, and Kubernetes deletes its CertificateSigningRequest after an hour. So once a request was
+found, the constraint stays until the Shoot's certificate authorities have been rotated.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _SECONDS = 10.0
 
 
 async def look(client: KubeClient, status: Object) -> list[Finding]:
-    """The constraint, of the cluster itself; none if the cluster cannot be asked: the Shoot's status then stays."""
+    """The constraint, from the requests in the cluster. Empty if these cannot be listed: the status then stays."""
     try:
         async with asyncio.timeout(_SECONDS):
             ours = f"spec.signerName={CLIENT_SIGNER}"
@@ -35,7 +35,7 @@ async def look(client: KubeClient, status: Object) -> list[Finding]:
 
 
 def outline(csr: Object) -> dict[str, Any] | None:
-    """What is kept of a request that got a certificate and should not have; None for others."""
+    """Fields that are kept of a request that got a certificate and should not have; None for other requests."""
     fault = fault_of(csr)
     if not fault:
         return None
@@ -44,7 +44,7 @@ def outline(csr: Object) -> dict[str, Any] | None:
 
 
 def constraint(outlines: Iterable[Object], status: Object) -> Finding:
-    """NodeAgentCertificatesAcceptable, of the outlines of wrong requests and the status of the Shoot."""
+    """NodeAgentCertificatesAcceptable, from the outlines of wrong requests and the status of the Shoot."""
     rotated = _rotated(status)
     wrong = sorted(
         f"{each['name']} ({each['fault']})"
@@ -68,14 +68,15 @@ def constraint(outlines: Iterable[Object], status: Object) -> Finding:
 
 
 def fault_of(csr: Object) -> str:
-    """What is wrong with a request that concerns node agents and for which a certificate was issued; or empty."""
+    """Fault of a request that concerns node agents and for which a certificate was issued; empty for other requests."""
     spec, user = csr["spec"], csr["spec"].get("username", "")
     if not (csr.get("status") or {}).get("certificate") or spec["signerName"] != CLIENT_SIGNER:
         return ""
     try:
         request = parse_request(spec)
     except Malformed as error:
-        # The approver never approved what it could not read at all, so an unread subject tells nothing here.
+        # The approver has never approved a request that it could not parse, so a subject that cannot be read is no
+        # fault.
         return str(error) if NODE_AGENTS.concerned(user, error.names or ()) else ""
     if not NODE_AGENTS.concerned(user, (request.common_name, request.organization)):
         return ""

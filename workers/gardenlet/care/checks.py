@@ -1,4 +1,4 @@
-"""What the objects of a control plane and of its cluster tell about them: one Finding per condition.
+"""Checks of a control plane and its cluster, as functions of their objects: one Finding per condition.
 
 Source: spec/flows.md 10.
 """
@@ -21,17 +21,17 @@ _ETCDS = ("etcd-main", "etcd-events")
 _OBSERVING = ("monitoring", "logging")
 _NODE_FAULTS = ("DiskPressure", "MemoryPressure", "PIDPressure", "NetworkUnavailable")
 _EXPIRED_NODES = 0.2
-"""Part of the nodes whose lease may have expired before the nodes as a whole count as sick."""
+"""Fraction of nodes with expired leases from which on EveryNodeReady is False."""
 _DEFAULT_LEASE_SECONDS = 40
 _NODE_AGENT_LEASE = "gardener-node-agent-"
-"""Prefix of a node agent's lease; its node's name follows."""
+"""Prefix of the name of a node agent's lease; the name of the node follows."""
 _QUOTED = 300
-"""Characters that a finding quotes of what a node reports."""
+"""Maximum number of characters that a finding quotes of a message in a node's status."""
 
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """What the seed has of one shoot."""
+    """Objects of one shoot's control plane in the seed."""
 
     namespace: str
     workers: bool
@@ -40,22 +40,22 @@ class ControlPlane:
     managed_resources: Sequence[Object]
     stateful_sets: Sequence[Object] = ()
     wanted: Sequence[str] = ()
-    """Deployments that not all have."""
+    """Names of Deployments that this control plane must have, but not every control plane."""
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """What the shoot has of nodes, and the seed of the machines behind them."""
+    """Objects of the shoot's nodes, and the seed's MachineDeployments of the machines behind them."""
 
     pools: Sequence[Object]
     version: str
     nodes: Sequence[Object]
     leases: Sequence[Object] = ()
-    """Of namespace kube-node-lease."""
+    """Leases of the nodes, in namespace kube-node-lease."""
     agent_leases: Sequence[Object] = ()
-    """Of the node agents, in kube-system."""
+    """Leases of the node agents, in namespace kube-system."""
     checksums: Mapping[str, str] = field(default_factory=dict)
-    """By pool: of the operating system config that its nodes are to have."""
+    """Checksum of the operating system config that the nodes of a pool are to have, by name of the pool."""
     machine_deployments: Sequence[Object] = ()
     checksum_annotation: str = "checksum/cloud-config-data"
 
@@ -65,13 +65,13 @@ def _named(objects: Iterable[Object]) -> dict[str, Object]:
 
 
 def too_large(type_: str, error: AnswerTooLarge) -> Finding:
-    """The cluster's API server sends more than care reads, so nothing can be said of this condition."""
+    """Finding if the API server's answer is larger than care reads, so that the condition cannot be checked."""
     text = f"{error}; find out what fills it, and delete that: then the next check goes through"
     return Finding(type_, "False", "AnswerTooLarge", text)
 
 
 def source_seed(name: str) -> Finding:
-    """Of a lost seed that may still have something of a control plane; the cluster goes on here, and is well."""
+    """Finding that a lost seed may still hold objects of a control plane. The cluster works: it is served from here."""
     text = (
         f"Seed {name} was lost when this control plane was taken over. It cleans up what it has of it when it is back."
     )
@@ -118,7 +118,7 @@ def observability(seen: ControlPlane, purpose: str, progressing_for: timedelta, 
 
 
 def system_components(seen: ControlPlane, tunnel: Finding | None, progressing_for: timedelta, now: datetime) -> Finding:
-    """SystemComponentsHealthy; ``tunnel`` is what the probe of the tunnel found wrong."""
+    """SystemComponentsHealthy; ``tunnel`` is the finding of the tunnel's probe, None if the tunnel works."""
     type_ = constants.CONDITION_SYSTEM_COMPONENTS_HEALTHY
     fault = managed_resources(seen.managed_resources, type_, progressing_for, now)
     well = Finding(type_, "True", "SystemComponentsRunning", "All system components are healthy.")
@@ -128,7 +128,10 @@ def system_components(seen: ControlPlane, tunnel: Finding | None, progressing_fo
 def managed_resources(
     objects: Iterable[Object], type_: str, progressing_for: timedelta, now: datetime
 ) -> Finding | None:
-    """The first that counts for this condition and is not observed, applied and healthy, or has long been rolling."""
+    """Finding of the first ManagedResource with a fault, among those that count for this condition.
+
+    It is a fault if the newest version is not observed, applied and healthy, or its rollout takes too long.
+    """
     for each in sorted(objects, key=lambda one: one["metadata"]["name"]):
         default = (
             constants.CONDITION_CONTROL_PLANE_HEALTHY
@@ -200,7 +203,7 @@ def _node_fault(node: Object, seen: Nodes, agents: Mapping[str, Object], now: da
         return "NodeUnhealthy", f"has units that do not run: {conditions['SystemdUnitsReady'].get('message', '')}"
     pool = next((each for each in seen.pools if each["name"] == _label(node, constants.WORKER_POOL)), None)
     if pool is None or node["metadata"].get("deletionTimestamp") or (node.get("spec") or {}).get("unschedulable"):
-        return None  # it is leaving
+        return None  # the node is about to be deleted
     wanted = (pool.get("kubernetes") or {}).get("version") or seen.version
     runs = (status.get("nodeInfo") or {}).get("kubeletVersion", "")
     if runs.removeprefix("v").split("+")[0] != wanted:
@@ -217,7 +220,7 @@ def _node_fault(node: Object, seen: Nodes, agents: Mapping[str, Object], now: da
 
 
 def _counted(seen: Nodes) -> Finding | None:
-    """Whether there are as many nodes as machines are wanted."""
+    """Finding if the number of nodes differs from the number of wanted machines; None if it does not."""
     if not seen.machine_deployments:
         return None
     type_ = constants.CONDITION_EVERY_NODE_READY
@@ -233,7 +236,7 @@ def _counted(seen: Nodes) -> Finding | None:
 
 
 def outline_of_node(node: Object, checksum_annotation: str) -> dict[str, Any]:
-    """What the checks read of a node. The Shoot's owner decides how large nodes are; outlines are small."""
+    """Fields that the checks read of a node. The Shoot's owner decides how large a Node is; outlines are small."""
     metadata, status = node["metadata"], node.get("status") or {}
     read = ("Ready", *_NODE_FAULTS, "SystemdUnitsReady")
     conditions = [
@@ -256,7 +259,7 @@ def outline_of_node(node: Object, checksum_annotation: str) -> dict[str, Any]:
 
 
 def outline_of_lease(lease: Object) -> dict[str, Any]:
-    """What the checks read of a lease."""
+    """Fields that the checks read of a lease."""
     spec = lease.get("spec") or {}
     return {
         "metadata": {"name": lease["metadata"]["name"]},
@@ -265,12 +268,12 @@ def outline_of_lease(lease: Object) -> dict[str, Any]:
 
 
 def outline_of_agent_lease(lease: Object) -> dict[str, Any] | None:
-    """What the checks read of a node agent's lease; None for other leases of its namespace."""
+    """Fields that the checks read of a node agent's lease; None for other leases of the namespace."""
     return outline_of_lease(lease) if lease["metadata"]["name"].startswith(_NODE_AGENT_LEASE) else None
 
 
 def lease_expired(lease: Object, now: datetime) -> bool:
-    """Whether its holder has not renewed it in time."""
+    """Whether the holder of a lease has not renewed it in time."""
     spec = lease.get("spec") or {}
     renewed = _time(spec.get("renewTime"))
     seconds = spec.get("leaseDurationSeconds") or _DEFAULT_LEASE_SECONDS
@@ -280,9 +283,10 @@ def lease_expired(lease: Object, now: datetime) -> bool:
 def extension_findings(
     objects: Iterable[Object], types: Iterable[str], stale: Mapping[tuple[str, str], timedelta], limit: timedelta
 ) -> list[Finding]:
-    """What extensions say of the Shoot, in conditions of our types on their objects.
+    """Findings from the conditions that extensions report on their objects, if these have a type in ``types``.
 
-    ``stale``: by kind and type of object, how long ago its extension was last heard of; unknown ones are believed.
+    ``stale``: time since the last heartbeat of an extension, by kind and type of its objects. If it is more than
+    ``limit``, the condition becomes Unknown. Reports of an extension without a known heartbeat count.
     """
     asked, found = set(types), []
     for each in objects:

@@ -1,6 +1,6 @@
-"""What a Shoot's owner should know though all is well today. Source: spec/flows.md 10.
+"""Constraints of a Shoot: what its owner should know although the cluster works today. Source: spec/flows.md 10.
 
-Those that an owner has to act on are shown while they are False, and go when they are True; only
+A constraint that the owner has to act on is shown while it is False, and removed when it is True. Only those of
 ``webhooks.constraints`` stay.
 """
 
@@ -14,11 +14,11 @@ Object = Mapping[str, Any]
 
 CA_VALIDITY = timedelta(days=365)
 KEPT = WEBHOOK_CONSTRAINTS
-"""Constraints that are shown though they are True."""
+"""Constraints that are shown also when they are True."""
 
 
 def certificate_authorities(secrets: Iterable[Object], now: datetime) -> Finding:
-    """CACertificateValiditiesAcceptable, of the Secrets that the secrets manager keeps for the shoot."""
+    """CACertificateValiditiesAcceptable, from the Secrets that the secrets manager keeps for the shoot."""
     type_ = "CACertificateValiditiesAcceptable"
     ending = {}
     for each in secrets:
@@ -36,7 +36,7 @@ def certificate_authorities(secrets: Iterable[Object], now: datetime) -> Finding
 
 
 def outline_of_crd(definition: Object) -> dict[str, Any] | None:
-    """What is read of a definition whose objects of an old version need a webhook; None for others."""
+    """Fields that are read of a CRD whose objects of an old version need a webhook; None for other CRDs."""
     stored = (definition.get("status") or {}).get("storedVersions") or ()
     strategy = (definition["spec"].get("conversion") or {}).get("strategy")
     if strategy != "Webhook" or len(stored) < 2:
@@ -101,5 +101,5 @@ def preserved_machines(machines: Iterable[Object]) -> Finding:
 
 
 def shown(constraints: Iterable[Object]) -> list[dict[str, Any]]:
-    """Without those that are True and need nobody's attention."""
+    """The constraints to show: without those that are True, except the types in ``KEPT``."""
     return [dict(each) for each in constraints if each["status"] != "True" or each["type"] in KEPT]

@@ -1,4 +1,4 @@
-"""Look at each shoot of the seed, and write what was seen."""
+"""Checks each shoot of the seed, and writes the results into its status."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 10.0
 _NOT_SOONER_SECONDS = 2.0
-"""Between two checks of a shoot, however much happens in its control plane."""
+"""Shortest time between two checks of a shoot, even if its control plane changes more often."""
 _EXTENSIONS = (
     resources.CONTROL_PLANE,
     resources.WORKER,
@@ -50,7 +50,7 @@ _EXTENSIONS = (
     resources.CONTAINER_RUNTIME,
 )
 _BY_SOURCE_ENTRY = "source BackupEntry"
-"""Index of Shoots by the BackupEntry that they bring their backups from, were they to come from another seed."""
+"""Index of Shoots by the name that the BackupEntry of their source's bucket has, if they come from another seed."""
 _OURS = (*CONDITIONS, constants.CONDITION_SOURCE_SEED_CLEANED_UP)
 _WATCHED = (resources.DEPLOYMENT, resources.ETCD, resources.MANAGED_RESOURCE, *_EXTENSIONS)
 
@@ -80,14 +80,17 @@ class CareController:
             self._controller.watch(clusters.seed_caches.of(kind), keys=self._shoots_in_namespace)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         heartbeats = (self._heartbeats.leases, self._heartbeats.registrations)
         caches = (self._seeds, self._entries, self._exposures, self._namespaces, *heartbeats)
         await asyncio.gather(*(each.synced() for each in caches))
         await self._controller.run()
 
     def _new_operation(self, event: WatchEvent) -> bool:
-        """A new state of the operation is a reason to look; a change of conditions, our own, is not."""
+        """Whether the Shoot's operation has a new state, which is a reason for a check.
+
+        A change of conditions is no reason: this controller writes them itself.
+        """
         key, status = key_of(event.object), event.object.get("status", {})
         if event.type == "DELETED":
             self._operations.pop(key, None)
@@ -124,7 +127,7 @@ class CareController:
         client = await self._client(technical_id)
         findings, constraints_ = await self._look(shoot, technical_id, client)
         findings.extend(await self._source_seed(shoot))
-        # What was found may be older than what was written meanwhile; what is written is the newest we know.
+        # The Shoot may have changed during the checks, so the results are written into the newest status that we know.
         await self._write(self._shoots.get(name, namespace) or shoot, findings, constraints_)
         if client is not None and not _hibernated(shoot):
             await self._put_right(shoot, client)
@@ -156,7 +159,7 @@ class CareController:
         except (NotFound, Forbidden):
             log.debug("Shoot %s/%s is gone, or another seed's", namespace, name)
 
-    # Looking
+    # Checking
 
     async def _client(self, technical_id: str) -> KubeClient | None:
         try:
@@ -251,7 +254,7 @@ class CareController:
         )
 
     async def _tunnel(self, client: KubeClient | None, workers: bool) -> Finding | None:
-        """What is wrong with the way from the API server to the nodes."""
+        """Finding on the tunnel from the API server to the nodes; None if the tunnel works."""
         type_ = constants.CONDITION_SYSTEM_COMPONENTS_HEALTHY
         if not workers:
             return None
@@ -276,7 +279,7 @@ class CareController:
         return None
 
     async def _source_seed(self, shoot: Object) -> list[Finding]:
-        """None, but while the seed that it was taken over from has not cleaned up."""
+        """A finding, while the lost seed that a control plane was taken over from has not cleaned up; else none."""
         entry = self._entries.get(_source_entry(shoot).name, shoot["metadata"]["namespace"])
         if entry is None or not says_taken_over(entry):
             return []
@@ -315,12 +318,12 @@ class CareController:
             return [*found, *(Finding(each, "Unknown", CHECK_ERROR, text) for each in constraints.KEPT)]
         return [*found, *webhooks.constraints(configurations), constraints.crds(definitions)]
 
-    # Putting right
+    # Repairing
 
     async def _put_right(self, shoot: Object, client: KubeClient) -> None:
-        """Remove what nobody else does, and, where the operator wants it, make webhooks harmless.
+        """Delete pods that no other component deletes, and make webhooks harmless if the operator has enabled that.
 
-        What does not succeed is only logged: it is tried again with the next check.
+        A failure is only logged: the next check tries again.
         """
         deleting = "deletionTimestamp" in shoot["metadata"]
         try:
@@ -352,7 +355,7 @@ def _source_entries(shoot: Object) -> Iterable[str]:
 
 
 def _source_entry(shoot: Object) -> Key:
-    """The garden's BackupEntry of the seed that it comes from, while there is one."""
+    """Key of the garden's BackupEntry for the bucket of the seed that a Shoot comes from; it need not exist."""
     name, _ = backup_entry_names(shoot.get("status", {}).get("technicalID", ""), shoot["metadata"]["uid"])
     return Key(shoot["metadata"]["namespace"], name)
 
@@ -388,7 +391,7 @@ async def _nothing() -> None:
 
 
 def _checksums(shoot: Object, secrets: Sequence[Object]) -> dict[str, str]:
-    """By pool: of the configuration that its nodes are to have."""
+    """Checksum of the configuration that the nodes of a pool are to have, by name of the pool."""
     named = {each["metadata"]["name"]: each for each in secrets}
     found = {}
     for pool in shoot["spec"]["provider"]["workers"]:
@@ -399,12 +402,12 @@ def _checksums(shoot: Object, secrets: Sequence[Object]) -> dict[str, str]:
 
 
 def _hibernated(shoot: Mapping[str, Any]) -> bool:
-    """It sleeps, falls asleep or wakes up: what is missing then is missing on purpose."""
+    """Whether a Shoot is hibernated, going into hibernation or waking up: then components are missing on purpose."""
     asked = bool((shoot["spec"].get("hibernation") or {}).get("enabled"))
     return asked or bool((shoot.get("status") or {}).get("hibernated"))
 
 
 def _gone(shoot: Mapping[str, Any]) -> bool:
-    """Nothing of its cluster is there any more."""
+    """Whether nothing of a Shoot's cluster exists any more."""
     last = (shoot.get("status") or {}).get("lastOperation") or {}
     return last.get("type") == "Delete" and last.get("state") == "Succeeded"

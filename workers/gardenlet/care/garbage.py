@@ -1,4 +1,4 @@
-"""Pods of a shoot that nobody removes: their controllers have made others. Source: spec/flows.md 10."""
+"""Finds pods of a shoot that no component deletes: their controllers have created others. Source: spec/flows.md 10."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 Object = Mapping[str, Any]
 
 STUCK = timedelta(minutes=5)
-"""How long a pod may take to end before it is taken off the API."""
+"""How long a pod may take to end before it is deleted without waiting for its node."""
 _REASONS = ("Evicted", "NodeAffinity", "NodeLost", "Preempting", "Terminated", "NodeShutdown")
 
 
@@ -17,7 +17,7 @@ class Removal(NamedTuple):
 
 
 def removals(pods: Iterable[Object], now: datetime) -> list[Removal]:
-    """Which pods to delete, and which of them without waiting for their node."""
+    """The pods to delete; ``force``: without waiting for the pod's node."""
     found = []
     for pod in pods:
         deleted = pod["metadata"].get("deletionTimestamp")
@@ -30,7 +30,7 @@ def removals(pods: Iterable[Object], now: datetime) -> list[Removal]:
 
 
 def outline(pod: Object, now: datetime) -> dict[str, Any] | None:
-    """What the removal of a pod reads of it; None for pods that stay."""
+    """Fields that ``removals`` reads of a pod; None for pods that stay."""
     if not removals([pod], now):
         return None
     metadata, status = pod["metadata"], pod.get("status") or {}

@@ -1,4 +1,4 @@
-"""Whether the seed's gateway leads all names of a control plane to it."""
+"""Checks whether the seed's gateway routes all host names of a control plane to it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,9 +10,9 @@ TYPE = "HostNamesUnique"
 
 
 def unique(namespace: str, exposures: Iterable[dict[str, Any]], internal_domain: str) -> Finding:
-    """HostNamesUnique, of the exposures of all control planes in the seed.
+    """HostNamesUnique, from the exposures of all control planes in the seed.
 
-    The message does not say which control plane has the name: that may be one of another project.
+    The message does not say which control plane has the name: it may belong to another project.
     """
     refused = hosts(exposures, internal_domain).refused
     lost = sorted(host for name, those in refused.items() if name.split("/")[0] == namespace for host in those)

@@ -1,9 +1,9 @@
-"""Stop controllers that would replace healthy machines because their nodes cannot report.
+"""Stops controllers that would replace healthy machines because their nodes cannot report.
 
-When nodes cannot reach their API server, they look dead to the controllers beside it, which can reach it: pods would
-be evicted, machines replaced, the cluster scaled. So these controllers are stopped while most node leases have
-expired although the API server answers, and started again once nodes report. Source: spec/flows.md 2 and 10;
-Gardener's dependency-watchdog.
+Nodes that cannot reach their API server look dead to the controllers beside it, which can reach it. These controllers
+would evict pods, replace machines and scale the cluster. So the watchdog stops them while most node leases have expired
+although the API server answers, and starts them again once the nodes report. Source: spec/flows.md 2 and 10; Gardener's
+dependency-watchdog.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from workers.gardenlet.garden_caches import shoots_here
 log = logging.getLogger(__name__)
 
 STOPPED = ("kube-controller-manager", "machine-controller-manager", "cluster-autoscaler")
-"""In the order in which they are started again; stopped the other way round."""
+"""Deployments to stop, in the order in which they are started again; they are stopped in the reverse order."""
 _PROBE_SECONDS = 8.0
 _PARALLEL = 20
 
 
 class Verdict(Enum):
-    """What one probe tells."""
+    """Result of one probe."""
 
     REPORTING = "the nodes report"
     SILENT = "the nodes do not report"
@@ -40,7 +40,7 @@ class Verdict(Enum):
 
 
 def judge(nodes: Sequence[Object], leases: Sequence[Object], limit: float, now: datetime) -> Verdict:
-    """From the leases of nodes that exist. Without nodes, nothing can be told."""
+    """Verdict from the leases of nodes that exist; UNKNOWN without nodes."""
     names = {each["metadata"]["name"] for each in nodes}
     held = [each for each in leases if each["metadata"]["name"] in names]
     if not held:
@@ -62,7 +62,7 @@ class Scale:
 
 
 def stop(deployments: Mapping[str, Object]) -> list[Scale]:
-    """What to stop, of what runs; how many replicas there were is kept in an annotation."""
+    """Changes that stop those of the Deployments that run. An annotation keeps the number of replicas."""
     scales = []
     for name in reversed(STOPPED):
         deployment = deployments.get(name)
@@ -75,7 +75,7 @@ def stop(deployments: Mapping[str, Object]) -> list[Scale]:
 
 
 def start(deployments: Mapping[str, Object]) -> list[Scale]:
-    """What to start again, of what we stopped."""
+    """Changes that start again those Deployments that the watchdog has stopped."""
     scales = []
     for name in STOPPED:
         deployment = deployments.get(name)
@@ -97,7 +97,10 @@ def _patch(deployment: Object, annotations: Mapping[str, str | None], replicas: 
 
 
 class Watchdog:
-    """Probes each shoot with nodes, by the way that control planes have, and reads what the nodes have written."""
+    """Probes each shoot with nodes: reads the leases that the nodes have written.
+
+    It reaches the API server as the components of the control plane do, not as the nodes do.
+    """
 
     def __init__(self, clusters: Clusters, config: WatchdogConfig) -> None:
         self._clusters = clusters
@@ -108,7 +111,7 @@ class Watchdog:
         self._streak: dict[str, tuple[Verdict, int]] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         if not self._config.enabled:
             await asyncio.Event().wait()
         slots = asyncio.Semaphore(_PARALLEL)
@@ -121,7 +124,10 @@ class Watchdog:
             await asyncio.sleep(self._config.probe_interval.total_seconds())  # leases expire by the clock
 
     def _is_watched(self, shoot: Object) -> bool:
-        """Awake, with nodes, and not going: there controllers are stopped in an order of their own."""
+        """Whether a Shoot has nodes, is not hibernated and is not being deleted.
+
+        Hibernation and deletion stop the controllers in an order of their own.
+        """
         status = shoot.get("status") or {}
         return (
             status.get("seedName") == self._clusters.seed_name
@@ -155,7 +161,7 @@ class Watchdog:
                     client.list(resources.LEASE, "kube-node-lease", keep=outline_of_lease),
                 )
         except (ApiError, TimeoutError):
-            # The API server itself is down: then its controllers can do no harm either.
+            # The API server itself is down, so its controllers cannot do harm either.
             return Verdict.UNKNOWN
         return judge(nodes, leases, self._config.expired_leases, datetime.now(UTC))
 

@@ -1,7 +1,8 @@
-"""Webhooks of a shoot's owner that can lock the cluster out of itself, and their remedy.
+"""Finds webhooks of a shoot's owner that can keep the cluster from working, and makes them harmless.
 
-While a webhook's server is down, and it always is when a cluster wakes up, whatever the webhook must be asked for is
-refused. So it must not be asked for what the cluster needs to start. Source: spec/flows.md 10.
+While the server of a webhook is down, as it always is when a cluster wakes up, the API server refuses all requests for
+which it must call the webhook. So it must not have to call the webhook for resources that the cluster needs to start.
+Source: spec/flows.md 10.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,10 +16,10 @@ Object = Mapping[str, Any]
 
 LONGEST_TIMEOUT = 15
 LONGEST_TIMEOUT_OF_LEASES = 3
-"""Seconds; leases are renewed every few."""
+"""Seconds; leases are renewed every few seconds."""
 EXCLUDE = "remediation.webhook.shoot.gardener.cloud/exclude"
 REMEDIED = "gardener.cloud/warning"
-"""Annotation on a configuration that we changed: tells its owner why."""
+"""Annotation on a configuration that Gardener has changed; it tells the owner why."""
 _WARNING = "DO NOT EDIT: Gardener has changed webhooks that could have kept this cluster from working."
 _KUBE_SYSTEM = {
     "kubernetes.io/metadata.name": "kube-system",
@@ -45,7 +46,7 @@ class Critical:
     group: str
     resources: tuple[str, ...]
     namespaces: tuple[Mapping[str, str], ...] = ()
-    """Labels of the namespaces that count; none for what is of the cluster."""
+    """Labels of the namespaces that count; none for cluster-scoped resources."""
 
 
 _IN_SYSTEM = (_KUBE_SYSTEM,)
@@ -82,11 +83,11 @@ CRITICAL = (
     ),
     Critical("scheduling.k8s.io", ("priorityclasses",)),
 )
-"""Written when a cluster starts: by its controllers, its nodes, and our resource manager."""
+"""Resources that a cluster's controllers, its nodes and our resource manager write when the cluster starts."""
 
 
 def fault(webhook: Object) -> str | None:
-    """Why one webhook can lock the cluster out; None if it cannot."""
+    """Why one webhook can keep the cluster from working; None if it cannot."""
     touched = list(_touched(webhook))
     if not touched:
         return None
@@ -108,7 +109,7 @@ def _longest(touched: Iterable[tuple[Critical, str]]) -> int:
 
 
 def _touched(webhook: Object) -> Iterator[tuple[Critical, str]]:
-    """Critical resources that a webhook is asked for."""
+    """Critical resources for which the API server calls a webhook."""
     for critical in CRITICAL:
         if critical.namespaces and not any(
             selects(webhook.get("namespaceSelector"), each) for each in critical.namespaces
@@ -134,7 +135,7 @@ def _covers(rule: Object, critical: Critical, resource: str) -> bool:
 
 
 def selects(selector: Object | None, labels: Mapping[str, str]) -> bool:
-    """Whether a Kubernetes label selector takes what has these labels; an empty one takes all."""
+    """Whether a Kubernetes label selector matches these labels; an empty selector matches all."""
     if not selector:
         return True
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
@@ -156,7 +157,7 @@ def _expression(expression: Object, labels: Mapping[str, str]) -> bool:
 
 
 def outline(configuration: Object) -> dict[str, Any]:
-    """A configuration without what is long in it and not read: authorities of servers, and who wrote which field."""
+    """A configuration without long fields that are not read: CAs of the webhooks' servers, and managedFields."""
     metadata = {key: value for key, value in configuration["metadata"].items() if key != "managedFields"}
     webhooks = [
         {key: value for key, value in each.items() if key != "clientConfig"}
@@ -166,7 +167,7 @@ def outline(configuration: Object) -> dict[str, Any]:
 
 
 def theirs(configurations: Iterable[Object]) -> list[Object]:
-    """Configurations that are not our own: ours know what they do."""
+    """Configurations that Gardener does not manage. Its own need no check."""
     return [
         each
         for each in configurations
@@ -175,7 +176,7 @@ def theirs(configurations: Iterable[Object]) -> list[Object]:
 
 
 def constraints(configurations: Sequence[Object]) -> list[Finding]:
-    """HibernationPossible and MaintenancePreconditionsSatisfied, of all webhook configurations of the shoot."""
+    """HibernationPossible and MaintenancePreconditionsSatisfied, from all webhook configurations of the shoot."""
     types = WEBHOOK_CONSTRAINTS
     for each in sorted(theirs(configurations), key=lambda one: one["metadata"]["name"]):
         name = f"{each['kind']} {each['metadata']['name']}"
@@ -196,7 +197,10 @@ def constraints(configurations: Sequence[Object]) -> list[Finding]:
 
 
 def remedy(configuration: Object) -> list[dict[str, Any]] | None:
-    """A JSON patch that makes a configuration harmless; None if it is, or if its owner asks us to keep off."""
+    """A JSON patch that makes a configuration harmless.
+
+    None if the configuration is harmless, or Gardener manages it, or its owner has excluded it by a label.
+    """
     metadata = configuration["metadata"]
     if (metadata.get("labels") or {}).get(EXCLUDE) == "true" or not theirs([configuration]):
         return None
