@@ -5,6 +5,7 @@ import json
 import subprocess
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -160,7 +161,7 @@ def test_an_event_is_written_below_the_seed_of_another_and_that_is_refused(
         event = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{seed}.", "namespace": "default"},
+            "metadata": {"name": f"{seed}.{uuid4().hex}", "namespace": "default"},
             "involvedObject": about | {"uid": uid},
             "type": "Warning",
             "reason": "Attack",
