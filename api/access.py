@@ -82,7 +82,7 @@ def seeds_access() -> list[Manifest]:
         rule(["operations.gardener.cloud"], ["bastions", "bastions/status"], [*read, "patch"]),
         rule([""], ["secrets", "configmaps"], [*read, "create", "update", "patch", "delete"]),
         rule([""], ["namespaces"], [*read, "create", "patch"]),
-        rule([""], ["events"], ["create"]),
+        rule([""], ["events"], ["create", "patch"]),
         rule(["coordination.k8s.io"], ["leases"], [*read, "create", "update", "patch"]),
         *_seed_client(),
     ]

@@ -395,7 +395,7 @@ RIGHTS: dict[Resource, tuple[Right, ...]] = {
         Right(("get",), _needed_by_shoot),
     ),
     resources.NAMESPACE: (Right(_APPLY, _lease_namespace),),
-    resources.EVENT: (Right(("create",)),),
+    resources.EVENT: (Right(("create", "patch")),),
     resources.LEASE: (Right((*_APPLY, "update"), _own_lease),),
     resources.CERTIFICATE_SIGNING_REQUEST: (
         Right(("create",), subresources=("", "seedclient")),

@@ -112,7 +112,9 @@ OWNED: dict[tuple[Resource, str], Owned] = {
             "count",
             *("eventTime", "firstTimestamp", "lastTimestamp"),
             *("source", "reportingComponent", "reportingInstance"),
-        )
+        ),
+        # The same Event again.
+        changed=("count", "lastTimestamp"),
     ),
 }
 """Owned fields by kind and subresource. The seed authorizer refuses writes of gardenlets to other kinds."""

@@ -15,7 +15,6 @@ from activities.seed import observability, secrets
 from api import resources
 from api.constants import SEEDS_GROUP
 from api.operations import OperationType, ShootRef
-from api.resources import Resource
 from api.server import seed_authorizer, webhook_configurations
 from api.server.app import application
 from tests.unit.api.test_seed_authorizer import GARDEN, Garden, bastion, bucket
@@ -322,12 +321,25 @@ async def test_a_gardenlet_writes_an_event_about_an_object_of_another_and_is_ref
 
 @pytest.mark.attack(actor="T3", asset="A1", finding=6)
 @pytest.mark.parametrize(
-    ("verb", "resource"),
-    [("patch", resources.EVENT), ("create", resources.EVENTS_EVENT), ("patch", resources.EVENTS_EVENT)],
+    ("old", "change", "why"),
+    [
+        (event("Shoot", "demo", "garden-local"), {"message": "now run that"}, "may not set message"),
+        (event("Shoot", "demo", "garden-local"), {"involvedObject": {"name": "other"}}, "may not set involvedObject"),
+        (event("Shoot", "other", "garden-local"), {"count": 2}, "Shoot garden-local/other is not of seed seed-1"),
+    ],
+    ids=["text", "object", "object of another seed"],
 )
-async def test_a_gardenlet_changes_an_event_that_another_wrote_and_is_refused(verb: str, resource: Resource) -> None:
-    """Each of its Events is new."""
-    request = seed_authorizer.Request(f"{PREFIX}seed-1", verb, resource, "", "garden-local", "demo.1")
+async def test_a_gardenlet_changes_an_event_that_another_wrote_and_is_refused(
+    old: Object, change: Object, why: str
+) -> None:
+    assert why in await write(patched(old, change), old)
+
+
+@pytest.mark.attack(actor="T3", asset="A1", finding=6)
+@pytest.mark.parametrize("verb", ["create", "patch"])
+async def test_a_gardenlet_writes_no_event_of_the_other_group(verb: str) -> None:
+    """The webhook judges Events of the core group alone, and both groups have the same objects."""
+    request = seed_authorizer.Request(f"{PREFIX}seed-1", verb, resources.EVENTS_EVENT, "", "garden-local", "demo.1")
 
     assert not await seed_authorizer.allows(request, Garden(GARDEN))
 
@@ -396,6 +408,13 @@ async def test_a_gardenlet_changes_what_it_owns(old: Object, change: Object, sub
 )
 async def test_a_gardenlet_creates_what_it_owns(new: Object) -> None:
     assert await write(new) == ""
+
+
+async def test_a_gardenlet_counts_an_event_that_comes_again() -> None:
+    old = event("Shoot", "demo", "garden-local") | {"count": 1, "lastTimestamp": "2026-11-25T10:00:00Z"}
+    new = patched(old, {"count": 2, "lastTimestamp": "2026-11-25T10:01:00Z"})
+
+    assert await write(new, old) == ""
 
 
 async def test_the_source_of_a_move_hands_its_backups_over() -> None:

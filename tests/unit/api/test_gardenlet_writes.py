@@ -34,7 +34,8 @@ SHOOT, SEED, STATE = f"shoots.{CORE}", f"seeds.{CORE}", f"shootstates.{CORE}"
 BUCKET, ENTRY, BASTION = f"backupbuckets.{CORE}", f"backupentries.{CORE}", f"bastions.{OPERATIONS}"
 INTERNAL = f"internalsecrets.{CORE}"
 PUBLIC_KEYS = "secrets gardener-system-shoot-issuer/local--uid-demo"
-SEED_STATUS, EVENT = f"patch {SEED}/status /seed-1", "create events default/seed-1.1"
+SEED_STATUS = f"patch {SEED}/status /seed-1"
+EVENT = ("create events default/seed-1.1", "patch events default/seed-1.1")
 PUBLISHED = (
     "secrets garden-local/demo.ssh-keypair",
     "configmaps garden-local/demo.ca-cluster",
@@ -87,16 +88,16 @@ WRITES: dict[str, tuple[str, ...]] = {
         f"patch {SHOOT} garden-local/demo",
         f"patch {SHOOT}/status garden-local/demo",
     ),
-    "workers.gardenlet.garden_access.GardenAccessController._answer emit": (EVENT,),
+    "workers.gardenlet.garden_access.GardenAccessController._answer emit": EVENT,
     "workers.gardenlet.garden_access.GardenAccessController._answer patch": (f"patch {SEED} /seed-1",),
-    "workers.gardenlet.garden_access.GardenAccessController._reconcile emit": (EVENT,),
+    "workers.gardenlet.garden_access.GardenAccessController._reconcile emit": EVENT,
     "workers.gardenlet.garden_access.GardenAccessController._show patch": (SEED_STATUS,),
     "workers.gardenlet.kept_backups.KeptBackupsController._reconcile patch": (
         f"patch {ENTRY} garden-local/shoot--local--gone--uid-gone",
     ),
     "workers.gardenlet.extensions_ready.ExtensionsCheck._check write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.registration.register apply_blindly": applied(f"{SEED} /seed-1"),
-    "workers.gardenlet.registration.register emit": (EVENT,),
+    "workers.gardenlet.registration.register emit": EVENT,
     "workers.gardenlet.remains.RemainsController._take_back write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.remains.RemainsController._tell patch": (f"patch {SEED} /seed-1",),
     "workers.gardenlet.seed.SeedController._ask patch": (f"patch {SEED} /seed-1",),

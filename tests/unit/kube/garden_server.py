@@ -30,7 +30,7 @@ class GardenServer(ApiServer):
     async def running(self) -> Any:
         async with super().running():
             yield self
-        assert self.refused == [], "the garden does not let gardenlets do that"
+        assert not self.refused, f"the garden does not let gardenlets do that: {self.refused}"
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         place = _parse(request.path)
