@@ -14,6 +14,8 @@ import aiohttp
 
 from activities.provider_local.backup import BUCKET_KEY, ENDPOINT_KEY, TOKEN_KEY
 from api import resources
+from api.constants import EXTENSION_ROLE, SHOOT_UID
+from api.names import backup_entry_names
 from kube.cache import Caches
 from kube.client import KubeClient, Object
 
@@ -50,6 +52,7 @@ class ControlPlane:
             for kind, items in zip(_KINDS, lists, strict=True)
             for each in items
             if each["metadata"]["name"] not in ("default", "kube-root-ca.crt")
+            and EXTENSION_ROLE not in (each["metadata"].get("labels") or {})  # the gardenlet binds them again
         ]
         live = await seed.get(resources.NAMESPACE, namespace)
         return cls(_bare(live), [_bare(each) for each in (*objects, *workloads)])
@@ -72,9 +75,10 @@ class ControlPlane:
             endpoint, token, bucket = (base64.b64decode(store[key]).decode().strip()
                                        for key in (ENDPOINT_KEY, TOKEN_KEY, BUCKET_KEY))  # fmt: skip
             headers = {"Authorization": f"Bearer {token}"}
+            _, entry = backup_entry_names(name, self._namespace["metadata"]["annotations"][SHOOT_UID])
             async with (
                 aiohttp.ClientSession(headers=headers, raise_for_status=True) as session,
-                session.delete(f"{endpoint.rstrip('/')}/{bucket}", params={"prefix": f"{name}--"}),
+                session.delete(f"{endpoint.rstrip('/')}/{bucket}", params={"prefix": f"{entry}/"}),
             ):
                 pass
 
