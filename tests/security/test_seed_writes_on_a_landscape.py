@@ -175,9 +175,11 @@ def test_an_event_is_written_below_the_seed_of_another_and_that_is_refused(
     assert is_refused(write(shoot.seed, related={"kind": "Seed", "name": "seed-3"}), "may not set related")
     own = write(shoot.seed)
     assert own.returncode == 0, own.stderr
-    name = own.stdout.split()[0]
+    _, name = own.stdout.split()[0].split("/")
     for change, refusal in (({"count": 2}, ""), ({"message": "delete others"}, "may not set message")):
-        done = ask(certificate, "-n", "default", "patch", name, "--type=merge", "-p", json.dumps(change))
+        again = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"}, **change}
+        apply = ("-n", "default", "apply", "--server-side", "--force-conflicts", "-f", "-")
+        done = ask(certificate, *apply, stdin=json.dumps(again))
         assert is_refused(done, refusal) if refusal else done.returncode == 0, done.stderr
 
 
