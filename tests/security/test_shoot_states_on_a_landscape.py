@@ -35,8 +35,13 @@ def test_a_move_with_a_cluster_role_binding_in_the_shoot_state_binds_nothing_in_
         assert "not found" in refused(*listed)
     mover.garden("patch", "shootstate", mover.name, "--type=json", "-p", json.dumps(_removal(mover)))
     mover.garden("annotate", "shoot", mover.name, "gardener.cloud/operation=retry")
-    eventually(lambda: mover.get()["status"]["lastOperation"]["state"] == "Succeeded", "it moves", _MOVE_SECONDS)
+    eventually(lambda: _restored(mover), "it moves", _MOVE_SECONDS)
     mover.has_moved()
+
+
+def _restored(shoot: Shoot) -> bool:
+    operation = shoot.get()["status"]["lastOperation"]
+    return (operation["type"], operation["state"]) == ("Restore", "Succeeded")
 
 
 def _plant(shoot: Shoot, source: str) -> None:
