@@ -147,7 +147,11 @@ class Turns:
         self._held = fcntl.LOCK_UN
 
     def take(self, kind: int) -> None:
-        """Wait for it. No other process comes in between two files that break something, but between two others."""
+        """Wait for a lock of the landscape: exclusive, shared or none.
+
+        The process keeps an exclusive lock from one file that breaks something to the next. Between two other files it
+        gives its lock back, so that another process may get an exclusive one.
+        """
         if (kind, self._held) != (fcntl.LOCK_EX, fcntl.LOCK_EX):
             fcntl.flock(self._file, fcntl.LOCK_UN)
             fcntl.flock(self._file, kind)
