@@ -28,6 +28,7 @@ ROOMS = (
     "api/validation",
     "benchmarks",
     "docs/flows",
+    "docs/packages",
     "examples",
     "landscape/container",
     "tests/compose",
