@@ -37,7 +37,7 @@ _TOKEN_VALIDITY = timedelta(days=365)
 """As long as that of the landscape's certificates; each ``up`` makes a new token."""
 _WEBHOOKS_PORT = 9443
 _AUTHORIZER_PORT = 9444
-_ROOMS = ("api", "kube", "activities", "workflows", "workers")
+_ROOMS = ("api", "kube", "etcd", "activities", "workflows", "workers")
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from pathlib import Path
 from aiohttp import web
 from pydantic import field_validator
 
-from activities.etcd.store import directory_token
 from api.model import ApiModel
+from etcd.store import directory_token
 from workers.runtime import load_config, run_until_signal
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,6 @@ from urllib.parse import quote
 import aiohttp
 
 from activities.errors import permanent, transient
-from activities.etcd.endpoint import ALLOW_PLAIN, fault_of
-from activities.etcd.store import directory_token
 from activities.provider_local.extension import (
     MANAGER,
     Actuator,
@@ -27,6 +25,8 @@ from activities.provider_local.extension import (
 from api import constants
 from api.errors import ErrorCode
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
+from etcd.endpoint import ALLOW_PLAIN, fault_of
+from etcd.store import directory_token
 from kube.errors import Forbidden, NotFound
 
 ENDPOINT_KEY = "endpoint"

@@ -18,8 +18,6 @@ from activities.clusters import Clusters
 from activities.components import etcd as etcd_component
 from activities.components import machine_controller_manager, vpn_seed_server
 from activities.errors import transient
-from activities.etcd import snapshots
-from activities.etcd.store import StoreError, open_store
 from activities.heartbeat import heartbeating
 from activities.seed import extension_kinds as kinds
 from activities.seed import rollout
@@ -31,6 +29,8 @@ from api import constants, resources
 from api.errors import ErrorCode
 from api.names import backup_entry_name, source_backup_entry_name
 from api.operations import ShootTask, TaskResult
+from etcd import snapshots
+from etcd.store import StoreError, open_store
 from kube.errors import NotFound
 
 _COPY_SECONDS = 5 * 60.0

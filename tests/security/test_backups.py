@@ -12,10 +12,10 @@ import pytest
 from aiohttp.test_utils import TestServer
 from temporalio.exceptions import ApplicationError
 
-from activities.etcd.store import LocalStore, LocalStoreAdmin, StoreError, directory_token, open_store
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
 from activities.provider_local.extension import Extension
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
+from etcd.store import LocalStore, LocalStoreAdmin, StoreError, directory_token, open_store
 from tests.unit.provider_local.fake_cluster import FakeCluster
 from workers.etcd.store_reader import StoreReader, Unreadable
 from workers.object_store import application

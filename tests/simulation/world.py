@@ -20,10 +20,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from activities.etcd import snapshots
-from activities.etcd.client import EtcdError, MemberStatus
-from activities.etcd.delta import Change
-from activities.etcd.store import StoredObject, StoreError
+from etcd import snapshots
+from etcd.client import EtcdError, MemberStatus
+from etcd.delta import Change
+from etcd.store import StoredObject, StoreError
 from kube.cache import Key
 from tests.simulation.machinery import Container, CutOff, Loop, Machine, blocking, here
 from tests.wrapper_files import NAME, mount
@@ -57,7 +57,7 @@ class Bucket:
 
 
 class Store:
-    """What ``activities.etcd.store`` says of a bucket, for whoever opens it."""
+    """What ``etcd.store`` says of a bucket, for whoever opens it."""
 
     def __init__(self, world: "World", bucket: Bucket) -> None:
         self._world = world
@@ -194,7 +194,7 @@ class Etcd:
 
 
 class Client:
-    """What ``activities.etcd.client`` says of an etcd, for the sidecar in its pod."""
+    """What ``etcd.client`` says of an etcd, for the sidecar in its pod."""
 
     def __init__(self, pod: "EtcdPod") -> None:
         self._pod = pod

@@ -21,12 +21,12 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import Field
 
-from activities.etcd import snapshots
-from activities.etcd.client import EtcdClient, EtcdError, client_tls
-from activities.etcd.snapshots import Snapshot
-from activities.etcd.store import Store, open_store
 from api.model import ApiModel
 from api.times import timestamp
+from etcd import snapshots
+from etcd.client import EtcdClient, EtcdError, client_tls
+from etcd.snapshots import Snapshot
+from etcd.store import Store, open_store
 from workers.etcd.snapshotter import Schedule, SnapshotError, Snapshotter
 from workers.runtime import load_config, run_until_signal
 

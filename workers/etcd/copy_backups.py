@@ -13,11 +13,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from activities.etcd import snapshots
-from activities.etcd.snapshots import Snapshot
-from activities.etcd.store import Store, StoreError, open_store
 from api.resources import ETCD_COPY_BACKUPS_TASK, SECRET
 from api.times import timestamp
+from etcd import snapshots
+from etcd.snapshots import Snapshot
+from etcd.store import Store, StoreError, open_store
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object
 from kube.controller import Controller, Requeue

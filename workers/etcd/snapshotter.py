@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from activities.etcd import snapshots
-from activities.etcd.client import Compacted, EtcdClient, EtcdError
-from activities.etcd.delta import DeltaWriter
-from activities.etcd.snapshots import FULL, INCR, Snapshot
-from activities.etcd.store import Store, StoreError
 from api import cron
+from etcd import snapshots
+from etcd.client import Compacted, EtcdClient, EtcdError
+from etcd.delta import DeltaWriter
+from etcd.snapshots import FULL, INCR, Snapshot
+from etcd.store import Store, StoreError
 
 log = logging.getLogger(__name__)
 

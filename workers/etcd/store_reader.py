@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from activities.etcd import endpoint, snapshots
+from etcd import endpoint, snapshots
 
 _TIMEOUT = 30.0
 _CHUNK = 1 << 18

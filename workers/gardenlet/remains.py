@@ -17,8 +17,6 @@ from typing import Any
 
 from activities.clusters import Clusters
 from activities.components import etcd
-from activities.etcd import snapshots
-from activities.etcd.store import StoreError, open_store
 from activities.garden.seed_status import write_seed_status
 from activities.seed.extensions import says_taken_over
 from activities.seed.namespace import shoot_of, shoot_uid
@@ -27,6 +25,8 @@ from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP, SEED_REMAINS
 from api.names import backup_entry_names
 from api.operations import ShootRef
 from api.remains import BadRemains, Remnant, is_elsewhere, remains_of, written
+from etcd import snapshots
+from etcd.store import StoreError, open_store
 from kube.cache import BY_UID, Key
 from kube.client import Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from activities.etcd.store import LocalStoreAdmin
+from etcd.store import LocalStoreAdmin
 from workers.object_store import application
 
 BUCKET = "seed-1"

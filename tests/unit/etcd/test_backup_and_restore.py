@@ -23,12 +23,12 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from activities.etcd import snapshots
-from activities.etcd.client import Compacted, EtcdClient, EtcdError, client_tls
-from activities.etcd.delta import Change, DeltaWriter
-from activities.etcd.store import LocalStore, LocalStoreAdmin
 from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signed
 from api.images import ETCD_VERSION
+from etcd import snapshots
+from etcd.client import Compacted, EtcdClient, EtcdError, client_tls
+from etcd.delta import Change, DeltaWriter
+from etcd.store import LocalStore, LocalStoreAdmin
 from kube.cache import Key
 from tests.unit.kube.waiting import until
 from tests.wrapper_files import NAME, mount

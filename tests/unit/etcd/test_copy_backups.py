@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
-from activities.etcd.snapshots import may_serve, parse_all
-from activities.etcd.store import LocalStore, LocalStoreAdmin, directory_token
+from etcd.snapshots import may_serve, parse_all
+from etcd.store import LocalStore, LocalStoreAdmin, directory_token
 from kube.cache import Caches, Key
 from tests.unit.kube.api_server import ApiServer
 from workers.etcd.copy_backups import CopyBackupsController, lacks_final

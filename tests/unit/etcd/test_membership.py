@@ -18,10 +18,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from activities.etcd import snapshots
-from activities.etcd.client import EtcdClient, client_tls
-from activities.etcd.store import LocalStore
 from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signed
+from etcd import snapshots
+from etcd.client import EtcdClient, client_tls
+from etcd.store import LocalStore
 from tests.unit.etcd.test_backup_and_restore import BINARIES, SCHEDULE, until
 from workers.etcd.membership import Membership
 from workers.etcd.snapshotter import Snapshotter

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from activities.clusters import Clusters
-from activities.etcd.store import StoredObject
 from api.constants import BACKUP_ENTRY_TAKEN_OVER
 from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP as CLEANED_UP
+from etcd.store import StoredObject
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until

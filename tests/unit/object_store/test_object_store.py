@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from activities.etcd.store import LocalStore, LocalStoreAdmin, StoreError, open_store
+from etcd.store import LocalStore, LocalStoreAdmin, StoreError, open_store
 from workers.object_store import ObjectStoreConfig, application
 
 ADMIN = "administrators-token"

@@ -12,12 +12,12 @@ from aiohttp.test_utils import TestServer
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import ClusterView
-from activities.etcd.store import LocalStoreAdmin
 from activities.secrets.sealing import Sealing
 from activities.seed import sidecar
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.migration import MigrationActivities
 from api.operations import OperationType, ShootRef, ShootTask
+from etcd.store import LocalStoreAdmin
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer

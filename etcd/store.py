@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from activities.etcd import endpoint
+from etcd import endpoint
 
 _CHUNK = 1 << 18
 # No timeout for the whole: a snapshot of 8 GiB takes long. sock_read ends a request if the store stops answering.
