@@ -1,37 +1,26 @@
-"""Clients of backup stores: put and get whole objects, list and delete by prefix.
+"""Client of a backup store: put and get whole objects, list and delete those of a directory."""
 
-Providers other than ``local`` add a class with the methods of ``Store`` and a line in ``open_store``.
-"""
-
-import hashlib
-import hmac
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
-from urllib.parse import quote
+from datetime import timedelta
+from typing import Protocol
 
-import aiohttp
+import obstore
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import S3Store
 
-from etcd import endpoint
+from etcd.s3 import FAILURES, StoreError, failure, open_bucket
+
+__all__ = ["S3", "Store", "StoreError", "StoredObject", "open_store"]
 
 _CHUNK = 1 << 18
-# No timeout for the whole: a snapshot of 8 GiB takes long. sock_read ends a request if the store stops answering.
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
-
-
-class StoreError(Exception):
-    """The store refused a request or did not answer; the text never holds credentials or contents."""
-
-    def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
-        """HTTP status; 0 if no answer came."""
-
-    @property
-    def unauthenticated(self) -> bool:
-        """Whether the credentials are wrong, which only their owner can fix."""
-        return self.status in (401, 403)
+_PART = 8 << 20
+"""Bytes of one part of an upload. Smaller objects take one request."""
+_PARALLEL = 2
+"""Parts that are sent at the same time; all of them are in memory."""
+_PATIENCE = timedelta(seconds=60)
+_RETRIES = 3
 
 
 @dataclass(frozen=True)
@@ -50,144 +39,166 @@ class Store(Protocol):
         """Store an object and return its size. Readers find the whole object or none."""
         ...
 
+    async def create(self, name: str) -> None:
+        """Store an empty object, unless there is an object of this name already, which stays as it is."""
+        ...
+
     def get(self, name: str) -> AsyncIterator[bytes]: ...
 
-    async def list(self, prefix: str) -> list[StoredObject]:
-        """Objects whose names begin with ``prefix``, sorted by name."""
+    async def list(self, directory: str) -> list[StoredObject]:
+        """Objects of a directory, whose name ends with a slash, and of those below it; sorted by name."""
         ...
 
     async def delete(self, name: str) -> None:
         """Delete an object. An object that does not exist counts as deleted."""
         ...
 
-    async def delete_prefix(self, prefix: str) -> None: ...
-
-    async def close(self) -> None: ...
+    async def delete_all(self, directory: str) -> None:
+        """Delete the objects that ``list`` finds."""
+        ...
 
 
 def open_store(provider: str, credentials: Mapping[str, str], bucket: str) -> Store:
     """Client of a bucket, from the data of the Secret with its credentials.
 
     Raises:
-        StoreError: the provider is unknown, a key is missing in the credentials, or the endpoint has no TLS and the
+        StoreError: the provider is unknown, the credentials are not complete, or the endpoint has no TLS and the
             credentials do not permit that.
     """
-    if provider != "local":
-        raise StoreError(f"backup provider {provider!r} is unknown, must be 'local'")
-    missing = [key for key in ("endpoint", "token") if not credentials.get(key)]
-    if missing:
-        raise StoreError(f"credentials of the backup store lack {', '.join(missing)}")
-    if fault := endpoint.fault_of(credentials["endpoint"], credentials.get(endpoint.ALLOW_PLAIN)):
-        raise StoreError(fault)
-    return LocalStore(credentials["endpoint"], bucket, credentials["token"])
+    return S3(open_bucket(provider, credentials, bucket, patience=_PATIENCE, retries=_RETRIES), bucket)
 
 
-def directory_token(token: str, bucket: str, directory: str) -> str:
-    """Token of the landscape's store for the objects of a bucket whose names begin with ``<directory>/``.
+class S3:
+    """One bucket of an S3 store."""
 
-    It is derived from the bucket's token, or from the administrator's, and reveals neither of them.
-    """
-    return hmac.new(token.encode(), f"directory/{bucket}/{directory}".encode(), hashlib.sha256).hexdigest()
-
-
-class _Connection:
-    """HTTP with a bearer token to one object store of ``workers.object_store``."""
-
-    def __init__(self, endpoint: str, token: str) -> None:
-        self._endpoint = endpoint.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {token}"}
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        doing: str,
-        *,
-        content: AsyncIterable[bytes] | None = None,
-        query: Mapping[str, str] | None = None,
-    ) -> aiohttp.ClientResponse:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(headers=self._headers, timeout=_TIMEOUT, trust_env=False)
-        try:
-            response = await self._session.request(
-                method, f"{self._endpoint}/{quote(path)}", data=content, params=query, allow_redirects=False
-            )
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise StoreError(f"{doing}: no answer from {self._endpoint}: {type(error).__name__}") from None
-        if response.status >= 300:
-            response.release()
-            raise StoreError(f"{doing}: store answered {response.status} {response.reason}", response.status)
-        return response
-
-
-class LocalStore(_Connection):
-    """One bucket of the landscape's object store."""
-
-    def __init__(self, endpoint: str, bucket: str, token: str) -> None:
-        super().__init__(endpoint, token)
+    def __init__(self, store: S3Store, bucket: str) -> None:
+        self._store = store
         self._bucket = bucket
 
     async def put(self, name: str, content: AsyncIterable[bytes]) -> int:
-        digest = hashlib.sha256()
+        """Store an object and return its size. Readers find the whole object or none.
 
-        async def passing() -> AsyncIterator[bytes]:
-            async for chunk in content:
-                digest.update(chunk)
-                yield chunk
-
+        The signature of each request contains the SHA-256 of its body, so the store refuses what did not arrive whole.
+        """
         doing = f"uploading {self._bucket}/{name}"
-        async with await self._send("PUT", f"{self._bucket}/{name}", doing, content=passing()) as response:
-            answer = await response.json()
-        if answer["sha256"] != digest.hexdigest():
-            await self.delete(name)
-            raise StoreError(f"{doing}: what arrived is not what was sent")
-        return int(answer["size"])
+        feed = _Feed(content)
+        start = await feed.start(_PART)
+        if len(start) < _PART:
+            try:
+                await obstore.put_async(self._store, name, start, use_multipart=False)
+            except FAILURES as error:
+                raise failure(doing, error) from None
+            return len(start)
+        upload = asyncio.ensure_future(
+            obstore.put_async(self._store, name, feed, chunk_size=_PART, max_concurrency=_PARALLEL)
+        )
+        try:
+            await asyncio.shield(upload)
+        except asyncio.CancelledError:
+            # If the upload itself were cancelled, the store would keep its parts.
+            feed.break_off()
+            await asyncio.gather(upload, return_exceptions=True)
+            raise
+        except FAILURES as error:
+            if feed.error is not None:
+                raise feed.error from None
+            raise failure(doing, error) from None
+        return feed.size
+
+    async def create(self, name: str) -> None:
+        try:
+            await obstore.put_async(self._store, name, b"", mode="create")
+        except AlreadyExistsError:
+            return
+        except FAILURES as error:
+            raise failure(f"creating {self._bucket}/{name}", error) from None
 
     async def get(self, name: str) -> AsyncIterator[bytes]:
-        doing = f"downloading {self._bucket}/{name}"
-        async with await self._send("GET", f"{self._bucket}/{name}", doing) as response:
-            try:
-                async for chunk in response.content.iter_chunked(_CHUNK):
-                    yield chunk
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise StoreError(f"{doing}: broken off: {type(error).__name__}") from None
+        try:
+            found = await obstore.get_async(self._store, name)
+            async for chunk in found.stream(min_chunk_size=_CHUNK):
+                yield bytes(chunk)
+        except FAILURES as error:
+            raise failure(f"downloading {self._bucket}/{name}", error) from None
 
-    async def list(self, prefix: str) -> list[StoredObject]:
-        doing = f"listing {self._bucket}/{prefix}"
-        async with await self._send("GET", self._bucket, doing, query={"prefix": prefix}) as response:
-            answer = await response.json()
-        return [StoredObject(item["name"], item["size"], item["modified"]) for item in answer["objects"]]
+    async def list(self, directory: str) -> list[StoredObject]:
+        try:
+            found = await obstore.list(self._store, directory or None).collect_async()
+        except FAILURES as error:
+            raise failure(f"listing {self._bucket}/{directory}", error) from None
+        objects = (StoredObject(each["path"], each["size"], int(each["last_modified"].timestamp())) for each in found)
+        return sorted(objects, key=lambda each: each.name)
 
     async def delete(self, name: str) -> None:
-        (await self._send("DELETE", f"{self._bucket}/{name}", f"deleting {self._bucket}/{name}")).release()
+        await self._delete([name], name)
 
-    async def delete_prefix(self, prefix: str) -> None:
-        doing = f"deleting {self._bucket}/{prefix}*"
-        (await self._send("DELETE", self._bucket, doing, query={"prefix": prefix})).release()
+    async def delete_all(self, directory: str) -> None:
+        await self._delete([each.name for each in await self.list(directory)], f"{directory}*")
+
+    async def _delete(self, names: Sequence[str], what: str) -> None:
+        if not names:
+            return
+        try:
+            await obstore.delete_async(self._store, names)
+        except FileNotFoundError:
+            return
+        except FAILURES as error:
+            raise failure(f"deleting {self._bucket}/{what}", error) from None
 
 
-class LocalStoreAdmin(_Connection):
-    """Creates and deletes buckets with the administrator's token; for the BackupBucket controller."""
+class _Feed:
+    """The content of an upload. After ``break_off`` it ends with an error, for which obstore drops the upload."""
 
-    async def make_bucket(self, bucket: str) -> str:
-        """Create a bucket and return its token; a second call returns the same token."""
-        async with await self._send("PUT", bucket, f"making bucket {bucket}") as response:
-            return str((await response.json())["token"])
+    def __init__(self, content: AsyncIterable[bytes]) -> None:
+        self._content = aiter(content)
+        self._start = b""
+        self._reading: asyncio.Future[bytes] | None = None
+        self._broken_off = False
+        self.size = 0
+        self.error: Exception | None = None
+        """Error of the content."""
 
-    async def delete_bucket(self, bucket: str) -> None:
-        """Delete a bucket with all its objects. A bucket that does not exist counts as deleted."""
-        (await self._send("DELETE", bucket, f"deleting bucket {bucket}")).release()
+    async def start(self, limit: int) -> bytes:
+        """The first bytes of the content: all of them, or at least ``limit``. The feed begins with these, too."""
+        pieces, size = [], 0
+        while size < limit:
+            try:
+                pieces.append(await anext(self._content))
+            except StopAsyncIteration:
+                break
+            size += len(pieces[-1])
+        self._start = b"".join(pieces)
+        return self._start
+
+    def break_off(self) -> None:
+        self._broken_off = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def __aiter__(self) -> "_Feed":
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk, self._start = self._start, b""
+        if not chunk:
+            chunk = await self._next()
+        self.size += len(chunk)
+        return chunk
+
+    async def _next(self) -> bytes:
+        if self._broken_off:
+            raise _BrokenOff
+        self._reading = asyncio.ensure_future(anext(self._content))
+        try:
+            return await self._reading
+        except asyncio.CancelledError:
+            raise _BrokenOff from None
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+
+
+class _BrokenOff(Exception):
+    """The upload was cancelled."""

@@ -314,13 +314,11 @@ class MigrationActivities:
         secret = await seed.get(resources.SECRET, etcd_component.BACKUP_SECRET, namespace)
         credentials = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
         directory = snapshots.directory(place["prefix"])
-        store = open_store(place["provider"], credentials, place["container"])
         try:
+            store = open_store(place["provider"], credentials, place["container"])
             there = snapshots.parse_all(item.name for item in await store.list(directory))
         except StoreError as error:
             raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, str(error)) from None
-        finally:
-            await store.close()
         if not snapshots.fulls(there):
             raise ApplicationError(
                 f"{_ETCD} of shoot {namespace} would start empty: bucket {place['container']} has no full snapshot in "

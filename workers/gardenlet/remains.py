@@ -199,10 +199,7 @@ class RemainsController:
         directory = snapshots.directory(f"{entry_name}/{etcd.name_of(etcd.MAIN)}")
         try:
             store = open_store(entry["spec"]["type"], credentials, entry["spec"]["bucketName"])
-            try:
-                return snapshots.taken_over(each.name for each in await store.list(directory)) is not None
-            finally:
-                await store.close()
+            return snapshots.taken_over(each.name for each in await store.list(directory)) is not None
         except StoreError as error:
             raise TryAgain(str(error)) from None
 

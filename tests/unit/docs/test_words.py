@@ -33,7 +33,6 @@ ROOMS = (
     "tests/compose",
     "tests/unit/docs",
     "tests/unit/examples",
-    "tests/unit/object_store",
     "tests/unit/temporal_server",
     "workers/metrics",
     "workers/watchers",

@@ -136,9 +136,6 @@ class Bucket:
         assert prefix == "shoot--a--b--0f3c/etcd-main/v2/"
         return [StoredObject(prefix + name, 0, 0) for name in self._names]
 
-    async def close(self) -> None:
-        return None
-
 
 FULL, FENCE, FINAL = "Full-00000000-00000007-1.gz", "Fence-00000007", "Full-00000000-00000007-1.gz.final"
 
