@@ -34,6 +34,7 @@ KUBERNETES_VERSION = "1.37.1"
 OLDER_KUBERNETES_VERSION = "1.36.3"
 """Older versions, for tests of upgrades; built only on request."""
 FLANNEL_CNI_VERSION = "0.9.1"
+VERSITYGW_VERSION = "1.8.0"
 
 KUBERNETES_COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
 
@@ -343,6 +344,11 @@ def kube_state_metrics() -> Tool:
     )
 
 
+def versitygw() -> Tool:
+    """The landscape's object store: an S3 server whose objects are files, and a server of its users."""
+    return Tool("versitygw", VERSITYGW_VERSION, ("versitygw",), _TOOLS / "versitygw", "")
+
+
 def pause() -> Tool:
     return Tool("pause", images.PAUSE_VERSION, ("pause",), _TOOLS / "pause", "pause")
 
@@ -350,6 +356,11 @@ def pause() -> Tool:
 def cluster_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:
     """Binaries of the landscape's own clusters."""
     return kubernetes(kubernetes_version), etcd()
+
+
+def central_tools() -> tuple[Tool, ...]:
+    """Binaries of the landscape's central services."""
+    return (versitygw(),)
 
 
 def machine_tools(kubernetes_version: str = KUBERNETES_VERSION) -> tuple[Tool, ...]:

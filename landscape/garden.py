@@ -13,7 +13,7 @@ from api.crds import crds
 from api.decisions import issuer
 from api.labels import pod_security
 from api.policies import deletion_protection
-from landscape import dns, pki
+from landscape import dns, object_store, pki
 from landscape.cluster import Credentials
 from landscape.kube import Api, Object
 from landscape.plan import SEEDS as SEED_NAMES
@@ -163,7 +163,16 @@ def credentials(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> list[Object]:
     default = annotations | {"dns.gardener.cloud/domain": plan.default_domain}
     # The store answers on addresses of this machine alone.
     plain = {"allowPlainHTTP": "true"}
-    backup = {"endpoint": plan.object_store_endpoint, "token": object_store_token(plan)} | plain
+    key = object_store.administrator(plan)
+    backup = {
+        "accessKeyID": key.id,
+        "secretAccessKey": key.secret,
+        "region": object_store.REGION,
+        "endpoint": plan.object_store_endpoint,
+        "iamEndpoint": plan.iam_endpoint,
+        "s3ForcePathStyle": "true",
+        **plain,
+    }
     role = "gardener.cloud/role"
     # Gardenlets may read these, and name them in their Seeds.
     readers = {f"{SEED_NAME_PREFIX}{seed.name}": "true" for seed in plan.seeds}
@@ -198,13 +207,6 @@ def cloud_binding() -> Object:
             "name": PROVIDER,
         },
     }
-
-
-def object_store_token(plan: Plan) -> str:
-    """The administrator's token of the object store; created at the first call."""
-    if not plan.object_store_token.exists():
-        pki.write_secret(plan.object_store_token, secrets.token_urlsafe(32).encode())
-    return plan.object_store_token.read_text()
 
 
 def process_kubeconfig(plan: Plan, process: str) -> dict[str, Any]:

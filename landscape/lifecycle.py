@@ -21,6 +21,7 @@ from landscape import (
     keeper,
     kernel,
     network,
+    object_store,
     residue,
     seed,
     temporal,
@@ -36,7 +37,7 @@ from landscape.kube import Api
 from landscape.plan import CACHE_HOME, STATE_HOME, ClusterPlan, Plan
 from landscape.processes import Processes
 from landscape.progress import Progress
-from landscape.waiting import until
+from landscape.waiting import answers, until
 
 _KERNEL_LIMITS = STATE_HOME / ".kernel-limits.json"
 Making = asyncio.Task[dict[str, binaries.Binaries]]
@@ -87,7 +88,8 @@ async def up(
         runtime_distributions()  # before any thread
         # Make Debian trees while the first ``up`` compiles: debootstrap mostly waits for dpkg.
         trees = asyncio.create_task(asyncio.to_thread(images.prepare, progress.say))
-        found = await binaries.ensure(binaries.cluster_tools(plan.kubernetes_version), progress)
+        tools = (*binaries.cluster_tools(plan.kubernetes_version), *binaries.central_tools())
+        found = await binaries.ensure(tools, progress)
         await kernel.load_modules()
         kernel.raise_limits(_KERNEL_LIMITS)
         await network.up(plan)
@@ -182,11 +184,14 @@ class _Up:
         name = process.spec.name
         with self._progress.step(f"{name} ready"):
             await asyncio.to_thread(self._processes.start, process.spec)
-            await until(lambda: workers.ready(process.ready_url), name, 120, lambda: self._processes.hopeless(name))
+            await until(lambda: answers(process.ready_url), name, 120, lambda: self._processes.hopeless(name))
 
     async def _object_store(self) -> None:
         workers.write_codec_keys(self._plan)
-        await self._start_one_of_ours(workers.object_store(self._plan))
+        with self._progress.step(f"object store serves at {self._plan.object_store_endpoint}"):
+            for spec in object_store.processes(self._plan, self._binaries["versitygw"]):
+                await asyncio.to_thread(self._processes.start, spec)
+            await object_store.ready(self._plan, self._processes.hopeless)
 
     async def _machine_images(self) -> None:
         """Publish the images that every machine of the cloud has from its start."""

@@ -158,9 +158,9 @@ class Plan:
         return self.directory / "garden" / "bootstrap-tokens" / seed
 
     @property
-    def object_store_token(self) -> Path:
-        """File with the administrator's token of the object store."""
-        return self.directory / "object-store" / "token"
+    def object_store(self) -> Path:
+        """Directory of the object store: its buckets, its users, and the administrator's key."""
+        return self.directory / "object-store"
 
     @property
     def machine_images(self) -> Path:
@@ -210,6 +210,11 @@ class Plan:
     @property
     def object_store_endpoint(self) -> str:
         return f"http://{self.central_address}:9000"
+
+    @property
+    def iam_endpoint(self) -> str:
+        """Where the object store's administrators manage its users."""
+        return f"http://{self.central_address}:9001"
 
     @property
     def machine_network(self) -> str:

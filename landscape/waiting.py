@@ -4,10 +4,21 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+import aiohttp
+
 from landscape.errors import LandscapeError
 
 _INTERVAL = 0.05
 """Seconds between two polls: short compared with the start of a process, long compared with the poll itself."""
+
+
+async def answers(url: str) -> bool:
+    """Whether a process is ready by its readiness check; without such a check, whether it answers."""
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session, session.get(url) as answer:
+            return answer.status < 500
+    except (aiohttp.ClientError, TimeoutError):
+        return False
 
 
 async def until(

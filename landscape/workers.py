@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import yaml
 
 from api.constants import ADMISSION_AUTHORITY
@@ -37,7 +36,7 @@ _TOKEN_VALIDITY = timedelta(days=365)
 """As long as that of the landscape's certificates; each ``up`` makes a new token."""
 _WEBHOOKS_PORT = 9443
 _AUTHORIZER_PORT = 9444
-_ROOMS = ("api", "kube", "activities", "workflows", "workers")
+_ROOMS = ("api", "kube", "etcd", "activities", "workflows", "workers")
 
 
 @dataclass(frozen=True)
@@ -95,18 +94,6 @@ def write_codec_keys(plan: Plan) -> None:
         write_if_changed(plan.derived_key(name), content, mode=0o600)
 
 
-def object_store(plan: Plan) -> Ours:
-    """The object store for backups; it starts before all other processes of ours."""
-    garden.object_store_token(plan)
-    config = {
-        "address": plan.central_address,
-        "port": 9000,
-        "directory": str(plan.directory / "object-store" / "buckets"),
-        "adminTokenFile": str(plan.object_store_token),
-    }
-    return _spec(plan, "object-store", "object-store", config, plan.garden.netns)
-
-
 def _spec(plan: Plan, name: str, worker: str, config: Config, netns: str) -> Ours:
     file = plan.configs / f"{name.replace('/', '-')}.yaml"
     content = yaml.safe_dump(config, sort_keys=False)
@@ -120,15 +107,6 @@ def _spec(plan: Plan, name: str, worker: str, config: Config, netns: str) -> Our
         return Ours(spec, f"http://{health['address']}:{health['port']}/readyz")
     # These processes have no readiness check: they are ready when they answer.
     return Ours(spec, f"http://{config['address']}:{config['port']}/healthz")
-
-
-async def ready(url: str) -> bool:
-    """Whether a process is ready by its readiness check; without such a check, whether it answers."""
-    try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session, session.get(url) as answer:
-            return answer.status < 500
-    except (aiohttp.ClientError, TimeoutError):
-        return False
 
 
 def _temporal(plan: Plan, certificate: KeyPair, key: Path) -> Config:

@@ -1,20 +1,21 @@
-"""BackupBucket and BackupEntry: buckets of the landscape's object store (``workers/object_store.py``).
+"""BackupBucket and BackupEntry: buckets and users of an S3 store.
 
-The Secret of a bucket holds ``endpoint`` and the administrator's ``token``, and ``allowPlainHTTP`` if the endpoint
-has no TLS. The Secret of an entry holds the bucket's own token. An etcd gets a token for the directory of its entry
-only.
+The Secret of a bucket holds an administrator's key, which may create buckets and users. The Secret of an entry holds
+the key of the bucket's own user, whose rights are those in this bucket and over the users below its path. An etcd gets
+the key of a user that has rights to the directory of its entry only.
+
+An annotation of each Secret says by which key its own was made. If that one changes, this one is made anew; the earlier
+key stays valid for an hour, because an etcd reads the new one some time later.
 """
 
+import asyncio
 import base64
+import hashlib
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
-import aiohttp
-
-from activities.errors import permanent, transient
-from activities.etcd.endpoint import ALLOW_PLAIN, fault_of
-from activities.etcd.store import directory_token
+from activities.errors import transient
+from activities.provider_local.accounts import IAM_ENDPOINT, Account, User, path_of, rights_below, rights_in
 from activities.provider_local.extension import (
     MANAGER,
     Actuator,
@@ -27,47 +28,37 @@ from activities.provider_local.extension import (
 from api import constants
 from api.errors import ErrorCode
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
+from etcd import s3
+from etcd.store import StoreError, open_store
+from kube.client import KubeClient
 from kube.errors import Forbidden, NotFound
 
-ENDPOINT_KEY = "endpoint"
-TOKEN_KEY = "token"
-BUCKET_KEY = "bucketName"
+MADE_BY = "local.provider.extensions.gardener.cloud/made-by-key"
+"""Annotation of a Secret: id of the key by which its own key was made."""
 _NAMESPACE_ANNOTATION = "backupbucket.extensions.gardener.cloud/generated-secret-namespace"
 _DEFAULT_NAMESPACE = "garden"
 _SOURCE_PREFIX = "source-"
-_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
 
 
 class BackupBucketActuator(Actuator):
-    """Creates a bucket, and a Secret with a token for this bucket only."""
+    """Creates a bucket, and a Secret with the key of a user that has rights in this bucket only."""
 
     resource = BACKUP_BUCKET
 
     async def reconcile(self, extension: Extension) -> dict[str, Any]:
-        data = await required_secret_data(self._seed, extension)
-        store = _ObjectStore.read(data, extension)
-        answer = await store.request("PUT", f"/{extension.name}", f"making bucket {extension.name}")
+        given = _decoded(await required_secret_data(self._seed, extension))
+        account = _account(given, extension)
+        await asyncio.to_thread(account.make_bucket, extension.name)
         reference = _generated_secret(extension)
-        await self._seed.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": dict(reference),
-                "type": "Opaque",
-                "data": {
-                    **{key: data[key] for key in (ENDPOINT_KEY, ALLOW_PLAIN) if key in data},
-                    TOKEN_KEY: base64.b64encode(str(answer["token"]).encode()).decode(),
-                },
-            },
-            manager=MANAGER,
-        )
+        await _hand_out(self._seed, account, _user_of_bucket(extension.name), reference, given)
         return {"generatedSecretRef": reference}
 
     async def delete(self, extension: Extension) -> None:
         data = await secret_data(self._seed, extension)
         if data is not None:
-            store = _ObjectStore.read(data, extension)
-            await store.request("DELETE", f"/{extension.name}", f"deleting bucket {extension.name}")
+            account = _account(_decoded(data), extension)
+            await asyncio.to_thread(account.delete_bucket, extension.name)
+            await asyncio.to_thread(account.delete_user, _user_of_bucket(extension.name).name)
         await self.force_delete(extension)
 
     async def force_delete(self, extension: Extension) -> None:
@@ -81,25 +72,16 @@ class BackupEntryActuator(Actuator):
     resource = BACKUP_ENTRY
 
     async def reconcile(self, extension: Extension) -> dict[str, Any]:
-        data = await required_secret_data(self._seed, extension)
-        store = _ObjectStore.read(data, extension)
+        given = _decoded(await required_secret_data(self._seed, extension))
+        account = _account(given, extension)
         namespace, secret = _place(extension)
         if not await namespace_lives(self._seed, namespace):
             return {}  # the entry exists longer than its Shoot, by the grace period
         bucket = extension.spec["bucketName"]
-        own = {BUCKET_KEY: bucket, TOKEN_KEY: store.token_of(bucket, _directory(extension))}
-        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in own.items()}
+        data = {key: value for key, value in given.items() if key != IAM_ENDPOINT} | {s3.BUCKET: bucket}
+        user = _user_of_etcd(bucket, extension.name)
         try:
-            await self._seed.apply(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Secret",
-                    "metadata": {"name": secret, "namespace": namespace},
-                    "type": "Opaque",
-                    "data": {**data, **encoded},
-                },
-                manager=MANAGER,
-            )
+            await _hand_out(self._seed, account, user, {"name": secret, "namespace": namespace}, data)
         except (NotFound, Forbidden):
             if await namespace_lives(self._seed, namespace):
                 raise
@@ -108,9 +90,16 @@ class BackupEntryActuator(Actuator):
     async def delete(self, extension: Extension) -> None:
         data = await secret_data(self._seed, extension)
         if data is not None:
-            store = _ObjectStore.read(data, extension)
-            path = f"/{extension.spec['bucketName']}?prefix={quote(_directory(extension))}/"
-            await store.request("DELETE", path, f"deleting backups of {extension.name}")
+            given, bucket, directory = _decoded(data), extension.spec["bucketName"], _directory(extension.name)
+            account = _account(given, extension)
+            try:
+                await open_store(self.type, given, bucket).delete_all(f"{directory}/")
+            except StoreError as error:
+                doing = f"deleting backups of {extension.name}"
+                raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"{doing}: {error}") from None
+            # After a move the source's entry is deleted, which finds the user of the etcd that was there before, too.
+            for name in (directory, _SOURCE_PREFIX + directory):
+                await asyncio.to_thread(account.delete_user, _user_of_etcd(bucket, name).name)
         await self.force_delete(extension)
 
     async def migrate(self, extension: Extension) -> dict[str, Any]:
@@ -122,51 +111,45 @@ class BackupEntryActuator(Actuator):
         await delete_quietly(self._seed, SECRET, secret, namespace)
 
 
-class _ObjectStore:
-    def __init__(self, endpoint: str, token: str) -> None:
-        self._endpoint = endpoint.rstrip("/")
-        self._token = token
+async def _hand_out(
+    seed: KubeClient, account: Account, user: User, reference: Mapping[str, str], data: Mapping[str, str]
+) -> None:
+    """Write a Secret with ``data`` and a key of a user; a key that the same account has made stays the same."""
+    live = await seed.find(SECRET, reference["name"], reference["namespace"]) or {}
+    held = _decoded(live.get("data") or {})
+    made_by = (live.get("metadata", {}).get("annotations") or {}).get(MADE_BY)
+    known = held.get(s3.ACCESS_KEY, "") if made_by == account.key_id and held.get(s3.SECRET_KEY) else ""
+    key = await asyncio.to_thread(account.key_of, user, known) or (known, held.get(s3.SECRET_KEY, ""))
+    values = {**data, s3.ACCESS_KEY: key[0], s3.SECRET_KEY: key[1]}
+    await seed.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {**reference, "annotations": {MADE_BY: account.key_id}},
+            "type": "Opaque",
+            "data": {name: base64.b64encode(value.encode()).decode() for name, value in values.items()},
+        },
+        manager=MANAGER,
+    )
 
-    @classmethod
-    def read(cls, secret: Mapping[str, str], extension: Extension) -> "_ObjectStore":
-        reference = extension.spec["secretRef"]
-        place = f"Secret {reference['namespace']}/{reference['name']} of {extension}"
-        try:
-            endpoint, token = (base64.b64decode(secret[key]).decode() for key in (ENDPOINT_KEY, TOKEN_KEY))
-            allow_plain = base64.b64decode(secret.get(ALLOW_PLAIN, "")).decode()
-        except (KeyError, ValueError):
-            raise permanent(
-                ErrorCode.CONFIGURATION_PROBLEM, f"{place} must have keys {ENDPOINT_KEY} and {TOKEN_KEY}"
-            ) from None
-        if fault := fault_of(endpoint, allow_plain):
-            raise permanent(ErrorCode.CONFIGURATION_PROBLEM, f"{place}: {fault}")
-        return cls(endpoint, token.strip())
 
-    def token_of(self, bucket: str, directory: str) -> str:
-        return directory_token(self._token, bucket, directory)
+def _account(given: Mapping[str, str], extension: Extension) -> Account:
+    reference = extension.spec["secretRef"]
+    return Account(given, f"Secret {reference['namespace']}/{reference['name']} of {extension}")
 
-    async def request(self, method: str, path: str, doing: str) -> Any:
-        """Send a request; returns the answer's JSON, if any. Deleting a missing object or bucket succeeds."""
-        headers = {"Authorization": f"Bearer {self._token}"}
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=_TIMEOUT, headers=headers) as session,
-                session.request(method, self._endpoint + path) as answer,
-            ):
-                if answer.status < 300:
-                    return await answer.json() if answer.content_type == "application/json" else None
-                status = answer.status
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise transient(
-                ErrorCode.RETRYABLE_INFRA_DEPENDENCIES,
-                f"{doing}: the object store does not answer ({type(error).__name__})",
-            ) from None
-        if status == 404 and method == "DELETE":
-            return None
-        code = {401: ErrorCode.INFRA_UNAUTHENTICATED, 403: ErrorCode.INFRA_UNAUTHORIZED}.get(status)
-        if code is not None:
-            raise permanent(code, f"{doing}: the object store does not accept the token (HTTP {status})")
-        raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"{doing}: the object store answered HTTP {status}")
+
+def _decoded(data: Mapping[str, str]) -> dict[str, str]:
+    return {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+
+def _user_of_bucket(bucket: str) -> User:
+    return User(f"bucket-{bucket}", "/buckets/", rights_in(bucket))
+
+
+def _user_of_etcd(bucket: str, entry: str) -> User:
+    """The user's name is a digest: the names of bucket and entry together are longer than a user's may be."""
+    digest = hashlib.sha256(f"{bucket}/{entry}".encode()).hexdigest()[:40]
+    return User(f"etcd-{digest}", path_of(bucket), rights_below(bucket, _directory(entry)))
 
 
 def _generated_secret(extension: Extension) -> dict[str, str]:
@@ -175,13 +158,13 @@ def _generated_secret(extension: Extension) -> dict[str, str]:
     return {"name": f"generated-bucket-{extension.name}", "namespace": namespace}
 
 
-def _directory(extension: Extension) -> str:
+def _directory(entry: str) -> str:
     """Directory of an entry's snapshots in the bucket. During a move, it is the same in the source's bucket."""
-    return extension.name.removeprefix(_SOURCE_PREFIX)
+    return entry.removeprefix(_SOURCE_PREFIX)
 
 
 def _place(extension: Extension) -> tuple[str, str]:
     """Namespace and name of the Secret that an entry's etcd reads."""
     source = extension.name.startswith(_SOURCE_PREFIX)
-    namespace = _directory(extension).rpartition("--")[0]
+    namespace = _directory(extension.name).rpartition("--")[0]
     return namespace, constants.SOURCE_BACKUP_SECRET if source else "etcd-backup"

@@ -18,8 +18,6 @@ from activities.clusters import Clusters
 from activities.components import etcd as etcd_component
 from activities.components import machine_controller_manager, vpn_seed_server
 from activities.errors import transient
-from activities.etcd import snapshots
-from activities.etcd.store import StoreError, open_store
 from activities.heartbeat import heartbeating
 from activities.seed import extension_kinds as kinds
 from activities.seed import rollout
@@ -30,6 +28,8 @@ from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult, backup_entry_name, source_backup_entry_name
 from api.errors import ErrorCode
+from etcd import snapshots
+from etcd.store import StoreError, open_store
 from kube.errors import NotFound
 
 _COPY_SECONDS = 5 * 60.0
@@ -313,13 +313,11 @@ class MigrationActivities:
         secret = await seed.get(resources.SECRET, etcd_component.BACKUP_SECRET, namespace)
         credentials = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
         directory = snapshots.directory(place["prefix"])
-        store = open_store(place["provider"], credentials, place["container"])
         try:
+            store = open_store(place["provider"], credentials, place["container"])
             there = snapshots.parse_all(item.name for item in await store.list(directory))
         except StoreError as error:
             raise transient(ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, str(error)) from None
-        finally:
-            await store.close()
         if not snapshots.fulls(there):
             raise ApplicationError(
                 f"{_ETCD} of shoot {namespace} would start empty: bucket {place['container']} has no full snapshot in "

@@ -7,9 +7,9 @@ import aiohttp
 
 from activities.components import etcd as etcd_component
 from activities.errors import transient
-from activities.etcd.access import tls_of
 from api import resources
 from api.errors import ErrorCode
+from etcd.access import tls_of
 from kube.client import KubeClient
 
 _ETCD = etcd_component.name_of(etcd_component.MAIN)

@@ -18,7 +18,7 @@ from landscape.images.oci import Blob, BlobStore
 
 Progress = Callable[[str], None]
 PROJECT = Path(__file__).resolve().parents[2]
-_CODE = ("activities", "api", "kube", "workers", "workflows")
+_CODE = ("activities", "api", "etcd", "kube", "workers", "workflows")
 _FILES = Path(__file__).parent / "files"
 _PYTHON_OF_TREES = (3, 11)
 

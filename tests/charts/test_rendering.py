@@ -61,7 +61,7 @@ def test_there_is_a_chart_for_every_process_of_garden_and_seed():
         for each in kinds(rendered(name), "Deployment").values()
         for container in each["spec"]["template"]["spec"]["containers"]
     }
-    assert found == set(MODELS) - {"object-store"} | {"resource-manager"}
+    assert found == set(MODELS) | {"resource-manager"}
 
 
 def test_every_configuration_fits_the_process_that_reads_it(chart, tmp_path):

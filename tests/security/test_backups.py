@@ -1,26 +1,33 @@
 """The credentials of one etcd's backups, against the landscape's object store: they open its own backups alone."""
 
 import base64
+import contextlib
+import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestServer
+from botocore.exceptions import ClientError
 from temporalio.exceptions import ApplicationError
 
-from activities.etcd.store import LocalStore, LocalStoreAdmin, StoreError, directory_token, open_store
+from activities.provider_local.accounts import Account, User, path_of, rights_in
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
 from activities.provider_local.extension import Extension
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
+from etcd.store import Store, StoreError, open_store
+from tests import object_stores
+from tests.object_stores import ObjectStore, as_mounted, encoded, versitygw
 from tests.unit.provider_local.fake_cluster import FakeCluster
 from workers.etcd.store_reader import StoreReader, Unreadable
-from workers.object_store import application
 
-BUCKET = "b1"
+pytestmark = pytest.mark.binaries
+
+BUCKET = "bucket-1"
 OWN = "shoot--dev--one--1234"
 OTHERS = ["shoot--dev--two--99", f"{OWN}5", OWN[:-1]]
 """Entries of other Shoots; names that begin with the own one, or that the own one begins with, are among them."""
@@ -30,7 +37,7 @@ async def pieces(content: bytes) -> AsyncIterator[bytes]:
     yield content
 
 
-async def content(store: LocalStore, name: str) -> bytes:
+async def content(store: Store, name: str) -> bytes:
     return b"".join([chunk async for chunk in store.get(name)])
 
 
@@ -41,14 +48,13 @@ def snapshot_of(entry: str) -> str:
 class Seed:
     """A seed with a bucket, and what the etcds of its control planes get to reach their backups."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, server: ObjectStore) -> None:
         self.cluster = FakeCluster()
-        self.endpoint = endpoint
+        self.server = server
 
     async def make(self, entries: Iterable[str], **credentials: str) -> None:
-        admin = {"endpoint": self.endpoint, "token": "admin-token", **credentials}
-        data = {key: base64.b64encode(value.encode()).decode() for key, value in admin.items()}
         secret = {"name": "backup", "namespace": "garden"}
+        data = encoded(self.server.credentials | credentials)
         await self.cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "data": data})
         spec = {"type": "local", "region": "local", "secretRef": secret}
         await BackupBucketActuator(self.cluster).reconcile(
@@ -69,95 +75,145 @@ class Seed:
             Extension(BACKUP_ENTRY, {"metadata": {"name": entry, "uid": "u"}, "spec": spec}, None)
         )
 
-    def token(self, namespace: str, secret: str) -> str:
-        return base64.b64decode(self.cluster.objects[SECRET, namespace, secret]["data"]["token"]).decode()
+    def credentials(self, namespace: str, secret: str) -> dict[str, str]:
+        data = self.cluster.objects[SECRET, namespace, secret]["data"]
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
-    def store(self, namespace: str, secret: str) -> LocalStore:
+    def store(self, namespace: str, secret: str) -> Store:
         """As the client of a Secret opens it."""
-        return LocalStore(self.endpoint, BUCKET, self.token(namespace, secret))
+        return open_store("local", self.credentials(namespace, secret), BUCKET)
+
+    @property
+    def whole(self) -> Store:
+        return self.store("garden", f"generated-bucket-{BUCKET}")
+
+
+@pytest.fixture(scope="module")
+def is_built() -> None:
+    object_stores.build()
 
 
 @pytest.fixture
-async def seed(tmp_path: Path) -> AsyncIterator[Seed]:
+async def seed(is_built: None, tmp_path: Path) -> AsyncIterator[Seed]:
     """Each entry has one snapshot."""
-    async with TestServer(application(tmp_path / "buckets", "admin-token")) as server:
-        seed = Seed(str(server.make_url("/")))
+    with versitygw(tmp_path) as server:
+        seed = Seed(server)
         await seed.make([OWN])
-        async with seed.store("garden", f"generated-bucket-{BUCKET}") as whole:
-            for entry in (OWN, *OTHERS):
-                await whole.put(snapshot_of(entry), pieces(entry.encode()))
+        for entry in (OWN, *OTHERS):
+            await seed.whole.put(snapshot_of(entry), pieces(entry.encode()))
         yield seed
 
 
 @pytest.mark.attack(actor="T1", asset="A4", finding=20)
 @pytest.mark.parametrize("secret", ["etcd-backup", "source-etcd-backup"])
-async def test_the_token_of_one_etcd_does_nothing_to_the_backups_of_another_shoot(seed: Seed, secret: str) -> None:
+async def test_the_key_of_one_etcd_does_nothing_to_the_backups_of_another_shoot(seed: Seed, secret: str) -> None:
     """A Shoot's owner who gets into its etcd has all Secrets that the pod has."""
     await seed.order(f"source-{OWN}")
-    async with seed.store(OWN.rpartition("--")[0], secret) as stolen:
-        for other in OTHERS:
-            with pytest.raises(StoreError, match="401"):
-                await content(stolen, snapshot_of(other))
-            with pytest.raises(StoreError, match="401"):
-                await stolen.put(snapshot_of(other), pieces(b"forged"))
-            with pytest.raises(StoreError, match="401"):
-                await stolen.delete(snapshot_of(other))
-            with pytest.raises(StoreError, match="401"):
-                await stolen.delete_prefix(f"{other}/")
-            with pytest.raises(StoreError, match="401"):
-                await stolen.list(f"{other}/")
-        for prefix in ("", OWN, "shoot--dev--"):
-            with pytest.raises(StoreError, match="401"):
-                await stolen.list(prefix)
-            with pytest.raises(StoreError, match=r"40[01]"):
-                await stolen.delete_prefix(prefix)
-        for crooked in (f"{OWN}/../{OTHERS[0]}/etcd-main/v2/Full-0", f"{OWN}/%2e%2e/{OTHERS[0]}/etcd-main/v2/Full-0"):
-            with pytest.raises(StoreError, match=r"40[014]"):
-                await content(stolen, crooked)
+    stolen = seed.store(OWN.rpartition("--")[0], secret)
+    for other in OTHERS:
+        with pytest.raises(StoreError, match="403 AccessDenied"):
+            await content(stolen, snapshot_of(other))
+        with pytest.raises(StoreError, match="403 AccessDenied"):
+            await stolen.put(snapshot_of(other), pieces(b"forged"))
+        with pytest.raises(StoreError, match="403 AccessDenied"):
+            await stolen.put(snapshot_of(other), pieces(b"forged" * (2 << 20)))
+        with pytest.raises(StoreError, match="403 AccessDenied"):
+            await stolen.create(f"{other}/etcd-main/v2/Fence-0")
+        with pytest.raises(StoreError, match="403 AccessDenied"):
+            await stolen.delete(snapshot_of(other))
+        with pytest.raises(StoreError, match="403 AccessDenied"):
+            await stolen.list(f"{other}/")
+    for prefix in ("", f"{OWN[:-1]}/", "shoot--dev--/"):
+        with pytest.raises(StoreError, match="403 AccessDenied"):
+            await stolen.list(prefix)
+        with pytest.raises(StoreError, match="403 AccessDenied"):
+            await stolen.delete_all(prefix)
 
-    async with seed.store("garden", f"generated-bucket-{BUCKET}") as whole:
-        left = [item.name for item in await whole.list("")]
-        assert left == sorted(snapshot_of(entry) for entry in (OWN, *OTHERS))
-        assert await content(whole, snapshot_of(OTHERS[0])) == OTHERS[0].encode()
+    left = [item.name for item in await seed.whole.list("")]
+    assert left == sorted(snapshot_of(entry) for entry in (OWN, *OTHERS))
+    assert await content(seed.whole, snapshot_of(OTHERS[0])) == OTHERS[0].encode()
+
+
+def botocore_client(seed: Seed, service: str, secret: str) -> Any:
+    """A client that sends what it is asked to: obstore refuses some names by itself."""
+    given = seed.server.credentials | seed.credentials(OWN.rpartition("--")[0], secret)
+    return Account(given, "a stolen Secret")._client(service)
 
 
 @pytest.mark.attack(actor="T1", asset="A4", finding=20)
-async def test_the_token_of_one_etcd_opens_no_other_bucket_and_derives_no_token_that_opens_more(
-    seed: Seed, tmp_path: Path
-) -> None:
-    (tmp_path / "buckets/b2").mkdir()
-    token = seed.token(OWN.rpartition("--")[0], "etcd-backup")
+async def test_no_name_of_an_object_leads_the_key_of_one_etcd_to_the_backups_of_another_shoot(seed: Seed) -> None:
+    client, other = botocore_client(seed, "s3", "etcd-backup"), snapshot_of(OTHERS[0])
+    for crooked in (
+        f"{OWN}/../{other}",
+        f"{OWN}/%2e%2e/{other}",
+        f"{OWN}/./../{other}",
+        f"/{other}",
+        f"{OWN}//../{other}",
+    ):
+        with pytest.raises(ClientError):
+            client.get_object(Bucket=BUCKET, Key=crooked)
+        with contextlib.suppress(ClientError):
+            client.put_object(Bucket=BUCKET, Key=crooked, Body=b"forged")
+        with contextlib.suppress(ClientError):
+            client.delete_object(Bucket=BUCKET, Key=crooked)
+    with pytest.raises(ClientError):
+        client.copy_object(Bucket=BUCKET, Key=f"{OWN}/copy", CopySource={"Bucket": BUCKET, "Key": other})
+    for listing in ({"Prefix": f"{OTHERS[0]}/"}, {"Prefix": "", "StartAfter": OWN}, {"Delimiter": "/"}):
+        with pytest.raises(ClientError, match="AccessDenied"):
+            client.list_objects_v2(Bucket=BUCKET, **listing)
+    for entry in OTHERS:
+        assert await content(seed.whole, snapshot_of(entry)) == entry.encode()
 
-    for bucket, stolen in (("b2", token), (BUCKET, directory_token(token, BUCKET, OTHERS[0])), (BUCKET, "")):
-        async with LocalStore(seed.endpoint, bucket, stolen) as elsewhere:
-            with pytest.raises(StoreError, match="401"):
-                await elsewhere.put(snapshot_of(OTHERS[0]), pieces(b"1"))
-    async with LocalStoreAdmin(seed.endpoint, token) as impostor:
-        with pytest.raises(StoreError, match="401"):
-            await impostor.make_bucket(OWN)
-        with pytest.raises(StoreError, match="401"):
-            await impostor.delete_bucket(BUCKET)
+
+@pytest.mark.attack(actor="T1", asset="A4", finding=20)
+async def test_the_key_of_one_etcd_opens_no_other_bucket_and_makes_no_user(seed: Seed) -> None:
+    seed.server.make_bucket("bucket-2")
+    own = seed.credentials(OWN.rpartition("--")[0], "etcd-backup")
+    for bucket, name in (("bucket-2", snapshot_of(OWN)), ("bucket-3", snapshot_of(OWN))):
+        with pytest.raises(StoreError, match=r"40[34]"):
+            await open_store("local", own, bucket).put(name, pieces(b"1"))
+    objects, users = (botocore_client(seed, service, "etcd-backup") for service in ("s3", "iam"))
+    rights = User("stranger", path_of(BUCKET), rights_in(BUCKET))
+    asked: list[Callable[[], Any]] = [
+        lambda: objects.create_bucket(Bucket="bucket-4"),
+        lambda: objects.delete_bucket(Bucket=BUCKET),
+        lambda: objects.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Statement": []})),
+        lambda: users.create_user(UserName=rights.name, Path=rights.path),
+        lambda: users.create_access_key(UserName=f"bucket-{BUCKET}"),
+        lambda: users.create_access_key(),
+        lambda: users.put_user_policy(UserName=f"bucket-{BUCKET}", PolicyName="backups", PolicyDocument=rights.policy),
+        lambda: users.list_users(),
+    ]
+    for ask in asked:
+        with pytest.raises(ClientError, match=r"AccessDenied|\(40[03]\)"):
+            ask()
+
+
+async def test_the_key_of_a_bucket_manages_the_users_of_its_own_etcds_only(seed: Seed) -> None:
+    given = seed.server.credentials | seed.credentials("garden", f"generated-bucket-{BUCKET}")
+    users = Account(given, "a stolen Secret")._client("iam")
+    for path in ("/", "/buckets/", path_of("bucket-2")):
+        with pytest.raises(ClientError, match="AccessDenied"):
+            users.create_user(UserName="stranger", Path=path)
+    with pytest.raises(ClientError, match="AccessDenied"):
+        users.put_user_policy(UserName=f"bucket-{BUCKET}", PolicyName="more", PolicyDocument="{}")
+    seed.server.make_bucket("bucket-2")
+    with pytest.raises(StoreError, match="403"):
+        await open_store("local", given, "bucket-2").list("")
 
 
 @pytest.mark.parametrize("secret", ["etcd-backup", "source-etcd-backup"])
-async def test_the_token_of_an_etcd_opens_its_own_backups(seed: Seed, secret: str) -> None:
+async def test_the_key_of_an_etcd_opens_its_own_backups(seed: Seed, secret: str) -> None:
     """A move reads the old bucket by the Secret of the source entry."""
     await seed.order(f"source-{OWN}")
-    async with seed.store(OWN.rpartition("--")[0], secret) as own:
-        assert await content(own, snapshot_of(OWN)) == OWN.encode()
-        await own.put(f"{OWN}/etcd-main/v2/Incr-1", pieces(b"2"))
-        names = [item.name for item in await own.list(f"{OWN}/etcd-main/v2/")]
-        assert names == [snapshot_of(OWN), f"{OWN}/etcd-main/v2/Incr-1"]
-        await own.delete(snapshot_of(OWN))
-        await own.delete_prefix(f"{OWN}/")
-        assert await own.list(f"{OWN}/") == []
-
-
-async def test_a_token_of_the_whole_bucket_from_an_earlier_version_still_opens_it(seed: Seed) -> None:
-    """An etcd has it until its BackupEntry is reconciled again."""
-    async with seed.store("garden", f"generated-bucket-{BUCKET}") as old:
-        assert await content(old, snapshot_of(OWN)) == OWN.encode()
-        assert len(await old.list("")) == 4
+    own = seed.store(OWN.rpartition("--")[0], secret)
+    assert await content(own, snapshot_of(OWN)) == OWN.encode()
+    await own.put(f"{OWN}/etcd-main/v2/Incr-1", pieces(b"2"))
+    names = [item.name for item in await own.list(f"{OWN}/etcd-main/v2/")]
+    assert names == [snapshot_of(OWN), f"{OWN}/etcd-main/v2/Incr-1"]
+    await own.delete(snapshot_of(OWN))
+    await own.delete_all(f"{OWN}/")
+    assert await own.list(f"{OWN}/") == []
 
 
 @contextmanager
@@ -168,11 +224,11 @@ def listening() -> Iterator[tuple[str, list[bytes]]]:
     class Listener(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             arrived.append(str(self.headers).encode())
-            self.send_response(401)
+            self.send_response(403)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        do_PUT = do_GET
+        do_PUT = do_POST = do_HEAD = do_GET
 
         def log_message(self, *_: object) -> None:
             """The headers are kept."""
@@ -189,21 +245,16 @@ def listening() -> Iterator[tuple[str, list[bytes]]]:
 
 
 async def use(client: str, endpoint: str, directory: Path, **permission: str) -> None:
-    """Have one of the clients send a token to a store."""
-    credentials = {"endpoint": endpoint, "token": "SENTINEL", "bucketName": BUCKET, **permission}
+    """Have one of the clients send a request to a store."""
+    server = ObjectStore(endpoint, endpoint, directory)
+    credentials = server.credentials | {"bucketName": BUCKET} | permission
     if client == "sidecar":
-        store = open_store("local", credentials, BUCKET)
-        try:
-            await store.list("")
-        finally:
-            await store.close()
+        await open_store("local", credentials, BUCKET).list("")
     elif client == "wrapper":
-        for key, value in credentials.items():
-            (directory / key).write_text(value)
-        StoreReader({"provider": "local", "prefix": OWN, "credentialsDirectory": str(directory)}).names()
+        place = as_mounted(directory / "credentials", credentials)
+        StoreReader({"provider": "local", "prefix": OWN, "credentialsDirectory": str(place)}).names()
     else:
-        seed = Seed(endpoint)
-        await seed.make([], **permission)
+        await Seed(server).make([], **permission)
 
 
 CLIENTS = ["sidecar", "wrapper", "provider-local"]
@@ -212,8 +263,8 @@ REFUSALS = (StoreError, Unreadable, ApplicationError)
 
 @pytest.mark.attack(actor="T6", asset="A4", finding=20)
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_no_token_goes_to_a_store_without_tls(client: str, tmp_path: Path) -> None:
-    """On the way each listener would read it, and with it all backups."""
+async def test_no_backup_goes_to_a_store_without_tls(client: str, tmp_path: Path) -> None:
+    """On the way each listener would read it, and could change it."""
     with listening() as (endpoint, arrived):
         with pytest.raises(REFUSALS, match="allowPlainHTTP"):
             await use(client, endpoint, tmp_path)
@@ -222,15 +273,16 @@ async def test_no_token_goes_to_a_store_without_tls(client: str, tmp_path: Path)
 
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_a_landscape_permits_its_store_without_tls(client: str, tmp_path: Path) -> None:
+    """The secret key is not sent: requests are signed with it."""
     with listening() as (endpoint, arrived):
-        with pytest.raises(REFUSALS, match="401"):
+        with pytest.raises(REFUSALS, match="403"):
             await use(client, endpoint, tmp_path, allowPlainHTTP="true")
         assert arrived
+        assert not any(object_stores.SECRET.encode() in each for each in arrived)
 
 
-async def test_etcds_get_the_permission_with_the_credentials(tmp_path: Path) -> None:
-    async with TestServer(application(tmp_path / "buckets", "admin-token")) as server:
-        seed = Seed(str(server.make_url("/")))
+async def test_etcds_get_the_permission_with_the_credentials(is_built: None, tmp_path: Path) -> None:
+    with versitygw(tmp_path) as server:
+        seed = Seed(server)
         await seed.make([OWN], allowPlainHTTP="true")
-    secret = seed.cluster.objects[SECRET, OWN.rpartition("--")[0], "etcd-backup"]["data"]
-    assert base64.b64decode(secret["allowPlainHTTP"]) == b"true"
+    assert seed.credentials(OWN.rpartition("--")[0], "etcd-backup")["allowPlainHTTP"] == "true"

@@ -12,8 +12,6 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import ClusterView
-from activities.etcd import delta
-from activities.etcd.snapshots import parse
 from activities.secrets.sealing import Sealing
 from activities.seed import extension_kinds as kinds
 from activities.seed.extension_objects import ExtensionObject
@@ -23,6 +21,8 @@ from activities.seed.shoot_state import ShootStateActivities
 from api import compression
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.decisions import shoot_state
+from etcd import delta
+from etcd.snapshots import parse
 from tests.security.memory import less_memory_than
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer

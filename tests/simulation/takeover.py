@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from activities.etcd import snapshots
 from api.contracts.flows import FlowInput, ShootFacts
 from api.contracts.operations import OperationType, ShootRef, ShootTask
+from etcd import snapshots
 from tests.simulation.machinery import Container, Machine
 from tests.simulation.world import DELTA_PERIOD, PREFIX, Variant, World, Write
 from workflows.flow import Flow

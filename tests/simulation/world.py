@@ -20,10 +20,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from activities.etcd import snapshots
-from activities.etcd.client import EtcdError, MemberStatus
-from activities.etcd.delta import Change
-from activities.etcd.store import StoredObject, StoreError
+from etcd import snapshots
+from etcd.client import EtcdError, MemberStatus
+from etcd.delta import Change
+from etcd.store import StoredObject, StoreError
 from kube.cache import Key
 from tests.simulation.machinery import Container, CutOff, Loop, Machine, blocking, here
 from tests.wrapper_files import NAME, mount
@@ -57,7 +57,7 @@ class Bucket:
 
 
 class Store:
-    """What ``activities.etcd.store`` says of a bucket, for whoever opens it."""
+    """What ``etcd.store`` says of a bucket, for whoever opens it."""
 
     def __init__(self, world: "World", bucket: Bucket) -> None:
         self._world = world
@@ -79,10 +79,14 @@ class Store:
         return found
 
     async def put(self, name: str, content: AsyncIterator[bytes]) -> int:
-        whole = b"".join([chunk async for chunk in content])
+        return await self._store(name, b"".join([chunk async for chunk in content]), replace=True)
 
+    async def create(self, name: str) -> None:
+        await self._store(name, b"", replace=False)
+
+    async def _store(self, name: str, whole: bytes, *, replace: bool) -> int:
         def store() -> int:
-            if self._world.variant.keeps(name):
+            if self._world.variant.keeps(name) and (replace or name not in self._bucket.objects):
                 self._bucket.objects[name] = whole
                 if snapshots.fence([name]) is not None:
                     self._world.fence(self._world.listed_at)
@@ -91,7 +95,8 @@ class Store:
 
         for do in self._world.when_uploading:
             do(name)
-        return await self._ask("uploading", store)
+        stored: int = await self._ask("uploading", store)
+        return stored
 
     async def get(self, name: str) -> AsyncIterator[bytes]:
         content = await self._ask("downloading", lambda: self._bucket.objects.get(name))
@@ -101,9 +106,6 @@ class Store:
 
     async def delete(self, name: str) -> None:
         await self._ask("deleting", lambda: self._bucket.objects.pop(name, None))
-
-    async def close(self) -> None:
-        return None
 
 
 class Reader:
@@ -194,7 +196,7 @@ class Etcd:
 
 
 class Client:
-    """What ``activities.etcd.client`` says of an etcd, for the sidecar in its pod."""
+    """What ``etcd.client`` says of an etcd, for the sidecar in its pod."""
 
     def __init__(self, pod: "EtcdPod") -> None:
         self._pod = pod

@@ -7,6 +7,7 @@ from hypothesis import settings
 
 from landscape import binaries
 from landscape.progress import Progress
+from tests import object_stores
 
 # How long a generated case takes says more about the machine's load than about us.
 settings.register_profile("unhurried", deadline=None, max_examples=50)
@@ -17,6 +18,12 @@ settings.load_profile("unhurried")
 def etcd_is_built() -> None:
     """Find etcd in the cache, download it, or compile it: half a minute, once."""
     asyncio.run(binaries.ensure((binaries.etcd(),), Progress(quiet=True)))
+
+
+@pytest.fixture(scope="session")
+def object_store_is_built() -> None:
+    """Find the landscape's object store in the cache, or compile it: a minute, once."""
+    object_stores.build()
 
 
 @pytest.fixture(scope="session")

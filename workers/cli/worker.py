@@ -18,7 +18,6 @@ _PROCESSES = {
     "machine-controller-manager": ("workers.machine_controller_manager", "Machines of one shoot."),
     "node-agent": ("workers.node_agent", "Applies the operating system config on a node."),
     "node-local-dns": ("workers.node_local_dns", "Leads DNS requests of a node to the server on it."),
-    "object-store": ("workers.object_store", "Backup buckets of the landscape."),
     "promote": ("workers.promote", "Makes a build of the workers the current one, and ends."),
     "provider-local": ("workers.provider_local", "The infrastructure provider of the landscape."),
     "resource-manager": ("workers.resource_manager", "Keeps a shoot's system resources applied."),

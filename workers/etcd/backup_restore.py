@@ -21,12 +21,12 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import Field
 
-from activities.etcd import snapshots
-from activities.etcd.client import EtcdClient, EtcdError, client_tls
-from activities.etcd.snapshots import Snapshot
-from activities.etcd.store import Store, open_store
 from api.model import ApiModel
 from api.times import timestamp
+from etcd import s3, snapshots
+from etcd.client import EtcdClient, EtcdError, client_tls
+from etcd.snapshots import Snapshot
+from etcd.store import Store, open_store
 from workers.etcd.snapshotter import Schedule, SnapshotError, Snapshotter
 from workers.lib.runtime import load_config, run_until_signal
 
@@ -115,16 +115,13 @@ async def _serve(config: BackupRestoreConfig) -> None:
 
     def store() -> Store:
         place = config.store
-        return open_store(place.provider, _credentials(place.credentials_directory), place.bucket)
+        return open_store(place.provider, s3.mounted(place.credentials_directory), place.bucket)
 
     async with EtcdClient(config.endpoint, etcd_tls) as etcd:
         snapshotter = Snapshotter(etcd, store, config.store.prefix, schedule)
-        try:
-            forward = _Forwarding(etcd, etcd_tls, config.port) if config.several_members else None
-            async with serving(snapshotter, config, forward):
-                await snapshotter.run()
-        finally:
-            await snapshotter.close()
+        forward = _Forwarding(etcd, etcd_tls, config.port) if config.several_members else None
+        async with serving(snapshotter, config, forward):
+            await snapshotter.run()
 
 
 @asynccontextmanager
@@ -281,7 +278,3 @@ class _Handlers:
             "compressionSuffix": ".gz" if snapshot.compressed else "",
             "isFinal": snapshot.final,
         }
-
-
-def _credentials(directory: Path) -> dict[str, str]:
-    return {path.name: path.read_text().strip() for path in directory.iterdir() if path.is_file()}

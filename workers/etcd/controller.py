@@ -15,8 +15,6 @@ from typing import Any
 
 import aiohttp
 
-from activities.etcd.access import server_certificate_of, shown_certificate, tls_of
-from activities.etcd.client import EtcdClient, EtcdError
 from api import constants
 from api.resources import (
     CONFIG_MAP,
@@ -29,6 +27,8 @@ from api.resources import (
     STATEFUL_SET,
 )
 from api.times import timestamp
+from etcd.access import server_certificate_of, shown_certificate, tls_of
+from etcd.client import EtcdClient, EtcdError
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue

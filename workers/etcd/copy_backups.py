@@ -8,16 +8,16 @@ import asyncio
 import base64
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from activities.etcd import snapshots
-from activities.etcd.snapshots import Snapshot
-from activities.etcd.store import Store, StoreError, open_store
 from api.resources import ETCD_COPY_BACKUPS_TASK, SECRET
 from api.times import timestamp
+from etcd import snapshots
+from etcd.snapshots import Snapshot
+from etcd.store import Store, StoreError, open_store
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object
 from kube.controller import Controller, Requeue
@@ -63,16 +63,12 @@ class CopyBackupsController:
             self._inert.pop(key, None)
             self._patient.pop(key, None)
             return None
-        stores: list[Store] = []
         try:
-            for side in ("sourceStore", "targetStore"):
-                stores.append(await self._open(task, task["spec"][side]))
-            waiting = await self._copy(key, task, *stores)
+            source, target = [await self._open(task, task["spec"][side]) for side in ("sourceStore", "targetStore")]
+            waiting = await self._copy(key, task, source, target)
         except (StoreError, NotFound) as error:
             waiting = str(error)
             log.warning("%s: %s", key, waiting)
-        finally:
-            await asyncio.gather(*(store.close() for store in stores))
         if not waiting:
             return None
         await self._write(task, {"lastError": waiting})
@@ -94,7 +90,7 @@ class CopyBackupsController:
             return f"bucket {task['spec']['sourceStore']['container']} has no full snapshot in {directories[0]}"
         if not fenced:
             # The takeover marker. A source that is only cut off may still write snapshots; now they do not count.
-            await source.put(directories[0] + snapshots.fence_name(snapshots.last_revision(there)), _nothing())
+            await source.create(directories[0] + snapshots.fence_name(snapshots.last_revision(there)))
         have = {item.name.rsplit("/", 1)[-1] for item in await target.list(directories[1])}
         missing = [item for item in there if _unmarked(item).name not in have]
         limit = asyncio.Semaphore(_PARALLEL)
@@ -111,7 +107,7 @@ class CopyBackupsController:
             if fault := self._may_serve(key):
                 return fault
             # So the destination's etcd need not wait for the same time itself.
-            await source.put(directories[0] + snapshots.silence_name(newest), _nothing())
+            await source.create(directories[0] + snapshots.silence_name(newest))
         message = f"{len(there)} snapshots up to revision {newest}" + ("" if final else ", none of them final")
         await self._write(task, {"lastError": None, "conditions": [_condition("Succeeded", "Copied", message)]})
         return ""
@@ -145,10 +141,6 @@ class CopyBackupsController:
             )
         except NotFound:
             return
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    yield b""
 
 
 _MAY_SERVE = "the old seed may serve still"

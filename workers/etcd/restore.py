@@ -23,10 +23,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from activities.etcd import delta, snapshots
-from activities.etcd.delta import Change, DamagedDelta
-from activities.etcd.snapshots import Plan, Snapshot
 from api import compression
+from etcd import delta, snapshots
+from etcd.delta import Change, DamagedDelta
+from etcd.snapshots import Plan, Snapshot
 from workers.etcd import SEALED
 from workers.etcd.json_log import log
 from workers.etcd.store_reader import StoreReader

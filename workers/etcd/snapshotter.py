@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from activities.etcd import snapshots
-from activities.etcd.client import Compacted, EtcdClient, EtcdError
-from activities.etcd.delta import DeltaWriter
-from activities.etcd.snapshots import FULL, INCR, Snapshot
-from activities.etcd.store import Store, StoreError
 from api import cron
+from etcd import snapshots
+from etcd.client import Compacted, EtcdClient, EtcdError
+from etcd.delta import DeltaWriter
+from etcd.snapshots import FULL, INCR, Snapshot
+from etcd.store import Store, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +97,6 @@ class Snapshotter:
         """Snapshots in the store, as far as this process knows."""
         return list(self._known)
 
-    async def close(self) -> None:
-        await self._store.close()
-
     async def run(self) -> None:
         """Back up until cancelled. After an error of the store or of etcd, retry; ``fault`` holds it meanwhile."""
         delay = _FIRST_DELAY
@@ -155,7 +152,6 @@ class Snapshotter:
             self._set_fault(str(error))
             return
         async with self._busy:
-            await self._store.close()
             self._store = opened
 
     async def _session(self) -> None:

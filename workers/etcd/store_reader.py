@@ -1,13 +1,14 @@
-"""Reads the landscape's object store for etcd's wrapper, with the standard library alone."""
+"""Reads a backup store for etcd's wrapper, without asyncio, whose import would delay etcd's start."""
 
-import http.client
-import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
 
-from activities.etcd import endpoint, snapshots
+import obstore
+
+from etcd import s3, snapshots
+from etcd.s3 import FAILURES, StoreError, failure, open_bucket
 
 _TIMEOUT = 30.0
 _CHUNK = 1 << 18
@@ -21,53 +22,33 @@ class StoreReader:
     """Reads the snapshots of one etcd; ``store`` is that field of the wrapper's configuration."""
 
     def __init__(self, store: dict[str, Any], timeout: float = _TIMEOUT) -> None:
-        if store["provider"] != "local":
-            raise Unreadable(f"backup provider {store['provider']!r} is unknown, must be 'local'")
-        self._timeout = timeout
         self._directory = snapshots.directory(store["prefix"])
         try:
-            credentials = Path(store["credentialsDirectory"])
-            self._bucket = store.get("bucket") or (credentials / "bucketName").read_text().strip()
-            url = (credentials / "endpoint").read_text().strip()
-            self._token = (credentials / "token").read_text().strip()
-            permission = credentials / endpoint.ALLOW_PLAIN
-            allow_plain = permission.read_text() if permission.exists() else None
-        except OSError as error:
-            raise Unreadable(f"credentials of the backup store can't be read: {error.strerror}") from None
-        if fault := endpoint.fault_of(url, allow_plain):
-            raise Unreadable(fault)
-        self._endpoint = urlsplit(url)
+            credentials = s3.mounted(Path(store["credentialsDirectory"]))
+            self._bucket = store.get("bucket") or credentials.get(s3.BUCKET, "").strip()
+            self._store = open_bucket(
+                store["provider"], credentials, self._bucket, patience=timedelta(seconds=timeout), retries=0
+            )
+        except StoreError as error:
+            raise Unreadable(str(error)) from None
 
     def names(self) -> list[str]:
         """Names of all snapshots and of the other objects beside them, without directory."""
-        path = f"/{self._bucket}?prefix={quote(self._directory, safe='')}"
-        content = b"".join(self._get(path, f"listing {self._bucket}/{self._directory}"))
         try:
-            return [item["name"].rsplit("/", 1)[-1] for item in json.loads(content)["objects"]]
-        except (ValueError, KeyError, TypeError):
-            raise Unreadable(f"listing {self._bucket}/{self._directory}: what answers is no store") from None
+            found = obstore.list(self._store, self._directory).collect()
+        except FAILURES as error:
+            raise _unreadable(f"listing {self._bucket}/{self._directory}", error) from None
+        return sorted(item["path"].rsplit("/", 1)[-1] for item in found)
 
     def read(self, name: str) -> Iterator[bytes]:
         """Content of a snapshot. Raises Unreadable if the download breaks off."""
-        path = f"/{self._bucket}/{self._directory}{name}"
-        return self._get(path, f"downloading {self._bucket}/{self._directory}{name}")
-
-    def _get(self, path: str, doing: str) -> Iterator[bytes]:
-        kind = http.client.HTTPSConnection if self._endpoint.scheme == "https" else http.client.HTTPConnection
-        connection = kind(self._endpoint.hostname or "", self._endpoint.port, timeout=self._timeout)
+        path = self._directory + name
         try:
-            connection.request("GET", path, headers={"Authorization": f"Bearer {self._token}"})
-            response = connection.getresponse()
-            if response.status != 200:
-                raise Unreadable(f"{doing}: store answered {response.status} {response.reason}")
-            expected = response.length
-            received = 0
-            while chunk := response.read(_CHUNK):
-                received += len(chunk)
-                yield chunk
-            if expected is not None and received != expected:
-                raise Unreadable(f"{doing}: broken off")
-        except (OSError, http.client.HTTPException) as error:
-            raise Unreadable(f"{doing}: no answer from the store: {type(error).__name__}") from None
-        finally:
-            connection.close()
+            for chunk in obstore.get(self._store, path).stream(min_chunk_size=_CHUNK):
+                yield bytes(chunk)
+        except FAILURES as error:
+            raise _unreadable(f"downloading {self._bucket}/{path}", error) from None
+
+
+def _unreadable(doing: str, error: Exception) -> Unreadable:
+    return Unreadable(str(failure(doing, error)))

@@ -276,7 +276,7 @@ class Witness:
 
     def look(self) -> bool:
         """Read the bucket once. Returns True if it shows that no other seed has taken over."""
-        from activities.etcd import snapshots
+        from etcd import snapshots
         from workers.etcd.store_reader import StoreReader, Unreadable
 
         begun = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -410,7 +410,7 @@ def found_elsewhere(config: dict[str, Any], found: list[str]) -> bool:
     source = config.get("source")
     if not source or len(config["members"]) > 1 or not Path(source["credentialsDirectory"], "bucketName").exists():
         return False
-    from activities.etcd import snapshots
+    from etcd import snapshots
 
     ours = snapshots.last_revision(snapshots.parse_all(found))
     return ours <= snapshots.last_revision(snapshots.counted(_names(source)))
@@ -445,7 +445,7 @@ def _may_serve(config: dict[str, Any]) -> bool:
 
     True if the source has not ended its history itself, and no process has waited until its etcd must have stopped.
     """
-    from activities.etcd import snapshots
+    from etcd import snapshots
 
     return snapshots.may_serve(_names(config["source"]))
 

@@ -17,8 +17,6 @@ from typing import Any
 
 from activities.clusters import Clusters
 from activities.components import etcd
-from activities.etcd import snapshots
-from activities.etcd.store import StoreError, open_store
 from activities.garden.seed_status import write_seed_status
 from activities.seed.extensions import says_taken_over
 from activities.seed.namespace import shoot_of, shoot_uid
@@ -27,6 +25,8 @@ from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP, SEED_REMAINS
 from api.contracts.operations import ShootRef
 from api.contracts.remains import BadRemains, Remnant, is_elsewhere, remains_of, written
 from api.names import backup_entry_names
+from etcd import snapshots
+from etcd.store import StoreError, open_store
 from kube.cache import BY_UID, Key
 from kube.client import Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
@@ -199,10 +199,7 @@ class RemainsController:
         directory = snapshots.directory(f"{entry_name}/{etcd.name_of(etcd.MAIN)}")
         try:
             store = open_store(entry["spec"]["type"], credentials, entry["spec"]["bucketName"])
-            try:
-                return snapshots.taken_over(each.name for each in await store.list(directory)) is not None
-            finally:
-                await store.close()
+            return snapshots.taken_over(each.name for each in await store.list(directory)) is not None
         except StoreError as error:
             raise TryAgain(str(error)) from None
 

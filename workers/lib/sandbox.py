@@ -2,7 +2,7 @@
 
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-_PASSED_THROUGH = ("pydantic", "api", "kube", "activities")
+_PASSED_THROUGH = ("pydantic", "api", "kube", "etcd", "activities")
 """Modules that the sandbox does not import again for each workflow, because they keep no state of workflows."""
 
 

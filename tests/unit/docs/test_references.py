@@ -16,6 +16,7 @@ ROOMS = (
     "api",
     "benchmarks",
     "charts",
+    "etcd",
     "examples",
     "kube",
     "landscape",

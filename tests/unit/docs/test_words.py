@@ -34,7 +34,6 @@ ROOMS = (
     "tests/compose",
     "tests/unit/docs",
     "tests/unit/examples",
-    "tests/unit/object_store",
     "tests/unit/temporal_server",
     "workers/lib/metrics",
     "workers/controller_manager/watchers",

@@ -1,15 +1,14 @@
 """The store that etcds of the tests are backed up to."""
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from activities.etcd.store import LocalStoreAdmin
-from workers.object_store import application
+from etcd.store import Store, open_store
+from tests.object_stores import ObjectStore, as_mounted, versitygw
 
 BUCKET = "seed-1"
 
@@ -18,8 +17,7 @@ BUCKET = "seed-1"
 class Bucket:
     """One of a real object store."""
 
-    endpoint: str
-    token: str
+    server: ObjectStore
     credentials: Path
     """As a pod has them mounted."""
 
@@ -32,19 +30,12 @@ class Bucket:
             "credentialsDirectory": str(self.credentials),
         }
 
+    def open(self) -> Store:
+        return open_store("local", self.server.credentials, BUCKET)
+
 
 @pytest.fixture
-async def bucket(tmp_path: Path) -> AsyncIterator[Bucket]:
-    runner = web.AppRunner(application(tmp_path / "buckets", "admin"), access_log=None, shutdown_timeout=0)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    async with LocalStoreAdmin(endpoint, "admin") as admin:
-        token = await admin.make_bucket(BUCKET)
-    credentials = tmp_path / "credentials"
-    credentials.mkdir()
-    (credentials / "endpoint").write_text(endpoint)
-    (credentials / "token").write_text(token)
-    yield Bucket(endpoint, token, credentials)
-    await runner.cleanup()
+def bucket(object_store_is_built: None, tmp_path: Path) -> Iterator[Bucket]:
+    with versitygw(tmp_path) as server:
+        server.make_bucket(BUCKET)
+        yield Bucket(server, as_mounted(tmp_path / "credentials", server.credentials))

@@ -23,13 +23,15 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from activities.etcd import snapshots
-from activities.etcd.client import Compacted, EtcdClient, EtcdError, client_tls
-from activities.etcd.delta import Change, DeltaWriter
-from activities.etcd.store import LocalStore, LocalStoreAdmin
 from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signed
 from api.images import ETCD_VERSION
+from etcd import snapshots
+from etcd.client import Compacted, EtcdClient, EtcdError, client_tls
+from etcd.delta import Change, DeltaWriter
+from etcd.store import open_store
 from kube.cache import Key
+from tests.object_stores import as_mounted
+from tests.unit.etcd.conftest import Bucket
 from tests.unit.kube.waiting import until
 from tests.wrapper_files import NAME, mount
 from workers.etcd import snapshotter as snapshotter_module
@@ -168,15 +170,16 @@ PERIOD = timedelta(milliseconds=50)
 
 
 class Landscape:
-    def __init__(self, member: Member, store: LocalStore, directory: Path) -> None:
+    def __init__(self, member: Member, bucket: Bucket, directory: Path) -> None:
         self.member = member
-        self.store = store
+        self.bucket = bucket
+        self.store = bucket.open()
         self.snapshots = directory / "buckets" / "seed-1" / "entry" / "etcd-main" / "v2"
 
     def snapshotter(self, **changes) -> Snapshotter:
         return Snapshotter(
             self.member.client,
-            lambda: LocalStore(self.store._endpoint, "seed-1", self.store._headers["Authorization"][7:]),
+            self.bucket.open,
             "entry/etcd-main",
             Schedule(**{**SCHEDULE.__dict__, **changes}),
         )
@@ -191,7 +194,6 @@ class Landscape:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await snapshotter.close()
 
     def wipe(self) -> None:
         shutil.rmtree(self.member.data)
@@ -202,8 +204,7 @@ class Landscape:
 
 @pytest.fixture
 async def landscape(tmp_path, pki, bucket):
-    async with LocalStore(bucket.endpoint, "seed-1", bucket.token) as client:
-        yield Landscape(Member(tmp_path, pki, bucket.store("entry/etcd-main")), client, tmp_path)
+    return Landscape(Member(tmp_path, pki, bucket.store("entry/etcd-main")), bucket, tmp_path)
 
 
 async def change_things(member: Member) -> None:
@@ -402,7 +403,6 @@ async def test_data_older_than_its_backup_is_not_backed_up_over_it(landscape):
         task = asyncio.create_task(snapshotter.run())
         await until(lambda: "its data is older than its backup" in snapshotter.fault)
         task.cancel()
-        await snapshotter.close()
     assert landscape.names() == names
     landscape.member.config["store"] = store
 
@@ -615,14 +615,10 @@ async def test_an_etcd_that_moves_to_another_bucket_is_the_same_to_the_last_revi
         revision = int(before["revision"])
         hashed = await member.ask("maintenance/hashkv", {"revision": revision})
 
-    endpoint = landscape.store._endpoint
-    async with LocalStoreAdmin(endpoint, "admin") as admin:
-        token = await admin.make_bucket("seed-2")
-    credentials = tmp_path / "credentials-of-seed-2"
-    credentials.mkdir()
-    (credentials / "endpoint").write_text(endpoint)
-    (credentials / "token").write_text(token)
-    target = LocalStore(endpoint, "seed-2", token)
+    server = landscape.bucket.server
+    await asyncio.to_thread(server.make_bucket, "seed-2")
+    credentials = as_mounted(tmp_path / "credentials-of-seed-2", server.credentials)
+    target = open_store("local", server.credentials, "seed-2")
     stores = {f"{side}Store": {"container": bucket, "prefix": "entry/etcd-main"}
               for side, bucket in (("source", "seed-1"), ("target", "seed-2"))}  # fmt: skip
     copied = []
@@ -635,7 +631,6 @@ async def test_an_etcd_that_moves_to_another_bucket_is_the_same_to_the_last_revi
 
     task = {"metadata": {"namespace": "shoot"}, "spec": stores}
     assert await Controller()._copy(Key("shoot", "demo"), task, landscape.store, target) == ""
-    await target.close()
     assert copied[-1]["conditions"][0]["type"] == "Succeeded"
 
     place = tmp_path / "destination"
@@ -924,7 +919,6 @@ async def test_who_has_left_in_good_order_may_be_asked_again_for_the_final_snaps
         await until(lambda: "taken over" in snapshotter.fault)
         assert await snapshotter.full(final=True) == final
         task.cancel()
-        await snapshotter.close()
 
 
 async def test_an_etcd_that_has_backups_of_its_own_that_are_newer_follows_nobody(landscape, pki, tmp_path):

@@ -1,21 +1,21 @@
 """Copying backups between two buckets of a real object store: all of them, once, whatever was there before."""
 
 import asyncio
-import base64
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestServer
 
-from activities.etcd.snapshots import may_serve, parse_all
-from activities.etcd.store import LocalStore, LocalStoreAdmin, directory_token
+from etcd.snapshots import may_serve, parse_all
+from etcd.store import open_store
 from kube.cache import Caches, Key
+from tests.object_stores import ObjectStore, encoded, versitygw
 from tests.unit.kube.api_server import ApiServer
 from workers.etcd.copy_backups import CopyBackupsController, lacks_final
-from workers.object_store import application
+
+pytestmark = [pytest.mark.binaries, pytest.mark.usefixtures("object_store_is_built")]
 
 NAMESPACE = "shoot--local--demo"
 TASKS = "/apis/druid.gardener.cloud/v1alpha1/etcdcopybackupstasks"
@@ -32,14 +32,14 @@ async def _content(text: str) -> AsyncIterator[bytes]:
 
 
 class World:
-    def __init__(self, endpoint: str, api: ApiServer, tokens: dict[str, str]) -> None:
+    def __init__(self, server: ObjectStore, api: ApiServer) -> None:
         self.api = api
-        self.source, self.target = (LocalStore(endpoint, bucket, tokens[bucket]) for bucket in ("source", "target"))
+        self.source, self.target = (open_store("local", server.credentials, each) for each in ("source", "target"))
         for bucket, secret in (("source", "source-etcd-backup"), ("target", "etcd-backup")):
+            server.make_bucket(bucket)
             # As provider-local hands it out: for the directory of the entry, and for nothing else of the bucket.
-            data = {"endpoint": endpoint, "token": directory_token(tokens[bucket], bucket, "entry")}
-            encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
-            api.put("/api/v1/secrets", {"kind": "Secret", "metadata": {"name": secret}, "data": encoded}, NAMESPACE)
+            data = encoded(server.key_below(bucket, "entry"))
+            api.put("/api/v1/secrets", {"kind": "Secret", "metadata": {"name": secret}, "data": data}, NAMESPACE)
 
     def order(self, **wait: Any) -> None:
         stores = {
@@ -69,15 +69,9 @@ class World:
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr("workers.etcd.copy_backups.STOP_SECONDS", 0.0)
-    server = TestServer(application(tmp_path / "buckets", "admin"))
-    await server.start_server()
-    endpoint = str(server.make_url("")).rstrip("/")
-    async with LocalStoreAdmin(endpoint, "admin") as admin, ApiServer().running() as api:
-        made = World(endpoint, api, {bucket: await admin.make_bucket(bucket) for bucket in ("source", "target")})
-        yield made
-        await made.source.close()
-        await made.target.close()
-    await server.close()
+    with versitygw(tmp_path) as server:
+        async with ApiServer().running() as api:
+            yield World(server, api)
 
 
 async def test_all_snapshots_are_copied_and_none_is_final_any_more(world: World) -> None:

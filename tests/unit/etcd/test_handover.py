@@ -17,8 +17,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from activities.etcd.client import EtcdClient, EtcdError, client_tls
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, self_signed_ca, signed
+from etcd.client import EtcdClient, EtcdError, client_tls
 from tests.unit.etcd.test_backup_and_restore import BINARIES, free_port
 
 pytestmark = [pytest.mark.binaries, pytest.mark.usefixtures("etcd_is_built"), pytest.mark.timeout(60, func_only=True)]

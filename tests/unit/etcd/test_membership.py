@@ -18,10 +18,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from activities.etcd import snapshots
-from activities.etcd.client import EtcdClient, client_tls
-from activities.etcd.store import LocalStore
 from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signed
+from etcd import s3, snapshots
+from etcd.client import EtcdClient, client_tls
+from etcd.store import open_store
 from tests.unit.etcd.test_backup_and_restore import BINARIES, SCHEDULE, until
 from workers.etcd.membership import Membership
 from workers.etcd.snapshotter import Snapshotter
@@ -407,12 +407,10 @@ async def backed_up(tmp_path, pki, bucket):
 
 
 async def back_up(several: Several) -> None:
-    credentials = Path(several.store["credentialsDirectory"])
-    endpoint, token = ((credentials / name).read_text() for name in ("endpoint", "token"))
+    credentials = s3.mounted(Path(several.store["credentialsDirectory"]))
     async with EtcdClient(several.members[0].url("client"), several.tls) as client:
-        snapshotter = Snapshotter(client, lambda: LocalStore(endpoint, "seed-1", token), "e/etcd-main", SCHEDULE)
+        snapshotter = Snapshotter(client, lambda: open_store("local", credentials, "seed-1"), "e/etcd-main", SCHEDULE)
         await snapshotter.full()
-        await snapshotter.close()
 
 
 async def test_if_all_have_lost_their_data_the_first_restores_the_backup_and_the_others_join(backed_up):

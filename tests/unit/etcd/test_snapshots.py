@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.etcd import delta, snapshots
-from activities.etcd.delta import Change, DamagedDelta, DeltaWriter
-from activities.etcd.snapshots import Snapshot
+from etcd import delta, snapshots
+from etcd.delta import Change, DamagedDelta, DeltaWriter
+from etcd.snapshots import Snapshot
 
 HOUR, DAY = 3600, 86400
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from activities.etcd.client import EtcdError
+from etcd.client import EtcdError
 from tests.simulation.machinery import Loop
 from workers.etcd.snapshotter import Schedule, Snapshotter
 

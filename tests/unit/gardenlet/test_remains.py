@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from activities.clusters import Clusters
-from activities.etcd.store import StoredObject
 from api.constants import BACKUP_ENTRY_TAKEN_OVER
 from api.constants import SEED_MOVED_CONTROL_PLANES_CLEANED_UP as CLEANED_UP
+from etcd.store import StoredObject
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
@@ -135,9 +135,6 @@ class Bucket:
     async def list(self, prefix: str) -> list[StoredObject]:
         assert prefix == "shoot--a--b--0f3c/etcd-main/v2/"
         return [StoredObject(prefix + name, 0, 0) for name in self._names]
-
-    async def close(self) -> None:
-        return None
 
 
 FULL, FENCE, FINAL = "Full-00000000-00000007-1.gz", "Fence-00000007", "Full-00000000-00000007-1.gz.final"

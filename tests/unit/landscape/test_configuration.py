@@ -14,7 +14,7 @@ from api.core.v1beta1.seed import Seed
 from api.local import CloudProfileConfig
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.validation.garden import check_seed
-from landscape import garden, temporal, workers
+from landscape import garden, object_store, temporal, workers
 from landscape.cluster import kubelet_config
 from landscape.pki import KeyPair
 from landscape.plan import Plan
@@ -27,19 +27,19 @@ MODELS = {
     "controller-manager": "workers.controller_manager.process:ControllerManagerConfig",
     "discovery-server": "workers.discovery_server:DiscoveryServerConfig",
     "gardenlet": "workers.gardenlet.config:GardenletConfig",
-    "object-store": "workers.object_store:ObjectStoreConfig",
     "provider-local": "workers.provider_local.config:ProviderLocalConfig",
     "scheduler": "workers.scheduler:SchedulerConfig",
 }
 
 
 @pytest.fixture
-def plan(tmp_path):
+def plan(tmp_path, monkeypatch):
+    monkeypatch.setattr("landscape.plan.RUN_HOME", tmp_path / "run")
     return Plan("a", 1, "1.37.1", state_home=tmp_path)
 
 
 def test_every_configuration_fits_the_process_that_reads_it(plan):
-    processes = [workers.object_store(plan), *workers.of_garden(plan)]
+    processes = workers.of_garden(plan)
     for seed in plan.seeds:
         processes += workers.of_seed(plan, seed)
 
@@ -59,12 +59,39 @@ def test_processes_of_a_seed_run_in_its_network(plan):
 
 
 def test_another_configuration_makes_another_process(plan, monkeypatch):
-    before = workers.object_store(plan).spec
-    assert workers.object_store(plan).spec == before
+    before = workers.of_garden(plan)
+    assert workers.of_garden(plan) == before
 
     monkeypatch.setattr(workers, "code_digest", lambda *rooms: "other")
 
-    assert workers.object_store(plan).spec != before
+    assert all(now.spec != then.spec for now, then in zip(workers.of_garden(plan), before, strict=True))
+
+
+def test_another_key_of_the_administrator_makes_other_processes_of_the_object_store(plan):
+    before = object_store.processes(plan, "versitygw")
+    assert object_store.processes(plan, "versitygw") == before
+
+    (plan.object_store / "administrator.json").unlink()
+
+    assert not [each for each in object_store.processes(plan, "versitygw") if each in before]
+
+
+def test_the_administrators_key_is_in_no_command_line_and_no_environment_that_is_stored(plan):
+    key = object_store.administrator(plan)
+    for process in object_store.processes(plan, "versitygw"):
+        assert key.secret not in str(process)
+
+
+def test_buckets_of_an_earlier_version_stay_without_what_belonged_to_its_server(plan):
+    buckets = plan.object_store / "buckets"
+    (buckets / ".uploads").mkdir(parents=True)
+    (buckets / "seed/entry").mkdir(parents=True)
+    (buckets / "seed/entry/Full-1").write_text("snapshot")
+    (plan.object_store / "token").write_text("token")
+    object_store.processes(plan, "versitygw")
+
+    assert [path.name for path in buckets.rglob("*")] == ["seed", "entry", "Full-1"]
+    assert not (plan.object_store / "token").exists()
 
 
 def test_no_two_processes_answer_at_one_address(plan):
@@ -106,7 +133,9 @@ def test_secrets_of_a_landscape_are_made_once_and_are_private(plan):
     first = garden.credentials(plan, {})
 
     assert garden.credentials(plan, {}) == first
-    for file in (plan.tsig_key, plan.object_store_token):
+    object_store.processes(plan, "versitygw")
+    keys = [plan.object_store / f"administrator.{ending}" for ending in ("json", "env")]
+    for file in (plan.tsig_key, *keys):
         assert file.stat().st_mode & 0o777 == 0o600
 
 

@@ -1,29 +1,26 @@
 """What a move does with a seed's objects, against API servers in memory."""
 
 import asyncio
-import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestServer
 from temporalio.exceptions import ApplicationError
 
 from activities.clusters import ClusterView
-from activities.etcd.store import LocalStoreAdmin
 from activities.secrets.sealing import Sealing
 from activities.seed import sidecar
 from activities.seed.extensions import ExtensionActivities
 from activities.seed.migration import MigrationActivities
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
+from tests.object_stores import encoded, versitygw
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from tests.unit.seed.test_extension_access import CLUSTER_ROLES, REGISTRATIONS, ROLES, cluster_role, registration
-from workers.object_store import application
 
 NAMESPACE = "shoot--local--demo"
 ENTRY = f"{NAMESPACE}--uid"
@@ -325,19 +322,16 @@ async def test_the_old_etcd_is_flushed_and_the_new_one_waited_for_by_their_sidec
     assert set(asked) == {f"https://100.64.0.9:8080/{path}" for path in ("snapshot/delta", "initialization/revision")}
 
 
+@pytest.mark.binaries
+@pytest.mark.usefixtures("object_store_is_built")
 async def test_an_etcd_that_is_not_there_does_not_start_without_a_snapshot(
     activities: MigrationActivities, garden: ApiServer, seed: ApiServer, tmp_path: Path
 ) -> None:
-    server = TestServer(application(tmp_path / "buckets", "admin"))
-    await server.start_server()
-    endpoint = str(server.make_url("")).rstrip("/")
-    async with LocalStoreAdmin(endpoint, "admin") as admin:
-        token = await admin.make_bucket("uid-of-seed-2")
-    credentials = {"endpoint": endpoint, "token": token}
-    data = {key: base64.b64encode(value.encode()).decode() for key, value in credentials.items()}
-    seed.put(SECRETS, {"kind": "Secret", "metadata": {"name": "etcd-backup"}, "data": data}, NAMESPACE)
     spec = {"type": "local", "bucketName": "uid-of-seed-2"}
     seed.put(f"{EXTENSIONS}/backupentries", {"metadata": {"name": ENTRY}, "spec": spec})
-    with pytest.raises(ApplicationError, match="would start empty"):
-        await activities.wait_etcd_backups_copied(TASK)
-    await server.close()
+    with versitygw(tmp_path) as server:
+        server.make_bucket("uid-of-seed-2")
+        secret = {"kind": "Secret", "metadata": {"name": "etcd-backup"}, "data": encoded(server.credentials)}
+        seed.put(SECRETS, secret, NAMESPACE)
+        with pytest.raises(ApplicationError, match="would start empty"):
+            await activities.wait_etcd_backups_copied(TASK)

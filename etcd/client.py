@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from activities.etcd.delta import Change
+from etcd.delta import Change
 
 _ALL_KEYS = "AA=="  # one zero byte: as a key the first one, as the end of a range the end after the last key
 _ANSWER = aiohttp.ClientTimeout(total=10, sock_connect=3)

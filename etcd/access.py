@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from activities.etcd.client import client_tls
 from api.resources import SECRET
+from etcd.client import client_tls
 from kube.client import KubeClient
 
 _SHOW_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""Whether a client may send its token to an object store. Standard library only: etcd's wrapper imports this."""
+"""Whether a client may use an object store at an address. Standard library only: etcd's wrapper imports this."""
 
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -11,9 +11,9 @@ For landscapes, where the store is on the same machine.
 
 
 def fault_of(endpoint: str, allow_plain: str | None) -> str:
-    """Reason why a token must not be sent to an endpoint; empty if it may be sent.
+    """Reason why an endpoint must not be used; empty if it may be used.
 
-    Without TLS any listener on the network path reads the token. The loopback of this machine has no such listener.
+    Without TLS any listener on the network path reads the backups. The loopback of this machine has no such listener.
     ``allow_plain``: value of ALLOW_PLAIN in the credentials.
     """
     url = urlsplit(endpoint)
@@ -22,7 +22,7 @@ def fault_of(endpoint: str, allow_plain: str | None) -> str:
     if url.scheme == "http" and (allow_plain or "").strip() == "true":
         return ""
     return (
-        f"endpoint {url.scheme}://{url.hostname} of the backup store has no TLS, so its token would be sent in the"
+        f"endpoint {url.scheme}://{url.hostname} of the backup store has no TLS, so backups would be sent in the"
         f" clear: give the store https, or permit this by {ALLOW_PLAIN}: 'true' in the credentials of the backup store"
     )
 

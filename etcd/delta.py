@@ -2,7 +2,7 @@
 
 Each line is one change: ``{"r": revision, "k": key, "v": value}``; a line without ``v`` is a deletion. Keys and
 values are base64, as in etcd's JSON API. The last line holds the SHA-256 of the lines before it,
-their number, and the revisions covered. Standard library only, as ``activities.etcd.snapshots``.
+their number, and the revisions covered. Standard library only, as ``etcd.snapshots``.
 """
 
 import hashlib
