@@ -20,7 +20,7 @@ from api.times import timestamp
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import Conflict, NotFound
+from kube.errors import NotFound
 from workers.events import emit
 
 log = logging.getLogger(__name__)
@@ -115,8 +115,8 @@ class _Keeper:
         place = resources.OPERATIONS_BASTION, metadata["name"], metadata["namespace"]
         try:
             return await self._client.patch(*place, patch, subresource=subresource)
-        except (Conflict, NotFound):
-            raise TryAgain("it has changed meanwhile", after=0.1) from None
+        except NotFound:
+            raise TryAgain("it is gone", after=0.1) from None
 
 
 def _shoot_of(bastion: Mapping[str, Any]) -> str:

@@ -11,8 +11,8 @@ from api.lifetime import expiration, lifetime, parsed
 from api.times import timestamp
 from kube.cache import Caches, Key
 from kube.client import KubeClient, WatchEvent
-from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import Conflict
+from kube.controller import Controller, Requeue
+from kube.edit import patch_as_read
 from workers.events import emit
 
 log = logging.getLogger(__name__)
@@ -85,13 +85,8 @@ class _Keeper:
         await emit(self._client, shoot, _NAME, "ClusterLifetimeExpired", text)
 
     async def _annotate(self, shoot: Object, annotations: dict[str, str | None]) -> Object:
-        """Patch annotations with the ``resourceVersion`` that was read: the owner may extend the lifetime meanwhile."""
-        metadata = shoot["metadata"]
-        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": annotations}}
-        try:
-            return await self._client.patch(resources.SHOOT, metadata["name"], metadata["namespace"], patch)
-        except Conflict:
-            raise TryAgain("the Shoot has changed meanwhile", after=0.1) from None
+        """Patch the Shoot that was read. Raises Conflict: the owner may have extended the lifetime meanwhile."""
+        return await patch_as_read(self._client, resources.SHOOT, shoot, {"metadata": {"annotations": annotations}})
 
 
 def _concerns(event: WatchEvent) -> bool:

@@ -11,7 +11,7 @@ from api.project import desired_namespace, namespace_name
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import Conflict
+from kube.edit import patch_as_read
 from workers.events import emit
 
 log = logging.getLogger(__name__)
@@ -127,15 +127,8 @@ class _ProjectReconciler:
         return await self._patch(obj, {"status": wanted}, subresource="status"), status.get("phase") != phase
 
     async def _patch(self, obj: dict[str, Any], patch: dict[str, Any], subresource: str = "") -> dict[str, Any]:
-        """Patch the Project with the ``resourceVersion`` that was read; on a conflict the reconcile is retried."""
-        seen = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-        patch = patch | {"metadata": patch.get("metadata", {}) | seen}
-        try:
-            return await self._client.patch(
-                resources.PROJECT, obj["metadata"]["name"], None, patch, subresource=subresource
-            )
-        except Conflict:
-            raise TryAgain("it has changed meanwhile", after=0.1) from None
+        """Patch the Project that was read. Raises Conflict if it has changed meanwhile."""
+        return await patch_as_read(self._client, resources.PROJECT, obj, patch, subresource=subresource)
 
 
 def _covers(found: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:

@@ -4,6 +4,7 @@ A deletion is accepted, and a finalizer delays it. Source: spec/api-core.md 10.1
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -20,7 +21,8 @@ from api.resources import Resource
 from kube.cache import Caches, Key, Values, key_of
 from kube.client import KubeClient, WatchEvent
 from kube.controller import Controller, TryAgain
-from kube.errors import Conflict, NotFound
+from kube.edit import patch_as_read
+from kube.errors import NotFound
 
 log = logging.getLogger(__name__)
 
@@ -137,18 +139,9 @@ class _Keeper:
         if (finalizer in finalizers) == wanted or (wanted and "deletionTimestamp" in metadata):
             return
         rest = [each for each in finalizers if each != finalizer]
-        patch = {
-            "metadata": {
-                "finalizers": [*rest, finalizer] if wanted else rest,
-                "resourceVersion": metadata["resourceVersion"],
-            }
-        }
-        try:
-            await self._client.patch(kind, metadata["name"], metadata.get("namespace"), patch)
-        except NotFound:
-            return
-        except Conflict:
-            raise TryAgain("it has changed meanwhile", after=0.2) from None
+        patch = {"metadata": {"finalizers": [*rest, finalizer] if wanted else rest}}
+        with contextlib.suppress(NotFound):
+            await patch_as_read(self._client, kind, obj, patch)
 
 
 def _providers(binding: Object) -> list[str]:

@@ -32,7 +32,8 @@ from api.times import timestamp
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
-from kube.errors import ApiError, Conflict, NotFound
+from kube.edit import patch_as_read
+from kube.errors import ApiError, NotFound
 from workers.etcd import manifests
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,6 @@ _SUSPENDED = "druid.gardener.cloud/suspend-etcd-spec-reconcile"
 
 _CHECK_SECONDS = 30.0
 _RETRY_SECONDS = 2.0
-_LOOK_AGAIN_SECONDS = 0.1
 _PROBE_INTERVAL = 0.05
 _PROBE_SECONDS = 30.0
 """Longest time for which the controller probes a starting member. A member that takes longer is restoring, and then the
@@ -105,16 +105,12 @@ class EtcdController:
                     self._member_ids.pop(pod, None)
                     self._served.pop(pod, None)
             return None
-        try:
-            if etcd["metadata"].get("deletionTimestamp"):
-                return await self._delete(etcd)
-            if _to_roll_out(etcd):
-                etcd = await self._roll_out(etcd)
-            again = await self._report(etcd)
-            return Requeue(_RETRY_SECONDS) if _operation(etcd).get("state") == "Processing" else again
-        except Conflict:
-            # The object has changed meanwhile, or our cache is a moment behind our own writes.
-            return Requeue(_LOOK_AGAIN_SECONDS)
+        if etcd["metadata"].get("deletionTimestamp"):
+            return await self._delete(etcd)
+        if _to_roll_out(etcd):
+            etcd = await self._roll_out(etcd)
+        again = await self._report(etcd)
+        return Requeue(_RETRY_SECONDS) if _operation(etcd).get("state") == "Processing" else again
 
     # Rolling out
 
@@ -199,10 +195,7 @@ class EtcdController:
 
     async def _patch(self, etcd: Object, patch: dict[str, Any]) -> Object:
         """Patch exactly this version of an Etcd, so that a request made meanwhile is not lost. Raises Conflict."""
-        metadata = {**patch["metadata"], "resourceVersion": etcd["metadata"]["resourceVersion"]}
-        return await self._client.patch(
-            ETCD, etcd["metadata"]["name"], etcd["metadata"]["namespace"], {**patch, "metadata": metadata}
-        )
+        return await patch_as_read(self._client, ETCD, etcd, patch)
 
     # Status
 

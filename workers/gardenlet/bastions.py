@@ -22,7 +22,8 @@ from api.times import micro_timestamp
 from kube.cache import Key, key_of
 from kube.client import WatchEvent
 from kube.controller import Controller, TryAgain
-from kube.errors import Conflict, Forbidden, NotFound
+from kube.edit import patch_as_read
+from kube.errors import Forbidden, NotFound
 
 Object = dict[str, Any]
 
@@ -135,11 +136,9 @@ class BastionController:
             await self._change(bastion, finalizers=[*finalizers, constants.FINALIZER])
 
     async def _change(self, bastion: Object, **metadata: Any) -> None:
-        known = bastion["metadata"]
-        patch = {"metadata": {**metadata, "resourceVersion": known["resourceVersion"]}}
         try:
-            await self._clusters.garden.patch(resources.OPERATIONS_BASTION, known["name"], known["namespace"], patch)
-        except (Conflict, Forbidden, NotFound):
+            await patch_as_read(self._clusters.garden, resources.OPERATIONS_BASTION, bastion, {"metadata": metadata})
+        except (Forbidden, NotFound):
             raise TryAgain("it has changed meanwhile", after=0.2) from None
 
     async def _tell(self, bastion: Object, finding: Finding, ready: Object | None = None) -> None:

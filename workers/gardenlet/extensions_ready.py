@@ -14,8 +14,7 @@ from api import constants, resources
 from api.conditions import Finding, Operation, merge
 from kube.cache import Key
 from kube.client import Object
-from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import Conflict
+from kube.controller import Controller, Requeue
 from workers.gardenlet.garden_caches import own_seed
 
 _PERIOD_SECONDS = 30.0
@@ -107,10 +106,7 @@ class ExtensionsCheck:
         finding = extensions_ready(self._installations.list(), self._faults())
         conditions = merge(known, [finding], _SETTLED, {}, datetime.now(UTC))
         if conditions != known:
-            try:
-                await write_seed_status(self._clusters.garden, seed, {"conditions": conditions})
-            except Conflict:
-                raise TryAgain("the Seed has changed meanwhile", after=0.5) from None
+            await write_seed_status(self._clusters.garden, seed, {"conditions": conditions})
         return Requeue(_PERIOD_SECONDS)
 
     def _faults(self) -> list[str]:

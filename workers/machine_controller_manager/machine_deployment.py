@@ -18,8 +18,8 @@ from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from api.times import timestamp
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, Objects, WatchEvent
-from kube.controller import Controller, Requeue
-from kube.errors import AlreadyExists, Conflict, NotFound
+from kube.controller import Controller, TryAgain
+from kube.errors import AlreadyExists, NotFound
 from workers.machine_controller_manager.objects import (
     hold,
     is_alive,
@@ -59,15 +59,10 @@ class MachineDeploymentController:
         name = owner_name(event.object, MACHINE_DEPLOYMENT.kind)
         return [Key(self._namespace, name)] if name else []
 
-    async def _reconcile(self, key: Key) -> Requeue | None:
+    async def _reconcile(self, key: Key) -> None:
         found = await self._seed.find(MACHINE_DEPLOYMENT, key.name, self._namespace)
-        if found is None:
-            return None
-        try:
+        if found is not None:
             await self._converge(found)
-        except Conflict:
-            return Requeue(0.5)
-        return None
 
     async def _converge(self, found: Object) -> None:
         sets = await self._sets(found)
@@ -157,7 +152,7 @@ class MachineDeploymentController:
             # An earlier attempt created the set, or an older set of the same class is still being deleted.
             live = await self._seed.get(MACHINE_SET, made["metadata"]["name"], self._namespace)
             if is_deleting(live) or owner_uid(live) != found["metadata"]["uid"]:
-                raise Conflict(409, "StillDeleting", f"creating MachineSet {made['metadata']['name']}") from None
+                raise TryAgain(f"MachineSet {made['metadata']['name']} is still being deleted", after=0.5) from None
             return live
 
     async def _patch(self, each: Object, patch: Mapping[str, Any]) -> None:

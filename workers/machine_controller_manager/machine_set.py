@@ -9,8 +9,8 @@ from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_SET
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, Objects, WatchEvent
-from kube.controller import Controller, Requeue
-from kube.errors import AlreadyExists, Conflict
+from kube.controller import Controller
+from kube.errors import AlreadyExists
 from workers.machine_controller_manager.objects import (
     hold,
     is_deleting,
@@ -57,15 +57,10 @@ class MachineSetController:
         name = owner_name(event.object, MACHINE_SET.kind)
         return [Key(self._namespace, name)] if name else []
 
-    async def _reconcile(self, key: Key) -> Requeue | None:
+    async def _reconcile(self, key: Key) -> None:
         found = await self._seed.find(MACHINE_SET, key.name, self._namespace)
-        if found is None:
-            return None
-        try:
+        if found is not None:
             await self._converge(found)
-        except Conflict:
-            return Requeue(0.05)
-        return None
 
     async def _converge(self, found: Object) -> None:
         machines = await self._machines(found)

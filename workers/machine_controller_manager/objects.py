@@ -9,6 +9,7 @@ from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.durations import parse_duration
 from api.resources import Resource
 from kube.client import KubeClient, Object
+from kube.edit import patch_as_read
 from kube.errors import NotFound
 
 
@@ -75,9 +76,7 @@ async def release(client: KubeClient, resource: Resource, found: Object) -> None
 
 
 async def _set_finalizers(client: KubeClient, resource: Resource, found: Object, finalizers: list[str]) -> Object:
-    metadata = found["metadata"]
-    patch = {"metadata": {"finalizers": finalizers, "resourceVersion": metadata["resourceVersion"]}}
-    return await client.patch(resource, metadata["name"], metadata["namespace"], patch)
+    return await patch_as_read(client, resource, found, {"metadata": {"finalizers": finalizers}})
 
 
 async def write_status(client: KubeClient, resource: Resource, found: Object, status: Mapping[str, Any]) -> None:

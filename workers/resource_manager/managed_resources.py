@@ -22,7 +22,8 @@ from api.times import timestamp
 from kube.cache import Cache, Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import ApiError, Conflict, NotFound
+from kube.edit import patch_as_read
+from kube.errors import ApiError, NotFound
 from workers.resource_manager import health, names
 from workers.resource_manager.apply import Applier
 from workers.resource_manager.config import ANY_CLASS, DEFAULT_CLASS, Controllers
@@ -551,17 +552,8 @@ class ManagedResourceController:
             raise TryAgain(f"ManagedResource {key_of(managed_resource)} went away") from None
 
     async def _patch(self, managed_resource: Object, metadata: dict[str, Any]) -> Object:
-        """Change metadata, if the object has not changed meanwhile. Raises TryAgain if it has."""
-        ours = managed_resource["metadata"]
-        try:
-            return await self._source.patch(
-                MANAGED_RESOURCE,
-                ours["name"],
-                ours["namespace"],
-                {"metadata": {**metadata, "resourceVersion": ours["resourceVersion"]}},
-            )
-        except Conflict as error:
-            raise TryAgain(str(error), after=0.05) from None
+        """Change metadata. Raises Conflict if the object has changed meanwhile."""
+        return await patch_as_read(self._source, MANAGED_RESOURCE, managed_resource, {"metadata": metadata})
 
 
 def _secrets_of(managed_resource: Object) -> Iterable[str]:

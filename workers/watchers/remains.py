@@ -25,8 +25,7 @@ from api.remains import BadRemains, Remnant, is_elsewhere, remains_of
 from api.times import micro_timestamp
 from kube.cache import BY_UID, Caches, Key, uids_of
 from kube.client import KubeClient, WatchEvent
-from kube.controller import Controller, TryAgain
-from kube.errors import Conflict
+from kube.controller import Controller
 from workers.seed_flows import Refused, SeedFlow, SeedFlows, project_of, told_once
 from workflows.shoot.forget import ForgetShoot, forget_id
 
@@ -137,10 +136,7 @@ class RemainsWatcher:
             conditions = [each for each in known if each["type"] != type_]
         if conditions == known:
             return
-        try:
-            await write_seed_status(self._garden, seed, {"conditions": conditions})
-        except Conflict:
-            raise TryAgain("the Seed has changed meanwhile", after=0.5) from None
+        await write_seed_status(self._garden, seed, {"conditions": conditions})
 
 
 def judge(remnant: Remnant, seed: Object, shoot: Object | None, entry: Object | None, project: str | None) -> FlowInput:
