@@ -34,6 +34,7 @@ from api.flows import (
 )
 from api.images import OWN_VERSION
 from api.issuer import is_managed
+from api.labels import is_true
 from api.names import backup_entry_names
 from api.operations import OperationType, ShootRef, ShootTask
 from api.registrations import versions_by_phase, wanted_extensions
@@ -91,13 +92,13 @@ class ShootActivities:
             operations=_operations(annotations),
             repairs=repair.asked(annotations),
             asked_by=annotations.get(constants.REPAIR_BY, ""),
-            ignored=self._may_hold_back(shoot) and _truthy(annotations.get(constants.SHOOT_IGNORE)),
+            ignored=self._may_hold_back(shoot) and is_true(annotations.get(constants.SHOOT_IGNORE)),
             rate_limited=any(
                 ErrorCode.INFRA_RATE_LIMITS_EXCEEDED in (error.get("codes") or ())
                 for error in status.get("lastErrors") or ()
             ),
             uid=shoot.uid,
-            force_delete=_truthy(annotations.get(constants.CONFIRMATION_FORCE_DELETION)),
+            force_delete=is_true(annotations.get(constants.CONFIRMATION_FORCE_DELETION)),
             source_lost=annotations.get(constants.CONTROL_PLANE_MIGRATION) == constants.MIGRATION_BAD_CASE,
             hibernation_switched=asleep != bool(status.get("hibernated")),
             confined=confined,
@@ -462,7 +463,7 @@ class ShootActivities:
             hibernated=bool((spec.get("hibernation") or {}).get("enabled")),
             backup=bool(seed_object["spec"].get("backup")),
             skip_readiness=constants.SHOOT_SKIP_READINESS in annotations,
-            skip_cleanup=_truthy(annotations.get(constants.SHOOT_SKIP_CLEANUP)),
+            skip_cleanup=is_true(annotations.get(constants.SHOOT_SKIP_CLEANUP)),
             managed_issuer=is_managed(annotations),
             ssh_access=ssh.has_access(live),
             failure_tolerance=bool((spec.get("controlPlane") or {}).get("highAvailability")),
@@ -580,8 +581,3 @@ def _without_operations(annotations: Mapping[str, str], consumed: tuple[str, ...
         return {}
     author = repair.without(annotations) if constants.OPERATION_RETRY in consumed else {}
     return {constants.OPERATION: ";".join(left) or None, **author}
-
-
-def _truthy(value: str | None) -> bool:
-    """Parse a boolean in an annotation as Gardener does."""
-    return (value or "").lower() in ("1", "t", "true")

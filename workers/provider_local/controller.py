@@ -17,6 +17,7 @@ from temporalio.service import RPCError
 from activities.provider_local.extension import Actuator, Extension, load_extension
 from api import constants
 from api.errors import ErrorCode
+from api.labels import is_true
 from api.resources import CLUSTER
 from api.times import timestamp
 from kube.cache import Caches, Key, key_of
@@ -364,4 +365,4 @@ def _is_force_deleted(extension: Extension) -> bool:
     if extension.cluster is None:
         return False
     annotations = extension.shoot["metadata"].get("annotations") or {}
-    return str(annotations.get(constants.CONFIRMATION_FORCE_DELETION, "")).lower() in ("1", "t", "true")
+    return is_true(annotations.get(constants.CONFIRMATION_FORCE_DELETION))
