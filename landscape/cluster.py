@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from api.conditions import find_condition
 from landscape import cgroups, containerd, pki
 from landscape.binaries import Binaries
 from landscape.files import write_if_changed
@@ -387,5 +388,4 @@ def _rights_of_only_node(name: str) -> dict[str, Any]:
 
 async def _node_ready(api: Api, name: str) -> bool:
     node = await api.get(f"/api/v1/nodes/{name}")
-    conditions = (node or {}).get("status", {}).get("conditions") or []
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    return find_condition(node, "Ready").get("status") == "True"

@@ -9,6 +9,7 @@ from typing import Any
 
 from api import issuer
 from api.access import CODEC_SERVERS, DISCOVERY_SERVERS, OPERATORS, access, bootstrap_secret, bound_role, rule
+from api.conditions import find_condition
 from api.constants import ADMISSION_AUTHORITY, SEED_NAME_PREFIX
 from api.crds import crds
 from api.labels import pod_security
@@ -270,5 +271,4 @@ def _secret(
 
 async def _established(api: Api, name: str) -> bool:
     definition = await api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
-    conditions = (definition or {}).get("status", {}).get("conditions") or []
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+    return find_condition(definition, "Established").get("status") == "True"

@@ -9,6 +9,7 @@ from activities.garden import events
 from activities.garden.live import control_plane_of, staying, the_same
 from activities.heartbeat import heartbeating
 from api import constants, resources
+from api.conditions import set_conditions
 from api.rotation import (
     FORCED_COMPLETION,
     RotationInput,
@@ -76,14 +77,8 @@ class GardenRotationActivities:
 
         def reported(live: dict[str, Any]) -> dict[str, Any] | None:
             known = (live.get("status") or {}).get("constraints") or []
-            old: dict[str, Any] = next((each for each in known if each["type"] == found["type"]), {})
-            if all(old.get(key) == value for key, value in found.items()):
-                return None
-            now = timestamp()
-            same = old.get("status") == found["status"]
-            times = {"lastTransitionTime": old["lastTransitionTime"] if same else now, "lastUpdateTime": now}
-            left = [each for each in known if each["type"] != found["type"]]
-            return {"status": {"constraints": [*left, found | times]}}
+            constraints = set_conditions(known, [found], timestamp())
+            return {"status": {"constraints": constraints}} if constraints != known else None
 
         shoot = request.shoot
         await edit(

@@ -20,7 +20,7 @@ from activities.seed.extension_kinds import BACKUP_ENTRY, INTERNAL_DNS
 from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.gateway import gateway_address
 from api import resources
-from api.conditions import Finding, Operation, merge
+from api.conditions import Finding, Operation, find_condition, merge
 from api.constants import (
     GARDEN_NAMESPACE,
     OPERATION,
@@ -274,8 +274,7 @@ def _operation_type(status: dict[str, Any]) -> str:
 
 
 def _established(live: dict[str, Any] | None) -> bool | None:
-    conditions = (live or {}).get("status", {}).get("conditions") or []
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions) or None
+    return find_condition(live, "Established").get("status") == "True" or None
 
 
 def _reference(reference: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from activities.components import base
 from activities.heartbeat import heartbeating
 from activities.managed_resources import secrets_checksum, unfinished
 from api import constants, resources
+from api.conditions import find_condition
 from api.resources import Resource
 from kube.cache import Cache, Caches
 from kube.client import KubeClient
@@ -171,9 +172,9 @@ def rollout_fault(deployment: Mapping[str, Any] | None, generation: int = 0) -> 
     wanted = deployment["spec"].get("replicas", 1)
     if status.get("observedGeneration", 0) < max(deployment["metadata"]["generation"], generation):
         return "is not observed yet"
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            return f"cannot create pods: {condition.get('message', '')}"
+    failure = find_condition(deployment, "ReplicaFailure")
+    if failure.get("status") == "True":
+        return f"cannot create pods: {failure.get('message', '')}"
     updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
     if updated < wanted:
         return f"has {updated} of {wanted} new pods"
@@ -197,9 +198,9 @@ def _pod_faults(pod: Mapping[str, Any]) -> Iterable[str]:
     status = pod.get("status") or {}
     name = pod["metadata"]["name"]
     if status.get("phase") == "Pending":
-        for condition in status.get("conditions") or ():
-            if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                yield f"pod {name} cannot be scheduled: {condition.get('message', '')}"
+        scheduled = find_condition(pod, "PodScheduled")
+        if scheduled.get("status") == "False":
+            yield f"pod {name} cannot be scheduled: {scheduled.get('message', '')}"
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in _TROUBLE:

@@ -6,7 +6,6 @@ updates the status whenever the pods change. All state is in the cluster, so it 
 
 import asyncio
 import contextlib
-import copy
 import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +17,7 @@ import aiohttp
 from activities.etcd.access import server_certificate_of, shown_certificate, tls_of
 from activities.etcd.client import EtcdClient, EtcdError
 from api import constants
+from api.conditions import find_condition, set_conditions
 from api.resources import (
     CONFIG_MAP,
     ETCD,
@@ -147,7 +147,7 @@ class EtcdController:
         self._applied[key_of(etcd)] = applied["metadata"].get("generation", 0)
         etcd = await self._write_operation(etcd, kind, "Succeeded", "")
         # The status is written before the annotation is removed: the requester must not read the old state of members.
-        etcd = await self._write_status(etcd, self._members(etcd), applied, _condition_of(etcd, "BackupReady"))
+        etcd = await self._write_status(etcd, self._members(etcd), applied, find_condition(etcd, "BackupReady"))
         asked = {name: None for name in _OPERATIONS if name in (etcd["metadata"].get("annotations") or {})}
         return await self._patch(etcd, {"metadata": {"annotations": asked}}) if asked else etcd
 
@@ -203,7 +203,7 @@ class EtcdController:
         """Write the members' state into the status: first as the kubelet reports it, then with the members' answers."""
         pods = self._members(etcd)
         stateful_set = self._stateful_sets.get(etcd["metadata"]["name"], etcd["metadata"]["namespace"])
-        backup = _condition_of(etcd, "BackupReady")
+        backup = find_condition(etcd, "BackupReady")
         etcd = await self._write_status(etcd, pods, stateful_set, backup)
         serving = [pod for pod in pods.values() if pod is not None and self._serves(pod)]
         for pod in pods.values():
@@ -264,8 +264,7 @@ class EtcdController:
         updated = stateful_set is not None and self._is_updated(etcd, stateful_set, pods)
         faults = "; ".join(f"{item['name']}: {item['reason']}" for item in members if item["status"] != "Ready")
         serving = f"{ready} of {replicas} members serve" + (f"; {faults}" if faults else "")
-        now = timestamp()
-        conditions = [
+        conditions: list[Mapping[str, Any]] = [
             _condition("Ready", ready >= quorum if replicas else None, "Quorum", serving),
             _condition(
                 "AllMembersReady",
@@ -278,6 +277,8 @@ class EtcdController:
         if manifests.has_backup(etcd):
             conditions.append(backup or _condition("BackupReady", None, "NotAsked", "the sidecar was not asked yet"))
         selector = manifests.own_labels(etcd)
+        types = {each["type"] for each in conditions}
+        known = [each for each in (etcd.get("status") or {}).get("conditions") or () if each["type"] in types]
         return {
             "etcd": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": etcd["metadata"]["name"]},
             "replicas": observed.get("replicas", 0),
@@ -288,7 +289,7 @@ class EtcdController:
             "peerUrlTLSEnabled": bool(etcd["spec"]["etcd"].get("peerUrlTls")),
             "labelSelector": {"matchLabels": selector},
             "selector": ",".join(f"{name}={value}" for name, value in sorted(selector.items())),
-            "conditions": _dated(conditions, (etcd.get("status") or {}).get("conditions") or (), now),
+            "conditions": set_conditions(known, conditions, timestamp()),
         }
 
     def _is_updated(self, etcd: Object, stateful_set: Object, pods: Mapping[str, Object | None]) -> bool:
@@ -511,9 +512,9 @@ def _why_not(pod: Object) -> str:
         state = container.get("state") or {}
         if container["name"] == "etcd" and (stopped := state.get("waiting") or state.get("terminated")):
             return str(stopped.get("reason") or "it is not running")
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition["status"] != "True":
-            return f"its pod is not scheduled: {condition.get('message', '')}"[:300]
+    scheduled = find_condition(pod, "PodScheduled")
+    if scheduled and scheduled["status"] != "True":
+        return f"its pod is not scheduled: {scheduled.get('message', '')}"[:300]
     return "it does not serve yet"
 
 
@@ -544,22 +545,3 @@ def _uses_tls(etcd: Object, pod: Object) -> bool:
 def _condition(kind: str, good: bool | None, reason: str, message: str) -> dict[str, Any]:
     status = "Unknown" if good is None else "True" if good else "False"
     return {"type": kind, "status": status, "reason": reason, "message": message}
-
-
-def _condition_of(etcd: Object, kind: str) -> dict[str, Any] | None:
-    conditions = (etcd.get("status") or {}).get("conditions") or ()
-    return next((copy.deepcopy(item) for item in conditions if item["type"] == kind), None)
-
-
-def _dated(conditions: list[dict[str, Any]], before: Iterable[Mapping[str, Any]], now: str) -> list[dict[str, Any]]:
-    """Conditions with the times of their last changes; a condition that is the same as before keeps its times."""
-    known = {item["type"]: item for item in before}
-    dated = []
-    for condition in conditions:
-        old = known.get(condition["type"]) or {}
-        plain = {name: condition[name] for name in ("type", "status", "reason", "message")}
-        transition = old.get("lastTransitionTime") if old.get("status") == plain["status"] else None
-        same = all(old.get(name) == value for name, value in plain.items())
-        update = old.get("lastUpdateTime") if same else None
-        dated.append({**plain, "lastTransitionTime": transition or now, "lastUpdateTime": update or now})
-    return dated

@@ -16,6 +16,7 @@ from typing import Any
 from activities.etcd import snapshots
 from activities.etcd.snapshots import Snapshot
 from activities.etcd.store import Store, StoreError, open_store
+from api.conditions import find_condition, set_conditions
 from api.resources import ETCD_COPY_BACKUPS_TASK, SECRET
 from api.times import timestamp
 from kube.cache import Caches, Key
@@ -113,7 +114,8 @@ class CopyBackupsController:
             # So the destination's etcd need not wait for the same time itself.
             await source.put(directories[0] + snapshots.silence_name(newest), _nothing())
         message = f"{len(there)} snapshots up to revision {newest}" + ("" if final else ", none of them final")
-        await self._write(task, {"lastError": None, "conditions": [_condition("Succeeded", "Copied", message)]})
+        succeeded = {"type": "Succeeded", "status": "True", "reason": "Copied", "message": message}
+        await self._write(task, {"lastError": None, "conditions": set_conditions((), [succeeded], timestamp())})
         return ""
 
     def _may_serve(self, key: Key) -> str:
@@ -177,17 +179,4 @@ def _unmarked(snapshot: Snapshot) -> Snapshot:
 
 
 def _succeeded(task: Mapping[str, Any]) -> bool:
-    conditions = (task.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Succeeded" and each["status"] == "True" for each in conditions)
-
-
-def _condition(kind: str, reason: str, message: str) -> dict[str, Any]:
-    now = timestamp()
-    return {
-        "type": kind,
-        "status": "True",
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": now,
-        "lastUpdateTime": now,
-    }
+    return find_condition(task, "Succeeded").get("status") == "True"

@@ -13,6 +13,7 @@ from activities.provider_local.machines import (
     chosen_machines,
     owner_reference,
 )
+from api.conditions import set_conditions
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from api.times import timestamp
@@ -259,25 +260,13 @@ def status(found: Mapping[str, Any], new: Mapping[str, Any], old: Sequence[Mappi
         "reason": "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
         "message": f"{counts['availableReplicas']} of {wanted} machines are available.",
     }
-    known = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or []}
+    known = (found.get("status") or {}).get("conditions") or ()
     return {
         **counts,
         "observedGeneration": found["metadata"]["generation"],
         "updatedReplicas": int((new.get("status") or {}).get("replicas") or 0),
         "unavailableReplicas": max(0, wanted - counts["availableReplicas"]),
-        "conditions": [_with_times(condition, known.get("Available"))],
-    }
-
-
-def _with_times(condition: dict[str, Any], known: Mapping[str, Any] | None) -> dict[str, Any]:
-    if known and all(known.get(key) == value for key, value in condition.items()):
-        return dict(known)
-    time = timestamp()
-    same = known is not None and known.get("status") == condition["status"]
-    return {
-        **condition,
-        "lastUpdateTime": time,
-        "lastTransitionTime": known["lastTransitionTime"] if known and same else time,
+        "conditions": set_conditions(known, [condition], timestamp()),
     }
 
 

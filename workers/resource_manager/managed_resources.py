@@ -7,8 +7,8 @@ Source: spec/resource-manager.md 3 and 4.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from activities.managed_resources import (
@@ -17,6 +17,7 @@ from activities.managed_resources import (
     CONDITION_PROGRESSING,
     secrets_checksum,
 )
+from api.conditions import find_condition, set_conditions
 from api.resources import DEPLOYMENT, MANAGED_RESOURCE, POD, SECRET, Resource
 from api.times import timestamp
 from kube.cache import Cache, Caches, Key, key_of
@@ -71,27 +72,6 @@ def _healthy(status: str, reason: str, message: str) -> Condition:
 
 def _progressing(status: str, reason: str, message: str) -> Condition:
     return Condition(CONDITION_PROGRESSING, status, reason, message)
-
-
-def merge_conditions(old: Iterable[Mapping[str, Any]], new: Iterable[Condition], now: str) -> list[Object]:
-    """The conditions of a status, updated with new ones.
-
-    ``lastTransitionTime`` changes only with the status, ``lastUpdateTime`` only with status, reason or message.
-    """
-    merged = {condition["type"]: dict(condition) for condition in old}
-    for condition in new:
-        before = merged.get(condition.type, {})
-        same_status = before.get("status") == condition.status
-        same = same_status and (before.get("reason"), before.get("message")) == (condition.reason, condition.message)
-        merged[condition.type] = {
-            "type": condition.type,
-            "status": condition.status,
-            "reason": condition.reason,
-            "message": condition.message,
-            "lastTransitionTime": before.get("lastTransitionTime", now) if same_status else now,
-            "lastUpdateTime": before.get("lastUpdateTime", now) if same else now,
-        }
-    return list(merged.values())
 
 
 class ManagedResourceController:
@@ -348,7 +328,7 @@ class ManagedResourceController:
             _healthy("Unknown", *pending),
             _progressing("Unknown", *pending),
         ]
-        before = _condition(managed_resource, CONDITION_APPLIED)
+        before = find_condition(managed_resource, CONDITION_APPLIED)
         if before.get("status") != "False":  # the text of an earlier failure stays until that is fixed
             conditions.append(_applied("Progressing", "ApplyProgressing", "The resources are currently being applied."))
         return await self._report(managed_resource, *conditions)
@@ -430,7 +410,7 @@ class ManagedResourceController:
         if not managed_resource["spec"].get("keepObjects"):
             references = [Reference.of(item) for item in (managed_resource.get("status") or {}).get("resources") or ()]
             message = "The resources are currently being deleted."
-            if _condition(managed_resource, CONDITION_HEALTHY).get("reason") != "DeletionPending":
+            if find_condition(managed_resource, CONDITION_HEALTHY).get("reason") != "DeletionPending":
                 managed_resource = await self._report(
                     managed_resource,
                     _applied("Progressing", "DeletionPending", message),
@@ -459,7 +439,7 @@ class ManagedResourceController:
 
     async def _check(self, managed_resource: Object) -> Requeue | None:
         """Update the two conditions on health and progress of the objects."""
-        if _condition(managed_resource, CONDITION_APPLIED).get("status") != "True":
+        if find_condition(managed_resource, CONDITION_APPLIED).get("status") != "True":
             return None
         references = [Reference.of(item) for item in (managed_resource.get("status") or {}).get("resources") or ()]
         try:
@@ -467,7 +447,7 @@ class ManagedResourceController:
         except ApiError as error:
             await self._report(managed_resource, _healthy("False", "HealthCheckError", str(error)))
             raise TryAgain(str(error)) from None
-        was_healthy = _condition(managed_resource, CONDITION_HEALTHY).get("status") == "True"
+        was_healthy = find_condition(managed_resource, CONDITION_HEALTHY).get("status") == "True"
         healthy = _health_of(objects)
         progress, again = await self._progress_of(objects)
         await self._report(managed_resource, healthy, progress)
@@ -536,8 +516,7 @@ class ManagedResourceController:
     async def _report(self, managed_resource: Object, *conditions: Condition, **fields: Any) -> Object:
         """Write conditions and other fields of the status, if they differ."""
         status = managed_resource.get("status") or {}
-        now = timestamp()
-        merged = merge_conditions(status.get("conditions") or (), conditions, now)
+        merged = set_conditions(status.get("conditions") or (), map(asdict, conditions), timestamp())
         patch = {key: value for key, value in fields.items() if status.get(key) != value}
         if merged != (status.get("conditions") or []):
             patch["conditions"] = merged
@@ -576,13 +555,6 @@ def _asks_for_apply(old: Object, new: Object) -> bool:
         for obj in (old, new)
     )
     return bool(before - after)
-
-
-def _condition(managed_resource: Object, kind: str) -> dict[str, Any]:
-    for condition in (managed_resource.get("status") or {}).get("conditions") or ():
-        if condition["type"] == kind:
-            return dict(condition)
-    return {}
 
 
 def _health_of(objects: list[tuple[Reference, Object | None]]) -> Condition:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from api import constants
-from api.conditions import Finding
+from api.conditions import Finding, find_condition
 from kube.errors import AnswerTooLarge
 from workers.resource_manager import health
 
@@ -313,8 +313,7 @@ def _etcd_fault(etcd: Object) -> str | None:
     if errors := status.get("lastErrors"):
         return "; ".join(each.get("description", "") for each in errors)
     if not status.get("ready"):
-        messages = [each.get("message") for each in status.get("conditions") or () if each["type"] == "Ready"]
-        return str((messages and messages[0]) or "is not ready")
+        return str(find_condition(etcd, "Ready").get("message") or "is not ready")
     return None
 
 

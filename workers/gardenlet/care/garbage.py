@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from api.conditions import find_condition
+
 Object = Mapping[str, Any]
 
 STUCK = timedelta(minutes=5)
@@ -52,9 +54,7 @@ def _left_over(pod: Object) -> bool:
     reason, phase = status.get("reason") or "", status.get("phase")
     if reason in _REASONS or reason.startswith("OutOf"):
         return True
-    disrupted = any(
-        each["type"] == "DisruptionTarget" and each["status"] == "True" for each in status.get("conditions") or ()
-    )
+    disrupted = find_condition(pod, "DisruptionTarget").get("status") == "True"
     owners = pod["metadata"].get("ownerReferences") or ()
     replicated = any(each["kind"] == "ReplicaSet" for each in owners)
     return phase in ("Failed", "Succeeded") and (replicated or (disrupted and phase == "Failed"))
