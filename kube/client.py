@@ -19,6 +19,8 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 
+from api.resources import Object as Object
+from api.resources import Objects as Objects
 from api.resources import Resource, UnknownKind, resource_of
 from kube.errors import (
     AnswerTooLarge,
@@ -32,9 +34,6 @@ from kube.errors import (
 )
 from kube.kubeconfig import Endpoint, endpoint_of, in_cluster_endpoint, parse_kubeconfig
 from kube.unchanged import unchanged
-
-Object = dict[str, Any]
-Objects = list[Object]
 
 APPLY = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"

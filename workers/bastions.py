@@ -18,14 +18,13 @@ from api.labels import is_true
 from api.model import ApiModel
 from api.times import timestamp
 from kube.cache import Caches, Key, key_of
-from kube.client import KubeClient, WatchEvent
+from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
 from kube.errors import NotFound
-from workers.events import emit
+from kube.events import emit
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
 
 _NAME = "gardener-controller-manager"
 _NEEDED_FOR = timedelta(hours=1)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from pydantic import Field
 
@@ -17,15 +16,14 @@ from api import constants, resources
 from api.conditions import Finding, Operation, merge, status_label
 from api.model import ApiModel
 from kube.cache import Caches, Key
-from kube.client import KubeClient
+from kube.client import KubeClient, Object
 from kube.controller import Controller, Requeue
 from kube.edit import patch_as_read
 from kube.errors import NotFound
-from workers.events import emit
+from kube.events import emit
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
 
 _NAME = "gardener-controller-manager"
 _LOOK_SECONDS = 10.0

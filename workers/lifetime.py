@@ -3,21 +3,19 @@
 import asyncio
 import logging
 from datetime import UTC, datetime
-from typing import Any
 
 from api import constants, resources
 from api.credentials import BINDINGS, binding_of
 from api.lifetime import expiration, lifetime, parsed
 from api.times import timestamp
 from kube.cache import Caches, Key
-from kube.client import KubeClient, WatchEvent
+from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
 from kube.edit import patch_as_read
-from workers.events import emit
+from kube.events import emit
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
 
 _NAME = "gardener-controller-manager"
 _SYNC_SECONDS = 3600.0

@@ -12,7 +12,8 @@ from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
 from kube.edit import patch_as_read
-from workers.events import emit
+from kube.events import emit
+from kube.finalizers import ensure_finalizer, has_finalizer, remove_finalizer
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +66,8 @@ class _ProjectReconciler:
     async def _ensure(self, obj: dict[str, Any]) -> Requeue | None:
         project = Project.of(obj)
         name = project.metadata.name
-        if FINALIZER not in project.metadata.finalizers:
-            await self._set_finalizers(obj, [*project.metadata.finalizers, FINALIZER])
+        if not has_finalizer(obj, FINALIZER):
+            await ensure_finalizer(self._client, resources.PROJECT, obj, FINALIZER)
             return None  # this write triggers the next event
         if project.status is None or project.status.phase is None:
             obj, _ = await self._set_phase(obj, "Pending")
@@ -90,8 +91,7 @@ class _ProjectReconciler:
         return None
 
     async def _delete(self, obj: dict[str, Any]) -> Requeue | None:
-        finalizers = obj["metadata"].get("finalizers") or []
-        if FINALIZER not in finalizers:
+        if not has_finalizer(obj, FINALIZER):
             return None
         obj, _ = await self._set_phase(obj, "Terminating")
         project = Project.of(obj)
@@ -112,11 +112,8 @@ class _ProjectReconciler:
             if annotations.get(NAMESPACE_PROJECT) == project.metadata.uid:
                 release = {"metadata": {"annotations": {NAMESPACE_PROJECT: None}}}
                 await self._client.patch(resources.NAMESPACE, namespace, None, release)
-        await self._set_finalizers(obj, [each for each in finalizers if each != FINALIZER])
+        await remove_finalizer(self._client, resources.PROJECT, obj, FINALIZER)
         return None
-
-    async def _set_finalizers(self, obj: dict[str, Any], finalizers: list[str]) -> None:
-        await self._patch(obj, {"metadata": {"finalizers": finalizers}})
 
     async def _set_phase(self, obj: dict[str, Any], phase: str) -> tuple[dict[str, Any], bool]:
         """Write the phase; returns the updated object, and whether the phase has changed."""

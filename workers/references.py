@@ -8,7 +8,6 @@ import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from api import resources
 from api.constants import (
@@ -19,14 +18,13 @@ from api.constants import (
 from api.credentials import BINDINGS
 from api.resources import Resource
 from kube.cache import Caches, Key, Values, key_of
-from kube.client import KubeClient, WatchEvent
+from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, TryAgain
-from kube.edit import patch_as_read
 from kube.errors import NotFound
+from kube.finalizers import ensure_finalizer, remove_finalizer
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
 
 _KINDS = (*BINDINGS, resources.CLOUD_PROFILE)
 
@@ -134,14 +132,11 @@ class _Keeper:
         return (resource, found) if found is not None else None
 
     async def _set_finalizer(self, kind: Resource, obj: Object, finalizer: str, *, wanted: bool) -> None:
-        metadata = obj["metadata"]
-        finalizers = metadata.get("finalizers") or []
-        if (finalizer in finalizers) == wanted or (wanted and "deletionTimestamp" in metadata):
-            return
-        rest = [each for each in finalizers if each != finalizer]
-        patch = {"metadata": {"finalizers": [*rest, finalizer] if wanted else rest}}
-        with contextlib.suppress(NotFound):
-            await patch_as_read(self._client, kind, obj, patch)
+        if not wanted:
+            await remove_finalizer(self._client, kind, obj, finalizer)
+        elif "deletionTimestamp" not in obj["metadata"]:
+            with contextlib.suppress(NotFound):
+                await ensure_finalizer(self._client, kind, obj, finalizer)
 
 
 def _providers(binding: Object) -> list[str]:

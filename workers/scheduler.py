@@ -18,7 +18,7 @@ from kube.client import KubeClient, WatchEvent
 from kube.controller import Controller, TryAgain
 from kube.edit import patch_as_read
 from kube.errors import Conflict
-from workers.events import emit
+from kube.events import emit
 from workers.leader import LeaderElectionConfig, run_as_leader
 from workers.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 

@@ -17,8 +17,8 @@ from api.server.review import User
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller
+from kube.events import emit
 from workers.access import may
-from workers.events import emit
 from workers.signing_requests import (
     CLIENT_SIGNER,
     GARDENLETS,

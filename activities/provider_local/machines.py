@@ -15,6 +15,7 @@ from api.errors import ErrorCode
 from api.local import CloudProfileConfig, InfrastructureStatus, MachineProviderSpec
 from api.quantities import parse_quantity
 from api.resources import MACHINE_CLASS, MACHINE_DEPLOYMENT, Resource
+from kube.objects import controller_reference
 
 POOL_LABEL = "worker.gardener.cloud/pool"
 NAME_LABEL = "name"
@@ -222,7 +223,7 @@ def restored(saved: Mapping[str, Any], resource: Resource, namespace: str, owner
         "metadata": {
             **saved["metadata"],
             "namespace": namespace,
-            "ownerReferences": [owner_reference(owner)],
+            "ownerReferences": [controller_reference(owner)],
             "finalizers": [FINALIZER_MACHINE_CONTROLLER_MANAGER],
         },
         "spec": saved["spec"],
@@ -238,18 +239,6 @@ def chosen_machines(deployment: Mapping[str, Any], alive: Collection[str]) -> li
         return []
     text = (deployment["metadata"].get("annotations") or {}).get(TRIGGER_DELETION) or ""
     return [name for name in map(str.strip, text.split(",")) if name in alive]
-
-
-def owner_reference(owner: Mapping[str, Any]) -> dict[str, Any]:
-    """Reference to a controlling owner, which must not be deleted before the object that it owns."""
-    return {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
 
 
 def _autoscaler_annotations(options: Mapping[str, Any]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from api.conditions import find_condition
 from api.resources import Resource
 from kube.cache import Cache, Caches
 from kube.client import KubeClient
+from kube.objects import label_selector
 
 MANAGER = "gardenlet"
 
@@ -71,12 +72,7 @@ async def deploy(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> No
 
 
 def _versioned_of(select: Mapping[str, str]) -> str:
-    return f"{selector(select)},{base.VERSIONED_LABEL}=true"
-
-
-def selector(labels: Mapping[str, str]) -> str:
-    """Label selector for these labels."""
-    return ",".join(f"{key}={value}" for key, value in labels.items())
+    return f"{label_selector(select)},{base.VERSIONED_LABEL}=true"
 
 
 def _references(deployment: Mapping[str, Any]) -> frozenset[str]:
@@ -104,7 +100,7 @@ async def wait_replaced(client: KubeClient, caches: Caches, name: str, namespace
     await wait_deployment(caches, name, namespace, timeout)
     deployment = await client.get(resources.DEPLOYMENT, name, namespace)
     # A cache of its own starts with the pods as they are now; a shared cache may lag behind.
-    cache = Cache(client, resources.POD, namespace, selector(deployment["spec"]["selector"]["matchLabels"]))
+    cache = Cache(client, resources.POD, namespace, label_selector(deployment["spec"]["selector"]["matchLabels"]))
     ending: list[str] = []
 
     def ended(_: object) -> bool:
@@ -189,7 +185,7 @@ async def pod_trouble(client: KubeClient, deployment: Mapping[str, Any] | None) 
     """Failures of the pods of a Deployment, with the pods' names; None if pods are merely not ready yet."""
     if deployment is None:
         return None
-    labels = selector(deployment["spec"]["selector"]["matchLabels"])
+    labels = label_selector(deployment["spec"]["selector"]["matchLabels"])
     pods = await client.list(resources.POD, deployment["metadata"]["namespace"], labels=labels)
     return "; ".join(fault for pod in pods for fault in _pod_faults(pod)) or None
 
@@ -261,7 +257,7 @@ async def _wait_gone(
     def gone(cache: Cache) -> bool:
         return all((each.get("status") or {}).get("phase") in ("Failed", "Succeeded") for each in cache.list())
 
-    cache = caches.of(resource, namespace, labels=selector(labels))
+    cache = caches.of(resource, namespace, labels=label_selector(labels))
     await heartbeating(cache.wait_until(gone, timeout))
 
 
@@ -281,7 +277,7 @@ async def end(client: KubeClient, caches: Caches, namespace: str, labels: Mappin
 async def _delete_all(
     client: KubeClient, resource: Resource, namespace: str, labels: Mapping[str, str], **options: Any
 ) -> None:
-    for live in await client.list(resource, namespace, labels=selector(labels)):
+    for live in await client.list(resource, namespace, labels=label_selector(labels)):
         await client.delete(resource, live["metadata"]["name"], namespace, uid=live["metadata"]["uid"], **options)
 
 

@@ -32,6 +32,7 @@ from api.resources import CONFIG_MAP, DEPLOYMENT, INTERNAL_SECRET, SECRET, SHOOT
 from api.shoot_state import NotRestorable, restored_secret
 from kube.client import KubeClient
 from kube.errors import AlreadyExists
+from kube.objects import owner_reference
 
 MANAGER = "gardenlet"
 
@@ -219,16 +220,7 @@ def garden_object(shoot: ShootRef, api_version: str, kind: str, suffix: str, *, 
                 constants.SHOOT_NAME: shoot.name,
                 constants.SHOOT_UID: shoot.uid,
             },
-            "ownerReferences": [
-                {
-                    "apiVersion": SHOOT.api_version,
-                    "kind": SHOOT.kind,
-                    "name": shoot.name,
-                    "uid": shoot.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": False,
-                }
-            ],
+            "ownerReferences": [owner_reference(SHOOT, shoot.name, shoot.uid)],
         },
     }
 

@@ -12,9 +12,10 @@ from aiohttp import web
 from prometheus_client import Histogram
 from pydantic import ValidationError
 
+from api.resources import Object
 from api.server import MUTATE_PATH, RESTRICT_PATH, VALIDATE_PATH
 from api.server.kinds import MUTATORS, VALIDATORS
-from api.server.review import Garden, Object, Refusal, Review
+from api.server.review import Garden, Refusal, Review
 from api.server.seed_writes import check_write, is_gardenlet
 
 log = logging.getLogger(__name__)

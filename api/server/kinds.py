@@ -41,9 +41,10 @@ from api.issuer import MANAGED, SELECTOR, is_managed
 from api.lifetime import lifetime
 from api.meta import KubeObject
 from api.names import backup_entry_names
+from api.resources import Object
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.server.projects import control_plane, project_of
-from api.server.review import Garden, Object, Refusal, Review, refuse_forbidden, refuse_invalid
+from api.server.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
 from api.server.seed_writes import seed_credentials
 from api.validation.bastion import check_bastion, check_bastion_change, check_bastion_provider, check_bastion_shoot
 from api.validation.binding import check_move, check_while_moving, is_moving

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from api.meta import KubeObject
-from api.resources import Resource
+from api.resources import Object, Resource
 from api.validation.field import Faults
 
-Object = dict[str, Any]
 K = TypeVar("K", bound=KubeObject)
 
 

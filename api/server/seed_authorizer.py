@@ -34,14 +34,13 @@ from api.constants import (
 from api.core.v1beta1.shoot import Shoot
 from api.credentials import binding_of
 from api.names import backup_entry_names, issued_kubeconfigs
-from api.resources import Resource
+from api.resources import Object, Resource
 from api.server.projects import Lookup, control_plane
 from api.server.seed_writes import homes, is_labelled, seed_label
 from api.validation.references import references
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
 
 PATH = "/authorize-seeds"
 

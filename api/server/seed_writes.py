@@ -18,9 +18,9 @@ from typing import Any
 from api import constants, issuer, resources
 from api.core.v1beta1.seed import Seed
 from api.names import backup_entry_names
-from api.resources import Resource
+from api.resources import Object, Resource
 from api.server.projects import control_plane
-from api.server.review import Garden, Object, Refusal, Review, User
+from api.server.review import Garden, Refusal, Review, User
 from api.validation.field import Path
 
 MIGRATING_FROM = "shoot.gardener.cloud/migrating-from"

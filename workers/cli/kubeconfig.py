@@ -21,6 +21,7 @@ from api.kubeconfigs import IssuedKubeconfig, issued, noted
 from api.names import issued_kubeconfigs
 from kube.client import KubeClient
 from kube.errors import AlreadyExists, ApiError, NotFound
+from kube.objects import owner_reference
 from workers.cli.connection import (
     SYSTEM_RESOLVER,
     Reach,
@@ -106,14 +107,14 @@ async def record_kubeconfig(garden: KubeClient, shoot: Mapping[str, Any], certif
     data: dict[str, str | None] = {serial: None for serial, each in issued(known).items() if each.expired(now)}
     data[f"{made.serial_number:040x}"] = noted(entry)
     if known is None:
-        owner = {"apiVersion": resources.SHOOT.api_version, "kind": "Shoot", "name": metadata["name"]}
+        owner = owner_reference(resources.SHOOT, metadata["name"], metadata["uid"], controller=False)
         config_map = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
                 "name": name,
                 "namespace": namespace,
-                "ownerReferences": [{**owner, "uid": metadata["uid"], "blockOwnerDeletion": False}],
+                "ownerReferences": [owner],
             },
         }
         with contextlib.suppress(AlreadyExists):

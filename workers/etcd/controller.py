@@ -34,6 +34,8 @@ from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
 from kube.edit import patch_as_read
 from kube.errors import ApiError, NotFound
+from kube.finalizers import ensure_finalizer, has_finalizer, remove_finalizer
+from kube.objects import label_selector
 from workers.etcd import manifests
 
 log = logging.getLogger(__name__)
@@ -122,9 +124,7 @@ class EtcdController:
         for the first.
         """
         metadata = etcd["metadata"]
-        if FINALIZER not in (metadata.get("finalizers") or ()):
-            finalizers = [*(metadata.get("finalizers") or ()), FINALIZER]
-            etcd = await self._patch(etcd, {"metadata": {"finalizers": finalizers}})
+        etcd = await ensure_finalizer(self._client, ETCD, etcd, FINALIZER)
         kind = "Reconcile" if _operation(etcd).get("state") == "Succeeded" else _operation(etcd).get("type", "Create")
         try:
             live = await self._client.find(STATEFUL_SET, metadata["name"], metadata["namespace"])
@@ -241,7 +241,11 @@ class EtcdController:
         return Requeue(after)
 
     async def _write_status(
-        self, etcd: Object, pods: Mapping[str, Object | None], stateful_set: Object | None, backup: Object | None
+        self,
+        etcd: Object,
+        pods: Mapping[str, Object | None],
+        stateful_set: Object | None,
+        backup: Mapping[str, Any] | None,
     ) -> Object:
         status = self._status(etcd, pods, stateful_set, backup)
         live = etcd.get("status") or {}
@@ -254,7 +258,11 @@ class EtcdController:
         )
 
     def _status(
-        self, etcd: Object, pods: Mapping[str, Object | None], stateful_set: Object | None, backup: Object | None
+        self,
+        etcd: Object,
+        pods: Mapping[str, Object | None],
+        stateful_set: Object | None,
+        backup: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         replicas = etcd["spec"]["replicas"]
         members = self._member_statuses(etcd, pods) if replicas else []
@@ -276,7 +284,7 @@ class EtcdController:
         ]
         if manifests.has_backup(etcd):
             conditions.append(backup or _condition("BackupReady", None, "NotAsked", "the sidecar was not asked yet"))
-        selector = manifests.own_labels(etcd)
+        labels = manifests.own_labels(etcd)
         types = {each["type"] for each in conditions}
         known = [each for each in (etcd.get("status") or {}).get("conditions") or () if each["type"] in types]
         return {
@@ -287,8 +295,8 @@ class EtcdController:
             "ready": bool(replicas) and ready >= quorum,
             "members": members,
             "peerUrlTLSEnabled": bool(etcd["spec"]["etcd"].get("peerUrlTls")),
-            "labelSelector": {"matchLabels": selector},
-            "selector": ",".join(f"{name}={value}" for name, value in sorted(selector.items())),
+            "labelSelector": {"matchLabels": labels},
+            "selector": label_selector(dict(sorted(labels.items()))),
             "conditions": set_conditions(known, conditions, timestamp()),
         }
 
@@ -417,12 +425,12 @@ class EtcdController:
     async def _delete(self, etcd: Object) -> Requeue | None:
         """Delete all objects of an Etcd, and release it once no member runs: data must not have a second writer."""
         metadata = etcd["metadata"]
-        if FINALIZER not in (metadata.get("finalizers") or ()):
+        if not has_finalizer(etcd, FINALIZER):
             return None
         name, namespace = metadata["name"], metadata["namespace"]
         await self._client.delete(STATEFUL_SET, name, namespace, propagation="Background")
         # Not from the cache: a pod that the cache does not show yet would go on writing.
-        selector = ",".join(f"{label}={value}" for label, value in manifests.own_labels(etcd).items())
+        selector = label_selector(manifests.own_labels(etcd))
         pods, claims = await asyncio.gather(
             self._client.list(POD, namespace, labels=selector),
             self._client.list(PERSISTENT_VOLUME_CLAIM, namespace, labels=selector),
@@ -442,8 +450,7 @@ class EtcdController:
                 await self._write_deletion(etcd, [pod["metadata"]["name"] for pod in pods])
             return Requeue(_RETRY_SECONDS)  # the pods' events requeue the Etcd earlier
         with contextlib.suppress(NotFound):
-            left = [item for item in metadata["finalizers"] if item != FINALIZER]
-            await self._patch(etcd, {"metadata": {"finalizers": left}})
+            await remove_finalizer(self._client, ETCD, etcd, FINALIZER)
         return None
 
     async def _write_deletion(self, etcd: Object, running: list[str]) -> None:

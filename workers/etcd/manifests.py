@@ -10,6 +10,7 @@ from activities.components.base import Manifest
 from api import constants, images
 from api.durations import parse_duration
 from api.quantities import parse_quantity
+from kube.objects import controller_reference
 from workers.etcd.wrapper import INITIALIZATION_FILE
 
 Etcd = Mapping[str, Any]
@@ -59,18 +60,8 @@ def objects(
     made = [_config_map(etcd, takeover_tolerance), _client_service(etcd), _peer_service(etcd), _disruption_budget(etcd)]
     made.append(_tls_secret(etcd, tls))
     made.append(_stateful_set(etcd, base.checksum(made[0]["data"]), etcd["spec"]["replicas"] if pods is None else pods))
-    owner = [
-        {
-            "apiVersion": etcd["apiVersion"],
-            "kind": etcd["kind"],
-            "name": etcd["metadata"]["name"],
-            "uid": etcd["metadata"]["uid"],
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
-    ]
     for manifest in made:
-        manifest["metadata"]["ownerReferences"] = owner
+        manifest["metadata"]["ownerReferences"] = [controller_reference(etcd)]
     # No owner for claims: they belong to the StatefulSet, which adopts them by name.
     return [*_claims(etcd), *made]
 

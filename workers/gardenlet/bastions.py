@@ -20,12 +20,10 @@ from api.conditions import Finding, Operation, merge
 from api.labels import is_true
 from api.times import micro_timestamp
 from kube.cache import Key, key_of
-from kube.client import WatchEvent
+from kube.client import Object, WatchEvent
 from kube.controller import Controller, TryAgain
-from kube.edit import patch_as_read
 from kube.errors import Forbidden, NotFound
-
-Object = dict[str, Any]
+from kube.finalizers import ensure_finalizer, has_finalizer, remove_finalizer
 
 _IN_THE_WAY_SECONDS = 5.0
 _ADDRESSES = ("ip", "hostname")
@@ -97,14 +95,13 @@ class BastionController:
 
     async def _take_down(self, bastion: Object) -> None:
         metadata, seed = bastion["metadata"], self._clusters.seed
-        if constants.FINALIZER not in (metadata.get("finalizers") or ()):
+        if not has_finalizer(bastion, constants.FINALIZER):
             return
         # From the API server, and by the uid, which is known although the Shoot is gone: a host that is missed here
         # would never be deleted.
         hosts = await seed.list(resources.BASTION, labels=f"{constants.BASTION_UID}={metadata['uid']}")
         if not hosts:
-            left = [each for each in metadata["finalizers"] if each != constants.FINALIZER]
-            await self._change(bastion, finalizers=left)
+            await remove_finalizer(self._clusters.garden, resources.OPERATIONS_BASTION, bastion, constants.FINALIZER)
             return
         given_up = is_true((metadata.get("annotations") or {}).get(constants.CONFIRMATION_FORCE_DELETION))
         for host in hosts:
@@ -131,13 +128,9 @@ class BastionController:
 
     async def _hold(self, bastion: Object) -> None:
         """Add our finalizer, before anything is created that a deleted Bastion would leave behind."""
-        finalizers = bastion["metadata"].get("finalizers") or []
-        if constants.FINALIZER not in finalizers:
-            await self._change(bastion, finalizers=[*finalizers, constants.FINALIZER])
-
-    async def _change(self, bastion: Object, **metadata: Any) -> None:
+        garden, kind = self._clusters.garden, resources.OPERATIONS_BASTION
         try:
-            await patch_as_read(self._clusters.garden, resources.OPERATIONS_BASTION, bastion, {"metadata": metadata})
+            await ensure_finalizer(garden, kind, bastion, constants.FINALIZER)
         except (Forbidden, NotFound):
             raise TryAgain("it has changed meanwhile", after=0.2) from None
 

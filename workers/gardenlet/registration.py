@@ -5,7 +5,7 @@ from typing import Any
 
 from api import resources
 from kube.client import KubeClient, Object
-from workers.events import emit
+from kube.events import emit
 from workers.gardenlet.config import SeedConfig
 
 log = logging.getLogger(__name__)

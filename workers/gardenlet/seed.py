@@ -16,6 +16,7 @@ from kube.cache import Key
 from kube.controller import Controller
 from kube.edit import patch_as_read
 from kube.errors import ApiError, NotFound
+from kube.objects import owner_reference
 from workers.gardenlet.config import SeedConfig
 from workers.gardenlet.garden_caches import own_seed
 from workers.gardenlet.registration import MANAGER, register
@@ -92,14 +93,7 @@ class SeedController:
             "metadata": {
                 "name": name,
                 "namespace": SEED_LEASE_NAMESPACE,
-                "ownerReferences": [
-                    {
-                        "apiVersion": resources.SEED.api_version,
-                        "kind": "Seed",
-                        "name": name,
-                        "uid": seed["metadata"]["uid"],
-                    }
-                ],
+                "ownerReferences": [owner_reference(resources.SEED, name, seed["metadata"]["uid"], controller=False)],
             },
             "spec": {
                 "holderIdentity": self._identity,

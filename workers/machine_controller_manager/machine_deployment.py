@@ -11,7 +11,6 @@ from activities.provider_local.machines import (
     PRIORITY,
     TRIGGER_DELETION,
     chosen_machines,
-    owner_reference,
 )
 from api.conditions import set_conditions
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
@@ -21,6 +20,7 @@ from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, Objects, WatchEvent
 from kube.controller import Controller, TryAgain
 from kube.errors import AlreadyExists, NotFound
+from kube.objects import controller_reference
 from workers.machine_controller_manager.objects import (
     hold,
     is_alive,
@@ -177,7 +177,7 @@ def new_set(found: Mapping[str, Any], replicas: int) -> Object:
             "name": f"{found['metadata']['name']}-{digest}",
             "namespace": found["metadata"]["namespace"],
             "labels": labels,
-            "ownerReferences": [owner_reference(found)],
+            "ownerReferences": [controller_reference(found)],
             "finalizers": [FINALIZER_MACHINE_CONTROLLER_MANAGER],
         },
         "spec": {

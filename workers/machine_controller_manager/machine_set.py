@@ -4,13 +4,14 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from activities.provider_local.machines import PRIORITY, owner_reference
+from activities.provider_local.machines import PRIORITY
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_SET
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, Objects, WatchEvent
 from kube.controller import Controller
 from kube.errors import AlreadyExists
+from kube.objects import controller_reference
 from workers.machine_controller_manager.objects import (
     hold,
     is_deleting,
@@ -121,7 +122,7 @@ def new_machine(found: Mapping[str, Any], name: str) -> Object:
             "namespace": found["metadata"]["namespace"],
             "labels": {**((template.get("metadata") or {}).get("labels") or {}), NODE_LABEL: name},
             "annotations": dict((template.get("metadata") or {}).get("annotations") or {}),
-            "ownerReferences": [owner_reference(found)],
+            "ownerReferences": [controller_reference(found)],
             "finalizers": [FINALIZER_MACHINE_CONTROLLER_MANAGER],
         },
         "spec": template["spec"],

@@ -5,7 +5,6 @@ Source: spec/resource-manager.md 3 and 4.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -25,6 +24,8 @@ from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
 from kube.edit import patch_as_read
 from kube.errors import ApiError, NotFound
+from kube.finalizers import ensure_finalizer, remove_finalizer
+from kube.objects import label_selector
 from workers.resource_manager import health, names
 from workers.resource_manager.apply import Applier
 from workers.resource_manager.config import ANY_CLASS, DEFAULT_CLASS, Controllers
@@ -229,9 +230,7 @@ class ManagedResourceController:
     async def _apply(self, managed_resource: Object) -> Object:
         if annotation(managed_resource, names.OPERATION) == "reconcile":
             managed_resource = await self._patch(managed_resource, {"annotations": {names.OPERATION: None}})
-        finalizers = managed_resource["metadata"].get("finalizers") or []
-        if self._finalizer not in finalizers:
-            managed_resource = await self._patch(managed_resource, {"finalizers": [*finalizers, self._finalizer]})
+        managed_resource = await ensure_finalizer(self._source, MANAGED_RESOURCE, managed_resource, self._finalizer)
 
         secrets = await self._read_secrets(managed_resource)
         documents: list[Object] = []
@@ -428,11 +427,7 @@ class ManagedResourceController:
                 await self._report(managed_resource, _applied("Progressing", "DeletionPending", "; ".join(pending)))
                 return Requeue(_PENDING_RETRY)
         self._lost_pods.end(key_of(managed_resource))
-        finalizers = managed_resource["metadata"].get("finalizers") or []
-        with contextlib.suppress(NotFound):
-            await self._patch(
-                managed_resource, {"finalizers": [name for name in finalizers if name != self._finalizer]}
-            )
+        await remove_finalizer(self._source, MANAGED_RESOURCE, managed_resource, self._finalizer)
         return None
 
     # Health
@@ -479,7 +474,7 @@ class ManagedResourceController:
         selector = deployment["spec"].get("selector") or {}
         if selector.get("matchExpressions"):
             return 0, True
-        labels = ",".join(f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items())
+        labels = label_selector(selector.get("matchLabels") or {})
         pods = await self._target.list(POD, deployment["metadata"]["namespace"], labels=labels)
         alive = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
         return len(alive) - health.wanted_replicas(deployment), False
