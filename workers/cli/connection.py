@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from kube.client import KubeClient
+
 SYSTEM_RESOLVER = "resolved by the system"
 
 
@@ -36,6 +38,11 @@ def find_garden_kubeconfig(path: str | None) -> Path:
     """The garden's kubeconfig: the given one, GARDEN_KUBECONFIG, or the landscape's."""
     given = path or os.environ.get("GARDEN_KUBECONFIG")
     return Path(given) if given else Path(landscape_facts()["clusters"]["garden"]["kubeconfig"])
+
+
+def garden_client(path: str | None) -> KubeClient:
+    """A client of the garden by the user's own kubeconfig, which may get credentials from a program."""
+    return KubeClient.from_kubeconfig(find_garden_kubeconfig(path), run_programs=True)
 
 
 def namespaced_name(_: click.Context, __: click.Parameter, value: str) -> tuple[str, str]:

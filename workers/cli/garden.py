@@ -10,10 +10,9 @@ import click
 
 from activities.secrets.crypto import KeyPair, validity_of
 from api.server import api_server_files
-from kube.client import KubeClient
 from kube.errors import ApiError
 from workers.admission_authority import UnusableAuthority, client_certificate, find_or_create
-from workers.cli.connection import find_garden_kubeconfig
+from workers.cli.connection import garden_client
 
 
 @click.group()
@@ -63,7 +62,7 @@ def admission_files(
 
 
 async def _authority(path: str | None, now: datetime) -> KeyPair:
-    client = KubeClient.from_kubeconfig(find_garden_kubeconfig(path))
+    client = garden_client(path)
     try:
         return await find_or_create(client, now)
     finally:

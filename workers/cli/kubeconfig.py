@@ -25,7 +25,7 @@ from kube.objects import owner_reference
 from workers.cli.connection import (
     SYSTEM_RESOLVER,
     Reach,
-    find_garden_kubeconfig,
+    garden_client,
     namespaced_name,
     reach,
 )
@@ -60,7 +60,7 @@ def shoot(shoot: tuple[str, str], expiration: int, garden_kubeconfig: str | None
 async def _from_garden(
     namespace: str, name: str, expiration: int, garden_path: str | None
 ) -> tuple[dict[str, object], str]:
-    garden = KubeClient.from_kubeconfig(find_garden_kubeconfig(garden_path))
+    garden = garden_client(garden_path)
     try:
         return await admin_kubeconfig(garden, namespace, name, expiration=expiration)
     finally:
