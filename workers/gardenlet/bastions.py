@@ -7,7 +7,8 @@ reconciliation compares the two objects (docs/decisions/0011). The garden decide
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -101,7 +102,10 @@ class BastionController:
         # would never be deleted.
         hosts = await seed.list(resources.BASTION, labels=f"{constants.BASTION_UID}={metadata['uid']}")
         if not hosts:
-            await remove_finalizer(self._clusters.garden, resources.OPERATIONS_BASTION, bastion, constants.FINALIZER)
+            with _refused_if_changed():
+                await remove_finalizer(
+                    self._clusters.garden, resources.OPERATIONS_BASTION, bastion, constants.FINALIZER
+                )
             return
         given_up = is_true((metadata.get("annotations") or {}).get(constants.CONFIRMATION_FORCE_DELETION))
         for host in hosts:
@@ -128,11 +132,8 @@ class BastionController:
 
     async def _hold(self, bastion: Object) -> None:
         """Add our finalizer, before anything is created that a deleted Bastion would leave behind."""
-        garden, kind = self._clusters.garden, resources.OPERATIONS_BASTION
-        try:
-            await ensure_finalizer(garden, kind, bastion, constants.FINALIZER)
-        except (Forbidden, NotFound):
-            raise TryAgain("it has changed meanwhile", after=0.2) from None
+        with _refused_if_changed():
+            await ensure_finalizer(self._clusters.garden, resources.OPERATIONS_BASTION, bastion, constants.FINALIZER)
 
     async def _tell(self, bastion: Object, finding: Finding, ready: Object | None = None) -> None:
         """Write the finding into the Bastion's status, if it is new.
@@ -155,6 +156,15 @@ class BastionController:
             await self._clusters.garden.patch(*place, {"status": told}, subresource="status")
         except (Forbidden, NotFound):  # the Bastion is gone, so the gardenlet may not write to it any more
             return
+
+
+@contextlib.contextmanager
+def _refused_if_changed() -> Iterator[None]:
+    """The garden refuses a write to a Bastion that is gone, or that another seed has now: its event is on the way."""
+    try:
+        yield
+    except (Forbidden, NotFound):
+        raise TryAgain("it has changed meanwhile", after=0.2) from None
 
 
 def _made_for(host: Mapping[str, Any]) -> str | None:
