@@ -3,7 +3,7 @@
 import base64
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,20 @@ def endpoint_of(config: Mapping[str, Any], directory: Path | None = None, *, tru
         token_file=_resolve(token_file, directory) if token_file else None,
         proxy=str(cluster.get("proxy-url") or ""),
         issuer=Issuer.of(trusted, str(context.get("user")), user, cluster) if issued and trusted else None,
+    )
+
+
+def resolved(endpoint: Endpoint) -> Endpoint:
+    """The endpoint with credentials from its issuer, if it has one. Blocks; raises KubeconfigError."""
+    if endpoint.issuer is None:
+        return endpoint
+    issued = endpoint.issuer.issue()
+    return replace(
+        endpoint,
+        token=issued.token or endpoint.token,
+        certificate=issued.certificate or endpoint.certificate,
+        key=issued.key or endpoint.key,
+        issuer=None,
     )
 
 

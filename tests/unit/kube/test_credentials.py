@@ -17,6 +17,7 @@ from aiohttp import web
 from api.resources import NAMESPACE
 from kube.client import KubeClient
 from kube.errors import Unauthorized, Unreachable
+from kube.kubeconfig import endpoint_of, resolved
 from tests.unit.kube.api_server import refuse
 from tests.unit.kube.pki import certificates
 
@@ -144,6 +145,13 @@ async def test_program_may_issue_a_client_certificate(program, tmp_path):
             assert await client.list(NAMESPACE) == []
 
     assert peers == ["someone"]
+
+
+async def test_credentials_can_be_resolved_without_a_client(program):
+    """The codec endpoint takes the user's credentials for the garden, too."""
+    endpoint = resolved(endpoint_of(json.loads(program.read_text()), program.parent, trusted=program))
+
+    assert (endpoint.token, endpoint.issuer) == ("token-1", None)
 
 
 async def test_program_without_credentials_is_named_and_its_output_is_not_quoted(program):
