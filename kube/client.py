@@ -673,10 +673,11 @@ class KubeClient:
         quote_answer: bool,
         accept: str,
     ) -> aiohttp.ClientResponse:
+        if not self._closed:
+            self._reread_files()
+            await self._issue(doing)
         if self._closed:
             raise Unreachable(0, "client is closed", doing)
-        self._reread_files()
-        await self._issue(doing)
         endpoint = self._endpoint
         if self._issued is not None and self._issued.certificate:
             endpoint = replace(endpoint, certificate=self._issued.certificate, key=self._issued.key)
@@ -738,20 +739,21 @@ class KubeClient:
 
         ``refused``: credentials that the API server has refused. Returns True if they have been replaced.
         """
-        issuer = self._endpoint.issuer
-        if issuer is None:
-            return False
         async with self._issuing:
-            known = self._issued
-            if known is not None and known is not refused and not known.is_expiring:
-                return refused is not None
-            try:
-                self._issued = await asyncio.to_thread(issuer.issue)
-            except KubeconfigError as error:
-                raise Unreachable(0, str(error), doing) from None
-            if known is not None and known.certificate != self._issued.certificate:
-                self._retire()
-            return True
+            while (issuer := self._endpoint.issuer) is not None:
+                known = self._issued
+                if known is not None and known is not refused and not known.is_expiring:
+                    return refused is not None
+                try:
+                    issued = await asyncio.to_thread(issuer.issue)
+                except KubeconfigError as error:
+                    raise Unreachable(0, str(error), doing) from None
+                if issuer == self._endpoint.issuer:  # else the kubeconfig has changed meanwhile
+                    self._issued = issued
+                    if known is not None and known.certificate != issued.certificate:
+                        self._retire()
+                    return True
+        return False
 
     def _reread_files(self, *, now: bool = False) -> bool:
         """Read rotated files again; returns True if something changed."""
