@@ -3,13 +3,13 @@
 import re
 from datetime import timedelta
 
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|\u03bcs|ms|s|m|h)")
 
 
 def parse_duration(text: str) -> timedelta:
     """``1h30m`` as a timedelta. Raises ValueError."""
-    sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text)
+    sign, rest = -1 if text.startswith("-") else 1, text[text.startswith(("-", "+")) :]
     if rest == "0":
         return timedelta()
     parts = _PART.findall(rest)

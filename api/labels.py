@@ -43,7 +43,7 @@ def condition_status(conditions: Iterable[Condition] | None, kind: str) -> str |
 
 
 def is_true(value: str | None) -> bool:
-    """Whether the value of an annotation or label is true."""
+    """Whether the value of an annotation or label is true for Go's ``strconv.ParseBool``, as Gardener reads it."""
     return value in ("1", "t", "T", "true", "TRUE", "True")
 
 

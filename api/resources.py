@@ -8,6 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+Object = dict[str, Any]
+"""An object of the Kubernetes API, as JSON."""
+Objects = list[Object]
+ObjectView = Mapping[str, Any]
+"""An object for functions that only read it."""
+
 
 @dataclass(frozen=True)
 class Resource:

@@ -1,4 +1,4 @@
-"""An async client of one cluster: raw JSON in and out, over aiohttp (docs/decisions/0008)."""
+"""An async client of one cluster: raw JSON in and out, over aiohttp (docs/decisions/0017)."""
 
 import asyncio
 import contextlib
@@ -12,19 +12,23 @@ import tempfile
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 import aiohttp
 
+from api.resources import Object as Object
+from api.resources import Objects as Objects
 from api.resources import Resource, UnknownKind, resource_of
+from kube.credentials import Issued
 from kube.errors import (
     AnswerTooLarge,
     ApiError,
     Conflict,
     Gone,
+    KubeconfigError,
     NotFound,
     Unauthorized,
     Unreachable,
@@ -32,9 +36,6 @@ from kube.errors import (
 )
 from kube.kubeconfig import Endpoint, endpoint_of, in_cluster_endpoint, parse_kubeconfig
 from kube.unchanged import unchanged
-
-Object = dict[str, Any]
-Objects = list[Object]
 
 APPLY = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
@@ -151,11 +152,19 @@ class KubeClient:
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, kubeconfig_path: Path | None = None, limits: Limits | None = None
+        self,
+        endpoint: Endpoint,
+        *,
+        kubeconfig_path: Path | None = None,
+        run_programs: bool = False,
+        limits: Limits | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._limits = limits
         self._path = kubeconfig_path
+        self._run_programs = run_programs
+        self._issued: Issued | None = None
+        self._issuing = asyncio.Lock()
         self._token = ""
         self._files_read_at = float("-inf")
         self._transport: _Transport | None = None
@@ -166,14 +175,18 @@ class KubeClient:
         self._closed = False
 
     @classmethod
-    def from_kubeconfig(cls, kubeconfig: str | Path | Mapping[str, Any]) -> "KubeClient":
-        """A client for the current context of a path, of YAML or JSON text, or of a parsed kubeconfig."""
+    def from_kubeconfig(cls, kubeconfig: str | Path | Mapping[str, Any], *, run_programs: bool = False) -> "KubeClient":
+        """A client for the current context of a path, of YAML or JSON text, or of a parsed kubeconfig.
+
+        ``run_programs``: the path was given by the person who runs this process, so the kubeconfig may name a program
+        that issues credentials.
+        """
         if isinstance(kubeconfig, Mapping):
             return cls(endpoint_of(kubeconfig))
         if isinstance(kubeconfig, str) and ("\n" in kubeconfig or kubeconfig.startswith("{")):
             return cls(endpoint_of(parse_kubeconfig(kubeconfig)))
         path = Path(kubeconfig).expanduser()
-        return cls(endpoint_of(parse_kubeconfig(path.read_bytes()), path.parent), kubeconfig_path=path)
+        return cls(_endpoint_at(path, run_programs), kubeconfig_path=path, run_programs=run_programs)
 
     @classmethod
     def in_cluster(cls) -> "KubeClient":
@@ -191,13 +204,18 @@ class KubeClient:
 
     def reconfigure(self, endpoint: Endpoint) -> None:
         """Use another address or other credentials from now on. Requests in flight keep the old connections."""
-        if not self._endpoint.same_connection(endpoint) and self._transport is not None:
+        if not self._endpoint.same_connection(endpoint):
+            self._retire()
+            self._issued = None
+        self._endpoint = endpoint
+        self._token = ""
+
+    def _retire(self) -> None:
+        if self._transport is not None:
             task = asyncio.get_running_loop().create_task(self._transport.retire())
             self._retired.add(task)
             task.add_done_callback(self._retired.discard)
             self._transport = None
-        self._endpoint = endpoint
-        self._token = ""
 
     async def close(self) -> None:
         self._closed = True
@@ -639,7 +657,7 @@ class KubeClient:
         try:
             return await self._send(method, path, body, query, content_type, timeout, doing, quote_answer, accept)
         except Unauthorized:
-            if not self._reread_files(now=True):
+            if not self._reread_files(now=True) and not await self._issue(doing, refused=self._issued):
                 raise
         return await self._send(method, path, body, query, content_type, timeout, doing, quote_answer, accept)
 
@@ -655,19 +673,24 @@ class KubeClient:
         quote_answer: bool,
         accept: str,
     ) -> aiohttp.ClientResponse:
+        if not self._closed:
+            self._reread_files()
+            await self._issue(doing)
         if self._closed:
             raise Unreachable(0, "client is closed", doing)
-        self._reread_files()
+        endpoint = self._endpoint
+        if self._issued is not None and self._issued.certificate:
+            endpoint = replace(endpoint, certificate=self._issued.certificate, key=self._issued.key)
         if self._transport is None:
             try:
-                self._transport = _Transport(self._endpoint, limited=self._limits is not None)
+                self._transport = _Transport(endpoint, limited=self._limits is not None)
             except ssl.SSLError as error:
                 fault = error.reason or "not in PEM format"
                 raise Unreachable(0, f"certificates of the kubeconfig can't be used: {fault}", doing) from None
         headers = {"Accept": accept, "User-Agent": "gardener-on-temporal"}
         if content_type or body is not None:
             headers["Content-Type"] = content_type or JSON
-        if token := self._token or self._endpoint.token:
+        if token := (self._issued.token if self._issued else "") or self._token or self._endpoint.token:
             headers["Authorization"] = f"Bearer {token}"
         url = self._endpoint.server + path + (f"?{urlencode(query, quote_via=quote)}" if query else "")
         transport = self._transport
@@ -711,6 +734,27 @@ class KubeClient:
                 budget.spend(size, doing)
         return b"".join(pieces)
 
+    async def _issue(self, doing: str, *, refused: Issued | None = None) -> bool:
+        """Get credentials from the kubeconfig's issuer, if there are none yet, or they expire soon.
+
+        ``refused``: credentials that the API server has refused. Returns True if they have been replaced.
+        """
+        async with self._issuing:
+            while (issuer := self._endpoint.issuer) is not None:
+                known = self._issued
+                if known is not None and known is not refused and not known.is_expiring:
+                    return refused is not None
+                try:
+                    issued = await asyncio.to_thread(issuer.issue)
+                except KubeconfigError as error:
+                    raise Unreachable(0, str(error), doing) from None
+                if issuer == self._endpoint.issuer:  # else the kubeconfig has changed meanwhile
+                    self._issued = issued
+                    if known is not None and known.certificate != issued.certificate:
+                        self._retire()
+                    return True
+        return False
+
     def _reread_files(self, *, now: bool = False) -> bool:
         """Read rotated files again; returns True if something changed."""
         if self._path is None and self._endpoint.token_file is None:
@@ -722,7 +766,7 @@ class KubeClient:
         changed = False
         try:
             if self._path is not None:
-                endpoint = endpoint_of(parse_kubeconfig(self._path.read_bytes()), self._path.parent)
+                endpoint = _endpoint_at(self._path, self._run_programs)
                 if endpoint != self._endpoint:
                     self.reconfigure(endpoint)
                     changed = True
@@ -734,6 +778,10 @@ class KubeClient:
             # The rotation is not complete, or a volume is not mounted yet: keep the credentials that were read last.
             _log.warning("credentials can't be read again: %s", error)
         return changed
+
+
+def _endpoint_at(path: Path, run_programs: bool) -> Endpoint:
+    return endpoint_of(parse_kubeconfig(path.read_bytes()), path.parent, trusted=path if run_programs else None)
 
 
 class ConnectionLost(Unreachable):

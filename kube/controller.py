@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from kube import liveness
 from kube.cache import Cache, Key, key_of
 from kube.client import WatchEvent
-from kube.errors import ApiError
+from kube.errors import ApiError, Conflict
 
 _log = logging.getLogger(__name__)
 
 _EXPECTED_IN_A_ROW = 5
-"""The log warns when this many reconciles of an object in a row have failed, also if they ended with ``TryAgain``."""
+"""The log warns when this many reconciles of an object in a row have failed, also by ``TryAgain`` or ``Conflict``."""
+_CONFLICT_SECONDS = 0.1
+"""Delay of the first retry after a conflict: the retry reads the object as the other writer left it."""
 _STALLED_SECONDS = 30 * 60.0
 """A controller fails the liveness of its process if keys wait for a worker for so long.
 
@@ -30,7 +32,7 @@ class Requeue:
 
 
 class TryAgain(Exception):
-    """An expected obstacle that may be gone at a later reconcile, like a conflict of two writers.
+    """An expected obstacle that may be gone at a later reconcile, like an object that is still being deleted.
 
     The log shows this exception at level DEBUG, and as a warning once several reconciles of the object in a row have
     failed.
@@ -123,7 +125,8 @@ Reconcile = Callable[[Key], Awaitable[Requeue | None]]
 class Controller:
     """Calls ``reconcile`` for every key that was enqueued, and again after a failure.
 
-    ``reconcile`` reads the present state itself: a key names an object, not the event that happened.
+    ``reconcile`` reads the present state itself: a key names an object, not the event that happened. It need not handle
+    ``kube.errors.Conflict``: a conflict is an expected obstacle like ``TryAgain``, and its first retry comes soon.
     """
 
     def __init__(
@@ -206,11 +209,12 @@ class Controller:
     def _failed(self, key: Key, error: Exception) -> float:
         """Count and log a failure; returns the seconds until the retry."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        quiet = isinstance(error, TryAgain) and failures < _EXPECTED_IN_A_ROW
+        quiet = isinstance(error, TryAgain | Conflict) and failures < _EXPECTED_IN_A_ROW
         expected = isinstance(error, ApiError | TryAgain)
         level = logging.DEBUG if quiet else logging.WARNING
         _log.log(level, "%s: %s failed (%d): %s", self.name, key, failures, error, exc_info=not expected)
         if isinstance(error, TryAgain) and error.after is not None:
             return error.after
-        delay = min(self._first_delay * 2.0 ** min(failures - 1, 16), self._longest_delay)
+        first = min(self._first_delay, _CONFLICT_SECONDS) if isinstance(error, Conflict) else self._first_delay
+        delay = min(first * 2.0 ** min(failures - 1, 16), self._longest_delay)
         return delay * random.uniform(0.7, 1.3)

@@ -9,6 +9,10 @@ _BAD_APPLY = "failed to create typed patch object"
 """Message of server-side apply if a field is not in the schema; the status is 500."""
 
 
+class KubeconfigError(ValueError):
+    """The kubeconfig does not say how to reach a cluster. The exception's text never quotes the kubeconfig."""
+
+
 class ApiError(Exception):
     """An API server refused a request, or did not answer.
 

@@ -3,17 +3,16 @@
 import base64
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from kube.credentials import Issuer
+from kube.errors import KubeconfigError as KubeconfigError
+
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-class KubeconfigError(ValueError):
-    """The kubeconfig does not say how to reach a cluster. The exception's text never quotes the kubeconfig."""
 
 
 @dataclass(frozen=True, repr=False)  # no repr, because credentials must not appear in a log
@@ -30,6 +29,8 @@ class Endpoint:
     token: str = ""
     token_file: Path | None = None
     proxy: str = ""
+    issuer: Issuer | None = None
+    """Issues the credentials, if the kubeconfig does not hold them."""
 
     def same_connection(self, other: "Endpoint") -> bool:
         """True if open connections can be used further. A bearer token may differ: each request sends it."""
@@ -41,6 +42,7 @@ class Endpoint:
             self.certificate,
             self.key,
             self.proxy,
+            self.issuer,
         ) == (
             other.server,
             other.ca,
@@ -49,6 +51,7 @@ class Endpoint:
             other.certificate,
             other.key,
             other.proxy,
+            other.issuer,
         )
 
 
@@ -77,16 +80,23 @@ def parse_kubeconfig(text: str | bytes) -> dict[str, Any]:
     return parsed
 
 
-def endpoint_of(config: Mapping[str, Any], directory: Path | None = None) -> Endpoint:
+def endpoint_of(config: Mapping[str, Any], directory: Path | None = None, *, trusted: Path | None = None) -> Endpoint:
     """Cluster and user of the current context; relative file names are relative to ``directory``.
 
-    Raises KubeconfigError if something is missing, or if credentials would come from a program.
+    ``trusted``: path of the kubeconfig, if it belongs to the person who runs this process. Only then may it name a
+    program that issues credentials, or an identity provider: its author can run any command here.
+
+    Raises KubeconfigError if something is missing, or if credentials would come from a program without ``trusted``.
     """
     context = _named(config, "contexts", "context", config.get("current-context"))
     cluster = _named(config, "clusters", "cluster", context.get("cluster"))
     user = _named(config, "users", "user", context.get("user")) if context.get("user") else {}
-    if "exec" in user or "auth-provider" in user:
-        raise KubeconfigError("kubeconfig gets credentials from a program, which is not supported")
+    issued = "exec" in user or "auth-provider" in user
+    if issued and trusted is None:
+        raise KubeconfigError(
+            "kubeconfig gets credentials from a program (exec or auth-provider), and only a user's own kubeconfig may: "
+            "put a token or a client certificate into it"
+        )
     if not cluster.get("server"):
         raise KubeconfigError("kubeconfig names no server")
     token_file = user.get("tokenFile")
@@ -100,6 +110,21 @@ def endpoint_of(config: Mapping[str, Any], directory: Path | None = None) -> End
         token=str(user.get("token") or ""),
         token_file=_resolve(token_file, directory) if token_file else None,
         proxy=str(cluster.get("proxy-url") or ""),
+        issuer=Issuer.of(trusted, str(context.get("user")), user, cluster) if issued and trusted else None,
+    )
+
+
+def resolved(endpoint: Endpoint) -> Endpoint:
+    """The endpoint with credentials from its issuer, if it has one. Blocks; raises KubeconfigError."""
+    if endpoint.issuer is None:
+        return endpoint
+    issued = endpoint.issuer.issue()
+    return replace(
+        endpoint,
+        token=issued.token or endpoint.token,
+        certificate=issued.certificate or endpoint.certificate,
+        key=issued.key or endpoint.key,
+        issuer=None,
     )
 
 

@@ -3,13 +3,17 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from api.decisions.conditions import find_condition
+from api.resources import NODE
+from kube.client import KubeClient
 from landscape import cgroups, containerd, pki
 from landscape.binaries import Binaries
 from landscape.files import write_if_changed
-from landscape.kube import Api
+from landscape.kube import apply, connected, is_ready
 from landscape.plan import ClusterPlan, Plan
 from landscape.processes import Processes, ProcessSpec
 from landscape.waiting import until
@@ -92,8 +96,8 @@ class Cluster:
         path = pki.write_kubeconfig(self._plan.kubeconfig(self._cluster.name), content)
         self._start(self._etcd())
         self._start(self._api_server(api_server_flags or {}))
-        async with Api(path) as api:
-            await until(api.ready, f"API server of {self._cluster.name}", 120, self._hopeless)
+        async with connected(path) as client:
+            await until(partial(is_ready, client), f"API server of {self._cluster.name}", 120, self._hopeless)
         self._start(self._controller_manager())
         if self._cluster.has_node:
             self._start(self._scheduler())
@@ -108,9 +112,11 @@ class Cluster:
         self._start(self._kubelet())
         if self._cluster.is_seed:  # the cloud's machines use no Services of the cloud
             self._start(self._proxy())
-        async with Api(self._plan.kubeconfig(self._cluster.name)) as api:
-            await api.apply(_rights_of_only_node(self._cluster.name))
-            await until(lambda: _node_ready(api, self._cluster.name), f"node {self._cluster.name}", 120, self._hopeless)
+        async with connected(self._plan.kubeconfig(self._cluster.name)) as client:
+            await apply(client, _rights_of_only_node(self._cluster.name))
+            await until(
+                lambda: _node_ready(client, self._cluster.name), f"node {self._cluster.name}", 120, self._hopeless
+            )
 
     def _start(self, spec: ProcessSpec) -> None:
         self._processes.start(spec)
@@ -385,7 +391,5 @@ def _rights_of_only_node(name: str) -> dict[str, Any]:
     }
 
 
-async def _node_ready(api: Api, name: str) -> bool:
-    node = await api.get(f"/api/v1/nodes/{name}")
-    conditions = (node or {}).get("status", {}).get("conditions") or []
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+async def _node_ready(client: KubeClient, name: str) -> bool:
+    return find_condition(await client.find(NODE, name), "Ready").get("status") == "True"

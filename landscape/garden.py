@@ -11,11 +11,14 @@ from api.access import CODEC_SERVERS, DISCOVERY_SERVERS, OPERATORS, access, boot
 from api.constants import ADMISSION_AUTHORITY, SEED_NAME_PREFIX
 from api.crds import crds
 from api.decisions import issuer
+from api.decisions.conditions import find_condition
 from api.labels import pod_security
 from api.policies import deletion_protection
+from api.resources import CUSTOM_RESOURCE_DEFINITION, SEED
+from kube.client import KubeClient, Object
 from landscape import dns, object_store, pki
 from landscape.cluster import Credentials
-from landscape.kube import Api, Object
+from landscape.kube import apply, connected
 from landscape.plan import SEEDS as SEED_NAMES
 from landscape.plan import Plan
 from landscape.waiting import until
@@ -49,27 +52,29 @@ _EXTENSIONS = (
 async def deploy_kinds(plan: Plan, *, unrestricted_gardenlets: bool) -> None:
     """Apply the CustomResourceDefinitions, wait until the API server serves them; apply roles and admission's keys."""
     definitions = crds("garden")
-    async with Api(plan.kubeconfig("garden")) as api:
+    async with connected(plan.kubeconfig("garden")) as client:
         granted = access(unrestricted_gardenlets=unrestricted_gardenlets)
-        await api.apply(*namespaces(), *(each for each in granted if each["kind"] == "Namespace"))
-        await api.apply(*definitions, *deletion_protection("garden"), *granted, admission_authority(plan))
+        await apply(client, *namespaces(), *(each for each in granted if each["kind"] == "Namespace"))
+        await apply(client, *definitions, *deletion_protection("garden"), *granted, admission_authority(plan))
         for definition in definitions:
             name = definition["metadata"]["name"]
-            await until(partial(_established, api, name), f"kind {name} in the garden", 60)
+            await until(partial(_established, client, name), f"kind {name} in the garden", 60)
 
 
 async def deploy(plan: Plan, cloud_kubeconfig: dict[str, Any]) -> None:
     """Apply the garden's objects, once admission answers. Seeds are not among them: their gardenlets register them."""
-    async with Api(plan.kubeconfig("garden")) as api:
-        await api.apply(cloud_profile(plan), project(), controller_registration(), *credentials(plan, cloud_kubeconfig))
-        await api.apply(*bootstrap_tokens(plan, datetime.now(UTC)))
-        await api.apply(cloud_binding())
+    async with connected(plan.kubeconfig("garden")) as client:
+        await apply(
+            client, cloud_profile(plan), project(), controller_registration(), *credentials(plan, cloud_kubeconfig)
+        )
+        await apply(client, *bootstrap_tokens(plan, datetime.now(UTC)))
+        await apply(client, cloud_binding())
 
 
 async def seed_ready(plan: Plan, name: str) -> bool:
     """Whether the gardenlet has registered and reconciled its seed."""
-    async with Api(plan.kubeconfig("garden")) as api:
-        seed = await api.get(f"/apis/{_CORE}/seeds/{name}")
+    async with connected(plan.kubeconfig("garden")) as client:
+        seed = await client.find(SEED, name)
     status = (seed or {}).get("status") or {}
     conditions = status.get("conditions") or []
     operation = status.get("lastOperation") or {}
@@ -249,8 +254,8 @@ async def cloud_account(plan: Plan) -> dict[str, Any]:
         rule([""], ["namespaces/finalize"], ["update"]),
         rule(["*"], ["*"], ["list", "watch", "deletecollection"]),
     ]
-    async with Api(plan.kubeconfig("cloud")) as api:
-        await api.apply(*bound_role("tenants", rules, "tenants"))
+    async with connected(plan.kubeconfig("cloud")) as cloud:
+        await apply(cloud, *bound_role("tenants", rules, "tenants"))
     return pki.kubeconfig(plan.cloud.server, authority, client, "cloud")
 
 
@@ -270,7 +275,5 @@ def _secret(
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": encoded}
 
 
-async def _established(api: Api, name: str) -> bool:
-    definition = await api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
-    conditions = (definition or {}).get("status", {}).get("conditions") or []
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+async def _established(client: KubeClient, name: str) -> bool:
+    return find_condition(await client.find(CUSTOM_RESOURCE_DEFINITION, name), "Established").get("status") == "True"

@@ -33,7 +33,7 @@ from landscape.errors import LandscapeError
 from landscape.images import Role
 from landscape.images.layers import runtime_distributions
 from landscape.images.store import publish
-from landscape.kube import Api
+from landscape.kube import connected, is_ready
 from landscape.plan import CACHE_HOME, STATE_HOME, ClusterPlan, Plan
 from landscape.processes import Processes
 from landscape.progress import Progress
@@ -322,8 +322,8 @@ async def _cluster_status(plan: Plan, cluster: ClusterPlan) -> dict[str, Any]:
     kubeconfig = plan.kubeconfig(cluster.name)
     ready, cut = False, cluster.is_seed and network.is_cut(plan, cluster.name)
     if kubeconfig.exists() and not cut:
-        async with Api(kubeconfig) as api:
-            ready = await api.ready()
+        async with connected(kubeconfig) as client:
+            ready = await is_ready(client)
     return {
         "name": cluster.name,
         "kubeconfig": str(kubeconfig),

@@ -4,7 +4,7 @@ from typing import Any
 
 from api import images
 from landscape import storage
-from landscape.kube import Api
+from landscape.kube import apply, connected
 from landscape.plan import ClusterPlan, Plan
 from landscape.processes import Processes
 
@@ -27,8 +27,8 @@ _COREFILE = """.:53 {{
 async def deploy(plan: Plan, cluster: ClusterPlan, processes: Processes) -> None:
     """Apply DNS and the storage class, start the provisioner."""
     processes.start(storage.process(plan, cluster))
-    async with Api(plan.kubeconfig(cluster.name)) as api:
-        await api.apply(*coredns(cluster.dns_address, plan.central_address), storage.storage_class())
+    async with connected(plan.kubeconfig(cluster.name)) as client:
+        await apply(client, *coredns(cluster.dns_address, plan.central_address), storage.storage_class())
 
 
 def coredns(address: str, upstream: str) -> list[dict[str, Any]]:

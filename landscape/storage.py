@@ -5,25 +5,25 @@ A process of its own in the seed's network namespace, so it works on while the s
 """
 
 import asyncio
-import json
+import contextlib
 import logging
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import click
 
+from api.resources import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
+from kube.cache import Cache, Key
+from kube.client import KubeClient, Object
+from kube.controller import Controller
+from kube.errors import AlreadyExists
 from landscape.code import code_digest
-from landscape.kube import Api, Object
 from landscape.plan import ClusterPlan, Plan
 from landscape.processes import ProcessSpec
 
 PROVISIONER = "landscape.gardener.cloud/local-path"
 _CLASS = "default"
-_CLAIMS = "/api/v1/persistentvolumeclaims"
-_VOLUMES = "/api/v1/persistentvolumes"
 
 log = logging.getLogger("landscape.storage")
 
@@ -42,54 +42,45 @@ def storage_class() -> Object:
 def process(plan: Plan, cluster: ClusterPlan) -> ProcessSpec:
     arguments = ["--kubeconfig", str(plan.kubeconfig(cluster.name)), "--root", str(cluster.directory / "volumes")]
     argv = (sys.executable, "-m", "landscape.storage", *arguments)
-    return ProcessSpec(f"{cluster.name}/storage", argv, cluster.netns, {"GARDENER_VERSION": code_digest("landscape")})
+    return ProcessSpec(
+        f"{cluster.name}/storage", argv, cluster.netns, {"GARDENER_VERSION": code_digest("landscape", "kube", "api")}
+    )
 
 
 class Provisioner:
     """Watches claims and volumes of one cluster."""
 
-    def __init__(self, api: Api, root: Path) -> None:
-        self._api = api
+    def __init__(self, client: KubeClient, root: Path) -> None:
+        self._client = client
         self._root = root
+        self._claims = Cache(client, PERSISTENT_VOLUME_CLAIM)
+        self._volumes = Cache(client, PERSISTENT_VOLUME)
 
     async def run(self) -> None:
-        await asyncio.gather(self._follow(_CLAIMS, self._claim), self._follow(_VOLUMES, self._volume))
+        """Run until cancelled."""
+        claims, volumes = Controller("claims", self._claim), Controller("volumes", self._volume)
+        claims.watch(self._claims)
+        volumes.watch(self._volumes)
+        async with self._claims, self._volumes:
+            await asyncio.gather(claims.run(), volumes.run())
 
-    async def _follow(self, path: str, handle: Any) -> None:
-        """List and watch without end; after a lost connection it lists again."""
-        while True:
-            try:
-                listing = await self._api.get(path) or {}
-                for obj in listing.get("items", []):
-                    await handle(obj)
-                response = await self._api.watch(path, listing["metadata"]["resourceVersion"])
-                async with response:
-                    async for line in response.content:
-                        event = json.loads(line)
-                        if event["type"] == "ERROR":
-                            break
-                        if event["type"] in ("ADDED", "MODIFIED"):
-                            await handle(event["object"])
-            except (aiohttp.ClientError, click.ClickException, TimeoutError, OSError) as error:
-                log.warning("watching %s: %s: %s", path, type(error).__name__, error)
-                await asyncio.sleep(1)
+    async def _claim(self, key: Key) -> None:
+        claim = self._claims.get(key.name, key.namespace)
+        volume = volume_for(claim, self._root) if claim else None
+        if volume is None:
+            return
+        _make_directory(Path(volume["spec"]["hostPath"]["path"]))
+        with contextlib.suppress(AlreadyExists):
+            await self._client.create(volume)
+            log.info("volume %s for claim %s", volume["metadata"]["name"], key)
 
-    async def _claim(self, claim: Object) -> None:
-        if volume := volume_for(claim, self._root):
-            _make_directory(Path(volume["spec"]["hostPath"]["path"]))
-            if await self._api.create(_VOLUMES, volume):
-                metadata = claim["metadata"]
-                log.info(
-                    "volume %s for claim %s/%s", volume["metadata"]["name"], metadata["namespace"], metadata["name"]
-                )
-
-    async def _volume(self, volume: Object) -> None:
-        if is_released(volume):
-            name = volume["metadata"]["name"]
+    async def _volume(self, key: Key) -> None:
+        volume = self._volumes.get(key.name)
+        if volume is not None and is_released(volume):
             # Remove directories below our root only: the path in the object is not trusted.
-            await asyncio.to_thread(shutil.rmtree, self._root / name, True)
-            await self._api.delete(f"{_VOLUMES}/{name}")
-            log.info("volume %s removed", name)
+            await asyncio.to_thread(shutil.rmtree, self._root / key.name, True)
+            await self._client.delete(PERSISTENT_VOLUME, key.name, uid=volume["metadata"]["uid"])
+            log.info("volume %s removed", key.name)
 
 
 def _make_directory(directory: Path) -> None:
@@ -139,8 +130,8 @@ def main(kubeconfig: Path, root: Path) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
 
     async def provision() -> None:
-        async with Api(kubeconfig) as api:
-            await Provisioner(api, root).run()
+        async with KubeClient.from_kubeconfig(kubeconfig) as client:
+            await Provisioner(client, root).run()
 
     asyncio.run(provision())
 

@@ -12,11 +12,12 @@ from typing import Any
 import yaml
 
 from api.constants import ADMISSION_AUTHORITY
+from api.resources import SERVICE_ACCOUNT
 from landscape import garden, pki
 from landscape.cluster import Credentials
 from landscape.code import code_digest
 from landscape.files import write_if_changed
-from landscape.kube import Api
+from landscape.kube import apply, connected
 from landscape.pki import KeyPair, TemporalAuthority, write_kubeconfig
 from landscape.plan import SHOOT_PODS, SHOOT_SERVICES, VPN_NETWORK, ClusterPlan, Plan
 from landscape.processes import ProcessSpec
@@ -70,11 +71,11 @@ async def make_extension_account(plan: Plan, seed: ClusterPlan) -> None:
         "kind": "TokenRequest",
         "spec": {"expirationSeconds": int(_TOKEN_VALIDITY.total_seconds())},
     }
-    async with Api(plan.kubeconfig(seed.name)) as api:
-        await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        await api.apply(account, *provider_access.access(namespace))
-        answer = await api.create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", request)
-    token = (answer or {})["status"]["token"]
+    async with connected(plan.kubeconfig(seed.name)) as client:
+        await apply(client, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        await apply(client, account, *provider_access.access(namespace))
+        answer = await client.request("POST", SERVICE_ACCOUNT.path(namespace, name, "token"), body=request)
+    token = answer["status"]["token"]
     content = pki.token_kubeconfig(seed.server, Credentials.of(seed).ca, token, seed.name)
     pki.write_kubeconfig(_provider_local_kubeconfig(seed), content)
 

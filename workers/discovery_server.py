@@ -20,6 +20,7 @@ from api.constants import SHOOT_ISSUER_NAMESPACE
 from api.decisions import issuer
 from api.model import ApiModel
 from kube.cache import Cache, Caches
+from kube.objects import label_selector
 from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 from workers.lib.serving import ServingCertificate
 
@@ -54,7 +55,7 @@ async def run(config_path: str) -> None:
     config = load_config(DiscoveryServerConfig, config_path)
     client = kube_client(config.garden_client_connection)
     caches = Caches(client)
-    labels = ",".join(f"{key}={value}" for key, value in issuer.PUBLIC_KEYS.items())
+    labels = label_selector(issuer.PUBLIC_KEYS)
     published = caches.of(resources.SECRET, SHOOT_ISSUER_NAMESPACE, labels=labels)
     certificate = ServingCertificate(config.server.certificate_file, config.server.private_key_file)
     health = Health()

@@ -16,8 +16,9 @@ from api.times import timestamp
 from kube.cache import Caches, Key
 from kube.client import KubeClient, WatchEvent
 from kube.controller import Controller, TryAgain
+from kube.edit import patch_as_read
 from kube.errors import Conflict
-from workers.lib.events import emit
+from kube.events import emit
 from workers.lib.leader import LeaderElectionConfig, run_as_leader
 from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 
@@ -114,11 +115,7 @@ class Scheduler:
 
     async def _bind(self, obj: dict[str, Any], seed: str) -> None:
         metadata = obj["metadata"]
-        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": {"seedName": seed}}
-        try:
-            bound = await self._garden.patch(resources.SHOOT, metadata["name"], metadata["namespace"], patch)
-        except Conflict:
-            raise TryAgain("the shoot has changed meanwhile", after=0.05) from None
+        bound = await patch_as_read(self._garden, resources.SHOOT, obj, {"spec": {"seedName": seed}})
         self._assumed[metadata["uid"]] = seed
         await self._withdraw_failure(bound)
         log.info("shoot %s/%s goes to seed %s", metadata["namespace"], metadata["name"], seed)
@@ -129,12 +126,9 @@ class Scheduler:
         last = (bound.get("status") or {}).get("lastOperation") or {}
         if (last.get("type"), last.get("state")) != ("Create", "Pending"):
             return
-        metadata = bound["metadata"]
-        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"lastOperation": None}}
+        patch = {"status": {"lastOperation": None}}
         with contextlib.suppress(Conflict):
-            await self._garden.patch(
-                resources.SHOOT, metadata["name"], metadata["namespace"], patch, subresource="status"
-            )
+            await patch_as_read(self._garden, resources.SHOOT, bound, patch, subresource="status")
 
     async def _report_failure(self, obj: dict[str, Any], reason: str) -> None:
         description = f"Failed to schedule Shoot: {reason}"

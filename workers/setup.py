@@ -24,6 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from api import resources
 from api.access import access, seeds_access
 from api.crds import crds
+from api.decisions.conditions import find_condition
 from api.labels import pod_security
 from api.model import ApiModel
 from api.policies import deletion_protection
@@ -120,8 +121,7 @@ async def set_up_garden(
 
 
 def _established(live: dict[str, Any] | None) -> bool | None:
-    conditions = (live or {}).get("status", {}).get("conditions") or []
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions) or None
+    return find_condition(live, "Established").get("status") == "True" or None
 
 
 async def set_up_temporal(wanted: TemporalSetup) -> None:

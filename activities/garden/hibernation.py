@@ -12,6 +12,7 @@ from api.contracts.schedules import ScheduledTime
 from api.decisions.hibernation import DEADLINE, Tick, edges, latest_tick
 from api.times import timestamp
 from kube.client import KubeClient
+from kube.edit import patch_as_read
 from kube.errors import Forbidden, Invalid
 
 
@@ -46,10 +47,8 @@ class SwitchActivities:
         wanted = {"enabled": tick.edge.hibernate}
         changes = bool((live["spec"].get("hibernation") or {}).get("enabled")) != tick.edge.hibernate
         if changes:
-            version = live["metadata"]["resourceVersion"]
-            patch = {"metadata": {"resourceVersion": version}, "spec": {"hibernation": wanted}}
             try:
-                await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, patch)
+                await patch_as_read(self._garden, resources.SHOOT, live, {"spec": {"hibernation": wanted}})
             except (Forbidden, Invalid) as error:
                 return await self._refused(shoot, tick, error.message or error.reason)
         obeyed_now = {"lastHibernationTriggerTime": timestamp(now)}

@@ -21,6 +21,7 @@ from api.decisions.rotation import SINGLE
 from api.labels import is_true
 from api.times import timestamp
 from kube.client import KubeClient
+from kube.edit import patch_as_read
 from kube.errors import Forbidden, Invalid, NotFound
 
 _TASKS = (
@@ -104,9 +105,7 @@ class MaintenanceActivities:
 
     async def _write(self, live: Mapping[str, Any], patch: dict[str, Any]) -> None:
         """Patch the Shoot. Raises Conflict if it has changed since it was read; the next attempt makes a new plan."""
-        metadata = live["metadata"]
-        seen = {**patch, "metadata": {**patch["metadata"], "resourceVersion": metadata["resourceVersion"]}}
-        await self._garden.patch(resources.SHOOT, metadata["name"], metadata["namespace"], seen)
+        await patch_as_read(self._garden, resources.SHOOT, live, patch)
 
     async def _fail(self, shoot: ShootRef, last: dict[str, str], what: str, why: str) -> dict[str, Any]:
         failed = {"description": f"Maintenance: {what}: {last['description']}", "state": "Failed", "failureReason": why}

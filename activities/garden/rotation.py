@@ -1,25 +1,25 @@
 """Activities of a rotation's workflow: they read the rotation from the Shoot and write requests and reports to it."""
 
-import asyncio
 from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.garden import events
-from activities.garden.live import control_plane_of, find_shoot, staying, the_same
+from activities.garden.live import control_plane_of, staying, the_same
 from activities.heartbeat import heartbeating
 from api import constants, resources
 from api.contracts.rotation import RotationInput, RotationStep, RotationView, SurveyReport
+from api.decisions.conditions import set_conditions
 from api.decisions.rotation import FORCED_COMPLETION, constraint_of, phase_of, status_of, view_of
 from api.times import timestamp
 from kube.cache import Caches
 from kube.client import KubeClient
-from kube.errors import ApiError, Conflict, NotFound
+from kube.edit import edit
+from kube.errors import ApiError
 
 _LOOK_AGAIN = 30 * 60.0
 """Seconds after which ``await_rotation`` returns an unchanged rotation, for a new survey of old credentials' users."""
-_CONFLICTS = 5
 _MESSAGE_LIMIT = 1000
 _REFUSED = frozenset({400, 403, 422})
 
@@ -65,32 +65,16 @@ class GardenRotationActivities:
             "reason": "InUse" if users else "NotInUse",
             "message": str(request.survey)[:_MESSAGE_LIMIT] or "nobody known needs the old ones",
         }
-        for _ in range(_CONFLICTS):
-            live = await find_shoot(self._garden, request.shoot)
-            if live is None:
-                return
+
+        def reported(live: dict[str, Any]) -> dict[str, Any] | None:
             known = (live.get("status") or {}).get("constraints") or []
-            old: dict[str, Any] = next((each for each in known if each["type"] == found["type"]), {})
-            if all(old.get(key) == value for key, value in found.items()):
-                return
-            now = timestamp()
-            same = old.get("status") == found["status"]
-            times = {"lastTransitionTime": old["lastTransitionTime"] if same else now, "lastUpdateTime": now}
-            left = [each for each in known if each["type"] != found["type"]]
-            patch = {
-                "metadata": {"resourceVersion": live["metadata"]["resourceVersion"]},
-                "status": {"constraints": [*left, found | times]},
-            }
-            try:
-                await self._garden.patch(
-                    resources.SHOOT, request.shoot.name, request.shoot.namespace, patch, subresource="status"
-                )
-            except Conflict:
-                continue
-            except NotFound:
-                pass
-            return
-        raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
+            constraints = set_conditions(known, [found], timestamp())
+            return {"status": {"constraints": constraints}} if constraints != known else None
+
+        shoot = request.shoot
+        await edit(
+            self._garden, resources.SHOOT, shoot.name, shoot.namespace, reported, uid=shoot.uid, subresource="status"
+        )
 
     @activity.defn
     async def request_rotation_step(self, request: RotationStep) -> None:
@@ -99,33 +83,32 @@ class GardenRotationActivities:
         Raises:
             ApplicationError: ``OperationRefused`` (final) with the garden's reason.
         """
-        for _ in range(_CONFLICTS):
-            live = await find_shoot(self._garden, request.shoot)
-            if live is None or phase_of(status_of(live), request.kind) is not request.phase:
-                return
+        requested = False
+
+        def with_request(live: dict[str, Any]) -> dict[str, Any] | None:
+            nonlocal requested
+            requested = False
+            if phase_of(status_of(live), request.kind) is not request.phase:
+                return None
             annotations = live["metadata"].get("annotations") or {}
             asked = [each for each in annotations.get(constants.OPERATION, "").split(";") if each]
             if request.operation in asked:
-                return
+                return None
             change = {constants.OPERATION: ";".join([*asked, request.operation])}
             if request.forced:
                 change[FORCED_COMPLETION] = request.forced
-            metadata = {"annotations": change, "resourceVersion": live["metadata"]["resourceVersion"]}
-            try:
-                await self._garden.patch(
-                    resources.SHOOT, request.shoot.name, request.shoot.namespace, {"metadata": metadata}
-                )
-            except Conflict:
-                await asyncio.sleep(0)
-                continue
-            except ApiError as error:
-                if error.status not in _REFUSED:
-                    raise
-                raise ApplicationError(str(error), type="OperationRefused", non_retryable=True) from None
-            if request.forced:
-                await self._record(request)
-            return
-        raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
+            requested = True
+            return {"metadata": {"annotations": change}}
+
+        shoot = request.shoot
+        try:
+            live = await edit(self._garden, resources.SHOOT, shoot.name, shoot.namespace, with_request, uid=shoot.uid)
+        except ApiError as error:
+            if error.status not in _REFUSED:
+                raise
+            raise ApplicationError(str(error), type="OperationRefused", non_retryable=True) from None
+        if live is not None and requested and request.forced:
+            await self._record(request)
 
     async def _record(self, request: RotationStep) -> None:
         """Record an Event for users of the old credentials: the reason of the completion, and the user to ask."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from activities.errors import permanent
 from activities.secrets.sealing import CannotOpen, Sealing, sealed_by
@@ -17,10 +16,7 @@ from api.contracts.operations import ResealShootState, TaskResult
 from api.decisions import shoot_state
 from api.errors import ErrorCode
 from kube.client import KubeClient
-from kube.errors import Conflict
-
-_CONFLICTS = 5
-"""Maximum number of attempts to write while a gardenlet writes, too."""
+from kube.edit import patch_as_read, retry_on_conflict
 
 
 class ShootStateSealingActivities:
@@ -42,32 +38,27 @@ class ShootStateSealingActivities:
             ApplicationError: ``ERR_CONFIGURATION_PROBLEM`` (final) if a content is not encrypted, was changed, or was
                 encrypted by another seed.
         """
+        return await retry_on_conflict(f"editing ShootState {request.shoot}", lambda: self._reseal(request))
+
+    async def _reseal(self, request: ResealShootState) -> TaskResult:
         shoot = request.shoot
-        for _ in range(_CONFLICTS):
-            live = await self._garden.find(resources.SHOOT_STATE, shoot.name, shoot.namespace)
-            if live is None or any(each["uid"] != shoot.uid for each in live["metadata"].get("ownerReferences") or ()):
-                return TaskResult(note="there is no ShootState")
-            spec = live.get("spec") or {}
-            try:
-                resealed = self._resealed(spec, request)
-            except (CannotOpen, compression.TooLarge, compression.Damaged) as error:
-                raise permanent(
-                    ErrorCode.CONFIGURATION_PROBLEM,
-                    f"ShootState {shoot} cannot be sealed for seed {request.seed}: {error}. The control plane was in "
-                    f"{', '.join(request.sources)}: put back a ShootState that one of these seeds wrote, from a backup "
-                    "of the garden, and retry",
-                ) from None
-            if all(resealed[part] == (spec.get(part) or []) for part in resealed):
-                return TaskResult(note=f"it is sealed for {request.seed}")
-            version = {"resourceVersion": live["metadata"]["resourceVersion"]}
-            try:
-                await self._garden.patch(
-                    resources.SHOOT_STATE, shoot.name, shoot.namespace, {"metadata": version, "spec": resealed}
-                )
-            except Conflict:
-                continue
-            return TaskResult(note=f"sealed again for {request.seed}")
-        raise ApplicationError(f"ShootState {shoot} is changed all the time", type="Conflict")
+        live = await self._garden.find(resources.SHOOT_STATE, shoot.name, shoot.namespace)
+        if live is None or any(each["uid"] != shoot.uid for each in live["metadata"].get("ownerReferences") or ()):
+            return TaskResult(note="there is no ShootState")
+        spec = live.get("spec") or {}
+        try:
+            resealed = self._resealed(spec, request)
+        except (CannotOpen, compression.TooLarge, compression.Damaged) as error:
+            raise permanent(
+                ErrorCode.CONFIGURATION_PROBLEM,
+                f"ShootState {shoot} cannot be sealed for seed {request.seed}: {error}. The control plane was in "
+                f"{', '.join(request.sources)}: put back a ShootState that one of these seeds wrote, from a backup "
+                "of the garden, and retry",
+            ) from None
+        if all(resealed[part] == (spec.get(part) or []) for part in resealed):
+            return TaskResult(note=f"it is sealed for {request.seed}")
+        await patch_as_read(self._garden, resources.SHOOT_STATE, live, {"spec": resealed})
+        return TaskResult(note=f"sealed again for {request.seed}")
 
     def _resealed(self, spec: Mapping[str, Any], request: ResealShootState) -> dict[str, Any]:
         target = self._sealing(request.seed)

@@ -41,17 +41,16 @@ from api.decisions.rotation import RotationFacts
 from api.durations import parse_duration
 from api.errors import ErrorCode
 from api.images import OWN_VERSION
+from api.labels import is_true
 from api.names import backup_entry_names
 from api.times import micro_timestamp, timestamp
 from kube.cache import Caches
 from kube.client import KubeClient
-from kube.errors import Conflict, NotFound
+from kube.edit import Change, edit, patch_as_read, retry_on_conflict
+from kube.errors import NotFound
 
 INITIALIZE = "initializeOperation"
 """taskID of errors that occurred before a flow. Source: spec/flows.md 1.4."""
-
-_CONFLICTS = 5
-"""Maximum number of attempts of a read-modify-write while other components write, too."""
 
 
 class ShootActivities:
@@ -96,13 +95,13 @@ class ShootActivities:
             operations=_operations(annotations),
             repairs=repair.asked(annotations),
             asked_by=annotations.get(constants.REPAIR_BY, ""),
-            ignored=self._may_hold_back(shoot) and _truthy(annotations.get(constants.SHOOT_IGNORE)),
+            ignored=self._may_hold_back(shoot) and is_true(annotations.get(constants.SHOOT_IGNORE)),
             rate_limited=any(
                 ErrorCode.INFRA_RATE_LIMITS_EXCEEDED in (error.get("codes") or ())
                 for error in status.get("lastErrors") or ()
             ),
             uid=shoot.uid,
-            force_delete=_truthy(annotations.get(constants.CONFIRMATION_FORCE_DELETION)),
+            force_delete=is_true(annotations.get(constants.CONFIRMATION_FORCE_DELETION)),
             source_lost=annotations.get(constants.CONTROL_PLANE_MIGRATION) == constants.MIGRATION_BAD_CASE,
             hibernation_switched=asleep != bool(status.get("hibernated")),
             confined=confined,
@@ -167,33 +166,25 @@ class ShootActivities:
 
         The operator's annotation is removed last, so that a second run does what is left.
         """
-        for _ in range(_CONFLICTS):
+        await retry_on_conflict(f"editing Shoot {shoot}", lambda: self._abandon_source(shoot))
+
+    async def _abandon_source(self, shoot: ShootRef) -> None:
+        live = await self._find(shoot)
+        status, destination = (live.get("status") or {}, live["spec"].get("seedName")) if live else ({}, None)
+        source = status.get("seedName")
+        if live is not None and source and destination and source != destination:
+            last = {
+                "type": str(OperationType.MIGRATE),
+                "state": "Aborted",
+                "progress": 0,
+                "description": f"Seed {source} is lost; {destination} goes on with what is in its bucket.",
+                "lastUpdateTime": timestamp(),
+            }
+            change = {"lastOperation": last, "lastErrors": None, "seedName": destination}
+            await patch_status(self._garden, shoot, change, version=live["metadata"]["resourceVersion"])
             live = await self._find(shoot)
-            if live is None:
-                return
-            status, destination = live.get("status") or {}, live["spec"].get("seedName")
-            source = status.get("seedName")
-            version = live["metadata"]["resourceVersion"]
-            try:
-                if source and destination and source != destination:
-                    last = {
-                        "type": str(OperationType.MIGRATE),
-                        "state": "Aborted",
-                        "progress": 0,
-                        "description": f"Seed {source} is lost; {destination} goes on with what is in its bucket.",
-                        "lastUpdateTime": timestamp(),
-                    }
-                    change = {"lastOperation": last, "lastErrors": None, "seedName": destination}
-                    await patch_status(self._garden, shoot, change, version=version)
-                    continue
-                if constants.CONTROL_PLANE_MIGRATION in (live["metadata"].get("annotations") or {}):
-                    annotations = {constants.CONTROL_PLANE_MIGRATION: None}
-                    change = {"metadata": {"annotations": annotations, "resourceVersion": version}}
-                    await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, change)
-            except Conflict:
-                continue
-            return
-        raise ApplicationError(f"Shoot {shoot} is changed all the time", type="Conflict")
+        if live is not None and constants.CONTROL_PLANE_MIGRATION in (live["metadata"].get("annotations") or {}):
+            await self._patch_metadata(live, {"annotations": {constants.CONTROL_PLANE_MIGRATION: None}})
 
     # An operation's start and end
 
@@ -204,14 +195,12 @@ class ShootActivities:
         The activity also removes the annotation that requested the operation. A second run writes the same again,
         with a later time.
         """
-        for _ in range(_CONFLICTS):
-            live = await self._get(request.shoot)
-            try:
-                live = await self._claim(live, request)
-                return await self._begin(live, request)
-            except Conflict:
-                continue
-        raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
+
+        async def start() -> StartedOperation:
+            live = await self._claim(await self._get(request.shoot), request)
+            return await self._begin(live, request)
+
+        return await retry_on_conflict(f"editing Shoot {request.shoot}", start)
 
     async def _claim(self, live: dict[str, Any], request: StartOperation) -> dict[str, Any]:
         """Add our finalizer and remove the annotations of answered operations, with one write, or none."""
@@ -225,12 +214,7 @@ class ShootActivities:
             # The reason of a forced completion is valid for this completion only.
             forced = {rotation.FORCED_COMPLETION: None} if rotation.FORCED_COMPLETION in annotations else {}
             change["annotations"] = {**annotation, **forced}
-        if not change:
-            return live
-        change["resourceVersion"] = metadata["resourceVersion"]
-        return await self._garden.patch(
-            resources.SHOOT, request.shoot.name, request.shoot.namespace, {"metadata": change}
-        )
+        return await self._patch_metadata(live, change) if change else live
 
     async def _begin(self, live: dict[str, Any], request: StartOperation) -> StartedOperation:
         now = datetime.now(UTC)
@@ -321,19 +305,13 @@ class ShootActivities:
 
         The write that records a success also advances rotations of credentials, so they advance only once.
         """
-        for _ in range(_CONFLICTS):
-            live = await self._find(request.task.shoot)
-            if live is None:
-                return
-            try:
-                await self._finish(live, request)
-            except Conflict:
-                continue
-            return
-        raise ApplicationError(f"Shoot {request.task.shoot} is changed all the time", type="Conflict")
+        await retry_on_conflict(f"editing Shoot {request.task.shoot}", lambda: self._finish(request))
 
-    async def _finish(self, live: dict[str, Any], request: FinishOperation) -> None:
+    async def _finish(self, request: FinishOperation) -> None:
         task = request.task
+        live = await self._find(task.shoot)
+        if live is None:
+            return
         now = datetime.now(UTC)
         succeeded = request.state == "Succeeded"
         if succeeded and task.operation is not OperationType.DELETE:
@@ -380,40 +358,28 @@ class ShootActivities:
 
     async def _take_off_tasks(self, live: dict[str, Any], request: FinishOperation) -> dict[str, Any]:
         """Remove the tasks that the operation has done from the annotation; tasks requested meanwhile stay."""
-        metadata = live["metadata"]
-        asked = _tasks(metadata.get("annotations") or {})
+        asked = _tasks(live["metadata"].get("annotations") or {})
         left = [each for each in asked if each not in request.tasks]
         if left == asked:
             return live
-        change = {
-            "annotations": {constants.SHOOT_TASKS: ",".join(left) or None},
-            "resourceVersion": metadata["resourceVersion"],
-        }
-        shoot = request.task.shoot
-        return await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, {"metadata": change})
+        return await self._patch_metadata(live, {"annotations": {constants.SHOOT_TASKS: ",".join(left) or None}})
 
     @activity.defn
     async def refuse_operation(self, request: Refusal) -> None:
         """Write why no operation starts now, and remove operations without effect; writes only changed fields."""
-        for _ in range(_CONFLICTS):
-            live = await self._find(request.shoot)
-            if live is None:
-                return
-            metadata = live["metadata"]
-            try:
-                if annotation := _without_operations(metadata.get("annotations") or {}, request.consume):
-                    version = metadata["resourceVersion"]
-                    if request.event:  # first: after the removal of the annotation, a second run would not record it
-                        await self._tell(request.shoot, version, "Warning", request.event, request.description)
-                    change = {"annotations": annotation, "resourceVersion": version}
-                    live = await self._garden.patch(
-                        resources.SHOOT, request.shoot.name, request.shoot.namespace, {"metadata": change}
-                    )
-                await self._say(live, request)
-            except Conflict:
-                continue
+        await retry_on_conflict(f"editing Shoot {request.shoot}", lambda: self._refuse(request))
+
+    async def _refuse(self, request: Refusal) -> None:
+        live = await self._find(request.shoot)
+        if live is None:
             return
-        raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
+        metadata = live["metadata"]
+        if annotation := _without_operations(metadata.get("annotations") or {}, request.consume):
+            if request.event:  # first: after the removal of the annotation, a second run would not record it
+                version = metadata["resourceVersion"]
+                await self._tell(request.shoot, version, "Warning", request.event, request.description)
+            live = await self._patch_metadata(live, {"annotations": annotation})
+        await self._say(live, request)
 
     async def _say(self, live: dict[str, Any], request: Refusal) -> None:
         last = (live.get("status") or {}).get("lastOperation") or {}
@@ -446,47 +412,36 @@ class ShootActivities:
         wish = made.model_copy(update={"at": None})
         await self._tell(request.shoot, occasion, *event)
         name = repair.annotation(made.action)
-        for _ in range(_CONFLICTS):
-            live = await self._find(request.shoot)
-            metadata = live["metadata"] if live else {}
-            annotations = metadata.get("annotations") or {}
+
+        def without(live: dict[str, Any]) -> dict[str, Any] | None:
+            annotations = live["metadata"].get("annotations") or {}
             if name not in annotations or wish not in repair.asked(annotations):
-                return
-            change = {"annotations": repair.without(annotations, name), "resourceVersion": metadata["resourceVersion"]}
-            try:
-                await self._garden.patch(
-                    resources.SHOOT, request.shoot.name, request.shoot.namespace, {"metadata": change}
-                )
-            except Conflict:
-                continue
-            except NotFound:
-                return
-            return
-        raise ApplicationError(f"Shoot {request.shoot} is changed all the time", type="Conflict")
+                return None
+            return {"metadata": {"annotations": repair.without(annotations, name)}}
+
+        await self._edit(request.shoot, without)
 
     @activity.defn
     async def release_shoot(self, shoot: ShootRef) -> None:
         """Remove our finalizer; a second run finds it removed, or the Shoot gone."""
-        for _ in range(_CONFLICTS):
-            live = await self._find(shoot)
-            finalizers = live["metadata"].get("finalizers") or [] if live else []
-            if live is None or constants.FINALIZER not in finalizers:
-                return
+
+        def without(live: dict[str, Any]) -> dict[str, Any] | None:
+            finalizers = live["metadata"].get("finalizers") or []
             left = [each for each in finalizers if each != constants.FINALIZER]
-            change = {"finalizers": left, "resourceVersion": live["metadata"]["resourceVersion"]}
-            try:
-                await self._garden.patch(resources.SHOOT, shoot.name, shoot.namespace, {"metadata": change})
-            except Conflict:
-                continue
-            except NotFound:
-                return
-            return
-        raise ApplicationError(f"Shoot {shoot} is changed all the time", type="Conflict")
+            return {"metadata": {"finalizers": left}} if left != finalizers else None
+
+        await self._edit(shoot, without)
 
     # The Shoot
 
     async def _find(self, shoot: ShootRef) -> dict[str, Any] | None:
         return await find_shoot(self._garden, shoot)
+
+    async def _edit(self, shoot: ShootRef, change: Change) -> None:
+        await edit(self._garden, resources.SHOOT, shoot.name, shoot.namespace, change, uid=shoot.uid)
+
+    async def _patch_metadata(self, live: dict[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+        return await patch_as_read(self._garden, resources.SHOOT, live, {"metadata": metadata})
 
     async def _get(self, shoot: ShootRef) -> dict[str, Any]:
         live = await self._find(shoot)
@@ -511,7 +466,7 @@ class ShootActivities:
             hibernated=bool((spec.get("hibernation") or {}).get("enabled")),
             backup=bool(seed_object["spec"].get("backup")),
             skip_readiness=constants.SHOOT_SKIP_READINESS in annotations,
-            skip_cleanup=_truthy(annotations.get(constants.SHOOT_SKIP_CLEANUP)),
+            skip_cleanup=is_true(annotations.get(constants.SHOOT_SKIP_CLEANUP)),
             managed_issuer=is_managed(annotations),
             ssh_access=ssh.has_access(live),
             failure_tolerance=bool((spec.get("controlPlane") or {}).get("highAvailability")),
@@ -629,8 +584,3 @@ def _without_operations(annotations: Mapping[str, str], consumed: tuple[str, ...
         return {}
     author = repair.without(annotations) if constants.OPERATION_RETRY in consumed else {}
     return {constants.OPERATION: ";".join(left) or None, **author}
-
-
-def _truthy(value: str | None) -> bool:
-    """Parse a boolean in an annotation as Gardener does."""
-    return (value or "").lower() in ("1", "t", "true")

@@ -13,6 +13,7 @@ from api.local import InvalidProviderConfig, M, read_provider_section
 from api.resources import CLUSTER, NAMESPACE, SECRET, Resource
 from kube.client import KubeClient
 from kube.errors import Forbidden, NotFound
+from kube.objects import owner_reference
 
 MANAGER = "provider-local"
 """Field manager of everything that provider-local applies."""
@@ -77,14 +78,7 @@ class Extension:
 
     def owner_reference(self) -> dict[str, Any]:
         """Owner reference for objects that must be deleted together with this object."""
-        return {
-            "apiVersion": self.resource.api_version,
-            "kind": self.resource.kind,
-            "name": self.name,
-            "uid": self.uid,
-            "controller": True,
-            "blockOwnerDeletion": False,
-        }
+        return owner_reference(self.resource, self.name, self.uid)
 
     def __str__(self) -> str:
         place = f"{self.namespace}/" if self.namespace else ""

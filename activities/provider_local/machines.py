@@ -7,14 +7,15 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from activities.errors import permanent
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.errors import ErrorCode
 from api.local import CloudProfileConfig, InfrastructureStatus, MachineProviderSpec
+from api.quantities import parse_quantity
 from api.resources import MACHINE_CLASS, MACHINE_DEPLOYMENT, Resource
+from kube.objects import controller_reference
 
 POOL_LABEL = "worker.gardener.cloud/pool"
 NAME_LABEL = "name"
@@ -36,9 +37,6 @@ RESTORING = "local.provider.extensions.gardener.cloud/restoring"
 OVERCOMMIT = 20
 """Machines request their type's CPU and memory divided by this number: the landscape's cloud is one small computer."""
 _MIN_READY_SECONDS = 500
-
-_DECIMAL = ("", "k", "M", "G", "T")
-_BINARY = ("", "Ki", "Mi", "Gi", "Ti")
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,8 @@ def wanted_deployments(
             namespace=infrastructure.namespace,
             image=image,
             images_directory=facts.images_directory,
-            cpu_millis=max(1, int(_quantity(machine_type["cpu"]) * 1000 / OVERCOMMIT)),
-            memory_bytes=int(_quantity(machine_type["memory"]) / OVERCOMMIT),
+            cpu_millis=max(1, int(parse_quantity(machine_type["cpu"]) * 1000 / OVERCOMMIT)),
+            memory_bytes=int(parse_quantity(machine_type["memory"]) / OVERCOMMIT),
         )
         zones = pool.get("zones") or ["0"]
         for index, zone in enumerate(zones):
@@ -225,7 +223,7 @@ def restored(saved: Mapping[str, Any], resource: Resource, namespace: str, owner
         "metadata": {
             **saved["metadata"],
             "namespace": namespace,
-            "ownerReferences": [owner_reference(owner)],
+            "ownerReferences": [controller_reference(owner)],
             "finalizers": [FINALIZER_MACHINE_CONTROLLER_MANAGER],
         },
         "spec": saved["spec"],
@@ -241,18 +239,6 @@ def chosen_machines(deployment: Mapping[str, Any], alive: Collection[str]) -> li
         return []
     text = (deployment["metadata"].get("annotations") or {}).get(TRIGGER_DELETION) or ""
     return [name for name in map(str.strip, text.split(",")) if name in alive]
-
-
-def owner_reference(owner: Mapping[str, Any]) -> dict[str, Any]:
-    """Reference to a controlling owner, which must not be deleted before the object that it owns."""
-    return {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
 
 
 def _autoscaler_annotations(options: Mapping[str, Any]) -> dict[str, str]:
@@ -293,14 +279,3 @@ def _bound(value: int | str, maximum: int, zones: int, index: int) -> int:
     if isinstance(value, str) and value.endswith("%"):
         return -(-_share(maximum, zones, index) * int(value[:-1]) // 100)
     return _share(int(value), zones, index)
-
-
-def _quantity(text: str | int) -> Decimal:
-    """A Kubernetes quantity as a number."""
-    digits = str(text).rstrip("KMGTkim")
-    suffix = str(text)[len(digits) :]
-    if suffix == "m":
-        return Decimal(digits) / 1000
-    if suffix in _BINARY:
-        return Decimal(digits) * Decimal(2) ** (10 * _BINARY.index(suffix))
-    return Decimal(digits) * Decimal(10) ** (3 * _DECIMAL.index(suffix))

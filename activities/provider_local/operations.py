@@ -58,6 +58,7 @@ from api.times import timestamp
 from kube.cache import Cache, Caches
 from kube.client import KubeClient, Objects
 from kube.errors import AlreadyExists
+from kube.objects import label_selector
 
 JOIN_SECONDS = 300.0
 """A wait for machines to join or leave fails if nothing has changed for so long.
@@ -357,8 +358,7 @@ class ProviderLocalActivities:
         for found in await self._seed.list(MACHINE_CLASS, namespace):
             if (name := found["metadata"]["name"]) not in keep | used:
                 await self._seed.delete(MACHINE_CLASS, name, namespace)
-        selector = ",".join(f"{key}={value}" for key, value in CLASS_SECRET_LABEL.items())
-        for secret in await self._seed.list(SECRET, namespace, labels=selector):
+        for secret in await self._seed.list(SECRET, namespace, labels=label_selector(CLASS_SECRET_LABEL)):
             if (name := secret["metadata"]["name"]) not in keep | used:
                 await delete_quietly(self._seed, SECRET, name, namespace)
 

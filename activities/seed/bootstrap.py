@@ -30,7 +30,7 @@ from api.constants import (
 )
 from api.contracts.operations import SeedTask, TaskResult
 from api.crds import crds
-from api.decisions.conditions import Finding, Operation, merge
+from api.decisions.conditions import Finding, Operation, find_condition, merge
 from api.images import OWN_VERSION
 from api.labels import pod_security
 from api.names import dns_record_type
@@ -274,8 +274,7 @@ def _operation_type(status: dict[str, Any]) -> str:
 
 
 def _established(live: dict[str, Any] | None) -> bool | None:
-    conditions = (live or {}).get("status", {}).get("conditions") or []
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions) or None
+    return find_condition(live, "Established").get("status") == "True" or None
 
 
 def _reference(reference: dict[str, Any]) -> dict[str, Any]:

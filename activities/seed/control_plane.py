@@ -39,6 +39,7 @@ from api.contracts.operations import ForwardTask, OperationType, ShootTask, Task
 from api.errors import ErrorCode
 from kube.client import KubeClient, Object
 from kube.errors import Forbidden, NotFound, Unauthorized, Unreachable
+from kube.objects import label_selector
 
 MANAGER = rollout.MANAGER
 
@@ -350,8 +351,8 @@ class ControlPlaneActivities:
         begun = datetime.fromisoformat(task.trigger)
         restarted = 0
         for select in _RESTARTED:
-            selector = ",".join(f"{key}={value}" for key, value in select.items())
-            for pod in await self._clusters.seed.list(resources.POD, task.technical_id, labels=selector):
+            labels = label_selector(select)
+            for pod in await self._clusters.seed.list(resources.POD, task.technical_id, labels=labels):
                 metadata = pod["metadata"]
                 if datetime.fromisoformat(metadata["creationTimestamp"]) < begun.replace(microsecond=0):
                     await self._clusters.seed.delete(

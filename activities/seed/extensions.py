@@ -53,6 +53,7 @@ from api.decisions.shoot_state import NotRestorable
 from api.errors import ErrorCode
 from api.names import dns_record_type, internal_api_domain, node_agent_secret_name
 from kube.errors import AlreadyExists, NotFound
+from kube.objects import owner_reference
 
 CLOUD_SECRET = "cloudprovider"
 _KEPT = "kept for the old seed, which is lost: it must find there that it is not the one any more"
@@ -162,7 +163,7 @@ class ExtensionActivities:
                     "metadata": {
                         "name": name,
                         "namespace": task.shoot.namespace,
-                        "ownerReferences": [_owner(task)],
+                        "ownerReferences": [owner_reference(resources.SHOOT, task.shoot.name, task.shoot.uid)],
                         "annotations": {SHOOT_PURPOSE: view.shoot["spec"].get("purpose") or ""},
                         "finalizers": [FINALIZER],
                     },
@@ -710,17 +711,6 @@ def _external_dns_provider(view: ClusterView) -> tuple[str, dict[str, str]] | No
 
 def _secret_ref(name: str, task: ShootTask) -> dict[str, str]:
     return {"name": name, "namespace": task.technical_id}
-
-
-def _owner(task: ShootTask) -> dict[str, Any]:
-    return {
-        "apiVersion": resources.SHOOT.api_version,
-        "kind": "Shoot",
-        "name": task.shoot.name,
-        "uid": task.shoot.uid,
-        "blockOwnerDeletion": False,
-        "controller": True,
-    }
 
 
 def _optional(**fields: Any) -> dict[str, Any]:

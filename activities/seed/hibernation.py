@@ -27,6 +27,7 @@ from api.contracts.operations import OperationType, ShootTask, TaskResult
 from kube.cache import Cache
 from kube.client import KubeClient, Object
 from kube.errors import NotFound
+from kube.objects import label_selector
 
 _EMPTY_SECONDS = 120.0
 """Seconds in which nodes and pods must be gone. Source: spec/flows.md 2, 2 min per attempt.
@@ -176,7 +177,7 @@ class HibernationActivities:
         await self._await_no_pods(namespace, stopped["status"]["labelSelector"]["matchLabels"])
 
     async def _await_no_pods(self, namespace: str, labels: Mapping[str, str]) -> None:
-        pods = self._clusters.seed_caches.of(resources.POD, namespace, labels=rollout.selector(labels))
+        pods = self._clusters.seed_caches.of(resources.POD, namespace, labels=label_selector(labels))
         await _none_left(pods, "pods", _any, _STOP_SECONDS)
 
 

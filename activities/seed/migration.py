@@ -27,6 +27,7 @@ from activities.seed.extensions import Extensions, is_taken_over, says_taken_ove
 from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult, backup_entry_name, source_backup_entry_name
+from api.decisions.conditions import find_condition
 from api.errors import ErrorCode
 from etcd import snapshots
 from etcd.store import StoreError, open_store
@@ -200,7 +201,7 @@ class MigrationActivities:
         live = await seed.find(resources.ETCD_COPY_BACKUPS_TASK, task.shoot.name, namespace)
         if live is not None:
             asked = (live["metadata"].get("annotations") or {}).get(constants.TIMESTAMP)
-            if asked == task.trigger or _condition(live, "Succeeded"):
+            if asked == task.trigger or _success(live):
                 return TaskResult()
             await self.delete_copy_task(task)
         patience = _TAKEN_OVER_SECONDS if await is_taken_over(self._clusters, task) else _FINAL_SNAPSHOT_SECONDS
@@ -285,7 +286,7 @@ class MigrationActivities:
         cache = self._clusters.seed_caches.of(resources.ETCD_COPY_BACKUPS_TASK)
 
         def copied(live: dict[str, Any] | None) -> str | None:
-            return _condition(live, "Succeeded")
+            return _success(live)
 
         try:
             wait = cache.wait_for(task.shoot.name, task.technical_id, copied, _FINAL_SNAPSHOT_SECONDS + _COPY_SECONDS)
@@ -336,9 +337,7 @@ def _store(entry: Mapping[str, Any], task: ShootTask, secret: str) -> dict[str, 
     }
 
 
-def _condition(live: Mapping[str, Any] | None, kind: str) -> str | None:
-    """Message of a condition if the condition is True; None if not."""
-    for each in ((live or {}).get("status") or {}).get("conditions") or ():
-        if each["type"] == kind and each["status"] == "True":
-            return str(each.get("message") or kind)
-    return None
+def _success(live: Mapping[str, Any] | None) -> str | None:
+    """Message of the condition Succeeded, if it is True; else None."""
+    condition = find_condition(live, "Succeeded")
+    return str(condition.get("message") or "Succeeded") if condition.get("status") == "True" else None

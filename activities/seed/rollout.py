@@ -11,9 +11,11 @@ from activities.components import base
 from activities.heartbeat import heartbeating
 from activities.managed_resources import secrets_checksum, unfinished
 from api import constants, resources
+from api.decisions.conditions import find_condition
 from api.resources import Resource
 from kube.cache import Cache, Caches
 from kube.client import KubeClient
+from kube.objects import label_selector
 
 MANAGER = "gardenlet"
 
@@ -70,12 +72,7 @@ async def deploy(client: KubeClient, objects: Sequence[Mapping[str, Any]]) -> No
 
 
 def _versioned_of(select: Mapping[str, str]) -> str:
-    return f"{selector(select)},{base.VERSIONED_LABEL}=true"
-
-
-def selector(labels: Mapping[str, str]) -> str:
-    """Label selector for these labels."""
-    return ",".join(f"{key}={value}" for key, value in labels.items())
+    return f"{label_selector(select)},{base.VERSIONED_LABEL}=true"
 
 
 def _references(deployment: Mapping[str, Any]) -> frozenset[str]:
@@ -103,7 +100,7 @@ async def wait_replaced(client: KubeClient, caches: Caches, name: str, namespace
     await wait_deployment(caches, name, namespace, timeout)
     deployment = await client.get(resources.DEPLOYMENT, name, namespace)
     # A cache of its own starts with the pods as they are now; a shared cache may lag behind.
-    cache = Cache(client, resources.POD, namespace, selector(deployment["spec"]["selector"]["matchLabels"]))
+    cache = Cache(client, resources.POD, namespace, label_selector(deployment["spec"]["selector"]["matchLabels"]))
     ending: list[str] = []
 
     def ended(_: object) -> bool:
@@ -171,9 +168,9 @@ def rollout_fault(deployment: Mapping[str, Any] | None, generation: int = 0) -> 
     wanted = deployment["spec"].get("replicas", 1)
     if status.get("observedGeneration", 0) < max(deployment["metadata"]["generation"], generation):
         return "is not observed yet"
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            return f"cannot create pods: {condition.get('message', '')}"
+    failure = find_condition(deployment, "ReplicaFailure")
+    if failure.get("status") == "True":
+        return f"cannot create pods: {failure.get('message', '')}"
     updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
     if updated < wanted:
         return f"has {updated} of {wanted} new pods"
@@ -188,7 +185,7 @@ async def pod_trouble(client: KubeClient, deployment: Mapping[str, Any] | None) 
     """Failures of the pods of a Deployment, with the pods' names; None if pods are merely not ready yet."""
     if deployment is None:
         return None
-    labels = selector(deployment["spec"]["selector"]["matchLabels"])
+    labels = label_selector(deployment["spec"]["selector"]["matchLabels"])
     pods = await client.list(resources.POD, deployment["metadata"]["namespace"], labels=labels)
     return "; ".join(fault for pod in pods for fault in _pod_faults(pod)) or None
 
@@ -197,9 +194,9 @@ def _pod_faults(pod: Mapping[str, Any]) -> Iterable[str]:
     status = pod.get("status") or {}
     name = pod["metadata"]["name"]
     if status.get("phase") == "Pending":
-        for condition in status.get("conditions") or ():
-            if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                yield f"pod {name} cannot be scheduled: {condition.get('message', '')}"
+        scheduled = find_condition(pod, "PodScheduled")
+        if scheduled.get("status") == "False":
+            yield f"pod {name} cannot be scheduled: {scheduled.get('message', '')}"
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in _TROUBLE:
@@ -260,7 +257,7 @@ async def _wait_gone(
     def gone(cache: Cache) -> bool:
         return all((each.get("status") or {}).get("phase") in ("Failed", "Succeeded") for each in cache.list())
 
-    cache = caches.of(resource, namespace, labels=selector(labels))
+    cache = caches.of(resource, namespace, labels=label_selector(labels))
     await heartbeating(cache.wait_until(gone, timeout))
 
 
@@ -280,7 +277,7 @@ async def end(client: KubeClient, caches: Caches, namespace: str, labels: Mappin
 async def _delete_all(
     client: KubeClient, resource: Resource, namespace: str, labels: Mapping[str, str], **options: Any
 ) -> None:
-    for live in await client.list(resource, namespace, labels=selector(labels)):
+    for live in await client.list(resource, namespace, labels=label_selector(labels)):
         await client.delete(resource, live["metadata"]["name"], namespace, uid=live["metadata"]["uid"], **options)
 
 

@@ -33,6 +33,7 @@ from api.model import ApiModel
 from api.resources import CONFIG_MAP, DEPLOYMENT, INTERNAL_SECRET, SECRET, SHOOT
 from kube.client import KubeClient
 from kube.errors import AlreadyExists
+from kube.objects import owner_reference
 
 MANAGER = "gardenlet"
 
@@ -220,16 +221,7 @@ def garden_object(shoot: ShootRef, api_version: str, kind: str, suffix: str, *, 
                 constants.SHOOT_NAME: shoot.name,
                 constants.SHOOT_UID: shoot.uid,
             },
-            "ownerReferences": [
-                {
-                    "apiVersion": SHOOT.api_version,
-                    "kind": SHOOT.kind,
-                    "name": shoot.name,
-                    "uid": shoot.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": False,
-                }
-            ],
+            "ownerReferences": [owner_reference(SHOOT, shoot.name, shoot.uid)],
         },
     }
 

@@ -24,6 +24,7 @@ from api.decisions.shoot_state import NotRestorable
 from api.errors import ErrorCode
 from api.times import micro_timestamp
 from kube.errors import NotFound
+from kube.objects import owner_reference
 
 MANAGER = "gardenlet"
 MIGRATING_FROM = "shoot.gardener.cloud/migrating-from"
@@ -164,16 +165,7 @@ class ShootStateActivities:
                 "name": task.shoot.name,
                 "namespace": task.shoot.namespace,
                 "annotations": annotations,
-                "ownerReferences": [
-                    {
-                        "apiVersion": resources.SHOOT.api_version,
-                        "kind": resources.SHOOT.kind,
-                        "name": task.shoot.name,
-                        "uid": task.shoot.uid,
-                        "blockOwnerDeletion": False,
-                        "controller": True,
-                    }
-                ],
+                "ownerReferences": [owner_reference(resources.SHOOT, task.shoot.name, task.shoot.uid)],
             },
             "spec": shoot_state.converted(
                 spec, lambda value, item: self._clusters.sealing.seal(value, task.shoot, item)

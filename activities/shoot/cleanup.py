@@ -20,6 +20,7 @@ from activities.heartbeat import heartbeating
 from api import constants, resources
 from api.contracts.operations import ShootTask, TaskResult
 from api.errors import ErrorCode
+from api.labels import is_true
 from api.resources import Resource
 from kube.cache import Cache, Caches
 from kube.client import KubeClient, Object
@@ -134,7 +135,7 @@ class CleanupActivities:
         snapshots_grace = _grace(view, constants.SHOOT_CLEANUP_RESOURCES_GRACE_PERIOD, _LONG_GRACE)
         until = _started(task) + grace
         snapshots = Sweep(_SNAPSHOTS, snapshots_grace, until)
-        if _truthy(view.annotations.get(constants.SHOOT_SKIP_CLEANUP)):
+        if is_true(view.annotations.get(constants.SHOOT_SKIP_CLEANUP)):
             return await self._sweep(task, [Sweep(_COSTLY, grace, until), snapshots])
         return await self._sweep(
             task,
@@ -378,10 +379,6 @@ def _time_left() -> float:
         return _PATIENCE
     limit = activity.info().start_to_close_timeout
     return min(_PATIENCE, max(limit.total_seconds() - _MARGIN, 1.0)) if limit else _PATIENCE
-
-
-def _truthy(value: str | None) -> bool:
-    return value in ("1", "t", "T", "true", "TRUE", "True")
 
 
 def _name(resource: Resource, obj: Mapping[str, Any]) -> str:

@@ -7,18 +7,17 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
 
 import yaml
 
 from api import constants
 from api.contracts.kubeconfigs import SHOWN_DIGITS, IssuedKubeconfig
 from api.contracts.rotation import User
+from api.resources import ObjectView
 
 KEY_NAME = "credentials.gardener.cloud/key-name"
 """Label or annotation of objects that were created or rewritten with a key; its value is the name of its Secret."""
 
-Object = Mapping[str, Any]
 _PURPOSES = {
     "kubelet-client": ("client", "certificate by which its kubelet is known to the API server"),
     "node-agent": ("client", "certificate by which its node agent is known to the API server"),
@@ -26,7 +25,7 @@ _PURPOSES = {
 }
 
 
-def nodes(found: Iterable[Object], issuers: Mapping[str, str]) -> Iterator[User]:
+def nodes(found: Iterable[ObjectView], issuers: Mapping[str, str]) -> Iterator[User]:
     """Nodes with a certificate of another CA than the current CA for this kind of certificate."""
     for node in found:
         metadata = node["metadata"]
@@ -48,7 +47,7 @@ def nodes(found: Iterable[Object], issuers: Mapping[str, str]) -> Iterator[User]
             )
 
 
-def namespaces(config_maps: Iterable[Object], bundle: str) -> Iterator[User]:
+def namespaces(config_maps: Iterable[ObjectView], bundle: str) -> Iterator[User]:
     """Namespaces that do not publish the new CA bundle to their pods."""
     for each in config_maps:
         if (each.get("data") or {}).get("ca.crt") != bundle and "deletionTimestamp" not in each["metadata"]:
@@ -59,7 +58,7 @@ def namespaces(config_maps: Iterable[Object], bundle: str) -> Iterator[User]:
             )
 
 
-def kubeconfigs_of_ours(secrets: Iterable[Object], bundle: str) -> Iterator[User]:
+def kubeconfigs_of_ours(secrets: Iterable[ObjectView], bundle: str) -> Iterator[User]:
     """Our own kubeconfigs for the shoot that would not trust its API server."""
     for secret in secrets:
         encoded = (secret.get("data") or {}).get("kubeconfig")
@@ -73,7 +72,7 @@ def kubeconfigs_of_ours(secrets: Iterable[Object], bundle: str) -> Iterator[User
                 break
 
 
-def extensions(found: Iterable[Object], since: str) -> Iterator[User]:
+def extensions(found: Iterable[ObjectView], since: str) -> Iterator[User]:
     """Extension objects that were not reconciled since the start of the rotation."""
     begun = datetime.fromisoformat(since)
     for each in found:
@@ -100,7 +99,7 @@ def issued_kubeconfigs(recorded: Mapping[str, IssuedKubeconfig], issuer: str, no
             )
 
 
-def tokens_of_ours(secrets: Iterable[Object], key: str) -> Iterator[User]:
+def tokens_of_ours(secrets: Iterable[ObjectView], key: str) -> Iterator[User]:
     """Tokens of the control plane that were not renewed with the new key."""
     for secret in secrets:
         if annotations(secret).get(KEY_NAME) != key:
@@ -108,7 +107,7 @@ def tokens_of_ours(secrets: Iterable[Object], key: str) -> Iterator[User]:
             yield User(who=f"access {name}", why="has a token of the old key", remedy="reconcile the Shoot")
 
 
-def static_tokens(secrets: Iterable[Object], accounts: Iterable[Object], key_id: str) -> Iterator[User]:
+def static_tokens(secrets: Iterable[ObjectView], accounts: Iterable[ObjectView], key_id: str) -> Iterator[User]:
     """Token Secrets of the old key that the rotation does not replace: those that are in no account's list."""
     replaced = {
         (each["metadata"]["namespace"], listed["name"]) for each in accounts for listed in each.get("secrets") or ()
@@ -133,7 +132,7 @@ def _key_of(token: str) -> str:
     return str(json.loads(base64.urlsafe_b64decode(padded)).get("kid", ""))
 
 
-def annotations(item: Object) -> Mapping[str, str]:
+def annotations(item: ObjectView) -> Mapping[str, str]:
     """Annotations of an object; empty if it has none."""
     found: Mapping[str, str] = item["metadata"].get("annotations") or {}
     return found

@@ -1,4 +1,7 @@
-"""Computes conditions of a Shoot's status from the results of checks. Source: spec/flows.md 9 and 10."""
+"""Conditions in the status of an object, and those of a Shoot from the results of checks.
+
+Source: spec/flows.md 9 and 10.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +16,29 @@ CHECK_ERROR = "ConditionCheckError"
 
 _RANK: Mapping[str, int] = {"True": 0, "Progressing": 1, "Unknown": 2, "False": 3}
 _LABELS = ("healthy", "progressing", "unknown", "unhealthy")
+
+
+def find_condition(obj: Mapping[str, Any] | None, type_: str) -> Mapping[str, Any]:
+    """The condition of this type in the status of an object; empty if there is none."""
+    conditions: Iterable[Mapping[str, Any]] = ((obj or {}).get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == type_), {})
+
+
+def set_conditions(
+    known: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]], now: str
+) -> list[dict[str, Any]]:
+    """Conditions with the new ones in place of those of the same types; ``now``: a timestamp.
+
+    An equal condition keeps its times. ``lastTransitionTime`` changes only with the status.
+    """
+    conditions = {each["type"]: dict(each) for each in known}
+    for each in new:
+        old, plain = conditions.get(each["type"]), _without_times(each)
+        if old is not None and _without_times(old) == plain:
+            continue
+        since = old.get("lastTransitionTime") if old is not None and old.get("status") == plain["status"] else None
+        conditions[each["type"]] = {**plain, "lastTransitionTime": since or now, "lastUpdateTime": now}
+    return list(conditions.values())
 
 
 @dataclass(frozen=True)
@@ -99,24 +125,18 @@ def merge(
 
     Unchanged conditions keep their times. Conditions without a finding stay as they are.
     """
-    merged = {each["type"]: dict(each) for each in known}
-    moment = timestamp(now)
-    for finding in findings:
-        old = merged.get(finding.type)
-        status = next_status(old, finding, operation, thresholds.get(finding.type), now)
-        new: dict[str, Any] = {
-            "type": finding.type,
-            "status": status,
-            "reason": finding.reason,
-            "message": finding.message,
-            **({"codes": list(finding.codes)} if finding.codes else {}),
+    before = {each["type"]: each for each in known}
+    new: list[dict[str, Any]] = [
+        {
+            "type": each.type,
+            "status": next_status(before.get(each.type), each, operation, thresholds.get(each.type), now),
+            "reason": each.reason,
+            "message": each.message,
+            **({"codes": list(each.codes)} if each.codes else {}),
         }
-        if old is not None and _without_times(old) == new:
-            continue
-        stays = old is not None and old.get("status") == status
-        transition = old.get("lastTransitionTime", moment) if stays and old is not None else moment
-        merged[finding.type] = {**new, "lastTransitionTime": transition, "lastUpdateTime": moment}
-    return list(merged.values())
+        for each in findings
+    ]
+    return set_conditions(before.values(), new, timestamp(now))
 
 
 def _without_times(condition: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 import base64
 import gzip
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from api import compression
+from api.resources import ObjectView
 
 SECRET = "secret"
 MACHINE_STATE = "machine-state"
@@ -14,7 +15,6 @@ MACHINE_STATE_NAME = "machine-state"
 LIMIT = int(1.5 * 2**20)
 """Maximum size of the whole object in bytes: etcd's limit for one request."""
 
-Object = Mapping[str, Any]
 
 REFERENCE_PREFIX = "ref-"
 """Prefix of copies of the objects in ``Shoot.spec.resources``. Each seed copies them from the garden."""
@@ -58,7 +58,7 @@ class TooBig(Exception):
     """The ShootState is larger than etcd's limit; the text names its largest parts."""
 
 
-def persisted_secrets(secrets: Iterable[Object]) -> list[dict[str, Any]]:
+def persisted_secrets(secrets: Iterable[ObjectView]) -> list[dict[str, Any]]:
     """Items of ``spec.gardener`` for Secrets that cannot be generated again."""
     return [
         {
@@ -73,7 +73,10 @@ def persisted_secrets(secrets: Iterable[Object]) -> list[dict[str, Any]]:
 
 
 def machine_state(
-    deployments: Iterable[Object], sets: Sequence[Object], machines: Sequence[Object], node_label: str = "node"
+    deployments: Iterable[ObjectView],
+    sets: Sequence[ObjectView],
+    machines: Sequence[ObjectView],
+    node_label: str = "node",
 ) -> dict[str, Any] | None:
     """Item of ``spec.gardener`` with all machines that exist in the cloud; None if there is no deployment."""
     state = {}
@@ -95,13 +98,13 @@ def machine_state(
     return _packed(state)
 
 
-def _packed(deployments: Object) -> dict[str, Any]:
+def _packed(deployments: ObjectView) -> dict[str, Any]:
     content = json.dumps({"machineDeployments": deployments}, sort_keys=True).encode()
     packed = base64.b64encode(gzip.compress(content, mtime=0)).decode()
     return {"name": MACHINE_STATE_NAME, "type": MACHINE_STATE, "data": {"state": packed}}
 
 
-def unpacked_machine_state(data: Object) -> dict[str, Any]:
+def unpacked_machine_state(data: ObjectView) -> dict[str, Any]:
     """``machineDeployments`` by name, of an item's data or of ``Worker.status.state``.
 
     Raises:
@@ -114,7 +117,7 @@ def unpacked_machine_state(data: Object) -> dict[str, Any]:
     return deployments
 
 
-def restored_secret(item: Object, namespace: str) -> dict[str, Any]:
+def restored_secret(item: ObjectView, namespace: str) -> dict[str, Any]:
     """Secret made from an item of ``spec.gardener``: it has only the item's content and the secrets manager's labels.
 
     Raises NotRestorable if the secrets manager does not persist such a Secret.
@@ -136,7 +139,7 @@ def restored_secret(item: Object, namespace: str) -> dict[str, Any]:
     }
 
 
-def check_reference(reference: Object, kind: str, name: str) -> None:
+def check_reference(reference: ObjectView, kind: str, name: str) -> None:
     """Check that seeds may restore an object that an extension object refers to.
 
     An extension may keep v1 Secrets and ConfigMaps in the control-plane namespace. Their names begin with the kind in
@@ -154,12 +157,12 @@ def check_reference(reference: Object, kind: str, name: str) -> None:
         raise NotRestorable(f"{kind} {name} refers to {wanted}, which must be named {own} or {own}-<suffix>")
 
 
-def is_copied(reference: Object) -> bool:
+def is_copied(reference: ObjectView) -> bool:
     """Whether each seed copies the object from the garden itself, so that a ShootState need not hold it."""
     return reference["apiVersion"] == "v1" and str(reference["name"]).startswith(REFERENCE_PREFIX)
 
 
-def kept_content(found: Object, reference: Object) -> dict[str, Any]:
+def kept_content(found: ObjectView, reference: ObjectView) -> dict[str, Any]:
     """Fields of a Secret or ConfigMap that a ShootState keeps and a restore writes: content and name only.
 
     Controllers act on labels, annotations and owners, so these must not come from another seed.
@@ -177,7 +180,7 @@ def kept_content(found: Object, reference: Object) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **content}
 
 
-def extension_states(objects: Iterable[Object]) -> list[dict[str, Any]]:
+def extension_states(objects: Iterable[ObjectView]) -> list[dict[str, Any]]:
     """``spec.extensions``: states that controllers of extensions need in the next seed."""
     states = []
     for found in sorted(objects, key=lambda each: (each["kind"], _name(each))):
@@ -197,7 +200,7 @@ def extension_states(objects: Iterable[Object]) -> list[dict[str, Any]]:
     return states
 
 
-def merged(old: Object, new: Object) -> dict[str, Any]:
+def merged(old: ObjectView, new: ObjectView) -> dict[str, Any]:
     """The spec of a ShootState that the same migration writes again: it keeps all items of the first time.
 
     Objects that were saved at the first time may have been deleted since.
@@ -217,7 +220,7 @@ def merged(old: Object, new: Object) -> dict[str, Any]:
     return result
 
 
-def _merged_machines(old: Object, new: Object) -> dict[str, Any]:
+def _merged_machines(old: ObjectView, new: ObjectView) -> dict[str, Any]:
     before, after = (unpacked_machine_state(each["data"]) for each in (old, new))
     for name, deployment in before.items():
         seen = after.setdefault(name, deployment)
@@ -227,7 +230,7 @@ def _merged_machines(old: Object, new: Object) -> dict[str, Any]:
     return _packed(after)
 
 
-def converted(spec: Object, convert: Callable[[Any, str], Any]) -> dict[str, Any]:
+def converted(spec: ObjectView, convert: Callable[[Any, str], Any]) -> dict[str, Any]:
     """The spec of a ShootState with all contents converted; names stay as they are.
 
     ``convert`` gets the content, and the path of its item in the ShootState.
@@ -242,11 +245,11 @@ def converted(spec: Object, convert: Callable[[Any, str], Any]) -> dict[str, Any
     }
 
 
-def _item(part: str, each: Object) -> str:
+def _item(part: str, each: ObjectView) -> str:
     return "/".join([part, *(str(each.get(key, "")) for key in ("apiVersion", "kind", "type", "purpose", "name"))])
 
 
-def refuse_too_big(shoot_state: Object) -> None:
+def refuse_too_big(shoot_state: ObjectView) -> None:
     """Check the size.
 
     Raises:
@@ -269,7 +272,7 @@ def size_of(item: Any) -> int:
     return len(json.dumps(item, separators=(",", ":")))
 
 
-def _bare(found: Object) -> dict[str, Any]:
+def _bare(found: ObjectView) -> dict[str, Any]:
     """An object without status and bookkeeping."""
     metadata = found["metadata"]
     return {
@@ -278,17 +281,17 @@ def _bare(found: Object) -> dict[str, Any]:
     }
 
 
-def _name(found: Object) -> str:
+def _name(found: ObjectView) -> str:
     return str(found["metadata"]["name"])
 
 
-def _controller(found: Object) -> Object:
+def _controller(found: ObjectView) -> ObjectView:
     return next((each for each in found["metadata"].get("ownerReferences") or () if each.get("controller")), {})
 
 
-def _owner(found: Object) -> str:
+def _owner(found: ObjectView) -> str:
     return str(_controller(found).get("uid", ""))
 
 
-def _owner_name(found: Object) -> str:
+def _owner_name(found: ObjectView) -> str:
     return str(_controller(found).get("name", ""))

@@ -6,12 +6,10 @@ Kubernetes reads the credentials for webhooks, and the address of an authorizer,
 from __future__ import annotations
 
 import base64
-from typing import Any
 from urllib.parse import urlsplit
 
+from api.resources import Object
 from workers.admission import seed_authorizer
-
-Object = dict[str, Any]
 
 AUTHORIZATION, ADMISSION = "authorization.json", "admission.json"
 CERTIFICATE, KEY = "client.crt", "client.key"

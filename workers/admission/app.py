@@ -12,8 +12,9 @@ from aiohttp import web
 from prometheus_client import Histogram
 from pydantic import ValidationError
 
+from api.resources import Object
 from workers.admission.kinds import MUTATORS, VALIDATORS
-from workers.admission.review import Garden, Object, Refusal, Review
+from workers.admission.review import Garden, Refusal, Review
 from workers.admission.seed_writes import check_write, is_gardenlet
 from workers.admission.webhooks import MUTATE_PATH, RESTRICT_PATH, VALIDATE_PATH
 

@@ -42,6 +42,7 @@ from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
 from api.meta import KubeObject
 from api.names import backup_entry_names
+from api.resources import Object
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.validation.bastion import check_bastion, check_bastion_change, check_bastion_provider, check_bastion_shoot
 from api.validation.binding import check_move, check_while_moving, is_moving
@@ -68,7 +69,7 @@ from api.validation.references import World, check_references, references
 from api.validation.shoot import check_shoot
 from api.validation.warnings import warnings
 from workers.admission.projects import control_plane, project_of
-from workers.admission.review import Garden, Object, Refusal, Review, refuse_forbidden, refuse_invalid
+from workers.admission.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
 from workers.admission.seed_writes import seed_credentials
 
 Mutate = Callable[[Review, Garden], Awaitable[Object]]

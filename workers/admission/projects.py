@@ -8,9 +8,7 @@ from typing import Any, Protocol
 from api import resources
 from api.constants import PROJECT_NAME
 from api.names import technical_id
-from api.resources import Resource
-
-Object = dict[str, Any]
+from api.resources import Object, Resource
 
 
 class Lookup(Protocol):

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from api.meta import KubeObject
-from api.resources import Resource
+from api.resources import Object, Resource
 from api.validation.field import Faults
 from workers.lib.access import User
 
-Object = dict[str, Any]
 K = TypeVar("K", bound=KubeObject)
 
 

@@ -35,14 +35,13 @@ from api.core.v1beta1.shoot import Shoot
 from api.decisions import alerting, issuer
 from api.decisions.credentials import binding_of
 from api.names import backup_entry_names, issued_kubeconfigs
-from api.resources import Resource
+from api.resources import Object, Resource
 from api.validation.references import references
 from workers.admission.projects import Lookup, control_plane
 from workers.admission.seed_writes import homes, is_labelled, seed_label
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
 
 PATH = "/authorize-seeds"
 

@@ -19,10 +19,10 @@ from api import constants, resources
 from api.core.v1beta1.seed import Seed
 from api.decisions import issuer
 from api.names import backup_entry_names
-from api.resources import Resource
+from api.resources import Object, Resource
 from api.validation.field import Path
 from workers.admission.projects import control_plane
-from workers.admission.review import Garden, Object, Refusal, Review
+from workers.admission.review import Garden, Refusal, Review
 from workers.lib.access import User
 
 MIGRATING_FROM = "shoot.gardener.cloud/migrating-from"

@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 
 import click
 
+from kube.client import KubeClient
+from kube.kubeconfig import Endpoint, endpoint_of, parse_kubeconfig, resolved
+
 SYSTEM_RESOLVER = "resolved by the system"
 
 
@@ -36,6 +39,19 @@ def find_garden_kubeconfig(path: str | None) -> Path:
     """The garden's kubeconfig: the given one, GARDEN_KUBECONFIG, or the landscape's."""
     given = path or os.environ.get("GARDEN_KUBECONFIG")
     return Path(given) if given else Path(landscape_facts()["clusters"]["garden"]["kubeconfig"])
+
+
+def garden_client(path: str | None) -> KubeClient:
+    """A client of the garden by the user's own kubeconfig, which may get credentials from a program."""
+    return KubeClient.from_kubeconfig(find_garden_kubeconfig(path), run_programs=True)
+
+
+def garden_credentials(path: Path) -> Endpoint:
+    """The garden and the user's credentials, as a kubeconfig holds them, or as its program issues them now.
+
+    Raises OSError or KubeconfigError.
+    """
+    return resolved(endpoint_of(parse_kubeconfig(path.read_bytes()), path.parent, trusted=path))
 
 
 def namespaced_name(_: click.Context, __: click.Parameter, value: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from api.names import issued_kubeconfigs
 from api.times import timestamp
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
-from workers.cli.connection import find_garden_kubeconfig, namespaced_name
+from workers.cli.connection import garden_client, namespaced_name
 from workers.cli.temporal import connected, connection_of
 from workers.lib.temporal import TemporalConnectionError
 from workflows.shoot.rotate import RotateCertificateAuthorities, rotation_id
@@ -139,7 +139,7 @@ def kubeconfigs(shoot: tuple[str, str], garden_kubeconfig: str | None, output: s
     """Kubeconfigs of the Shoot NAMESPACE/NAME that were given out and have not expired."""
 
     async def find() -> dict[str, IssuedKubeconfig]:
-        async with KubeClient.from_kubeconfig(find_garden_kubeconfig(garden_kubeconfig)) as garden:
+        async with garden_client(garden_kubeconfig) as garden:
             return await _given_out(garden, *shoot)
 
     found = _run(find())
@@ -167,7 +167,7 @@ def discard(shoot: tuple[str, str], ids: tuple[str, ...], reason: str, garden_ku
         raise click.UsageError("who says that a kubeconfig is gone must give a reason")
 
     async def note() -> list[str]:
-        async with KubeClient.from_kubeconfig(find_garden_kubeconfig(garden_kubeconfig)) as garden:
+        async with garden_client(garden_kubeconfig) as garden:
             return await discard_kubeconfigs(garden, shoot, ids, reason.strip(), getpass.getuser())
 
     for line in _run(note()):
@@ -220,7 +220,7 @@ def _serial(given: str, known: Mapping[str, IssuedKubeconfig], shoot: tuple[str,
 
 def _annotate(shoot: tuple[str, str], operation: str, garden_kubeconfig: str | None) -> None:
     async def ask() -> None:
-        async with KubeClient.from_kubeconfig(find_garden_kubeconfig(garden_kubeconfig)) as garden:
+        async with garden_client(garden_kubeconfig) as garden:
             live = await garden.get(resources.SHOOT, shoot[1], shoot[0])
             metadata = live["metadata"]
             asked = (metadata.get("annotations") or {}).get(constants.OPERATION, "")
@@ -269,7 +269,7 @@ def _with_both(
 ) -> T:
     async def connect() -> T:
         temporal = await connection_of(**connection).connect()
-        async with KubeClient.from_kubeconfig(find_garden_kubeconfig(garden_kubeconfig)) as garden:
+        async with garden_client(garden_kubeconfig) as garden:
             return await do(garden, temporal)
 
     return _run(connect())

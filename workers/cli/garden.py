@@ -9,11 +9,10 @@ from pathlib import Path
 import click
 
 from activities.secrets.crypto import KeyPair, validity_of
-from kube.client import KubeClient
 from kube.errors import ApiError
 from workers.admission import api_server_files
 from workers.admission.authority import UnusableAuthority, client_certificate, find_or_create
-from workers.cli.connection import find_garden_kubeconfig
+from workers.cli.connection import garden_client
 
 
 @click.group()
@@ -63,7 +62,7 @@ def admission_files(
 
 
 async def _authority(path: str | None, now: datetime) -> KeyPair:
-    client = KubeClient.from_kubeconfig(find_garden_kubeconfig(path))
+    client = garden_client(path)
     try:
         return await find_or_create(client, now)
     finally:

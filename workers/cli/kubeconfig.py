@@ -21,10 +21,11 @@ from api.contracts.kubeconfigs import IssuedKubeconfig, issued, noted
 from api.names import issued_kubeconfigs
 from kube.client import KubeClient
 from kube.errors import AlreadyExists, ApiError, NotFound
+from kube.objects import owner_reference
 from workers.cli.connection import (
     SYSTEM_RESOLVER,
     Reach,
-    find_garden_kubeconfig,
+    garden_client,
     namespaced_name,
     reach,
 )
@@ -59,7 +60,7 @@ def shoot(shoot: tuple[str, str], expiration: int, garden_kubeconfig: str | None
 async def _from_garden(
     namespace: str, name: str, expiration: int, garden_path: str | None
 ) -> tuple[dict[str, object], str]:
-    garden = KubeClient.from_kubeconfig(find_garden_kubeconfig(garden_path))
+    garden = garden_client(garden_path)
     try:
         return await admin_kubeconfig(garden, namespace, name, expiration=expiration)
     finally:
@@ -106,14 +107,14 @@ async def record_kubeconfig(garden: KubeClient, shoot: Mapping[str, Any], certif
     data: dict[str, str | None] = {serial: None for serial, each in issued(known).items() if each.expired(now)}
     data[f"{made.serial_number:040x}"] = noted(entry)
     if known is None:
-        owner = {"apiVersion": resources.SHOOT.api_version, "kind": "Shoot", "name": metadata["name"]}
+        owner = owner_reference(resources.SHOOT, metadata["name"], metadata["uid"], controller=False)
         config_map = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
                 "name": name,
                 "namespace": namespace,
-                "ownerReferences": [{**owner, "uid": metadata["uid"], "blockOwnerDeletion": False}],
+                "ownerReferences": [owner],
             },
         }
         with contextlib.suppress(AlreadyExists):

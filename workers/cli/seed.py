@@ -22,7 +22,7 @@ from api.decisions.scheduling import NoSeed, choose_seed
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from kube.kubeconfig import Endpoint
-from workers.cli.connection import find_garden_kubeconfig
+from workers.cli.connection import garden_client
 from workers.cli.shoot import MoveFailed, Narrator, ask_to_move, phases, seed_of
 
 _MOVED = "moved"
@@ -75,7 +75,7 @@ class Move:
 async def _evacuate(
     name: str, destination: str | None, at_once: int, source_lost: bool, path: str | None, narrator: Narrator
 ) -> list[Move]:
-    garden = KubeClient.from_kubeconfig(find_garden_kubeconfig(path))
+    garden = garden_client(path)
     try:
         return await Evacuation(garden, name, destination, source_lost, narrator).run(at_once)
     finally:
@@ -185,7 +185,7 @@ def bootstrap_kubeconfig(name: str, valid: int, replace: bool, garden_kubeconfig
 
 
 async def _bootstrap(name: str, valid: timedelta, replace: bool, path: str | None) -> str:
-    async with KubeClient.from_kubeconfig(find_garden_kubeconfig(path)) as garden:
+    async with garden_client(path) as garden:
         token_id, secret = token_hex(3), token_hex(8)
         await garden.create(bootstrap_secret(name, token_id, secret, datetime.now(UTC) + valid))
         if replace:

@@ -13,7 +13,7 @@ from api.constants import CONTROL_PLANE_MIGRATION, MIGRATION_BAD_CASE
 from kube.cache import Cache
 from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
-from workers.cli.connection import find_garden_kubeconfig, namespaced_name
+from workers.cli.connection import garden_client, namespaced_name
 
 _PATIENCE = 60 * 60.0
 
@@ -48,7 +48,7 @@ def move(
 async def _move(
     namespace: str, name: str, seed: str, source_lost: bool, follow: bool, path: str | None, narrator: "Narrator"
 ) -> None:
-    garden = KubeClient.from_kubeconfig(find_garden_kubeconfig(path))
+    garden = garden_client(path)
     try:
         live = await garden.get(resources.SHOOT, name, namespace)
         source = seed_of(live)

@@ -12,9 +12,9 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DefaultFailureConverterWithEncodedAttributes
 
 from activities.secrets.keyring import CodecError, read_keyring
-from kube.kubeconfig import KubeconfigError, endpoint_of, parse_kubeconfig
+from kube.kubeconfig import KubeconfigError
 from workers.cli.codec_endpoint import RemoteCodec
-from workers.cli.connection import find_garden_kubeconfig, landscape_facts
+from workers.cli.connection import find_garden_kubeconfig, garden_credentials, landscape_facts
 from workers.lib.codec import reading_converter
 from workers.lib.temporal import TemporalServer, TemporalTLS, connect_with
 
@@ -55,8 +55,7 @@ class Connection:
         """Codec that uses the endpoint. Raises click.ClickException if the garden's kubeconfig cannot be read."""
         path = find_garden_kubeconfig(None)
         try:
-            user = endpoint_of(parse_kubeconfig(path.read_bytes()), path.parent)
-            return RemoteCodec(endpoint, user, self.codec_ca)
+            return RemoteCodec(endpoint, garden_credentials(path), self.codec_ca)
         except (OSError, KubeconfigError) as error:
             raise click.ClickException(
                 f"the codec endpoint asks for your credentials of the garden, kubeconfig {path} has none: {error}; "

@@ -19,14 +19,13 @@ from api.labels import is_true
 from api.model import ApiModel
 from api.times import timestamp
 from kube.cache import Caches, Key, key_of
-from kube.client import KubeClient, WatchEvent
+from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import Conflict, NotFound
-from workers.lib.events import emit
+from kube.errors import NotFound
+from kube.events import emit
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
 
 _NAME = "gardener-controller-manager"
 _NEEDED_FOR = timedelta(hours=1)
@@ -116,8 +115,8 @@ class _Keeper:
         place = resources.OPERATIONS_BASTION, metadata["name"], metadata["namespace"]
         try:
             return await self._client.patch(*place, patch, subresource=subresource)
-        except (Conflict, NotFound):
-            raise TryAgain("it has changed meanwhile", after=0.1) from None
+        except NotFound:
+            raise TryAgain("it is gone", after=0.1) from None
 
 
 def _shoot_of(bastion: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from pydantic import Field
 
@@ -17,14 +16,14 @@ from api import constants, resources
 from api.decisions.conditions import Finding, Operation, merge, status_label
 from api.model import ApiModel
 from kube.cache import Caches, Key
-from kube.client import KubeClient
-from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import Conflict, NotFound
-from workers.lib.events import emit
+from kube.client import KubeClient, Object
+from kube.controller import Controller, Requeue
+from kube.edit import patch_as_read
+from kube.errors import NotFound
+from kube.events import emit
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
 
 _NAME = "gardener-controller-manager"
 _LOOK_SECONDS = 10.0
@@ -82,17 +81,14 @@ class _Listener:
             self._heard.pop(key.name, None)
             return None
         silent = await self._silence(key.name)
-        try:
-            if silent >= self._config.monitor_period:
-                await self._doubt(seed)
-            if silent >= _SHOOT_PERIODS * self._config.monitor_period:
-                for shoot in self._shoots_of(key.name):
-                    await self._doubt_shoot(shoot)
-            if self._config.lost_source_patience and silent >= self._config.lost_source_patience:
-                for shoot in self._shoots_of(key.name):
-                    await self._give_up_source(shoot, key.name, silent)
-        except Conflict:
-            raise TryAgain("it has changed meanwhile", after=0.5) from None
+        if silent >= self._config.monitor_period:
+            await self._doubt(seed)
+        if silent >= _SHOOT_PERIODS * self._config.monitor_period:
+            for shoot in self._shoots_of(key.name):
+                await self._doubt_shoot(shoot)
+        if self._config.lost_source_patience and silent >= self._config.lost_source_patience:
+            for shoot in self._shoots_of(key.name):
+                await self._give_up_source(shoot, key.name, silent)
         return Requeue(_LOOK_SECONDS)
 
     async def _silence(self, seed: str) -> timedelta:
@@ -155,9 +151,7 @@ class _Listener:
 
     async def _write_status(self, resource: resources.Resource, live: Object, status: Object) -> None:
         """Patch the status with the ``resourceVersion`` that was read: the gardenlet may write to it again."""
-        metadata = live["metadata"]
-        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": status}
-        await self._client.patch(resource, metadata["name"], metadata.get("namespace"), patch, subresource="status")
+        await patch_as_read(self._client, resource, live, {"status": status}, subresource="status")
 
     async def _patch(self, resource: resources.Resource, live: Object, patch: Object) -> None:
         metadata = live["metadata"]

@@ -3,21 +3,19 @@
 import asyncio
 import logging
 from datetime import UTC, datetime
-from typing import Any
 
 from api import constants, resources
 from api.decisions.credentials import BINDINGS, binding_of
 from api.decisions.lifetime import expiration, lifetime, parsed
 from api.times import timestamp
 from kube.cache import Caches, Key
-from kube.client import KubeClient, WatchEvent
-from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import Conflict
-from workers.lib.events import emit
+from kube.client import KubeClient, Object, WatchEvent
+from kube.controller import Controller, Requeue
+from kube.edit import patch_as_read
+from kube.events import emit
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
 
 _NAME = "gardener-controller-manager"
 _SYNC_SECONDS = 3600.0
@@ -85,13 +83,8 @@ class _Keeper:
         await emit(self._client, shoot, _NAME, "ClusterLifetimeExpired", text)
 
     async def _annotate(self, shoot: Object, annotations: dict[str, str | None]) -> Object:
-        """Patch annotations with the ``resourceVersion`` that was read: the owner may extend the lifetime meanwhile."""
-        metadata = shoot["metadata"]
-        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": annotations}}
-        try:
-            return await self._client.patch(resources.SHOOT, metadata["name"], metadata["namespace"], patch)
-        except Conflict:
-            raise TryAgain("the Shoot has changed meanwhile", after=0.1) from None
+        """Patch the Shoot that was read. Raises Conflict: the owner may have extended the lifetime meanwhile."""
+        return await patch_as_read(self._client, resources.SHOOT, shoot, {"metadata": {"annotations": annotations}})
 
 
 def _concerns(event: WatchEvent) -> bool:

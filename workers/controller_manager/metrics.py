@@ -6,15 +6,13 @@ They are computed from the watch cache at each scrape, so no stored value can be
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from api import constants, resources
+from api.resources import ObjectView
 from kube.cache import Caches
-
-Object = Mapping[str, Any]
 
 _STATUS = {"True": 1, "False": 0, "Unknown": -1, "Progressing": 2}
 _STATES = {"Succeeded": 1, "Processing": 2, "Pending": 3, "Aborted": 4, "Error": 5, "Failed": 6}
@@ -37,7 +35,9 @@ class GardenCollector(Collector):
         return families(self._shoots.list(), self._seeds.list(), self._projects.list())
 
 
-def families(shoots: Iterable[Object], seeds: Iterable[Object], projects: Iterable[Object]) -> Iterator[Metric]:
+def families(
+    shoots: Iterable[ObjectView], seeds: Iterable[ObjectView], projects: Iterable[ObjectView]
+) -> Iterator[Metric]:
     """All metrics of these objects."""
     known = list(projects)
     named = {str(each["spec"].get("namespace", "")): str(each["metadata"]["name"]) for each in known}
@@ -50,7 +50,7 @@ def families(shoots: Iterable[Object], seeds: Iterable[Object], projects: Iterab
     yield status
 
 
-def _of_shoots(shoots: list[Object], projects: Mapping[str, str]) -> Iterator[Metric]:
+def _of_shoots(shoots: list[ObjectView], projects: Mapping[str, str]) -> Iterator[Metric]:
     info = GaugeMetricFamily(
         "garden_shoot_info",
         "Information about a Shoot.",
@@ -116,7 +116,7 @@ def _of_shoots(shoots: list[Object], projects: Mapping[str, str]) -> Iterator[Me
     yield from (info, condition, state, progress, since, created, asleep, least, most, total)
 
 
-def _of_seeds(seeds: list[Object]) -> Iterator[Metric]:
+def _of_seeds(seeds: list[ObjectView]) -> Iterator[Metric]:
     info = GaugeMetricFamily(
         "garden_seed_info", "Information about a Seed.", labels=["name", "iaas", "region", "visible", "protected"]
     )

@@ -11,8 +11,9 @@ from api.decisions.project import desired_namespace, namespace_name
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import Conflict
-from workers.lib.events import emit
+from kube.edit import patch_as_read
+from kube.events import emit
+from kube.finalizers import ensure_finalizer, has_finalizer, remove_finalizer
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +66,8 @@ class _ProjectReconciler:
     async def _ensure(self, obj: dict[str, Any]) -> Requeue | None:
         project = Project.of(obj)
         name = project.metadata.name
-        if FINALIZER not in project.metadata.finalizers:
-            await self._set_finalizers(obj, [*project.metadata.finalizers, FINALIZER])
+        if not has_finalizer(obj, FINALIZER):
+            await ensure_finalizer(self._client, resources.PROJECT, obj, FINALIZER)
             return None  # this write triggers the next event
         if project.status is None or project.status.phase is None:
             obj, _ = await self._set_phase(obj, "Pending")
@@ -90,8 +91,7 @@ class _ProjectReconciler:
         return None
 
     async def _delete(self, obj: dict[str, Any]) -> Requeue | None:
-        finalizers = obj["metadata"].get("finalizers") or []
-        if FINALIZER not in finalizers:
+        if not has_finalizer(obj, FINALIZER):
             return None
         obj, _ = await self._set_phase(obj, "Terminating")
         project = Project.of(obj)
@@ -112,11 +112,8 @@ class _ProjectReconciler:
             if annotations.get(NAMESPACE_PROJECT) == project.metadata.uid:
                 release = {"metadata": {"annotations": {NAMESPACE_PROJECT: None}}}
                 await self._client.patch(resources.NAMESPACE, namespace, None, release)
-        await self._set_finalizers(obj, [each for each in finalizers if each != FINALIZER])
+        await remove_finalizer(self._client, resources.PROJECT, obj, FINALIZER)
         return None
-
-    async def _set_finalizers(self, obj: dict[str, Any], finalizers: list[str]) -> None:
-        await self._patch(obj, {"metadata": {"finalizers": finalizers}})
 
     async def _set_phase(self, obj: dict[str, Any], phase: str) -> tuple[dict[str, Any], bool]:
         """Write the phase; returns the updated object, and whether the phase has changed."""
@@ -127,15 +124,8 @@ class _ProjectReconciler:
         return await self._patch(obj, {"status": wanted}, subresource="status"), status.get("phase") != phase
 
     async def _patch(self, obj: dict[str, Any], patch: dict[str, Any], subresource: str = "") -> dict[str, Any]:
-        """Patch the Project with the ``resourceVersion`` that was read; on a conflict the reconcile is retried."""
-        seen = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-        patch = patch | {"metadata": patch.get("metadata", {}) | seen}
-        try:
-            return await self._client.patch(
-                resources.PROJECT, obj["metadata"]["name"], None, patch, subresource=subresource
-            )
-        except Conflict:
-            raise TryAgain("it has changed meanwhile", after=0.1) from None
+        """Patch the Project that was read. Raises Conflict if it has changed meanwhile."""
+        return await patch_as_read(self._client, resources.PROJECT, obj, patch, subresource=subresource)
 
 
 def _covers(found: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:

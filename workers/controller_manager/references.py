@@ -4,10 +4,10 @@ A deletion is accepted, and a finalizer delays it. Source: spec/api-core.md 10.1
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from api import resources
 from api.constants import (
@@ -18,13 +18,13 @@ from api.constants import (
 from api.decisions.credentials import BINDINGS
 from api.resources import Resource
 from kube.cache import Caches, Key, Values, key_of
-from kube.client import KubeClient, WatchEvent
+from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, TryAgain
-from kube.errors import Conflict, NotFound
+from kube.errors import NotFound
+from kube.finalizers import ensure_finalizer, remove_finalizer
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
 
 _KINDS = (*BINDINGS, resources.CLOUD_PROFILE)
 
@@ -132,23 +132,11 @@ class _Keeper:
         return (resource, found) if found is not None else None
 
     async def _set_finalizer(self, kind: Resource, obj: Object, finalizer: str, *, wanted: bool) -> None:
-        metadata = obj["metadata"]
-        finalizers = metadata.get("finalizers") or []
-        if (finalizer in finalizers) == wanted or (wanted and "deletionTimestamp" in metadata):
-            return
-        rest = [each for each in finalizers if each != finalizer]
-        patch = {
-            "metadata": {
-                "finalizers": [*rest, finalizer] if wanted else rest,
-                "resourceVersion": metadata["resourceVersion"],
-            }
-        }
-        try:
-            await self._client.patch(kind, metadata["name"], metadata.get("namespace"), patch)
-        except NotFound:
-            return
-        except Conflict:
-            raise TryAgain("it has changed meanwhile", after=0.2) from None
+        if not wanted:
+            await remove_finalizer(self._client, kind, obj, finalizer)
+        elif "deletionTimestamp" not in obj["metadata"]:
+            with contextlib.suppress(NotFound):
+                await ensure_finalizer(self._client, kind, obj, finalizer)
 
 
 def _providers(binding: Object) -> list[str]:

@@ -16,8 +16,8 @@ from api.resources import CERTIFICATE_SIGNING_REQUEST, SEED
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller
+from kube.events import emit
 from workers.lib.access import User, may
-from workers.lib.events import emit
 from workers.lib.signing_requests import (
     CLIENT_SIGNER,
     GARDENLETS,

@@ -6,7 +6,6 @@ updates the status whenever the pods change. All state is in the cluster, so it 
 
 import asyncio
 import contextlib
-import copy
 import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 import aiohttp
 
 from api import constants
+from api.decisions.conditions import find_condition, set_conditions
 from api.resources import (
     CONFIG_MAP,
     ETCD,
@@ -32,7 +32,10 @@ from etcd.client import EtcdClient, EtcdError
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
-from kube.errors import ApiError, Conflict, NotFound
+from kube.edit import patch_as_read
+from kube.errors import ApiError, NotFound
+from kube.finalizers import ensure_finalizer, has_finalizer, remove_finalizer
+from kube.objects import label_selector
 from workers.etcd import manifests
 
 log = logging.getLogger(__name__)
@@ -44,7 +47,6 @@ _SUSPENDED = "druid.gardener.cloud/suspend-etcd-spec-reconcile"
 
 _CHECK_SECONDS = 30.0
 _RETRY_SECONDS = 2.0
-_LOOK_AGAIN_SECONDS = 0.1
 _PROBE_INTERVAL = 0.05
 _PROBE_SECONDS = 30.0
 """Longest time for which the controller probes a starting member. A member that takes longer is restoring, and then the
@@ -105,16 +107,12 @@ class EtcdController:
                     self._member_ids.pop(pod, None)
                     self._served.pop(pod, None)
             return None
-        try:
-            if etcd["metadata"].get("deletionTimestamp"):
-                return await self._delete(etcd)
-            if _to_roll_out(etcd):
-                etcd = await self._roll_out(etcd)
-            again = await self._report(etcd)
-            return Requeue(_RETRY_SECONDS) if _operation(etcd).get("state") == "Processing" else again
-        except Conflict:
-            # The object has changed meanwhile, or our cache is a moment behind our own writes.
-            return Requeue(_LOOK_AGAIN_SECONDS)
+        if etcd["metadata"].get("deletionTimestamp"):
+            return await self._delete(etcd)
+        if _to_roll_out(etcd):
+            etcd = await self._roll_out(etcd)
+        again = await self._report(etcd)
+        return Requeue(_RETRY_SECONDS) if _operation(etcd).get("state") == "Processing" else again
 
     # Rolling out
 
@@ -126,9 +124,7 @@ class EtcdController:
         for the first.
         """
         metadata = etcd["metadata"]
-        if FINALIZER not in (metadata.get("finalizers") or ()):
-            finalizers = [*(metadata.get("finalizers") or ()), FINALIZER]
-            etcd = await self._patch(etcd, {"metadata": {"finalizers": finalizers}})
+        etcd = await ensure_finalizer(self._client, ETCD, etcd, FINALIZER)
         kind = "Reconcile" if _operation(etcd).get("state") == "Succeeded" else _operation(etcd).get("type", "Create")
         try:
             live = await self._client.find(STATEFUL_SET, metadata["name"], metadata["namespace"])
@@ -151,7 +147,7 @@ class EtcdController:
         self._applied[key_of(etcd)] = applied["metadata"].get("generation", 0)
         etcd = await self._write_operation(etcd, kind, "Succeeded", "")
         # The status is written before the annotation is removed: the requester must not read the old state of members.
-        etcd = await self._write_status(etcd, self._members(etcd), applied, _condition_of(etcd, "BackupReady"))
+        etcd = await self._write_status(etcd, self._members(etcd), applied, find_condition(etcd, "BackupReady"))
         asked = {name: None for name in _OPERATIONS if name in (etcd["metadata"].get("annotations") or {})}
         return await self._patch(etcd, {"metadata": {"annotations": asked}}) if asked else etcd
 
@@ -199,10 +195,7 @@ class EtcdController:
 
     async def _patch(self, etcd: Object, patch: dict[str, Any]) -> Object:
         """Patch exactly this version of an Etcd, so that a request made meanwhile is not lost. Raises Conflict."""
-        metadata = {**patch["metadata"], "resourceVersion": etcd["metadata"]["resourceVersion"]}
-        return await self._client.patch(
-            ETCD, etcd["metadata"]["name"], etcd["metadata"]["namespace"], {**patch, "metadata": metadata}
-        )
+        return await patch_as_read(self._client, ETCD, etcd, patch)
 
     # Status
 
@@ -210,7 +203,7 @@ class EtcdController:
         """Write the members' state into the status: first as the kubelet reports it, then with the members' answers."""
         pods = self._members(etcd)
         stateful_set = self._stateful_sets.get(etcd["metadata"]["name"], etcd["metadata"]["namespace"])
-        backup = _condition_of(etcd, "BackupReady")
+        backup = find_condition(etcd, "BackupReady")
         etcd = await self._write_status(etcd, pods, stateful_set, backup)
         serving = [pod for pod in pods.values() if pod is not None and self._serves(pod)]
         for pod in pods.values():
@@ -248,7 +241,11 @@ class EtcdController:
         return Requeue(after)
 
     async def _write_status(
-        self, etcd: Object, pods: Mapping[str, Object | None], stateful_set: Object | None, backup: Object | None
+        self,
+        etcd: Object,
+        pods: Mapping[str, Object | None],
+        stateful_set: Object | None,
+        backup: Mapping[str, Any] | None,
     ) -> Object:
         status = self._status(etcd, pods, stateful_set, backup)
         live = etcd.get("status") or {}
@@ -261,7 +258,11 @@ class EtcdController:
         )
 
     def _status(
-        self, etcd: Object, pods: Mapping[str, Object | None], stateful_set: Object | None, backup: Object | None
+        self,
+        etcd: Object,
+        pods: Mapping[str, Object | None],
+        stateful_set: Object | None,
+        backup: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         replicas = etcd["spec"]["replicas"]
         members = self._member_statuses(etcd, pods) if replicas else []
@@ -271,8 +272,7 @@ class EtcdController:
         updated = stateful_set is not None and self._is_updated(etcd, stateful_set, pods)
         faults = "; ".join(f"{item['name']}: {item['reason']}" for item in members if item["status"] != "Ready")
         serving = f"{ready} of {replicas} members serve" + (f"; {faults}" if faults else "")
-        now = timestamp()
-        conditions = [
+        conditions: list[Mapping[str, Any]] = [
             _condition("Ready", ready >= quorum if replicas else None, "Quorum", serving),
             _condition(
                 "AllMembersReady",
@@ -284,7 +284,9 @@ class EtcdController:
         ]
         if manifests.has_backup(etcd):
             conditions.append(backup or _condition("BackupReady", None, "NotAsked", "the sidecar was not asked yet"))
-        selector = manifests.own_labels(etcd)
+        labels = manifests.own_labels(etcd)
+        types = {each["type"] for each in conditions}
+        known = [each for each in (etcd.get("status") or {}).get("conditions") or () if each["type"] in types]
         return {
             "etcd": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": etcd["metadata"]["name"]},
             "replicas": observed.get("replicas", 0),
@@ -293,9 +295,9 @@ class EtcdController:
             "ready": bool(replicas) and ready >= quorum,
             "members": members,
             "peerUrlTLSEnabled": bool(etcd["spec"]["etcd"].get("peerUrlTls")),
-            "labelSelector": {"matchLabels": selector},
-            "selector": ",".join(f"{name}={value}" for name, value in sorted(selector.items())),
-            "conditions": _dated(conditions, (etcd.get("status") or {}).get("conditions") or (), now),
+            "labelSelector": {"matchLabels": labels},
+            "selector": label_selector(dict(sorted(labels.items()))),
+            "conditions": set_conditions(known, conditions, timestamp()),
         }
 
     def _is_updated(self, etcd: Object, stateful_set: Object, pods: Mapping[str, Object | None]) -> bool:
@@ -423,12 +425,12 @@ class EtcdController:
     async def _delete(self, etcd: Object) -> Requeue | None:
         """Delete all objects of an Etcd, and release it once no member runs: data must not have a second writer."""
         metadata = etcd["metadata"]
-        if FINALIZER not in (metadata.get("finalizers") or ()):
+        if not has_finalizer(etcd, FINALIZER):
             return None
         name, namespace = metadata["name"], metadata["namespace"]
         await self._client.delete(STATEFUL_SET, name, namespace, propagation="Background")
         # Not from the cache: a pod that the cache does not show yet would go on writing.
-        selector = ",".join(f"{label}={value}" for label, value in manifests.own_labels(etcd).items())
+        selector = label_selector(manifests.own_labels(etcd))
         pods, claims = await asyncio.gather(
             self._client.list(POD, namespace, labels=selector),
             self._client.list(PERSISTENT_VOLUME_CLAIM, namespace, labels=selector),
@@ -448,8 +450,7 @@ class EtcdController:
                 await self._write_deletion(etcd, [pod["metadata"]["name"] for pod in pods])
             return Requeue(_RETRY_SECONDS)  # the pods' events requeue the Etcd earlier
         with contextlib.suppress(NotFound):
-            left = [item for item in metadata["finalizers"] if item != FINALIZER]
-            await self._patch(etcd, {"metadata": {"finalizers": left}})
+            await remove_finalizer(self._client, ETCD, etcd, FINALIZER)
         return None
 
     async def _write_deletion(self, etcd: Object, running: list[str]) -> None:
@@ -518,9 +519,9 @@ def _why_not(pod: Object) -> str:
         state = container.get("state") or {}
         if container["name"] == "etcd" and (stopped := state.get("waiting") or state.get("terminated")):
             return str(stopped.get("reason") or "it is not running")
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition["status"] != "True":
-            return f"its pod is not scheduled: {condition.get('message', '')}"[:300]
+    scheduled = find_condition(pod, "PodScheduled")
+    if scheduled and scheduled["status"] != "True":
+        return f"its pod is not scheduled: {scheduled.get('message', '')}"[:300]
     return "it does not serve yet"
 
 
@@ -551,22 +552,3 @@ def _uses_tls(etcd: Object, pod: Object) -> bool:
 def _condition(kind: str, good: bool | None, reason: str, message: str) -> dict[str, Any]:
     status = "Unknown" if good is None else "True" if good else "False"
     return {"type": kind, "status": status, "reason": reason, "message": message}
-
-
-def _condition_of(etcd: Object, kind: str) -> dict[str, Any] | None:
-    conditions = (etcd.get("status") or {}).get("conditions") or ()
-    return next((copy.deepcopy(item) for item in conditions if item["type"] == kind), None)
-
-
-def _dated(conditions: list[dict[str, Any]], before: Iterable[Mapping[str, Any]], now: str) -> list[dict[str, Any]]:
-    """Conditions with the times of their last changes; a condition that is the same as before keeps its times."""
-    known = {item["type"]: item for item in before}
-    dated = []
-    for condition in conditions:
-        old = known.get(condition["type"]) or {}
-        plain = {name: condition[name] for name in ("type", "status", "reason", "message")}
-        transition = old.get("lastTransitionTime") if old.get("status") == plain["status"] else None
-        same = all(old.get(name) == value for name, value in plain.items())
-        update = old.get("lastUpdateTime") if same else None
-        dated.append({**plain, "lastTransitionTime": transition or now, "lastUpdateTime": update or now})
-    return dated

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from api.decisions.conditions import find_condition, set_conditions
 from api.resources import ETCD_COPY_BACKUPS_TASK, SECRET
 from api.times import timestamp
 from etcd import snapshots
@@ -109,7 +110,8 @@ class CopyBackupsController:
             # So the destination's etcd need not wait for the same time itself.
             await source.create(directories[0] + snapshots.silence_name(newest))
         message = f"{len(there)} snapshots up to revision {newest}" + ("" if final else ", none of them final")
-        await self._write(task, {"lastError": None, "conditions": [_condition("Succeeded", "Copied", message)]})
+        succeeded = {"type": "Succeeded", "status": "True", "reason": "Copied", "message": message}
+        await self._write(task, {"lastError": None, "conditions": set_conditions((), [succeeded], timestamp())})
         return ""
 
     def _may_serve(self, key: Key) -> str:
@@ -169,17 +171,4 @@ def _unmarked(snapshot: Snapshot) -> Snapshot:
 
 
 def _succeeded(task: Mapping[str, Any]) -> bool:
-    conditions = (task.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Succeeded" and each["status"] == "True" for each in conditions)
-
-
-def _condition(kind: str, reason: str, message: str) -> dict[str, Any]:
-    now = timestamp()
-    return {
-        "type": kind,
-        "status": "True",
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": now,
-        "lastUpdateTime": now,
-    }
+    return find_condition(task, "Succeeded").get("status") == "True"

@@ -1,6 +1,6 @@
 """Manifests of an ``Etcd`` resource: ConfigMap, Secret, Services, PodDisruptionBudget, claims and StatefulSet. Pure."""
 
-import re
+import math
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -8,6 +8,9 @@ from typing import Any
 from activities.components import base
 from activities.components.base import Manifest
 from api import constants, images
+from api.durations import parse_duration
+from api.quantities import parse_quantity
+from kube.objects import controller_reference
 from workers.etcd.wrapper import INITIALIZATION_FILE
 
 Etcd = Mapping[str, Any]
@@ -45,18 +48,6 @@ _DEFAULT_QUOTA = "8Gi"
 _RESTORE_SECONDS = 3600
 """How long a restore may take before the kubelet restarts the container, and so the restore."""
 
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "Ki": 1 << 10,
-    "Mi": 1 << 20,
-    "Gi": 1 << 30,
-    "Ti": 1 << 40,
-}
-
 
 def objects(
     etcd: Etcd, tls: TLSFiles, takeover_tolerance: timedelta = TAKEOVER_TOLERANCE, *, pods: int | None = None
@@ -69,37 +60,18 @@ def objects(
     made = [_config_map(etcd, takeover_tolerance), _client_service(etcd), _peer_service(etcd), _disruption_budget(etcd)]
     made.append(_tls_secret(etcd, tls))
     made.append(_stateful_set(etcd, base.checksum(made[0]["data"]), etcd["spec"]["replicas"] if pods is None else pods))
-    owner = [
-        {
-            "apiVersion": etcd["apiVersion"],
-            "kind": etcd["kind"],
-            "name": etcd["metadata"]["name"],
-            "uid": etcd["metadata"]["uid"],
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
-    ]
     for manifest in made:
-        manifest["metadata"]["ownerReferences"] = owner
+        manifest["metadata"]["ownerReferences"] = [controller_reference(etcd)]
     # No owner for claims: they belong to the StatefulSet, which adopts them by name.
     return [*_claims(etcd), *made]
 
 
-def quantity(text: str | int) -> int:
-    """A Kubernetes quantity as a number of bytes. Raises ValueError."""
-    match = re.fullmatch(r"(\d+)([kMGT]|[KMGT]i)?", str(text))
-    if match is None:
-        raise ValueError(f"quantity {text!r} is not a number with k, M, G, T, Ki, Mi, Gi or Ti")
-    return int(match[1]) * _UNITS[match[2] or ""]
-
-
 def seconds(text: str) -> int:
-    """A Go duration of whole hours, minutes and seconds. Raises ValueError."""
-    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
-    if not text or match is None:
-        raise ValueError(f"duration {text!r} is not made of hours, minutes and seconds")
-    hours, minutes, rest = (int(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + rest
+    """A Go duration in seconds, rounded up. Raises ValueError, also if it is negative."""
+    duration = parse_duration(text)
+    if duration < timedelta():
+        raise ValueError(f"duration {text!r} is negative")
+    return math.ceil(duration.total_seconds())
 
 
 def client_service_name(etcd: Etcd) -> str:
@@ -201,7 +173,7 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
         "listen-peer-urls": f"{peer_scheme}://{'127.0.0.1' if is_alone(etcd) else '0.0.0.0'}:{peer}",
         "listen-metrics-urls": f"http://0.0.0.0:{METRICS_PORT}",
         "initial-cluster-token": f"{namespace}/{name}",
-        "quota-backend-bytes": quantity(section.get("quota", _DEFAULT_QUOTA)),
+        "quota-backend-bytes": int(parse_quantity(section.get("quota", _DEFAULT_QUOTA))),
         "snapshot-count": section.get("snapshotCount", 10_000),
         "metrics": section.get("metrics", "basic"),
         "auto-compaction-mode": shared.get("autoCompactionMode", "periodic"),
@@ -212,7 +184,7 @@ def _wrapper_config(etcd: Etcd, takeover_tolerance: timedelta) -> dict[str, Any]
         "log-level": "info",
     }
     if heartbeat := section.get("heartbeatDuration"):
-        config["heartbeat-interval"] = seconds(heartbeat) * 1000
+        config["heartbeat-interval"] = parse_duration(heartbeat) // timedelta(milliseconds=1)
         config["election-timeout"] = config["heartbeat-interval"] * 10
     if is_alone(etcd):
         config["socket-options"] = {"reuse-port": True}  # for the next etcd process, which takes over from this one
@@ -317,7 +289,7 @@ def _backup_restore_config(etcd: Etcd) -> dict[str, Any]:
     if period := backup.get("garbageCollectionPeriod"):
         wanted["garbageCollectionPeriod"] = seconds(period)
     if limit := backup.get("deltaSnapshotMemoryLimit"):
-        wanted["deltaSnapshotMemoryLimit"] = quantity(limit)
+        wanted["deltaSnapshotMemoryLimit"] = int(parse_quantity(limit))
     return {key: value for key, value in wanted.items() if value is not None}
 
 

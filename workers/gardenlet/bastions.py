@@ -7,7 +7,8 @@ reconciliation compares the two objects (docs/decisions/0011). The garden decide
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,11 +22,10 @@ from api.decisions.conditions import Finding, Operation, merge
 from api.labels import is_true
 from api.times import micro_timestamp
 from kube.cache import Key, key_of
-from kube.client import WatchEvent
+from kube.client import Object, WatchEvent
 from kube.controller import Controller, TryAgain
-from kube.errors import Conflict, Forbidden, NotFound
-
-Object = dict[str, Any]
+from kube.errors import Forbidden, NotFound
+from kube.finalizers import ensure_finalizer, has_finalizer, remove_finalizer
 
 _IN_THE_WAY_SECONDS = 5.0
 _ADDRESSES = ("ip", "hostname")
@@ -97,14 +97,16 @@ class BastionController:
 
     async def _take_down(self, bastion: Object) -> None:
         metadata, seed = bastion["metadata"], self._clusters.seed
-        if constants.FINALIZER not in (metadata.get("finalizers") or ()):
+        if not has_finalizer(bastion, constants.FINALIZER):
             return
         # From the API server, and by the uid, which is known although the Shoot is gone: a host that is missed here
         # would never be deleted.
         hosts = await seed.list(resources.BASTION, labels=f"{constants.BASTION_UID}={metadata['uid']}")
         if not hosts:
-            left = [each for each in metadata["finalizers"] if each != constants.FINALIZER]
-            await self._change(bastion, finalizers=left)
+            with _refused_if_changed():
+                await remove_finalizer(
+                    self._clusters.garden, resources.OPERATIONS_BASTION, bastion, constants.FINALIZER
+                )
             return
         given_up = is_true((metadata.get("annotations") or {}).get(constants.CONFIRMATION_FORCE_DELETION))
         for host in hosts:
@@ -131,17 +133,8 @@ class BastionController:
 
     async def _hold(self, bastion: Object) -> None:
         """Add our finalizer, before anything is created that a deleted Bastion would leave behind."""
-        finalizers = bastion["metadata"].get("finalizers") or []
-        if constants.FINALIZER not in finalizers:
-            await self._change(bastion, finalizers=[*finalizers, constants.FINALIZER])
-
-    async def _change(self, bastion: Object, **metadata: Any) -> None:
-        known = bastion["metadata"]
-        patch = {"metadata": {**metadata, "resourceVersion": known["resourceVersion"]}}
-        try:
-            await self._clusters.garden.patch(resources.OPERATIONS_BASTION, known["name"], known["namespace"], patch)
-        except (Conflict, Forbidden, NotFound):
-            raise TryAgain("it has changed meanwhile", after=0.2) from None
+        with _refused_if_changed():
+            await ensure_finalizer(self._clusters.garden, resources.OPERATIONS_BASTION, bastion, constants.FINALIZER)
 
     async def _tell(self, bastion: Object, finding: Finding, ready: Object | None = None) -> None:
         """Write the finding into the Bastion's status, if it is new.
@@ -164,6 +157,15 @@ class BastionController:
             await self._clusters.garden.patch(*place, {"status": told}, subresource="status")
         except (Forbidden, NotFound):  # the Bastion is gone, so the gardenlet may not write to it any more
             return
+
+
+@contextlib.contextmanager
+def _refused_if_changed() -> Iterator[None]:
+    """The garden refuses a write to a Bastion that is gone, or that another seed has now: its event is on the way."""
+    try:
+        yield
+    except (Forbidden, NotFound):
+        raise TryAgain("it has changed meanwhile", after=0.2) from None
 
 
 def _made_for(host: Mapping[str, Any]) -> str | None:

@@ -11,11 +11,10 @@ from typing import Any
 from activities.clusters import Clusters
 from activities.garden.seed_status import write_seed_status
 from api import constants, resources
-from api.decisions.conditions import Finding, Operation, merge
+from api.decisions.conditions import Finding, Operation, find_condition, merge
 from kube.cache import Key
 from kube.client import Object
-from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import Conflict
+from kube.controller import Controller, Requeue
 from workers.gardenlet.garden_caches import own_seed
 
 _PERIOD_SECONDS = 30.0
@@ -107,10 +106,7 @@ class ExtensionsCheck:
         finding = extensions_ready(self._installations.list(), self._faults())
         conditions = merge(known, [finding], _SETTLED, {}, datetime.now(UTC))
         if conditions != known:
-            try:
-                await write_seed_status(self._clusters.garden, seed, {"conditions": conditions})
-            except Conflict:
-                raise TryAgain("the Seed has changed meanwhile", after=0.5) from None
+            await write_seed_status(self._clusters.garden, seed, {"conditions": conditions})
         return Requeue(_PERIOD_SECONDS)
 
     def _faults(self) -> list[str]:
@@ -143,7 +139,8 @@ def extensions_ready(installations: Iterable[Mapping[str, Any]], silent: Iterabl
     for type_, good, reason, fault in _RULES:
         bad = []
         for each in found:
-            status, message = _condition(each, type_)
+            condition = find_condition(each, type_)
+            status, message = condition.get("status", "Unknown"), condition.get("message", "")
             if status != good:
                 bad.append(f"{each['metadata']['name']} {fault}" + (f": {message}" if message else ""))
         if bad:
@@ -152,11 +149,3 @@ def extensions_ready(installations: Iterable[Mapping[str, Any]], silent: Iterabl
         return Finding(constants.SEED_EXTENSIONS_READY, "False", "NotAllExtensionsHealthy", faults)
     text = "All extensions installed into the seed cluster are ready and healthy."
     return Finding(constants.SEED_EXTENSIONS_READY, "True", "AllExtensionsReady", text)
-
-
-def _condition(installation: Mapping[str, Any], type_: str) -> tuple[str, str]:
-    """Status and message of a condition; Unknown if the condition is missing."""
-    for each in (installation.get("status") or {}).get("conditions") or ():
-        if each["type"] == type_:
-            return str(each["status"]), str(each.get("message", ""))
-    return "Unknown", ""

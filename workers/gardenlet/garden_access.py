@@ -31,10 +31,10 @@ from kube.cache import Cache, Key
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
 from kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unauthorized
+from kube.events import emit
 from kube.kubeconfig import Endpoint, KubeconfigError, endpoint_of, parse_kubeconfig
 from workers.gardenlet.config import GardenConnection, KubeconfigValidity
 from workers.gardenlet.garden_caches import own_seed
-from workers.lib.events import emit
 from workers.lib.runtime import ConfigError
 from workers.lib.signing_requests import CLIENT_SIGNER
 

@@ -13,8 +13,8 @@ from api import resources
 from api.constants import BACKUP_EXPIRED
 from api.times import timestamp
 from kube.cache import Key
-from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import Conflict
+from kube.controller import Controller, Requeue
+from kube.edit import patch_as_read
 from workers.gardenlet.garden_caches import backup_entries_here
 
 log = logging.getLogger(__name__)
@@ -55,12 +55,7 @@ class KeptBackupsController:
         # If a changed configuration has a longer period, the mark is removed again.
         mark = timestamp(end) if left <= 0 else None
         if (metadata.get("annotations") or {}).get(BACKUP_EXPIRED) != mark:
-            patch = {
-                "metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": {BACKUP_EXPIRED: mark}}
-            }
-            try:
-                await self._clusters.garden.patch(resources.CORE_BACKUP_ENTRY, key.name, key.namespace, patch)
-            except Conflict:
-                raise TryAgain("the BackupEntry has changed meanwhile", after=0.5) from None
+            patch = {"metadata": {"annotations": {BACKUP_EXPIRED: mark}}}
+            await patch_as_read(self._clusters.garden, resources.CORE_BACKUP_ENTRY, entry, patch)
             log.info("BackupEntry %s/%s: %s", key.namespace, key.name, f"expired at {mark}" if mark else "kept longer")
         return Requeue(left) if left > 0 else None

@@ -30,7 +30,7 @@ from etcd.store import StoreError, open_store
 from kube.cache import BY_UID, Key
 from kube.client import Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import Conflict
+from kube.edit import patch_as_read
 from workers.gardenlet.garden_caches import own_seed, shoots_here, shoots_wanted_here
 
 log = logging.getLogger(__name__)
@@ -168,15 +168,12 @@ class RemainsController:
             return
         left = [each for remnants in self._left.values() for each in remnants.values()]
         text = written(left)
-        try:
-            if (seed["metadata"].get("annotations") or {}).get(SEED_REMAINS) != text:
-                patch = {"resourceVersion": seed["metadata"]["resourceVersion"], "annotations": {SEED_REMAINS: text}}
-                seed = await self._clusters.garden.patch(resources.SEED, key.name, None, {"metadata": patch})
-                log.info("seed %s holds something of %d Shoots", key.name, len(left))
-            if text is None:
-                await self._take_back(seed)
-        except Conflict:
-            raise TryAgain("the Seed has changed meanwhile", after=0.5) from None
+        if (seed["metadata"].get("annotations") or {}).get(SEED_REMAINS) != text:
+            patch = {"metadata": {"annotations": {SEED_REMAINS: text}}}
+            seed = await patch_as_read(self._clusters.garden, resources.SEED, seed, patch)
+            log.info("seed %s holds something of %d Shoots", key.name, len(left))
+        if text is None:
+            await self._take_back(seed)
 
     async def _take_back(self, seed: Object) -> None:
         """Remove the condition that reported the cleanup."""

@@ -13,8 +13,10 @@ from api.constants import OPERATION, OPERATION_RECONCILE, SEED_LEASE_NAMESPACE
 from api.decisions.conditions import Operation, merge
 from api.times import micro_timestamp
 from kube.cache import Key
-from kube.controller import Controller, TryAgain
-from kube.errors import ApiError, Conflict, NotFound
+from kube.controller import Controller
+from kube.edit import patch_as_read
+from kube.errors import ApiError, NotFound
+from kube.objects import owner_reference
 from workers.gardenlet.config import SeedConfig
 from workers.gardenlet.garden_caches import own_seed
 from workers.gardenlet.registration import MANAGER, register
@@ -59,12 +61,8 @@ class SeedController:
             log.info("seed %s: its reconciliation waits for operation %s", key.name, asked)
             return
         if asked is None:
-            version = seed["metadata"]["resourceVersion"]
-            patch = {"metadata": {"resourceVersion": version, "annotations": {OPERATION: OPERATION_RECONCILE}}}
-            try:
-                await self._clusters.garden.patch(resources.SEED, key.name, None, patch)
-            except Conflict:
-                raise TryAgain("the Seed has changed meanwhile", after=0.1) from None
+            patch = {"metadata": {"annotations": {OPERATION: OPERATION_RECONCILE}}}
+            await patch_as_read(self._clusters.garden, resources.SEED, seed, patch)
         self._has_asked = True
 
     async def _keep_lease(self, seed: dict[str, Any]) -> None:
@@ -95,14 +93,7 @@ class SeedController:
             "metadata": {
                 "name": name,
                 "namespace": SEED_LEASE_NAMESPACE,
-                "ownerReferences": [
-                    {
-                        "apiVersion": resources.SEED.api_version,
-                        "kind": "Seed",
-                        "name": name,
-                        "uid": seed["metadata"]["uid"],
-                    }
-                ],
+                "ownerReferences": [owner_reference(resources.SEED, name, seed["metadata"]["uid"], controller=False)],
             },
             "spec": {
                 "holderIdentity": self._identity,

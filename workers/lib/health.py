@@ -6,6 +6,8 @@ Source: spec/resource-manager.md 4. Each check returns what is wrong, or None.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from api.decisions.conditions import find_condition
+
 Check = Callable[[Mapping[str, Any]], str | None]
 
 
@@ -39,19 +41,12 @@ def _group(obj: Mapping[str, Any]) -> str:
     return str(obj["apiVersion"]).rpartition("/")[0]
 
 
-def _condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    for condition in (obj.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == kind:
-            return dict(condition)
-    return {}
-
-
 def _is(obj: Mapping[str, Any], kind: str, status: str) -> bool:
-    return _condition(obj, kind).get("status") == status
+    return find_condition(obj, kind).get("status") == status
 
 
 def _says(obj: Mapping[str, Any], kind: str) -> str:
-    condition = _condition(obj, kind)
+    condition = find_condition(obj, kind)
     if not condition:
         return f"condition {kind} is missing"
     text = f"condition {kind} is {condition.get('status')}"
@@ -142,7 +137,7 @@ def _vertical_pod_autoscaler(obj: Mapping[str, Any]) -> str | None:
 
 
 def _monitoring(obj: Mapping[str, Any]) -> str | None:
-    condition = _condition(obj, "Available")
+    condition = find_condition(obj, "Available")
     if (condition.get("observedGeneration") or 0) < (obj["metadata"].get("generation") or 0):
         return "condition Available is outdated"
     if condition.get("status") != "True":
@@ -161,7 +156,7 @@ def _certificate(obj: Mapping[str, Any]) -> str | None:
 def _deployment_progress(obj: Mapping[str, Any]) -> str | None:
     if outdated := _not_observed(obj):
         return outdated
-    condition = _condition(obj, "Progressing")
+    condition = find_condition(obj, "Progressing")
     if condition.get("reason") != "NewReplicaSetAvailable":
         return _says(obj, "Progressing")
     return None
@@ -182,7 +177,7 @@ def _daemon_set_progress(obj: Mapping[str, Any]) -> str | None:
 
 
 def _monitoring_progress(obj: Mapping[str, Any]) -> str | None:
-    condition = _condition(obj, "Reconciled")
+    condition = find_condition(obj, "Reconciled")
     if condition.get("status") != "True":
         return _says(obj, "Reconciled")
     updated, wanted = _number(obj, "updatedReplicas"), wanted_replicas(obj)

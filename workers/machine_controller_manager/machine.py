@@ -8,6 +8,7 @@ from typing import Any
 from temporalio.exceptions import ApplicationError
 
 from activities.provider_local.machines import DRAIN_BLOCKED, FORCE_DELETION_LABEL
+from api.decisions.conditions import find_condition
 from api.errors import ErrorCode
 from api.resources import MACHINE, MACHINE_CLASS, NODE
 from api.times import timestamp
@@ -336,7 +337,5 @@ def _matters(event: WatchEvent) -> bool:
 
 
 def _unready_for(node: Mapping[str, Any]) -> timedelta:
-    for condition in node.get("status", {}).get("conditions") or []:
-        if condition["type"] == "Ready" and condition["status"] != "True":
-            return age_of(condition["lastTransitionTime"])
-    return timedelta(0)
+    ready = find_condition(node, "Ready")
+    return age_of(ready["lastTransitionTime"]) if ready and ready["status"] != "True" else timedelta(0)

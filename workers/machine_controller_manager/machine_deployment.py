@@ -11,15 +11,16 @@ from activities.provider_local.machines import (
     PRIORITY,
     TRIGGER_DELETION,
     chosen_machines,
-    owner_reference,
 )
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
+from api.decisions.conditions import set_conditions
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from api.times import timestamp
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, Objects, WatchEvent
-from kube.controller import Controller, Requeue
-from kube.errors import AlreadyExists, Conflict, NotFound
+from kube.controller import Controller, TryAgain
+from kube.errors import AlreadyExists, NotFound
+from kube.objects import controller_reference
 from workers.machine_controller_manager.objects import (
     hold,
     is_alive,
@@ -59,15 +60,10 @@ class MachineDeploymentController:
         name = owner_name(event.object, MACHINE_DEPLOYMENT.kind)
         return [Key(self._namespace, name)] if name else []
 
-    async def _reconcile(self, key: Key) -> Requeue | None:
+    async def _reconcile(self, key: Key) -> None:
         found = await self._seed.find(MACHINE_DEPLOYMENT, key.name, self._namespace)
-        if found is None:
-            return None
-        try:
+        if found is not None:
             await self._converge(found)
-        except Conflict:
-            return Requeue(0.5)
-        return None
 
     async def _converge(self, found: Object) -> None:
         sets = await self._sets(found)
@@ -157,7 +153,7 @@ class MachineDeploymentController:
             # An earlier attempt created the set, or an older set of the same class is still being deleted.
             live = await self._seed.get(MACHINE_SET, made["metadata"]["name"], self._namespace)
             if is_deleting(live) or owner_uid(live) != found["metadata"]["uid"]:
-                raise Conflict(409, "StillDeleting", f"creating MachineSet {made['metadata']['name']}") from None
+                raise TryAgain(f"MachineSet {made['metadata']['name']} is still being deleted", after=0.5) from None
             return live
 
     async def _patch(self, each: Object, patch: Mapping[str, Any]) -> None:
@@ -181,7 +177,7 @@ def new_set(found: Mapping[str, Any], replicas: int) -> Object:
             "name": f"{found['metadata']['name']}-{digest}",
             "namespace": found["metadata"]["namespace"],
             "labels": labels,
-            "ownerReferences": [owner_reference(found)],
+            "ownerReferences": [controller_reference(found)],
             "finalizers": [FINALIZER_MACHINE_CONTROLLER_MANAGER],
         },
         "spec": {
@@ -264,25 +260,13 @@ def status(found: Mapping[str, Any], new: Mapping[str, Any], old: Sequence[Mappi
         "reason": "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
         "message": f"{counts['availableReplicas']} of {wanted} machines are available.",
     }
-    known = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or []}
+    known = (found.get("status") or {}).get("conditions") or ()
     return {
         **counts,
         "observedGeneration": found["metadata"]["generation"],
         "updatedReplicas": int((new.get("status") or {}).get("replicas") or 0),
         "unavailableReplicas": max(0, wanted - counts["availableReplicas"]),
-        "conditions": [_with_times(condition, known.get("Available"))],
-    }
-
-
-def _with_times(condition: dict[str, Any], known: Mapping[str, Any] | None) -> dict[str, Any]:
-    if known and all(known.get(key) == value for key, value in condition.items()):
-        return dict(known)
-    time = timestamp()
-    same = known is not None and known.get("status") == condition["status"]
-    return {
-        **condition,
-        "lastUpdateTime": time,
-        "lastTransitionTime": known["lastTransitionTime"] if known and same else time,
+        "conditions": set_conditions(known, [condition], timestamp()),
     }
 
 

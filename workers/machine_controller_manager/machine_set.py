@@ -4,13 +4,14 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from activities.provider_local.machines import PRIORITY, owner_reference
+from activities.provider_local.machines import PRIORITY
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_SET
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, Objects, WatchEvent
-from kube.controller import Controller, Requeue
-from kube.errors import AlreadyExists, Conflict
+from kube.controller import Controller
+from kube.errors import AlreadyExists
+from kube.objects import controller_reference
 from workers.machine_controller_manager.objects import (
     hold,
     is_deleting,
@@ -57,15 +58,10 @@ class MachineSetController:
         name = owner_name(event.object, MACHINE_SET.kind)
         return [Key(self._namespace, name)] if name else []
 
-    async def _reconcile(self, key: Key) -> Requeue | None:
+    async def _reconcile(self, key: Key) -> None:
         found = await self._seed.find(MACHINE_SET, key.name, self._namespace)
-        if found is None:
-            return None
-        try:
+        if found is not None:
             await self._converge(found)
-        except Conflict:
-            return Requeue(0.05)
-        return None
 
     async def _converge(self, found: Object) -> None:
         machines = await self._machines(found)
@@ -126,7 +122,7 @@ def new_machine(found: Mapping[str, Any], name: str) -> Object:
             "namespace": found["metadata"]["namespace"],
             "labels": {**((template.get("metadata") or {}).get("labels") or {}), NODE_LABEL: name},
             "annotations": dict((template.get("metadata") or {}).get("annotations") or {}),
-            "ownerReferences": [owner_reference(found)],
+            "ownerReferences": [controller_reference(found)],
             "finalizers": [FINALIZER_MACHINE_CONTROLLER_MANAGER],
         },
         "spec": template["spec"],

@@ -10,6 +10,7 @@ from api.durations import parse_duration
 from api.resources import Resource
 from kube.client import KubeClient, Object
 from kube.errors import NotFound
+from kube.finalizers import ensure_finalizer, remove_finalizer
 
 
 def age_of(timestamp: str) -> timedelta:
@@ -55,29 +56,12 @@ def owner_name(found: Mapping[str, Any], kind: str) -> str | None:
 
 async def hold(client: KubeClient, resource: Resource, found: Object) -> Object:
     """Add our finalizer to an object, before anything is created for it. Raises Conflict if the object has changed."""
-    finalizers = list(found["metadata"].get("finalizers") or [])
-    if FINALIZER_MACHINE_CONTROLLER_MANAGER in finalizers:
-        return found
-    return await _set_finalizers(client, resource, found, [*finalizers, FINALIZER_MACHINE_CONTROLLER_MANAGER])
+    return await ensure_finalizer(client, resource, found, FINALIZER_MACHINE_CONTROLLER_MANAGER)
 
 
 async def release(client: KubeClient, resource: Resource, found: Object) -> None:
     """Remove our finalizer from an object. Raises Conflict if the object has changed."""
-    finalizers = list(found["metadata"].get("finalizers") or [])
-    if FINALIZER_MACHINE_CONTROLLER_MANAGER not in finalizers:
-        return
-    try:
-        await _set_finalizers(
-            client, resource, found, [each for each in finalizers if each != FINALIZER_MACHINE_CONTROLLER_MANAGER]
-        )
-    except NotFound:
-        return
-
-
-async def _set_finalizers(client: KubeClient, resource: Resource, found: Object, finalizers: list[str]) -> Object:
-    metadata = found["metadata"]
-    patch = {"metadata": {"finalizers": finalizers, "resourceVersion": metadata["resourceVersion"]}}
-    return await client.patch(resource, metadata["name"], metadata["namespace"], patch)
+    await remove_finalizer(client, resource, found, FINALIZER_MACHINE_CONTROLLER_MANAGER)
 
 
 async def write_status(client: KubeClient, resource: Resource, found: Object, status: Mapping[str, Any]) -> None:

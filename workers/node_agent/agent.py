@@ -18,6 +18,7 @@ from api.times import micro_timestamp
 from kube.cache import Cache
 from kube.client import KubeClient, Object
 from kube.errors import ApiError
+from kube.objects import owner_reference
 from workers.node_agent.apply import OWN_UNIT, Applier
 from workers.node_agent.config import NodeAgentConfig
 from workers.node_agent.identity import issuer_of
@@ -170,9 +171,7 @@ class NodeAgent:
             "metadata": {
                 "name": f"gardener-node-agent-{self._node_name}",
                 "namespace": "kube-system",
-                "ownerReferences": [
-                    {"apiVersion": "v1", "kind": "Node", "name": self._node_name, "uid": node["metadata"]["uid"]}
-                ],
+                "ownerReferences": [owner_reference(NODE, self._node_name, node["metadata"]["uid"], controller=False)],
             },
             "spec": {
                 "holderIdentity": f"gardener-node-agent-{self._node_name}",

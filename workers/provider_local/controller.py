@@ -4,6 +4,7 @@ Source: spec/extensions.md 1.2, 1.3 and 1.5.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine, Mapping
 from enum import StrEnum
@@ -16,12 +17,14 @@ from temporalio.service import RPCError
 from activities.provider_local.extension import Actuator, Extension, load_extension
 from api import constants
 from api.errors import ErrorCode
+from api.labels import is_true
 from api.resources import CLUSTER
 from api.times import timestamp
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
-from kube.errors import ApiError, Conflict, NotFound
+from kube.edit import patch_as_read, retry_on_conflict
+from kube.errors import ApiError, NotFound
 
 _log = logging.getLogger(__name__)
 
@@ -102,9 +105,6 @@ class ExtensionController:
             return None
         try:
             await self._run(extension, operation)
-        except Conflict:
-            _log.debug("%s changed meanwhile, looking again", extension)
-            return Requeue(0.05)
         except NotFound:
             # Another client has deleted the object and removed its finalizers during the run.
             if await self._seed.find(self._resource, key.name, key.namespace) is None:
@@ -195,8 +195,7 @@ class ExtensionController:
             patch["annotations"] = {constants.OPERATION: None}
         if not patch:
             return extension
-        patch["resourceVersion"] = metadata["resourceVersion"]
-        written = await self._patch(extension, {"metadata": patch})
+        written = await patch_as_read(self._seed, self._resource, extension.object, {"metadata": patch})
         return Extension(extension.resource, written, extension.cluster)
 
     async def _report(
@@ -245,18 +244,15 @@ class ExtensionController:
 
     async def _release(self, extension: Extension, *, drop_trigger: bool) -> None:
         """Remove the finalizer. The object is read again, because this run's status writes have changed its version."""
-        while True:
+
+        async def release() -> None:
             live = await self._seed.find(self._resource, extension.name, extension.namespace or None)
-            if live is None or live["metadata"]["uid"] != extension.uid:
-                return
-            try:
+            if live is not None and live["metadata"]["uid"] == extension.uid:
                 current = Extension(extension.resource, live, extension.cluster)
                 await self._edit(current, finalizer=False, drop_trigger=drop_trigger)
-            except Conflict:
-                continue
-            except NotFound:
-                return
-            return
+
+        with contextlib.suppress(NotFound):
+            await retry_on_conflict(f"releasing {extension}", release)
 
     async def _finish_restore(self, extension: Extension) -> None:
         live = await self._seed.get(self._resource, extension.name, extension.namespace or None)
@@ -369,4 +365,4 @@ def _is_force_deleted(extension: Extension) -> bool:
     if extension.cluster is None:
         return False
     annotations = extension.shoot["metadata"].get("annotations") or {}
-    return str(annotations.get(constants.CONFIRMATION_FORCE_DELETION, "")).lower() in ("1", "t", "true")
+    return is_true(annotations.get(constants.CONFIRMATION_FORCE_DELETION))

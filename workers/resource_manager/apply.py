@@ -23,6 +23,7 @@ from api.resources import (
 )
 from kube.client import KubeClient, Object
 from kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
+from kube.objects import label_selector
 from workers.resource_manager import names
 from workers.resource_manager.manifests import Reference, annotation, pod_templates, truthy_annotation
 
@@ -195,8 +196,7 @@ class Applier:
 
     async def _delete_claims(self, stateful_set: Object) -> None:
         namespace = stateful_set["metadata"]["namespace"]
-        labels = (stateful_set["spec"].get("selector") or {}).get("matchLabels") or {}
-        selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        selector = label_selector((stateful_set["spec"].get("selector") or {}).get("matchLabels") or {})
         claims = await self._target.list(PERSISTENT_VOLUME_CLAIM, namespace, labels=selector) if selector else []
         await asyncio.gather(
             *(

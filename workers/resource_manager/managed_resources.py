@@ -5,10 +5,9 @@ Source: spec/resource-manager.md 3 and 4.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from activities.managed_resources import (
@@ -17,12 +16,16 @@ from activities.managed_resources import (
     CONDITION_PROGRESSING,
     secrets_checksum,
 )
+from api.decisions.conditions import find_condition, set_conditions
 from api.resources import DEPLOYMENT, MANAGED_RESOURCE, POD, SECRET, Resource
 from api.times import timestamp
 from kube.cache import Cache, Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import ApiError, Conflict, NotFound
+from kube.edit import patch_as_read
+from kube.errors import ApiError, NotFound
+from kube.finalizers import ensure_finalizer, remove_finalizer
+from kube.objects import label_selector
 from workers.lib import health
 from workers.resource_manager import names
 from workers.resource_manager.apply import Applier
@@ -71,27 +74,6 @@ def _healthy(status: str, reason: str, message: str) -> Condition:
 
 def _progressing(status: str, reason: str, message: str) -> Condition:
     return Condition(CONDITION_PROGRESSING, status, reason, message)
-
-
-def merge_conditions(old: Iterable[Mapping[str, Any]], new: Iterable[Condition], now: str) -> list[Object]:
-    """The conditions of a status, updated with new ones.
-
-    ``lastTransitionTime`` changes only with the status, ``lastUpdateTime`` only with status, reason or message.
-    """
-    merged = {condition["type"]: dict(condition) for condition in old}
-    for condition in new:
-        before = merged.get(condition.type, {})
-        same_status = before.get("status") == condition.status
-        same = same_status and (before.get("reason"), before.get("message")) == (condition.reason, condition.message)
-        merged[condition.type] = {
-            "type": condition.type,
-            "status": condition.status,
-            "reason": condition.reason,
-            "message": condition.message,
-            "lastTransitionTime": before.get("lastTransitionTime", now) if same_status else now,
-            "lastUpdateTime": before.get("lastUpdateTime", now) if same else now,
-        }
-    return list(merged.values())
 
 
 class ManagedResourceController:
@@ -249,9 +231,7 @@ class ManagedResourceController:
     async def _apply(self, managed_resource: Object) -> Object:
         if annotation(managed_resource, names.OPERATION) == "reconcile":
             managed_resource = await self._patch(managed_resource, {"annotations": {names.OPERATION: None}})
-        finalizers = managed_resource["metadata"].get("finalizers") or []
-        if self._finalizer not in finalizers:
-            managed_resource = await self._patch(managed_resource, {"finalizers": [*finalizers, self._finalizer]})
+        managed_resource = await ensure_finalizer(self._source, MANAGED_RESOURCE, managed_resource, self._finalizer)
 
         secrets = await self._read_secrets(managed_resource)
         documents: list[Object] = []
@@ -348,7 +328,7 @@ class ManagedResourceController:
             _healthy("Unknown", *pending),
             _progressing("Unknown", *pending),
         ]
-        before = _condition(managed_resource, CONDITION_APPLIED)
+        before = find_condition(managed_resource, CONDITION_APPLIED)
         if before.get("status") != "False":  # the text of an earlier failure stays until that is fixed
             conditions.append(_applied("Progressing", "ApplyProgressing", "The resources are currently being applied."))
         return await self._report(managed_resource, *conditions)
@@ -430,7 +410,7 @@ class ManagedResourceController:
         if not managed_resource["spec"].get("keepObjects"):
             references = [Reference.of(item) for item in (managed_resource.get("status") or {}).get("resources") or ()]
             message = "The resources are currently being deleted."
-            if _condition(managed_resource, CONDITION_HEALTHY).get("reason") != "DeletionPending":
+            if find_condition(managed_resource, CONDITION_HEALTHY).get("reason") != "DeletionPending":
                 managed_resource = await self._report(
                     managed_resource,
                     _applied("Progressing", "DeletionPending", message),
@@ -448,18 +428,14 @@ class ManagedResourceController:
                 await self._report(managed_resource, _applied("Progressing", "DeletionPending", "; ".join(pending)))
                 return Requeue(_PENDING_RETRY)
         self._lost_pods.end(key_of(managed_resource))
-        finalizers = managed_resource["metadata"].get("finalizers") or []
-        with contextlib.suppress(NotFound):
-            await self._patch(
-                managed_resource, {"finalizers": [name for name in finalizers if name != self._finalizer]}
-            )
+        await remove_finalizer(self._source, MANAGED_RESOURCE, managed_resource, self._finalizer)
         return None
 
     # Health
 
     async def _check(self, managed_resource: Object) -> Requeue | None:
         """Update the two conditions on health and progress of the objects."""
-        if _condition(managed_resource, CONDITION_APPLIED).get("status") != "True":
+        if find_condition(managed_resource, CONDITION_APPLIED).get("status") != "True":
             return None
         references = [Reference.of(item) for item in (managed_resource.get("status") or {}).get("resources") or ()]
         try:
@@ -467,7 +443,7 @@ class ManagedResourceController:
         except ApiError as error:
             await self._report(managed_resource, _healthy("False", "HealthCheckError", str(error)))
             raise TryAgain(str(error)) from None
-        was_healthy = _condition(managed_resource, CONDITION_HEALTHY).get("status") == "True"
+        was_healthy = find_condition(managed_resource, CONDITION_HEALTHY).get("status") == "True"
         healthy = _health_of(objects)
         progress, again = await self._progress_of(objects)
         await self._report(managed_resource, healthy, progress)
@@ -499,7 +475,7 @@ class ManagedResourceController:
         selector = deployment["spec"].get("selector") or {}
         if selector.get("matchExpressions"):
             return 0, True
-        labels = ",".join(f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items())
+        labels = label_selector(selector.get("matchLabels") or {})
         pods = await self._target.list(POD, deployment["metadata"]["namespace"], labels=labels)
         alive = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
         return len(alive) - health.wanted_replicas(deployment), False
@@ -536,8 +512,7 @@ class ManagedResourceController:
     async def _report(self, managed_resource: Object, *conditions: Condition, **fields: Any) -> Object:
         """Write conditions and other fields of the status, if they differ."""
         status = managed_resource.get("status") or {}
-        now = timestamp()
-        merged = merge_conditions(status.get("conditions") or (), conditions, now)
+        merged = set_conditions(status.get("conditions") or (), map(asdict, conditions), timestamp())
         patch = {key: value for key, value in fields.items() if status.get(key) != value}
         if merged != (status.get("conditions") or []):
             patch["conditions"] = merged
@@ -552,17 +527,8 @@ class ManagedResourceController:
             raise TryAgain(f"ManagedResource {key_of(managed_resource)} went away") from None
 
     async def _patch(self, managed_resource: Object, metadata: dict[str, Any]) -> Object:
-        """Change metadata, if the object has not changed meanwhile. Raises TryAgain if it has."""
-        ours = managed_resource["metadata"]
-        try:
-            return await self._source.patch(
-                MANAGED_RESOURCE,
-                ours["name"],
-                ours["namespace"],
-                {"metadata": {**metadata, "resourceVersion": ours["resourceVersion"]}},
-            )
-        except Conflict as error:
-            raise TryAgain(str(error), after=0.05) from None
+        """Change metadata. Raises Conflict if the object has changed meanwhile."""
+        return await patch_as_read(self._source, MANAGED_RESOURCE, managed_resource, {"metadata": metadata})
 
 
 def _secrets_of(managed_resource: Object) -> Iterable[str]:
@@ -585,13 +551,6 @@ def _asks_for_apply(old: Object, new: Object) -> bool:
         for obj in (old, new)
     )
     return bool(before - after)
-
-
-def _condition(managed_resource: Object, kind: str) -> dict[str, Any]:
-    for condition in (managed_resource.get("status") or {}).get("conditions") or ():
-        if condition["type"] == kind:
-            return dict(condition)
-    return {}
 
 
 def _health_of(objects: list[tuple[Reference, Object | None]]) -> Condition:

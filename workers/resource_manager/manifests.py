@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from api import compression
+from api.labels import is_true
 from kube.client import Object
 from workers.resource_manager import names
 
@@ -185,7 +186,7 @@ def annotation(obj: Mapping[str, Any], key: str) -> str | None:
 
 
 def truthy_annotation(obj: Mapping[str, Any], key: str) -> bool:
-    return names.truthy(annotation(obj, key))
+    return is_true(annotation(obj, key))
 
 
 # Helm's order of installation: objects that others need come first.

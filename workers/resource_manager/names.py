@@ -37,8 +37,3 @@ DO_NOT_EDIT = (
     "DO NOT EDIT - This resource is managed by gardener-resource-manager.\n"
     "Any modifications are discarded and the resource is returned to the original state."
 )
-
-
-def truthy(value: str | None) -> bool:
-    """Whether a text means true for Go's strconv.ParseBool."""
-    return value in ("1", "t", "T", "true", "TRUE", "True")

@@ -16,6 +16,7 @@ from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
 from kube.errors import AlreadyExists
+from kube.objects import label_selector
 
 NAMESPACE = "kube-system"
 _RBAC = "rbac.authorization.k8s.io"
@@ -41,7 +42,7 @@ class NodeAgentAccess:
         await self._machines.synced()
         self._controller.watch(self._machines, when=_matters)
         # Machines may have been deleted while this process did not run.
-        for each in await self._target.list(ROLE_BINDING, NAMESPACE, labels=_selector()):
+        for each in await self._target.list(ROLE_BINDING, NAMESPACE, labels=label_selector(_LABELS)):
             self._controller.enqueue(Key(self._namespace, _machine_of(each)))
         await self._controller.run()
 
@@ -128,10 +129,6 @@ def _name(machine: str) -> str:
 
 def _machine_of(binding: Object) -> str:
     return str(binding["metadata"]["name"]).removeprefix(_name(""))
-
-
-def _selector() -> str:
-    return ",".join(f"{key}={value}" for key, value in _LABELS.items())
 
 
 def _matters(event: WatchEvent) -> bool:

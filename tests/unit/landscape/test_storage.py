@@ -1,11 +1,15 @@
 """Which claims get a volume, and which volumes go."""
 
+import asyncio
 import copy
 from pathlib import Path
 
 import pytest
 
+from api.resources import PERSISTENT_VOLUME
 from landscape.storage import PROVISIONER, Provisioner, is_released, volume_for
+from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.waiting import until
 
 ROOT = Path("/state/volumes")
 CLAIM = {
@@ -69,31 +73,30 @@ def test_only_our_released_volumes_go(phase, by, deleted, expected):
     assert is_released({"metadata": metadata, "status": {"phase": phase}}) is expected
 
 
-class FakeApi:
-    def __init__(self):
-        self.calls = []
+async def test_claim_gets_its_volume_and_both_go_together(tmp_path):
+    """The data go before the volume: a crash in between would leave data that no object names any more."""
+    async with ApiServer().running() as api, api.client() as client:
+        claim = CLAIM | {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+        claim = await client.create(claim | {"metadata": {"namespace": "shoot--a--b", "name": "etcd-main"}})
+        name = f"pvc-{claim['metadata']['uid']}"
+        running = asyncio.create_task(Provisioner(client, tmp_path).run())
+        try:
+            volume = await until(lambda: client.find(PERSISTENT_VOLUME, name))
+            (tmp_path / name / "data").write_text("snapshot")
+            there = []
+            api.answer = lambda request: (
+                there.append((tmp_path / name).exists()) if request.method == "DELETE" else None
+            )
+            path = {"spec": {"hostPath": {"path": "/etc"}}}
+            await client.patch(PERSISTENT_VOLUME, name, None, path | {"status": {"phase": "Released"}})
+            await until(lambda: _gone(client, name))
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
-    async def create(self, path, obj):
-        self.calls.append(("create", obj["metadata"]["name"]))
-        return obj
-
-    async def delete(self, path):
-        self.calls.append(("delete", path))
+    assert volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]
+    assert there == [False]
 
 
-async def test_the_data_of_a_released_volume_is_removed_before_the_volume(tmp_path):
-    """The other way round, a crash in between would leave data that nothing names any more."""
-    api = FakeApi()
-    provisioner = Provisioner(api, tmp_path)
-    await provisioner._claim(CLAIM)
-    (tmp_path / "pvc-u-1" / "data").write_text("snapshot")
-
-    volume = {
-        "metadata": {"name": "pvc-u-1", "annotations": {"pv.kubernetes.io/provisioned-by": PROVISIONER}},
-        "spec": {"hostPath": {"path": "/etc"}},
-        "status": {"phase": "Released"},
-    }
-    await provisioner._volume(volume)
-
-    assert not (tmp_path / "pvc-u-1").exists()
-    assert api.calls == [("create", "pvc-u-1"), ("delete", "/api/v1/persistentvolumes/pvc-u-1")]
+async def _gone(client, name):
+    return await client.find(PERSISTENT_VOLUME, name) is None

@@ -1,13 +1,15 @@
 """What the resource manager does with ManagedResources, seen from both clusters."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from api.decisions.conditions import set_conditions
 from tests.unit.kube.api_server import refuse
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import CONFIG_MAPS, DEPLOYMENTS, MANAGED_RESOURCES, NAMESPACE, SECRETS
-from workers.resource_manager.managed_resources import Condition, merge_conditions
+from workers.resource_manager.managed_resources import Condition
 
 FINALIZER = "resources.gardener.cloud/gardener-resource-manager"
 ORIGIN = "resources.gardener.cloud/origin"
@@ -567,7 +569,7 @@ def test_a_conditions_times_move_only_with_what_they_tell():
     ]
 
     def times(*change):
-        (merged,) = merge_conditions(old, [Condition("ResourcesApplied", *change)], "2")
+        (merged,) = set_conditions(old, [asdict(Condition("ResourcesApplied", *change))], "2")
         return merged["lastTransitionTime"], merged["lastUpdateTime"]
 
     assert times("True", "r", "m") == ("1", "1")

@@ -6,9 +6,8 @@ the entry of a Shoot that the garden does not have any more, in the bucket of th
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 from temporalio.client import Client
 
@@ -18,6 +17,7 @@ from api.constants import BACKUP_EXPIRED
 from api.contracts.flows import FlowInput, ShootFacts
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.names import backup_entry_names, technical_id
+from api.resources import ObjectView
 from api.times import micro_timestamp
 from kube.cache import BY_UID, Caches, Key, key_of, uids_of
 from kube.client import KubeClient, WatchEvent
@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 _BY_SEED = "spec.seedName"
 """Index of BackupEntries."""
-
-Object = Mapping[str, Any]
 
 
 class KeptBackupsWatcher:
@@ -83,7 +81,7 @@ class KeptBackupsWatcher:
             flows = self._flows[key.name] = SeedFlows(self._temporal, partial(self._controller.enqueue, key))
         await flows.offer(wanted)
 
-    def _judge(self, entry: Object) -> ShootTask:
+    def _judge(self, entry: ObjectView) -> ShootTask:
         project = project_of(entry["metadata"]["namespace"], self._namespaces, self._projects)
         return judge(entry, self._seeds.get(entry["spec"]["seedName"]), self._is_in_garden, project)
 
@@ -102,7 +100,7 @@ class KeptBackupsWatcher:
         )
 
 
-def judge(entry: Object, seed: Object | None, exists: Callable[[str], bool], project: str | None) -> ShootTask:
+def judge(entry: ObjectView, seed: ObjectView | None, exists: Callable[[str], bool], project: str | None) -> ShootTask:
     """Task that deletes the backups, made from the garden's objects.
 
     ``seed`` is the Seed that the entry names, ``exists`` says whether a Shoot with a uid exists, ``project`` owns the
@@ -135,11 +133,11 @@ def judge(entry: Object, seed: Object | None, exists: Callable[[str], bool], pro
     )
 
 
-def _has_expired(entry: Object) -> bool:
+def _has_expired(entry: ObjectView) -> bool:
     return is_marked(entry) and bool((entry["metadata"].get("annotations") or {}).get(BACKUP_EXPIRED))
 
 
-def _seeds_of(entry: Object) -> Iterable[str]:
+def _seeds_of(entry: ObjectView) -> Iterable[str]:
     seed = entry["spec"].get("seedName")
     return (seed,) if seed else ()
 

@@ -7,10 +7,9 @@ the gardenlet removes it with its last claim.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from temporalio.client import Client
 
@@ -22,17 +21,16 @@ from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.contracts.remains import BadRemains, Remnant, is_elsewhere, remains_of
 from api.decisions.conditions import Finding, Operation, merge
 from api.names import backup_entry_names, technical_id
+from api.resources import ObjectView
 from api.times import micro_timestamp
 from kube.cache import BY_UID, Caches, Key, uids_of
 from kube.client import KubeClient, WatchEvent
-from kube.controller import Controller, TryAgain
-from kube.errors import Conflict
+from kube.controller import Controller
 from workers.controller_manager.seed_flows import Refused, SeedFlow, SeedFlows, project_of, told_once
 from workflows.shoot.forget import ForgetShoot, forget_id
 
 log = logging.getLogger(__name__)
 
-Object = Mapping[str, Any]
 
 _NAMED_SHOOTS = 5
 """Shoots that a condition names; it counts the others."""
@@ -88,7 +86,7 @@ class RemainsWatcher:
         await flows.offer([self._flow(each, seed) for each in accepted])
         await self._tell(seed, [each.shoot for each in accepted], flows)
 
-    def _accepted(self, seed: Object) -> list[Remnant]:
+    def _accepted(self, seed: ObjectView) -> list[Remnant]:
         """Claims that the garden's own record bears out; the log tells of the others, once."""
         name, accepted, refused = seed["metadata"]["name"], [], {}
         try:
@@ -106,11 +104,13 @@ class RemainsWatcher:
             log.warning("seed %s: its gardenlet asks for a cleaning that is refused: %s", name, line)
         return accepted
 
-    def _judge(self, remnant: Remnant, seed: Object, shoot: Object | None, entry: Object | None) -> FlowInput:
+    def _judge(
+        self, remnant: Remnant, seed: ObjectView, shoot: ObjectView | None, entry: ObjectView | None
+    ) -> FlowInput:
         project = project_of(remnant.namespace, self._namespaces, self._projects)
         return judge(remnant, seed, shoot, entry, project)
 
-    def _flow(self, remnant: Remnant, seed: Object) -> SeedFlow:
+    def _flow(self, remnant: Remnant, seed: ObjectView) -> SeedFlow:
         async def request() -> FlowInput | None:
             live = await self._garden.find(resources.SHOOT, remnant.name, remnant.namespace)
             if live is not None and live["metadata"]["uid"] != remnant.uid:
@@ -125,7 +125,7 @@ class RemainsWatcher:
         name = seed["metadata"]["name"]
         return SeedFlow(forget_id(remnant.shoot, name), ForgetShoot.run, f"Forget {remnant.shoot} in {name}", request)
 
-    async def _tell(self, seed: Object, left: Sequence[ShootRef], flows: SeedFlows) -> None:
+    async def _tell(self, seed: ObjectView, left: Sequence[ShootRef], flows: SeedFlows) -> None:
         known = (seed.get("status") or {}).get("conditions") or []
         if not known:
             return  # the Seed has never been ready, and comes here again when it is
@@ -137,13 +137,12 @@ class RemainsWatcher:
             conditions = [each for each in known if each["type"] != type_]
         if conditions == known:
             return
-        try:
-            await write_seed_status(self._garden, seed, {"conditions": conditions})
-        except Conflict:
-            raise TryAgain("the Seed has changed meanwhile", after=0.5) from None
+        await write_seed_status(self._garden, seed, {"conditions": conditions})
 
 
-def judge(remnant: Remnant, seed: Object, shoot: Object | None, entry: Object | None, project: str | None) -> FlowInput:
+def judge(
+    remnant: Remnant, seed: ObjectView, shoot: ObjectView | None, entry: ObjectView | None, project: str | None
+) -> FlowInput:
     """Input of the cleanup, made from the garden's objects.
 
     ``shoot`` has the claimed uid; None: no Shoot of the garden has it. ``entry`` is the garden's BackupEntry
@@ -187,7 +186,7 @@ def _is_technical_id(remnant: Remnant, project: str | None) -> bool:
     return len(parts) == 3 and remnant.technical_id == technical_id(parts[1], remnant.name)
 
 
-def _tells_of(entry: Object, seed: Object) -> bool:
+def _tells_of(entry: ObjectView, seed: ObjectView) -> bool:
     """Whether a BackupEntry ``source-…`` is of a seed that was lost, or was made by a seed that a move did not reach.
 
     Another lost seed needs the mark in its own bucket, so that its etcds do not start when it is back.

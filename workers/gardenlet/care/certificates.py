@@ -6,24 +6,22 @@ found, the constraint stays until the Shoot's certificate authorities have been 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from api.decisions.conditions import Finding
-from api.resources import CERTIFICATE_SIGNING_REQUEST
+from api.resources import CERTIFICATE_SIGNING_REQUEST, ObjectView
 from kube.client import KubeClient
 from kube.errors import ApiError
 from workers.lib.signing_requests import CLIENT_SIGNER, NODE_AGENTS, Malformed, parse_request
-
-Object = Mapping[str, Any]
 
 TYPE = "NodeAgentCertificatesAcceptable"
 _SHOWN = 5
 _SECONDS = 10.0
 
 
-async def look(client: KubeClient, status: Object) -> list[Finding]:
+async def look(client: KubeClient, status: ObjectView) -> list[Finding]:
     """The constraint, from the requests in the cluster. Empty if these cannot be listed: the status then stays."""
     try:
         async with asyncio.timeout(_SECONDS):
@@ -34,7 +32,7 @@ async def look(client: KubeClient, status: Object) -> list[Finding]:
     return [constraint(outlines, status)]
 
 
-def outline(csr: Object) -> dict[str, Any] | None:
+def outline(csr: ObjectView) -> dict[str, Any] | None:
     """Fields that are kept of a request that got a certificate and should not have; None for other requests."""
     fault = fault_of(csr)
     if not fault:
@@ -43,7 +41,7 @@ def outline(csr: Object) -> dict[str, Any] | None:
     return {"name": metadata["name"], "creationTimestamp": metadata["creationTimestamp"], "fault": fault}
 
 
-def constraint(outlines: Iterable[Object], status: Object) -> Finding:
+def constraint(outlines: Iterable[ObjectView], status: ObjectView) -> Finding:
     """NodeAgentCertificatesAcceptable, from the outlines of wrong requests and the status of the Shoot."""
     rotated = _rotated(status)
     wrong = sorted(
@@ -67,7 +65,7 @@ def constraint(outlines: Iterable[Object], status: Object) -> Finding:
     return Finding(TYPE, "True", "NoForeignCertificateIssued", "No certificate for a wrong request of a node was seen.")
 
 
-def fault_of(csr: Object) -> str:
+def fault_of(csr: ObjectView) -> str:
     """Fault of a request that concerns node agents and for which a certificate was issued; empty for other requests."""
     spec, user = csr["spec"], csr["spec"].get("username", "")
     if not (csr.get("status") or {}).get("certificate") or spec["signerName"] != CLIENT_SIGNER:
@@ -83,7 +81,7 @@ def fault_of(csr: Object) -> str:
     return NODE_AGENTS.fault(user, request)
 
 
-def _rotated(status: Object) -> datetime | None:
+def _rotated(status: ObjectView) -> datetime | None:
     """Start of the last rotation of the certificate authorities, if that rotation is completed."""
     rotation = ((status.get("credentials") or {}).get("rotation") or {}).get("certificateAuthorities") or {}
     begun, done = rotation.get("lastInitiationTime"), rotation.get("lastCompletionTime")

@@ -9,11 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from api import constants
-from api.decisions.conditions import Finding
+from api.decisions.conditions import Finding, find_condition
+from api.resources import ObjectView
 from kube.errors import AnswerTooLarge
 from workers.lib import health
-
-Object = Mapping[str, Any]
 
 _ALWAYS = ("gardener-resource-manager", "kube-apiserver", "kube-controller-manager")
 _WITH_WORKERS = ("kube-scheduler", "machine-controller-manager")
@@ -35,10 +34,10 @@ class ControlPlane:
 
     namespace: str
     workers: bool
-    deployments: Sequence[Object]
-    etcds: Sequence[Object]
-    managed_resources: Sequence[Object]
-    stateful_sets: Sequence[Object] = ()
+    deployments: Sequence[ObjectView]
+    etcds: Sequence[ObjectView]
+    managed_resources: Sequence[ObjectView]
+    stateful_sets: Sequence[ObjectView] = ()
     wanted: Sequence[str] = ()
     """Names of Deployments that this control plane must have, but not every control plane."""
 
@@ -47,20 +46,20 @@ class ControlPlane:
 class Nodes:
     """Objects of the shoot's nodes, and the seed's MachineDeployments of the machines behind them."""
 
-    pools: Sequence[Object]
+    pools: Sequence[ObjectView]
     version: str
-    nodes: Sequence[Object]
-    leases: Sequence[Object] = ()
+    nodes: Sequence[ObjectView]
+    leases: Sequence[ObjectView] = ()
     """Leases of the nodes, in namespace kube-node-lease."""
-    agent_leases: Sequence[Object] = ()
+    agent_leases: Sequence[ObjectView] = ()
     """Leases of the node agents, in namespace kube-system."""
     checksums: Mapping[str, str] = field(default_factory=dict)
     """Checksum of the operating system config that the nodes of a pool are to have, by name of the pool."""
-    machine_deployments: Sequence[Object] = ()
+    machine_deployments: Sequence[ObjectView] = ()
     checksum_annotation: str = "checksum/cloud-config-data"
 
 
-def _named(objects: Iterable[Object]) -> dict[str, Object]:
+def _named(objects: Iterable[ObjectView]) -> dict[str, ObjectView]:
     return {each["metadata"]["name"]: each for each in objects}
 
 
@@ -126,7 +125,7 @@ def system_components(seen: ControlPlane, tunnel: Finding | None, progressing_fo
 
 
 def managed_resources(
-    objects: Iterable[Object], type_: str, progressing_for: timedelta, now: datetime
+    objects: Iterable[ObjectView], type_: str, progressing_for: timedelta, now: datetime
 ) -> Finding | None:
     """Finding of the first ManagedResource with a fault, among those that count for this condition.
 
@@ -149,7 +148,7 @@ def managed_resources(
     return None
 
 
-def _managed_resource_fault(each: Object, progressing_for: timedelta, now: datetime) -> tuple[str, str] | None:
+def _managed_resource_fault(each: ObjectView, progressing_for: timedelta, now: datetime) -> tuple[str, str] | None:
     status = each.get("status") or {}
     if (status.get("observedGeneration") or 0) < (each["metadata"].get("generation") or 0):
         return "OutdatedStatus", "its newest version was not looked at yet"
@@ -190,7 +189,9 @@ def nodes(seen: Nodes, now: datetime) -> Finding:
     return _counted(seen) or Finding(type_, "True", "EveryNodeReady", "All nodes are ready.")
 
 
-def _node_fault(node: Object, seen: Nodes, agents: Mapping[str, Object], now: datetime) -> tuple[str, str] | None:
+def _node_fault(
+    node: ObjectView, seen: Nodes, agents: Mapping[str, ObjectView], now: datetime
+) -> tuple[str, str] | None:
     status = node.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or []}
     ready = conditions.get("Ready")
@@ -235,7 +236,7 @@ def _counted(seen: Nodes) -> Finding | None:
     return None
 
 
-def outline_of_node(node: Object, checksum_annotation: str) -> dict[str, Any]:
+def outline_of_node(node: ObjectView, checksum_annotation: str) -> dict[str, Any]:
     """Fields that the checks read of a node. The Shoot's owner decides how large a Node is; outlines are small."""
     metadata, status = node["metadata"], node.get("status") or {}
     read = ("Ready", *_NODE_FAULTS, "SystemdUnitsReady")
@@ -258,7 +259,7 @@ def outline_of_node(node: Object, checksum_annotation: str) -> dict[str, Any]:
     }
 
 
-def outline_of_lease(lease: Object) -> dict[str, Any]:
+def outline_of_lease(lease: ObjectView) -> dict[str, Any]:
     """Fields that the checks read of a lease."""
     spec = lease.get("spec") or {}
     return {
@@ -267,12 +268,12 @@ def outline_of_lease(lease: Object) -> dict[str, Any]:
     }
 
 
-def outline_of_agent_lease(lease: Object) -> dict[str, Any] | None:
+def outline_of_agent_lease(lease: ObjectView) -> dict[str, Any] | None:
     """Fields that the checks read of a node agent's lease; None for other leases of the namespace."""
     return outline_of_lease(lease) if lease["metadata"]["name"].startswith(_NODE_AGENT_LEASE) else None
 
 
-def lease_expired(lease: Object, now: datetime) -> bool:
+def lease_expired(lease: ObjectView, now: datetime) -> bool:
     """Whether the holder of a lease has not renewed it in time."""
     spec = lease.get("spec") or {}
     renewed = _time(spec.get("renewTime"))
@@ -281,7 +282,7 @@ def lease_expired(lease: Object, now: datetime) -> bool:
 
 
 def extension_findings(
-    objects: Iterable[Object], types: Iterable[str], stale: Mapping[tuple[str, str], timedelta], limit: timedelta
+    objects: Iterable[ObjectView], types: Iterable[str], stale: Mapping[tuple[str, str], timedelta], limit: timedelta
 ) -> list[Finding]:
     """Findings from the conditions that extensions report on their objects, if these have a type in ``types``.
 
@@ -308,25 +309,24 @@ def extension_findings(
     return found
 
 
-def _etcd_fault(etcd: Object) -> str | None:
+def _etcd_fault(etcd: ObjectView) -> str | None:
     status = etcd.get("status") or {}
     if errors := status.get("lastErrors"):
         return "; ".join(each.get("description", "") for each in errors)
     if not status.get("ready"):
-        messages = [each.get("message") for each in status.get("conditions") or () if each["type"] == "Ready"]
-        return str((messages and messages[0]) or "is not ready")
+        return str(find_condition(etcd, "Ready").get("message") or "is not ready")
     return None
 
 
-def _kind(obj: Object, api_version: str, kind: str) -> dict[str, Any]:
+def _kind(obj: ObjectView, api_version: str, kind: str) -> dict[str, Any]:
     return {**obj, "apiVersion": api_version, "kind": kind}
 
 
-def _label(obj: Object, name: str) -> str:
+def _label(obj: ObjectView, name: str) -> str:
     return str((obj["metadata"].get("labels") or {}).get(name, ""))
 
 
-def _annotation(obj: Object, name: str) -> str:
+def _annotation(obj: ObjectView, name: str) -> str:
     return str((obj["metadata"].get("annotations") or {}).get(name, ""))
 
 

@@ -4,20 +4,19 @@ A constraint that the owner has to act on is shown while it is False, and remove
 ``webhooks.constraints`` stay.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from api.decisions.conditions import WEBHOOK_CONSTRAINTS, Finding
-
-Object = Mapping[str, Any]
+from api.resources import ObjectView
 
 CA_VALIDITY = timedelta(days=365)
 KEPT = WEBHOOK_CONSTRAINTS
 """Constraints that are shown also when they are True."""
 
 
-def certificate_authorities(secrets: Iterable[Object], now: datetime) -> Finding:
+def certificate_authorities(secrets: Iterable[ObjectView], now: datetime) -> Finding:
     """CACertificateValiditiesAcceptable, from the Secrets that the secrets manager keeps for the shoot."""
     type_ = "CACertificateValiditiesAcceptable"
     ending = {}
@@ -35,7 +34,7 @@ def certificate_authorities(secrets: Iterable[Object], now: datetime) -> Finding
     return Finding(type_, "False", "ExpiringCACertificates", f"these end soon: {listed}; rotate the CA certificates")
 
 
-def outline_of_crd(definition: Object) -> dict[str, Any] | None:
+def outline_of_crd(definition: ObjectView) -> dict[str, Any] | None:
     """Fields that are read of a CRD whose objects of an old version need a webhook; None for other CRDs."""
     stored = (definition.get("status") or {}).get("storedVersions") or ()
     strategy = (definition["spec"].get("conversion") or {}).get("strategy")
@@ -48,7 +47,7 @@ def outline_of_crd(definition: Object) -> dict[str, Any] | None:
     }
 
 
-def crds(definitions: Iterable[Object]) -> Finding:
+def crds(definitions: Iterable[ObjectView]) -> Finding:
     """CRDsWithProblematicConversionWebhooks: objects of an old version cannot be read without the webhook."""
     type_ = "CRDsWithProblematicConversionWebhooks"
     found = sorted(each["metadata"]["name"] for each in definitions if outline_of_crd(each))
@@ -58,7 +57,7 @@ def crds(definitions: Iterable[Object]) -> Finding:
     return Finding(type_, "False", "CRDsWithProblematicConversionWebhooks", text)
 
 
-def in_place_updates(status: Object) -> Finding:
+def in_place_updates(status: ObjectView) -> Finding:
     """ManualInPlaceWorkersUpdated."""
     type_ = "ManualInPlaceWorkersUpdated"
     pending = (status.get("inPlaceUpdates") or {}).get("pendingWorkerUpdates") or {}
@@ -70,7 +69,7 @@ def in_place_updates(status: Object) -> Finding:
     )
 
 
-def ignored_managed_resources(objects: Iterable[Object]) -> Finding:
+def ignored_managed_resources(objects: Iterable[ObjectView]) -> Finding:
     """HasIgnoredManagedResources."""
     type_ = "HasIgnoredManagedResources"
     found = sorted(
@@ -85,7 +84,7 @@ def ignored_managed_resources(objects: Iterable[Object]) -> Finding:
     )
 
 
-def preserved_machines(machines: Iterable[Object]) -> Finding:
+def preserved_machines(machines: Iterable[ObjectView]) -> Finding:
     """PreservedFailedMachinesAbsent."""
     type_ = "PreservedFailedMachinesAbsent"
     found = []
@@ -100,6 +99,6 @@ def preserved_machines(machines: Iterable[Object]) -> Finding:
     )
 
 
-def shown(constraints: Iterable[Object]) -> list[dict[str, Any]]:
+def shown(constraints: Iterable[ObjectView]) -> list[dict[str, Any]]:
     """The constraints to show: without those that are True, except the types in ``KEPT``."""
     return [dict(each) for each in constraints if each["status"] != "True" or each["type"] in KEPT]

@@ -1,10 +1,11 @@
 """Finds pods of a shoot that no component deletes: their controllers have created others. Source: spec/flows.md 10."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-Object = Mapping[str, Any]
+from api.decisions.conditions import find_condition
+from api.resources import ObjectView
 
 STUCK = timedelta(minutes=5)
 """How long a pod may take to end before it is deleted without waiting for its node."""
@@ -12,11 +13,11 @@ _REASONS = ("Evicted", "NodeAffinity", "NodeLost", "Preempting", "Terminated", "
 
 
 class Removal(NamedTuple):
-    pod: Object
+    pod: ObjectView
     force: bool
 
 
-def removals(pods: Iterable[Object], now: datetime) -> list[Removal]:
+def removals(pods: Iterable[ObjectView], now: datetime) -> list[Removal]:
     """The pods to delete; ``force``: without waiting for the pod's node."""
     found = []
     for pod in pods:
@@ -29,7 +30,7 @@ def removals(pods: Iterable[Object], now: datetime) -> list[Removal]:
     return found
 
 
-def outline(pod: Object, now: datetime) -> dict[str, Any] | None:
+def outline(pod: ObjectView, now: datetime) -> dict[str, Any] | None:
     """Fields that ``removals`` reads of a pod; None for pods that stay."""
     if not removals([pod], now):
         return None
@@ -47,14 +48,12 @@ def outline(pod: Object, now: datetime) -> dict[str, Any] | None:
     }
 
 
-def _left_over(pod: Object) -> bool:
+def _left_over(pod: ObjectView) -> bool:
     status = pod.get("status") or {}
     reason, phase = status.get("reason") or "", status.get("phase")
     if reason in _REASONS or reason.startswith("OutOf"):
         return True
-    disrupted = any(
-        each["type"] == "DisruptionTarget" and each["status"] == "True" for each in status.get("conditions") or ()
-    )
+    disrupted = find_condition(pod, "DisruptionTarget").get("status") == "True"
     owners = pod["metadata"].get("ownerReferences") or ()
     replicated = any(each["kind"] == "ReplicaSet" for each in owners)
     return phase in ("Failed", "Succeeded") and (replicated or (disrupted and phase == "Failed"))

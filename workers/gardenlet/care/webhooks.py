@@ -11,8 +11,7 @@ from typing import Any
 
 from api import constants
 from api.decisions.conditions import WEBHOOK_CONSTRAINTS, Finding
-
-Object = Mapping[str, Any]
+from api.resources import ObjectView
 
 LONGEST_TIMEOUT = 15
 LONGEST_TIMEOUT_OF_LEASES = 3
@@ -86,7 +85,7 @@ CRITICAL = (
 """Resources that a cluster's controllers, its nodes and our resource manager write when the cluster starts."""
 
 
-def fault(webhook: Object) -> str | None:
+def fault(webhook: ObjectView) -> str | None:
     """Why one webhook can keep the cluster from working; None if it cannot."""
     touched = list(_touched(webhook))
     if not touched:
@@ -108,7 +107,7 @@ def _longest(touched: Iterable[tuple[Critical, str]]) -> int:
     return LONGEST_TIMEOUT_OF_LEASES if leases else LONGEST_TIMEOUT
 
 
-def _touched(webhook: Object) -> Iterator[tuple[Critical, str]]:
+def _touched(webhook: ObjectView) -> Iterator[tuple[Critical, str]]:
     """Critical resources for which the API server calls a webhook."""
     for critical in CRITICAL:
         if critical.namespaces and not any(
@@ -122,7 +121,7 @@ def _touched(webhook: Object) -> Iterator[tuple[Critical, str]]:
                 yield critical, resource
 
 
-def _covers(rule: Object, critical: Critical, resource: str) -> bool:
+def _covers(rule: ObjectView, critical: Critical, resource: str) -> bool:
     if not {"CREATE", "UPDATE", "*"} & set(rule.get("operations") or ()):
         return False
     if not {critical.group, "*"} & set(rule.get("apiGroups") or ()):
@@ -134,7 +133,7 @@ def _covers(rule: Object, critical: Critical, resource: str) -> bool:
     return bool(named & set(rule.get("resources") or ()))
 
 
-def selects(selector: Object | None, labels: Mapping[str, str]) -> bool:
+def selects(selector: ObjectView | None, labels: Mapping[str, str]) -> bool:
     """Whether a Kubernetes label selector matches these labels; an empty selector matches all."""
     if not selector:
         return True
@@ -143,7 +142,7 @@ def selects(selector: Object | None, labels: Mapping[str, str]) -> bool:
     return all(_expression(each, labels) for each in selector.get("matchExpressions") or ())
 
 
-def _expression(expression: Object, labels: Mapping[str, str]) -> bool:
+def _expression(expression: ObjectView, labels: Mapping[str, str]) -> bool:
     key, values = expression["key"], expression.get("values") or ()
     match expression["operator"]:
         case "In":
@@ -156,7 +155,7 @@ def _expression(expression: Object, labels: Mapping[str, str]) -> bool:
             return key not in labels
 
 
-def outline(configuration: Object) -> dict[str, Any]:
+def outline(configuration: ObjectView) -> dict[str, Any]:
     """A configuration without long fields that are not read: CAs of the webhooks' servers, and managedFields."""
     metadata = {key: value for key, value in configuration["metadata"].items() if key != "managedFields"}
     webhooks = [
@@ -166,7 +165,7 @@ def outline(configuration: Object) -> dict[str, Any]:
     return {**configuration, "metadata": metadata, "webhooks": webhooks}
 
 
-def theirs(configurations: Iterable[Object]) -> list[Object]:
+def theirs(configurations: Iterable[ObjectView]) -> list[ObjectView]:
     """Configurations that Gardener does not manage. Its own need no check."""
     return [
         each
@@ -175,7 +174,7 @@ def theirs(configurations: Iterable[Object]) -> list[Object]:
     ]
 
 
-def constraints(configurations: Sequence[Object]) -> list[Finding]:
+def constraints(configurations: Sequence[ObjectView]) -> list[Finding]:
     """HibernationPossible and MaintenancePreconditionsSatisfied, from all webhook configurations of the shoot."""
     types = WEBHOOK_CONSTRAINTS
     for each in sorted(theirs(configurations), key=lambda one: one["metadata"]["name"]):
@@ -196,7 +195,7 @@ def constraints(configurations: Sequence[Object]) -> list[Finding]:
     return [Finding(type_, "True", "NoProblematicWebhooks", text) for type_ in types]
 
 
-def remedy(configuration: Object) -> list[dict[str, Any]] | None:
+def remedy(configuration: ObjectView) -> list[dict[str, Any]] | None:
     """A JSON patch that makes a configuration harmless.
 
     None if the configuration is harmless, or Gardener manages it, or its owner has excluded it by a label.

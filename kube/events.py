@@ -1,12 +1,14 @@
 """Events that ``kubectl describe`` shows below an object."""
 
+import contextlib
 import hashlib
 import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from api.resources import EVENT
+from api.resources import EVENT, ObjectView
 from api.times import micro_timestamp, timestamp
 from kube.client import KubeClient
 from kube.errors import AlreadyExists, ApiError, NotFound
@@ -17,11 +19,13 @@ _counts: OrderedDict[str, int] = OrderedDict()
 """Number of times that this process has written each Event, by the Event's name. Gardenlets may write Events, but may
 not read them."""
 _REMEMBERED = 4096
+MESSAGE_LIMIT = 1000
+"""Characters; the API server accepts 1024."""
 
 
 async def emit(
     client: KubeClient,
-    obj: dict[str, Any],
+    obj: ObjectView,
     component: str,
     reason: str,
     message: str,
@@ -31,17 +35,42 @@ async def emit(
 
     The Event's name is computed from its content: the same event again raises ``count`` of the existing object.
     """
+    message = message[:MESSAGE_LIMIT]
+    event = _event(obj, component, type, reason, message, (component, type, reason, message))
+    name = event["metadata"]["name"]
+    try:
+        count = await _write(client, event, _counts.pop(name, 0) + 1)
+    except ApiError as error:
+        log.warning("event %s for %s %s is lost: %s", reason, obj["kind"], obj["metadata"]["name"], error)
+        return
+    _counts[name] = count
+    while len(_counts) > _REMEMBERED:
+        _counts.popitem(last=False)
+
+
+async def record(
+    client: KubeClient, obj: ObjectView, component: str, type: str, reason: str, message: str, *, occasion: str
+) -> None:
+    """Write an Event about ``obj``, once for each ``occasion``: a second call finds the first one's Event.
+
+    Raises ApiError if the Event cannot be written.
+    """
+    with contextlib.suppress(AlreadyExists):
+        await client.create(_event(obj, component, type, reason, message[:MESSAGE_LIMIT], (occasion,)))
+
+
+def _event(
+    obj: ObjectView, component: str, type: str, reason: str, message: str, identity: Iterable[str]
+) -> dict[str, Any]:
+    """An Event. Its name is computed from the uid of ``obj`` and from ``identity``."""
     now = datetime.now(UTC)
     metadata = obj["metadata"]
-    namespace = metadata.get("namespace") or "default"
-    message = message[:1024]
-    digest = hashlib.sha256("\0".join((metadata["uid"], component, type, reason, message)).encode()).hexdigest()[:16]
-    name = f"{metadata['name']}.{digest}"
+    digest = hashlib.sha256("\0".join((metadata["uid"], *identity)).encode()).hexdigest()[:16]
     seconds = timestamp(now)
-    event = {
+    return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata.get("namespace") or "default"},
         "involvedObject": {
             "apiVersion": obj["apiVersion"],
             "kind": obj["kind"],
@@ -62,14 +91,6 @@ async def emit(
         "reportingComponent": component,
         "reportingInstance": component,
     }
-    try:
-        count = await _write(client, event, _counts.pop(name, 0) + 1)
-    except ApiError as error:
-        log.warning("event %s for %s %s is lost: %s", reason, obj["kind"], metadata["name"], error)
-        return
-    _counts[name] = count
-    while len(_counts) > _REMEMBERED:
-        _counts.popitem(last=False)
 
 
 async def _write(client: KubeClient, event: dict[str, Any], count: int) -> int:

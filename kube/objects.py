@@ -1,0 +1,33 @@
+"""Parts of raw objects that many modules write."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from api.resources import Resource, resource_of
+from kube.client import Object
+
+
+def label_selector(labels: Mapping[str, str]) -> str:
+    """A label selector, as list requests take it, for objects with all of these labels."""
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def owner_reference(resource: Resource, name: str, uid: str, *, controller: bool = True) -> Object:
+    """An entry of ``ownerReferences``: the object is deleted once all of its owners are gone.
+
+    ``controller``: the owner manages the object; an object has one such owner at most.
+    """
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "name": name,
+        "uid": uid,
+        **({"controller": True} if controller else {}),
+        "blockOwnerDeletion": False,
+    }
+
+
+def controller_reference(owner: Mapping[str, Any]) -> Object:
+    """Reference to the object that manages another one, and whose foreground deletion waits until that one is gone."""
+    resource, metadata = resource_of(owner["apiVersion"], owner["kind"]), owner["metadata"]
+    return owner_reference(resource, metadata["name"], metadata["uid"]) | {"blockOwnerDeletion": True}
