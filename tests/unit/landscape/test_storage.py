@@ -2,9 +2,11 @@
 
 import copy
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from landscape.kube import Api
 from landscape.storage import PROVISIONER, Provisioner, is_released, volume_for
 
 ROOT = Path("/state/volumes")
@@ -84,7 +86,7 @@ class FakeApi:
 async def test_the_data_of_a_released_volume_is_removed_before_the_volume(tmp_path):
     """The other way round, a crash in between would leave data that nothing names any more."""
     api = FakeApi()
-    provisioner = Provisioner(api, tmp_path)
+    provisioner = Provisioner(cast(Api, api), tmp_path)
     await provisioner._claim(CLAIM)
     (tmp_path / "pvc-u-1" / "data").write_text("snapshot")
 

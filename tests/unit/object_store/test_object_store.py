@@ -20,9 +20,8 @@ class Served:
     async def __aenter__(self):
         self.runner = web.AppRunner(application(self.directory, ADMIN), access_log=None, shutdown_timeout=0)
         await self.runner.setup()
-        site = web.TCPSite(self.runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]
+        await web.TCPSite(self.runner, "127.0.0.1", 0).start()
+        self.port = self.runner.addresses[0][1]
         self.endpoint = f"http://127.0.0.1:{self.port}"
         return self
 

@@ -7,7 +7,8 @@ from prometheus_client import REGISTRY
 from prometheus_client.samples import Sample
 
 from api.flows import FinishOperation
-from tests.unit.telemetry.test_tracing import TASK, ApiServer, work
+from tests.unit.kube.api_server import ApiServer
+from tests.unit.telemetry.test_tracing import TASK, work
 from workers.metrics import flows, garden
 
 SHOOT: dict[str, Any] = {
