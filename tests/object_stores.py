@@ -97,8 +97,8 @@ def versitygw(directory: Path, *, key: str = KEY, secret: str = SECRET, ports: t
     objects = (*common, "--port", f"127.0.0.1:{port}", "--iam-standalone-endpoint", link)
     objects = (*objects, "posix", "--sidecar", made["metadata"], made["buckets"])
     with _running(directory / "users.log", users, environment), _running(directory / "s3.log", objects, environment):
-        for each in (iam_port, port):
-            _until_listening(each)
+        for listening in (iam_port, port):
+            _until_listening(listening)
         scheme = "https" if tls else "http"
         yield ObjectStore(f"{scheme}://127.0.0.1:{port}", f"{scheme}://127.0.0.1:{iam_port}", made["buckets"])
     link.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ def dev_server() -> Iterator[str]:
     queues = ["transfer", "timer", "visibility"]
     speed = [f"--dynamic-config-value=history.{each}ProcessorMaxPollRPS=2000" for each in queues]
     speed.append('--dynamic-config-value=history.timerProcessorMaxTimeShift="50ms"')
-    command = [TEMPORAL, "server", "start-dev", "--headless", f"--port={port}", "--log-level=error"]
+    command = [str(TEMPORAL), "server", "start-dev", "--headless", f"--port={port}", "--log-level=error"]
     server = subprocess.Popen([*command, *attributes, *speed], stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + _START_SECONDS

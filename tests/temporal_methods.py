@@ -76,7 +76,7 @@ async def not_refused(
     attacker: Client, victim: WorkflowHandle[Any, Any], queue: str, token: bytes
 ) -> dict[str, RPCStatusCode | None]:
     """Aim each method at the victim; those that Temporal did not refuse, with what it answered."""
-    answered = {}
+    answered: dict[str, RPCStatusCode | None] = {}
     for service, name, method in methods():
         request = aimed(method.input_type._concrete_class(), victim, queue, token)
         status = await status_of(call_of(attacker, service, name), request)

@@ -13,7 +13,7 @@ import helm_python as helm
 from landscape import lifecycle, workers
 from landscape import plan as plans
 from landscape.cluster import Credentials
-from landscape.kube import Api
+from landscape.kube import connected, is_ready
 from landscape.pki import TemporalAuthority
 from landscape.plan import VPN_NETWORK, Plan
 from landscape.waiting import until
@@ -127,8 +127,8 @@ def _options(flags: Mapping[str, str]) -> list[str]:
 
 
 async def _garden_ready(plan: Plan) -> None:
-    async with Api(plan.kubeconfig("garden")) as api:
-        await until(api.ready, "the garden's API server", 60)
+    async with connected(plan.kubeconfig("garden")) as client:
+        await until(lambda: is_ready(client), "the garden's API server", 60)
 
 
 def _admission_address(plan: Plan) -> str:

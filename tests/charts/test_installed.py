@@ -112,7 +112,7 @@ async def test_replicas_share_the_work(shoot: Shoot) -> None:
 
 def test_the_dead_are_replaced_and_others_lead(shoot: Shoot) -> None:
     for name in sorted(DEPLOYMENTS):
-        eventually(lambda name=name: len(pods_of(shoot.landscape, name)) == REPLICAS, f"all pods of {name}", 120)
+        eventually(lambda: len(pods_of(shoot.landscape, name)) == REPLICAS, f"all pods of {name}", 120)
     for name in _LEADERS:
         transitions = kubectl(shoot.landscape, "get", "lease", name, "-o", "jsonpath={.spec.leaseTransitions}")
         assert int(transitions) >= 1, name

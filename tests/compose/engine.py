@@ -24,7 +24,7 @@ class Compose(DockerCompose):
     """By Debian's docker-compose, which is a command of its own."""
 
     @property
-    def compose_command_property(self) -> list[str]:  # type: ignore[override]
+    def compose_command_property(self) -> list[str]:
         return ["docker-compose", "--ansi=never"]
 
     def stop(self, down: bool = True) -> None:

@@ -9,11 +9,12 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 _KEPT_BACK = "CAP_SYS_RESOURCE"
 
 
-def without(process: dict[str, object]) -> None:
+def without(process: dict[str, Any]) -> None:
     for names in (process.get("capabilities") or {}).values():
         if _KEPT_BACK in names:
             names.remove(_KEPT_BACK)

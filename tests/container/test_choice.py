@@ -43,8 +43,8 @@ class Machine:
     user: int = 1000
 
     def make(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        for command, answer in (("id", self.user), ("uname", self.system)):
-            self.install(command, f"#!/bin/sh\necho {answer}\n")
+        for program, answer in (("id", self.user), ("uname", self.system)):
+            self.install(program, f"#!/bin/sh\necho {answer}\n")
         path = {"PATH": str(self.path / "bin"), "HOME": str(self.path)}
         command = ["make", "--no-print-directory", *arguments]
         return subprocess.run(
@@ -262,8 +262,8 @@ def test_the_image_is_debian_with_the_packages_of_packages_sh():
 
 def test_in_an_empty_image_everything_is_missing(bare):
     """From nothing: make and Python, too, which whoever calls packages.sh elsewhere has."""
-    for command in ("make", "python3"):
-        (bare.path / "bin" / command).unlink()
+    for program in ("make", "python3"):
+        (bare.path / "bin" / program).unlink()
     (bare.path / "bin/id").write_text("#!/bin/sh\necho 1000\n")
     (bare.path / "bin/id").chmod(0o755)
     command = ["/bin/sh", bare.path / "landscape/packages.sh", "container"]

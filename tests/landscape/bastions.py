@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-from activities.secrets.crypto import public_ssh
+from activities.secrets.crypto import KeyAlgorithm, new_key, public_ssh
 from api.times import timestamp
 from tests.landscape.shoots import NAMESPACE, Shoot, eventually
 
-KEY = public_ssh(Ed25519PrivateKey.generate()).decode()
+KEY = public_ssh(new_key(KeyAlgorithm.P256)).decode()
 NAME = "alice"
 KIND = "bastions.operations.gardener.cloud"
 HOST_KIND = "bastions.extensions.gardener.cloud"

@@ -47,5 +47,5 @@ class _Interceptor(ActivityInterceptor):
 
 
 if __name__ == "__main__":
-    process.ActivityInterceptor = _Interceptor  # type: ignore[misc]
+    process.ActivityInterceptor = _Interceptor  # type: ignore[attr-defined]
     start("gardenlet", process.run, sys.argv[1])

@@ -374,7 +374,7 @@ def refused(*argv: str | Path, stdin: str | None = None) -> str:
     return done.stderr
 
 
-def eventually(look: Callable[[], T], what: str, seconds: float) -> T:
+def eventually(look: Callable[[], T | None], what: str, seconds: float) -> T:
     """The first true answer."""
     deadline = time.monotonic() + seconds
     while not (answer := look()):

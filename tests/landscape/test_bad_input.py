@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def test_what_can_never_be_is_refused_and_named(
     landscape: Landscape, tmp_path: Any, change: dict[str, Any], answer: str
 ) -> None:
     shoot = Shoot(landscape, "impossible", tmp_path)
-    kubectl = [BIN / "kubectl", f"--kubeconfig={landscape.directory}/kubeconfigs/garden.yaml"]
+    kubectl: list[str | Path] = [BIN / "kubectl", f"--kubeconfig={landscape.directory}/kubeconfigs/garden.yaml"]
 
     said = refused(*kubectl, "create", "-f", "-", stdin=json.dumps(shoot.manifest(**change)))
 
@@ -76,7 +77,7 @@ def test_what_is_accepted_and_not_done_is_told(landscape: Landscape, tmp_path: A
 
 def test_what_may_not_change_is_refused_in_a_shoot_that_is_there(shoot: Shoot) -> None:
     change = json.dumps({"spec": {"region": "mars"}})
-    kubectl = [BIN / "kubectl", f"--kubeconfig={shoot.landscape.directory}/kubeconfigs/garden.yaml"]
+    kubectl: list[str | Path] = [BIN / "kubectl", f"--kubeconfig={shoot.landscape.directory}/kubeconfigs/garden.yaml"]
 
     said = refused(*kubectl, "-n", NAMESPACE, "patch", "shoot", shoot.name, "--type=merge", "-p", change)
 

@@ -44,7 +44,7 @@ class Broken:
             before = self.shoot.flows()[0]["workflowId"]
             self.shoot.garden("annotate", "shoot", self.shoot.name, "gardener.cloud/operation=retry")
             asked = datetime.now(UTC)
-            second = eventually(lambda: self._after(before), "the next attempt", 30)  # noqa: B023 -- awaited here
+            second = eventually(lambda: self._after(before), "the next attempt", 30)
             waited.append((datetime.fromisoformat(second["started"]) - asked).total_seconds())
         assert ended in ("Succeeded", "gone")
         return waited

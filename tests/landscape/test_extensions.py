@@ -124,7 +124,8 @@ def _done(shoot: Shoot, generation: int) -> bool:
 @pytest.mark.timeout(DELETION, func_only=True)
 def test_force_deletion_is_refused_before_the_deletion_has_failed(extended: tuple[Shoot, CloudCredentials]) -> None:
     shoot, credentials = extended
-    kubectl = [BIN / "kubectl", f"--kubeconfig={shoot.landscape.directory}/kubeconfigs/garden.yaml", "-n", NAMESPACE]
+    garden = f"--kubeconfig={shoot.landscape.directory}/kubeconfigs/garden.yaml"
+    kubectl: list[str | Path] = [BIN / "kubectl", garden, "-n", NAMESPACE]
     assert "delete it first" in refused(*kubectl, "annotate", "shoot", shoot.name, FORCE)
 
     credentials.write(credentials.with_token("expired"))

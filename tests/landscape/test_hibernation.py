@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def sleeper(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def test_what_can_never_fire_is_refused(sleeper: Shoot) -> None:
-    kubectl = [BIN / "kubectl", f"--kubeconfig={sleeper.landscape.directory}/kubeconfigs/garden.yaml"]
+    kubectl: list[str | Path] = [BIN / "kubectl", f"--kubeconfig={sleeper.landscape.directory}/kubeconfigs/garden.yaml"]
     for schedule, complaint in (
         ({"start": "0 0 30 2 *"}, "schedule '0 0 30 2 *' never fires"),
         ({"end": "0 6 * * *", "location": "Mars/Olympus"}, "'Mars/Olympus' is no time zone"),

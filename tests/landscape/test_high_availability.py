@@ -149,7 +149,7 @@ def test_members_take_other_authorities_while_they_serve(tolerant: Tolerant) -> 
     ):
         shoot.has_moved()  # to a kubeconfig of now
         with Probe(shoot, f"probe-{phase.lower()}").running() as probe:
-            eventually(lambda probe=probe: len(probe.answered) > 20, "the probe is answered", 30)
+            eventually(lambda: len(probe.answered) > 20, "the probe is answered", 30)
             shoot.gardener("credentials", *begin)
             shoot.wait_for_rotation("certificateAuthorities", phase, _ROTATION_SECONDS)
             shown = wire.peers(shoot, old)

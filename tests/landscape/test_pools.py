@@ -50,7 +50,7 @@ def test_settings_of_the_kubelet_reach_nodes_that_run(shoot: Shoot) -> None:
 
     assert shoot.nodes() == before, "no machine was replaced"
     for node in before["web"]:
-        eventually(lambda node=node: _room(shoot, node) == 90, f"the kubelet of {node} to take 90 pods", 30)
+        eventually(lambda: _room(shoot, node) == 90, f"the kubelet of {node} to take 90 pods", 30)
     (other,) = before["pool"]
     assert _room(shoot, other) == 110
 

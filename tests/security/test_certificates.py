@@ -46,12 +46,12 @@ Decide = Callable[..., Any]
 
 
 def verdict(server: ApiServer, name: str) -> list[str]:
-    conditions = (server.find(CSRS, name).get("status") or {}).get("conditions") or ()
+    conditions = ((server.find(CSRS, name) or {}).get("status") or {}).get("conditions") or ()
     return [condition["type"] for condition in conditions]
 
 
 def message(server: ApiServer, name: str) -> str:
-    [condition] = server.find(CSRS, name)["status"]["conditions"]
+    [condition] = (server.find(CSRS, name) or {})["status"]["conditions"]
     return str(condition["message"])
 
 

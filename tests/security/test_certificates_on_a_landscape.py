@@ -138,7 +138,7 @@ def test_a_bootstrap_token_gets_the_certificate_of_its_own_new_seed_and_of_no_ot
         kubeconfig = tmp_path / f"{seed}-{len(options)}.kubeconfig"
         kubeconfig.touch(mode=0o600)
         garden = f"--garden-kubeconfig={landscape.directory}/kubeconfigs/garden.yaml"
-        command = (BIN / "gardener", "seed", "bootstrap-kubeconfig", seed, garden, *options)
+        command: tuple[str | Path, ...] = (BIN / "gardener", "seed", "bootstrap-kubeconfig", seed, garden, *options)
         kubeconfig.write_text(run(*command))
         return Intruder(kubeconfig, seed)
 

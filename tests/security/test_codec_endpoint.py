@@ -4,6 +4,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from aiohttp import ClientSession, web
@@ -11,6 +12,7 @@ from google.protobuf import json_format
 from temporalio.api.common.v1 import Payload, Payloads
 
 from activities.secrets.keyring import Keyring
+from kube.client import KubeClient
 from landscape.pki import Authority, KeyPair
 from workers.codec_server import GardenAccess, application, user_of_certificate
 from workers.lib.access import User
@@ -53,7 +55,7 @@ async def serving(authority: Authority) -> AsyncIterator[str]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.files.certificate)
     context.load_cert_chain(server.certificate, server.key)
     context.verify_mode = ssl.CERT_OPTIONAL
-    runner = web.AppRunner(application(ReadingCodec(KEYS), GardenAccess(Garden()), (UI,)))
+    runner = web.AppRunner(application(ReadingCodec(KEYS), GardenAccess(cast(KubeClient, Garden())), (UI,)))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()

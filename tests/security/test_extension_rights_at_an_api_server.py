@@ -54,8 +54,8 @@ class Seed:
         caches = Caches(self.admin)
         given = ExtensionAccess(SimpleNamespace(garden=garden, seed=self.admin, seed_caches=caches))  # type: ignore[arg-type]
         await given.bind(CONTROL_PLANE)
-        for each in shared_by_seed({"metadata": {"uid": "5eed"}, "spec": SEED}):
-            await given.share(each)
+        for shared in shared_by_seed({"metadata": {"uid": "5eed"}, "spec": SEED}):
+            await given.share(shared)
         await caches.close()
         await until(functools.partial(self.may, "get", resources.SECRET, "garden", "backup-bucket"))
         await until(functools.partial(self.may, "list", resources.SECRET, CONTROL_PLANE))

@@ -76,7 +76,7 @@ def test_the_gateway_leads_a_name_to_its_control_plane_though_another_one_claims
     with claiming(landscape, shoot.seed, *hosts, "thief.example.org"):
         for host in hosts:
             said = f"not serving {host} to ConfigMap {THIEF}/"
-            eventually(lambda said=said: said in log(), f"the gateway says: {said}", 30)
+            eventually(lambda: said in log(), f"the gateway says: {said}", 30)
         for host in hosts:
             status, _ = get(shoot, f"https://{host}/version", authority)
             assert status in (200, 401), "TLS has shown that it is the API server of the Shoot"

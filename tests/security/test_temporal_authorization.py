@@ -424,7 +424,7 @@ async def test_people_look_repair_or_administer_by_their_role_and_repair_under_t
     spoken = Repair(action=Action.PAUSE, reason="a flood", by="mallory")
     async with worker(garden, GARDEN_QUEUE, flows=True):
         flow = await garden.start_workflow(Flow.run, "", id=f"shoot/{uuid.uuid4()}", task_queue=GARDEN_QUEUE)
-        seen = viewer.get_workflow_handle_for(Flow.run, flow.id)
+        seen = viewer.get_workflow_handle(flow.id)
         assert (await seen.describe()).status is WorkflowExecutionStatus.RUNNING
         for attempt in (
             seen.execute_update(Flow.repair, spoken),
@@ -437,11 +437,11 @@ async def test_people_look_repair_or_administer_by_their_role_and_repair_under_t
             with pytest.raises(RPCError) as error:
                 await attempt
             assert error.value.status is RPCStatusCode.PERMISSION_DENIED
-        assert await repairer.get_workflow_handle_for(Flow.run, flow.id).execute_update(Flow.repair, spoken) == "bob"
+        assert await repairer.get_workflow_handle(flow.id).execute_update(Flow.repair, spoken) == "bob"
         assert await flow.result() == "bob"
 
         other = await garden.start_workflow(Flow.run, "", id=f"shoot/{uuid.uuid4()}", task_queue=GARDEN_QUEUE)
-        assert await garden.get_workflow_handle_for(Flow.run, other.id).execute_update(Flow.repair, spoken) == "mallory"
+        assert await garden.get_workflow_handle(other.id).execute_update(Flow.repair, spoken) == "mallory"
         third = await garden.start_workflow(Flow.run, "", id=f"shoot/{uuid.uuid4()}", task_queue=GARDEN_QUEUE)
         await admin.get_workflow_handle(third.id).terminate()
 

@@ -69,7 +69,7 @@ async def test_people_with_a_token_do_what_their_groups_may_and_repair_under_the
         workflow_runner=UnsandboxedWorkflowRunner(),
     ):
         flow = await garden.start_workflow(Flow.run, "", id=f"shoot/{uuid.uuid4()}", task_queue=GARDEN_QUEUE)
-        seen = viewer.get_workflow_handle_for(Flow.run, flow.id)
+        seen = viewer.get_workflow_handle(flow.id)
         assert (await seen.describe()).status is WorkflowExecutionStatus.RUNNING
         for attempt in (
             seen.execute_update(Flow.repair, spoken),
@@ -80,7 +80,7 @@ async def test_people_with_a_token_do_what_their_groups_may_and_repair_under_the
             with pytest.raises(RPCError) as error:
                 await attempt
             assert error.value.status is RPCStatusCode.PERMISSION_DENIED
-        assert await repairer.get_workflow_handle_for(Flow.run, flow.id).execute_update(Flow.repair, spoken) == "bob"
+        assert await repairer.get_workflow_handle(flow.id).execute_update(Flow.repair, spoken) == "bob"
         assert await flow.result() == "bob"
 
         other = await garden.start_workflow(Flow.run, "", id=f"shoot/{uuid.uuid4()}", task_queue=GARDEN_QUEUE)

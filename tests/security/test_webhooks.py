@@ -18,6 +18,7 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, load_private, private_pem, self_signed_ca, signed
 from api.resources import SECRET
@@ -189,7 +190,7 @@ def client_of(authority: KeyPair, names: list[str]) -> KeyPair:
         .serial_number(x509.random_serial_number())
         .not_valid_before(NOW - timedelta(minutes=1))
         .not_valid_after(NOW + timedelta(hours=1))
-        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         .sign(load_private(authority.key), hashes.SHA256())
     )
     return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), private_pem(key))

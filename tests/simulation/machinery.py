@@ -101,8 +101,12 @@ class Fiber:
         except BaseException as error:  # a bug of ours or of what is tested: the run is to end with it
             self._loop.call_soon(self._container.machine.fail, error)
         finally:
-            self._loop.call_soon(lambda: self.ended.done() or self.ended.set_result(None))
+            self._loop.call_soon(self._end)
             self._back.release()
+
+    def _end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 class Machine:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -374,7 +374,11 @@ class EtcdPod:
         if not container.dead:
             container.kill()
         if self.wanted and not self._world.over:
-            self._world.loop.call_later(_RESTART_SECONDS, lambda: self.wanted and not self.machine.off and start())
+            self._world.loop.call_later(_RESTART_SECONDS, self._restart, start)
+
+    def _restart(self, start: Callable[[], None]) -> None:
+        if self.wanted and not self.machine.off:
+            start()
 
     async def ask_sidecar(self, what: str) -> None:
         """As a flow's activity does, again and again."""
@@ -513,7 +517,11 @@ class World:
     def restart_gardenlet(self) -> None:
         if self.gardenlet is not None and not self.gardenlet.dead:
             self.gardenlet.kill()
-        self.loop.call_later(_RESTART_SECONDS, lambda: self.over or self.start_gardenlet())
+        self.loop.call_later(_RESTART_SECONDS, self._start_gardenlet_again)
+
+    def _start_gardenlet_again(self) -> None:
+        if not self.over:
+            self.start_gardenlet()
 
     def order_copy(self, patience: float) -> None:
         if self.copy_task is not None and copy_backups._succeeded(self.copy_task):
@@ -586,13 +594,13 @@ class World:
 
         class Wall(datetime):
             @classmethod
-            def now(cls, tz: Any = None) -> datetime:
-                return datetime.fromtimestamp(here.get().machine.wall(), tz)
+            def now(cls, tz: Any = None) -> "Wall":
+                return cls.fromtimestamp(here.get().machine.wall(), tz)
 
         signals = SimpleNamespace(SIGTERM=signal.SIGTERM, SIGKILL=signal.SIGKILL, signal=lambda *_: None)
         time = Time()
         with contextlib.ExitStack() as stack:
-            for module, changes in {
+            replaced: dict[ModuleType, dict[str, Any]] = {
                 wrapper: {"time": time, "os": System(), "signal": signals, "log": self._log},
                 data_directory: {"database_fault": lambda _: None},
                 restore: {"time": time, "log": self._log, "_sync": lambda _: None, "_etcd": self._restoring,
@@ -600,7 +608,8 @@ class World:
                 copy_backups: {"time": time, "datetime": Wall,
                                "open_store": lambda _, __, name: Store(world, world.buckets[name])},
                 store_reader: {"StoreReader": lambda *each: Reader(world, *each)},
-            }.items():  # fmt: skip
+            }  # fmt: skip
+            for module, changes in replaced.items():
                 stack.enter_context(patch.multiple(module, **changes))
             stack.enter_context(patch.object(restore, "StoreReader", lambda *each: Reader(world, *each)))
             stack.enter_context(patch.object(wrapper.Witness, "watch", lambda each: here.get().run(each._watch)))

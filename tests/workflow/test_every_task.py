@@ -73,7 +73,7 @@ async def test_of_a_flow_in_which_everything_fails_nothing_finished_runs_again(
         attempts += 1
         world.change(operations=("retry",))
         await world.wake()
-        await world.until(lambda: len(world.finished) == attempts)  # noqa: B023 -- awaited here
+        await world.until(lambda: len(world.finished) == attempts)
     assert (last.task.operation, last.state) == (what, "Succeeded")
     world.every_task = None
     assert seen(world, TYPES[what]) == runs_of(graph(what, world.shoot))

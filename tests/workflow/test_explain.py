@@ -132,7 +132,7 @@ async def test_a_pause_and_a_cancellation_are_told_with_who_and_why(world: World
     world.hold("wait_etcds")
     await world.wake()
     await world.until(lambda: world.ran("wait_etcds") == 1)
-    lifecycle = world.client.get_workflow_handle_for(ShootLifecycle.run, lifecycle_id(world.shoot))
+    lifecycle = world.client.get_workflow_handle(lifecycle_id(world.shoot))
     await lifecycle.execute_update(ShootLifecycle.repair, Repair(action=Action.PAUSE, reason="a storm", by="olga"))
     said = await told(world, lambda each: each.state == "Paused")
     assert "olga paused: a storm" in said.text

@@ -239,7 +239,7 @@ async def test_retry_by_update_goes_on_at_the_failed_task(world: World) -> None:
     await world.wake()
     await world.until(lambda: bool(world.finished))
     world.mend("deploy_vpn_server")
-    handle = world.client.get_workflow_handle_for(ShootLifecycle.run, lifecycle_id(world.shoot))
+    handle = world.client.get_workflow_handle(lifecycle_id(world.shoot))
     await handle.execute_update(ShootLifecycle.request_operation, RETRY)
     await world.until(lambda: len(world.finished) == 2)
 

@@ -285,7 +285,7 @@ async def complete(cluster: Cluster, begun: dict[str, Any]) -> None:
     """The owner's second word on what waits for it; and then all of it is over."""
     for kind in (Kind.CERTIFICATE_AUTHORITIES, Kind.SERVICE_ACCOUNT_KEY):
         request = RotationInput(shoot=DEMO, kind=kind, initiated=begun[kind]["lastInitiationTime"])
-        rotation = cluster.env.client.get_workflow_handle_for(RotateCertificateAuthorities.run, rotation_id(request))
+        rotation = cluster.env.client.get_workflow_handle(rotation_id(request))
         assert (await rotation.describe()).status is WorkflowExecutionStatus.RUNNING
         await rotation.execute_update(RotateCertificateAuthorities.complete, CompleteRotation())
         await cluster.watch()
@@ -319,7 +319,7 @@ async def test_a_rotation_left_alone_for_40_days_completes(cluster: Cluster, mon
             await cluster.days(8)
         waiting = (Kind.CERTIFICATE_AUTHORITIES, Kind.SERVICE_ACCOUNT_KEY)
         request = RotationInput(shoot=DEMO, kind=waiting[0], initiated=begun[waiting[0]]["lastInitiationTime"])
-        rotation = cluster.env.client.get_workflow_handle_for(RotateCertificateAuthorities.run, rotation_id(request))
+        rotation = cluster.env.client.get_workflow_handle(rotation_id(request))
         run = (await rotation.describe()).run_id
         assert (cluster.runs["Reconcile", CHECK_ALERTS], cluster.alerts_looked_at) == (0, Counter())
 

@@ -99,7 +99,7 @@ class Everything:
             await workflow.execute_child_workflow(Child.run, "fails", id=f"{id_}/failing")
         except ChildWorkflowError as error:
             failed = error.cause
-        return [await child, str(failed.details[0]), str(failed.cause.cause)]  # type: ignore[union-attr, attr-defined]
+        return [await child, str(failed.details[0]), str(failed.cause.cause)]  # type: ignore[union-attr]
 
     @workflow.signal
     def end(self, by: str) -> None:

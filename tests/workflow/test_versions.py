@@ -88,7 +88,7 @@ class LifecycleV1:
     async def run(self) -> list[str]:
         done = []
         for number in (1, 2):
-            await workflow.wait_condition(lambda number=number: self.events >= number)
+            await workflow.wait_condition(lambda: self.events >= number)
             done.append(await run(f"v1 look {number}"))
         return done
 
@@ -101,7 +101,7 @@ class LifecycleV2(LifecycleV1):
     async def run(self) -> list[str]:
         done = []
         for number in (1, 2):
-            await workflow.wait_condition(lambda number=number: self.events >= number)
+            await workflow.wait_condition(lambda: self.events >= number)
             if workflow.patched(f"{PATCH}-{number}"):
                 done.append(await run(f"v2 check {number}"))
             done.append(await run(f"v1 look {number}"))

@@ -123,7 +123,7 @@ def complete(
         rotation = next((each for each in active(status_of(live)) if each.kind is kind), None)
         if rotation is None:
             raise click.ClickException(f"no rotation of the {kind.words} of Shoot {'/'.join(shoot)} is under way")
-        handle = temporal.get_workflow_handle_for(RotateCertificateAuthorities.run, _workflow_of(live, rotation))
+        handle = temporal.get_workflow_handle(_workflow_of(live, rotation))
         request = CompleteRotation(by=getpass.getuser(), force=force, reason=reason)
         return await handle.execute_update(RotateCertificateAuthorities.complete, request)
 
@@ -242,7 +242,7 @@ async def _row(temporal: Client, live: dict[str, Any], kind: Kind, rotation: Act
     phase = rotation.phase if rotation else Phase(state.get("phase") or ("Completed" if state else ""))
     users: list[dict[str, str]] = []
     if rotation is not None and phase is Phase.PREPARED:
-        handle = temporal.get_workflow_handle_for(RotateCertificateAuthorities.run, _workflow_of(live, rotation))
+        handle = temporal.get_workflow_handle(_workflow_of(live, rotation))
         survey: Survey = await handle.execute_update(RotateCertificateAuthorities.look)
         users = [each.model_dump() for each in survey.users]
     pools = rotation.pending_pools if rotation else ()

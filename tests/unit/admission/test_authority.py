@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from activities.secrets.crypto import KeyPair
+from activities.secrets.crypto import KeyAlgorithm, KeyPair, self_signed_ca
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.waiting import until
 from workers.admission import authority as module
@@ -144,11 +145,11 @@ async def test_the_command_writes_what_the_api_server_needs_and_the_key_for_its_
 
 
 def test_the_client_certificate_is_none_of_a_server() -> None:
-    made = module.self_signed_ca("ca", algorithm=module.KeyAlgorithm.P256, now=NOW, validity=timedelta(days=1))
+    made = self_signed_ca("ca", algorithm=KeyAlgorithm.P256, now=NOW, validity=timedelta(days=1))
     certificate = x509.load_pem_x509_certificate(client_certificate(made, NOW).certificate)
 
     usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert list(usages) == [x509.ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert list(usages) == [ExtendedKeyUsageOID.CLIENT_AUTH]
     assert certificate.subject.rfc4514_string() == "CN=kube-apiserver"
 
 

@@ -4,14 +4,13 @@ import base64
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from activities.secrets.crypto import private_pem, public_ssh
+from activities.secrets.crypto import KeyAlgorithm, new_key, private_pem, public_ssh
 from api.decisions import ssh
 from tests.unit.admission.webhooks import ask, patched
 from tests.unit.api.shoots import REGISTRATION, changed, complete
 
-KEY = public_ssh(Ed25519PrivateKey.generate()).decode()
+KEY = public_ssh(new_key(KeyAlgorithm.P256)).decode()
 BASTION = {
     "apiVersion": "operations.gardener.cloud/v1alpha1",
     "kind": "Bastion",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.crds import crds, kinds
+from api.crds import Side, crds, kinds
 from api.meta import camel
 from api.policies import deletion_protection
 from api.resources import resource_of
@@ -24,7 +24,7 @@ def nodes(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
         yield from nodes(node.get(name), f"{path}.{name}")
 
 
-def schema_of(plural: str, side: str = "garden") -> dict[str, Any]:
+def schema_of(plural: str, side: Side = "garden") -> dict[str, Any]:
     found = next(each for each in crds(side) if each["spec"]["names"]["plural"] == plural)
     return found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 

@@ -109,14 +109,18 @@ def test_a_namespace_belongs_to_one_project():
 def test_the_creator_owns_a_project_unless_it_says_otherwise():
     project = Project.of(PROJECT)
     default_project(project, None, "alice")
+    assert project.spec.created_by
+    assert project.spec.owner
     assert project.spec.created_by.name == project.spec.owner.name == "alice"
-    assert [(each.name, each.role, each.roles) for each in project.spec.members] == [("alice", "admin", ["owner"])]
+    members = project.spec.members or []
+    assert [(each.name, each.role, each.roles) for each in members] == [("alice", "admin", ["owner"])]
 
-    members = [{"kind": "User", "name": "bob", "role": "owner"}, {"kind": "User", "name": "eve"}]
-    project = Project.of(changed(PROJECT, "spec.members", members))
+    given = [{"kind": "User", "name": "bob", "role": "owner"}, {"kind": "User", "name": "eve"}]
+    project = Project.of(changed(PROJECT, "spec.members", given))
     default_project(project, None, "alice")
+    assert project.spec.owner
     assert project.spec.owner.name == "bob"
-    assert [(each.name, each.role, each.roles) for each in project.spec.members] == [
+    assert [(each.name, each.role, each.roles) for each in project.spec.members or []] == [
         ("bob", "owner", ["admin"]),
         ("eve", "viewer", None),
     ]

@@ -30,8 +30,8 @@ def plan(*changes: tuple[str, Any], kubernetes: str = "", images: str = "", stra
     if kubernetes:
         profile = changed(profile, "spec.kubernetes.versions", [version(each) for each in kubernetes.split(", ")])
     if images:
-        offered = {"name": "local", "updateStrategy": strategy}
-        offered["versions"] = [version(each) for each in images.split(", ")]
+        versions = [version(each) for each in images.split(", ")]
+        offered = {"name": "local", "updateStrategy": strategy, "versions": versions}
         profile = changed(profile, IMAGES, offered)
     obj = complete().to_wire()
     for path, value in changes:

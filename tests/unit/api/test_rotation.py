@@ -151,9 +151,10 @@ def test_what_a_successful_reconcile_makes_of_a_rotation(before: Any, facts: Any
 def test_owners_read_what_becomes_of_each_phase() -> None:
     starts = [(str(row.id), *row.values) for row in STARTS]
     successes = [(str(row.id), before, "success", after) for row in SUCCESSES for before, _, after in [row.values]]
+    changes: list[Any] = [*starts, *successes]
     rows = [
         (rule, before.get("phase", "–"), event if event == "success" else f"`{event}`", after["phase"])
-        for rule, before, event, after in [*starts, *successes]
+        for rule, before, event, after in changes
     ]
     check_table("credentials.md", "phases", rows)
 
@@ -487,7 +488,7 @@ def test_what_is_out_of_order_is_refused(operation: str, around: Any, why: str) 
 
 
 def test_owners_read_what_is_refused() -> None:
-    rows = [(str(row.id), f"`{operation}`", why) for row in REFUSED for operation, _, why in [row.values]]
+    rows = [(str(row.id), f"`{operation}`", str(why)) for row in REFUSED for operation, _, why in [row.values]]
     check_table("credentials.md", "refusals", rows)
 
 
@@ -509,7 +510,7 @@ def test_complete_is_refused_while_somebody_needs_the_old_ones() -> None:
         "message": "node n-1 needs them",
     }
     times = {"lastTransitionTime": NOW, "lastUpdateTime": NOW}
-    around = {"rotation": {CA: state("Prepared")}, "constraints": [seen | times]}
+    around: dict[str, Any] = {"rotation": {CA: state("Prepared")}, "constraints": [seen | times]}
     assert "node n-1 needs them" in faults(shoot("rotate-ca-complete", **around))
     reason = {"credentials.gardener.cloud/forced-completion": "the node is burnt"}
     forced = shoot("rotate-ca-complete", **around)

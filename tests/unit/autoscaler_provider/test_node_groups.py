@@ -1,5 +1,6 @@
 """Node groups out of machines: tables."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ def machine(name: str = "m", phase: str = "Running", **rest: Any) -> dict[str, A
     return {"metadata": metadata, "spec": spec, "status": {"currentStatus": {"phase": phase}, **rest}}
 
 
-def deployment(replicas: int = 2, *, rolling: bool = False, **annotations: str) -> dict[str, Any]:
-    metadata = {"name": "pool-z1", "namespace": "ns", "resourceVersion": "7", "annotations": annotations}
+def deployment(
+    replicas: int = 2, *, rolling: bool = False, annotations: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    metadata = {"name": "pool-z1", "namespace": "ns", "resourceVersion": "7", "annotations": dict(annotations or {})}
     status = {"replicas": replicas, "updatedReplicas": replicas - rolling}
     return {"metadata": metadata, "spec": {"replicas": replicas}, "status": status}
 
@@ -63,7 +66,7 @@ def test_a_machine_that_the_cloud_has_not_made_has_an_id_of_no_node() -> None:
 def test_names_and_size_are_one_write_and_only_new_names_count() -> None:
     going = machine("d", metadata={"deletionTimestamp": "2026-11-23T00:00:00Z"})
     machines = [machine("a"), machine("b"), machine("c"), going]
-    found = deployment(2, **{TRIGGER_DELETION: "a"})
+    found = deployment(2, annotations={TRIGGER_DELETION: "a"})
 
     assert node_groups.without(found, [machines[0], machines[1], going], machines, 1) == {
         "metadata": {"resourceVersion": "7", "annotations": {TRIGGER_DELETION: "a,b"}},
@@ -76,7 +79,7 @@ def test_a_name_of_which_nothing_came_can_be_named_again() -> None:
     """The size was raised before anybody had looked."""
     machines = [machine("a"), machine("b")]
 
-    assert node_groups.without(deployment(2, **{TRIGGER_DELETION: "a"}), [machines[0]], machines, 1) == {
+    assert node_groups.without(deployment(2, annotations={TRIGGER_DELETION: "a"}), [machines[0]], machines, 1) == {
         "metadata": {"resourceVersion": "7", "annotations": {TRIGGER_DELETION: "a"}},
         "spec": {"replicas": 1},
     }
@@ -126,7 +129,7 @@ def test_a_pool_goes_by_its_own_settings_and_else_by_the_clusters() -> None:
     annotations = {f"autoscaler.gardener.cloud/{name}": value for name, value in own.items()}
 
     assert node_groups.options(deployment(), DEFAULTS) == DEFAULTS
-    assert node_groups.options(deployment(**annotations), DEFAULTS) == pb.NodeGroupAutoscalingOptions(
+    assert node_groups.options(deployment(annotations=annotations), DEFAULTS) == pb.NodeGroupAutoscalingOptions(
         scaleDownUtilizationThreshold=0.7,
         scaleDownGpuUtilizationThreshold=0.6,
         scaleDownUnneededTime=pb.Duration(duration=90 * MINUTE),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from api.decisions.conditions import Finding
 from workers.gardenlet.care import checks
 from workers.gardenlet.care.checks import ControlPlane, Nodes
 
@@ -121,7 +122,7 @@ def test_what_was_not_looked_at_yet_is_not_healthy() -> None:
 
 
 def test_a_broken_tunnel_makes_the_system_sick() -> None:
-    tunnel = checks.Finding("SystemComponentsHealthy", "False", "TunnelConnectionBroken", "timeout")
+    tunnel = Finding("SystemComponentsHealthy", "False", "TunnelConnectionBroken", "timeout")
 
     assert checks.system_components(plane(), tunnel, HOUR, NOW) == tunnel
     assert checks.system_components(plane(), None, HOUR, NOW).reason == "SystemComponentsRunning"

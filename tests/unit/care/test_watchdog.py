@@ -78,7 +78,7 @@ def test_what_others_have_stopped_stays_stopped() -> None:
 
 
 async def test_a_reconciliation_leaves_stopped_controllers_stopped() -> None:
-    wanted = {
+    wanted: dict[str, Any] = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": "kube-controller-manager", "namespace": NAMESPACE},

@@ -259,8 +259,14 @@ async def test_a_controller_manager_counts_as_active_only_while_it_renews_its_le
     def renewed(ago):
         return {"renewTime": (datetime.now(UTC) - timedelta(seconds=ago)).isoformat()}
 
-    fresh, answers = cleanup._lease_is_fresh, []
-    monkeypatch.setattr(cleanup, "_lease_is_fresh", lambda lease: answers.append(fresh(lease)) or answers[-1])
+    fresh = cleanup._lease_is_fresh
+    answers: list[bool] = []
+
+    def is_fresh(lease):
+        answers.append(fresh(lease))
+        return answers[-1]
+
+    monkeypatch.setattr(cleanup, "_lease_is_fresh", is_fresh)
     put(shoot, LEASE, "kube-controller-manager", "kube-system", spec=renewed(60))
     waiting = asyncio.create_task(activities.wait_kube_controller_manager_active(task))
     await until(lambda: answers)

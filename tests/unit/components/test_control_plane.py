@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -41,7 +42,7 @@ TASK = ShootTask(
     generation=1,
     operation=OperationType.CREATE,
 )
-SHOOT = {
+SHOOT: dict[str, Any] = {
     "apiVersion": "core.gardener.cloud/v1beta1",
     "kind": "Shoot",
     "metadata": {"name": "a", "namespace": "garden-dev", "uid": "u-1"},
@@ -53,7 +54,10 @@ SHOOT = {
         "provider": {"type": "local", "workers": [{"name": "w"}]},
     },
 }
-SEED = {"metadata": {"name": "seed-1"}, "spec": {"dns": {"internal": {"domain": "internal.example.org"}}}}
+SEED: dict[str, Any] = {
+    "metadata": {"name": "seed-1"},
+    "spec": {"dns": {"internal": {"domain": "internal.example.org"}}},
+}
 AUTHORITIES = ("ca", "ca-etcd", "ca-front-proxy", "ca-kubelet", "ca-metrics-server", "ca-vpn")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from activities.components import (
+    apiserver,
     apiserver_proxy,
     base,
     cluster_autoscaler,
@@ -31,7 +32,7 @@ from activities.components import (
 )
 from activities.components.managed_resource import managed_resource
 from api.core.v1beta1.shoot import ClusterAutoscaler, NodeLocalDNS, VerticalPodAutoscaler
-from tests.unit.components.test_apiserver import apiserver, server
+from tests.unit.components.test_apiserver import server
 
 NAMESPACE = "shoot--dev--a"
 KEY = b"-----BEGIN EC PRIVATE KEY-----\nSENTINEL\n"
@@ -316,6 +317,7 @@ def test_a_token_survives_the_next_reconciliation():
     assert gardener_access.with_user(access(), with_token(access(), "t1")) is None
 
     moved = gardener_access.with_user(access("api.new.example.org"), with_token(access(), "t1"))
+    assert moved
     kubeconfig = json.loads(base64.b64decode(moved["data"]["kubeconfig"]))
     assert kubeconfig["clusters"][0]["cluster"]["server"] == "https://api.new.example.org"
     assert kubeconfig["users"][0]["user"] == {"token": "t1"}

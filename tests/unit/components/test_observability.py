@@ -58,7 +58,7 @@ async def test_its_owner_gets_an_address_and_a_password_that_it_takes(world: Wor
     pin(world)
     result = await ObservabilityActivities(world.clusters).deploy_observability(TASK)
     assert result.note == HOST
-    assert published(world)["metadata"]["annotations"] == {"prometheus-url": f"https://{HOST}"}
+    assert (published(world) or {})["metadata"]["annotations"] == {"prometheus-url": f"https://{HOST}"}
     hashed = web(world)["basic_auth_users"]["admin"]
     assert bcrypt.checkpw(password(world), hashed.encode())
     names = {each.rpartition("-")[0] for each in result.secrets} | set(result.secrets)
@@ -147,7 +147,8 @@ async def test_who_wants_mails_has_an_alertmanager_that_prometheus_tells(world: 
     assert nobody == {"name": mails(world)["route"]["receiver"]}
     assert [each["to"] for each in owners["email_configs"]] == ["a@example.org", "b@example.org"]
     assert {each["auth_password"] for each in owners["email_configs"]} == {"only-for-mails"}
-    assert published(world)["metadata"]["annotations"]["alertmanager-url"] == f"https://au{HOST.removeprefix('p')}"
+    annotations = (published(world) or {})["metadata"]["annotations"]
+    assert annotations["alertmanager-url"] == f"https://au{HOST.removeprefix('p')}"
     [told] = asks(world)["alerting"]["alertmanagers"]
     assert told["static_configs"] == [{"targets": ["alertmanager-shoot:9093"]}]
     pod = world.seed.find(DEPLOYMENTS, prometheus.NAME, NAMESPACE)["spec"]["template"]["spec"]

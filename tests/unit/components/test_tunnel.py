@@ -65,7 +65,7 @@ async def proxy(tmp_path: Path) -> AsyncIterator[int]:
         each["address"] = {"socket_address": {"address": f"{HOST}.1", "port_value": number}}
     config["admin"]["address"] = {"pipe": {"path": str(tmp_path / "admin.sock")}}
     (tmp_path / "envoy.json").write_text(json.dumps(config))
-    argv = ["--config-path", tmp_path / "envoy.json", "--disable-hot-restart", "--log-level", "error"]
+    argv = ["--config-path", str(tmp_path / "envoy.json"), "--disable-hot-restart", "--log-level", "error"]
     process = await asyncio.create_subprocess_exec(ENVOY, *argv, "--concurrency", "1")
     try:
         async with asyncio.timeout(30):

@@ -2,6 +2,7 @@
 
 import ssl
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -9,13 +10,14 @@ from aiohttp.test_utils import TestServer
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.clusters import ClusterView
+from activities.clusters import Clusters, ClusterView
 from activities.components import etcd as component
 from activities.secrets.configs import CertificateAuthority
 from activities.secrets.manager import SecretsManager
 from activities.seed import etcd as module
 from activities.seed.etcd import EtcdActivities
 from api.contracts.operations import OperationType, ShootRef, ShootTask
+from kube.client import KubeClient
 from tests.unit.secrets.conftest import Killed, MemoryCluster
 
 NAMESPACE = "shoot--local--one"
@@ -48,15 +50,11 @@ class Cache:
 class World:
     def __init__(self):
         self.seed = MemoryCluster()
-        self.shoot = {"spec": {"provider": {"workers": [{}]}}}
+        self.shoot: dict[str, Any] = {"spec": {"provider": {"workers": [{}]}}}
         self.seed_spec = {"backup": {"provider": "local"}}
-        self.activities = EtcdActivities(
-            SimpleNamespace(
-                seed=self.seed,
-                seed_caches=SimpleNamespace(of=lambda _: Cache(self.seed)),
-                cluster=self._cluster,
-            )
-        )
+        caches = SimpleNamespace(of=lambda _: Cache(self.seed))
+        clusters = SimpleNamespace(seed=self.seed, seed_caches=caches, cluster=self._cluster)
+        self.activities = EtcdActivities(cast(Clusters, clusters))
         entry = f"{NAMESPACE}--c0ffee"
         self.seed.objects["BackupEntry", None, entry] = {
             "metadata": {"name": entry},
@@ -68,7 +66,7 @@ class World:
         return ClusterView({"metadata": {"name": technical_id}, "spec": spec})
 
     async def authorities(self):
-        manager = await SecretsManager.load(self.seed, namespace=NAMESPACE)
+        manager = await SecretsManager.load(cast(KubeClient, self.seed), namespace=NAMESPACE)
         for name in ("ca-etcd", "ca-etcd-peer"):
             await manager.generate(CertificateAuthority(name))
 
@@ -278,7 +276,7 @@ async def test_a_full_snapshot_is_taken_once_after_all_was_written_anew(monkeypa
     """By the sidecar, with etcd's certificates at both ends."""
     world = World()
     await world.authorities()
-    manager = await SecretsManager.load(world.seed, namespace=NAMESPACE)
+    manager = await SecretsManager.load(cast(KubeClient, world.seed), namespace=NAMESPACE)
     server = await manager.generate(component.server_certificate("main", NAMESPACE))
     await manager.generate(component.client_certificate())
     asked = []

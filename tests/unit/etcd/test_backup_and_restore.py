@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -65,7 +65,7 @@ def binaries(monkeypatch):
 def pki(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("pki")
     now = datetime.now(UTC)
-    options = {"algorithm": KeyAlgorithm.P256, "now": now, "validity": timedelta(days=1)}
+    options: dict[str, Any] = {"algorithm": KeyAlgorithm.P256, "now": now, "validity": timedelta(days=1)}
     ca = self_signed_ca("ca-etcd", **options)
     server = signed("etcd-server", ca=ca, usage=Usage.SERVER_AND_CLIENT, ip_addresses=["127.0.0.1"], **options)
     client = signed("etcd-client", ca=ca, usage=Usage.CLIENT, **options)
@@ -101,14 +101,18 @@ class Member:
         self.data = directory / "data" / "new.etcd"
         self.data.parent.mkdir(exist_ok=True)
         self.endpoint = f"https://127.0.0.1:{self.port}"
-        tls = {"cert-file": str(pki / "server.crt"), "key-file": str(pki / "server.key")}
-        self.config = {
+        files = {"cert-file": str(pki / "server.crt"), "key-file": str(pki / "server.key")}
+        self.config: dict[str, Any] = {
             "etcd": {
                 "listen-client-urls": self.endpoint,
                 "listen-peer-urls": f"http://127.0.0.1:{free_port()}",
                 "initial-cluster-token": "token",
                 "enable-grpc-gateway": True,
-                "client-transport-security": {**tls, "trusted-ca-file": str(pki / "ca.crt"), "client-cert-auth": True},
+                "client-transport-security": {
+                    **files,
+                    "trusted-ca-file": str(pki / "ca.crt"),
+                    "client-cert-auth": True,
+                },
                 "log-level": "error",
             },
             "dataDir": str(self.data),
@@ -117,9 +121,8 @@ class Member:
             "advertiseClientUrls": self.endpoint,
             "store": store,
         }
-        tls = client_tls((pki / "ca.crt").read_bytes(), str(pki / "client.crt"), str(pki / "client.key"))
-        self.client = EtcdClient(self.endpoint, tls)
-        self._tls = tls
+        self._tls = client_tls((pki / "ca.crt").read_bytes(), str(pki / "client.crt"), str(pki / "client.key"))
+        self.client = EtcdClient(self.endpoint, self._tls)
 
     @contextlib.asynccontextmanager
     async def running(self):
@@ -960,10 +963,11 @@ async def test_whoever_is_asked_the_leader_s_sidecar_takes_the_snapshot(pki, mon
             "fullSnapshotSchedule": SCHEDULE.full,
         }
     )
-    leads = _Forwarding(SimpleNamespace(leader=leader), tls, port)
-    follows = application_of_sidecar(None, config, _Forwarding(SimpleNamespace(leader=elsewhere), tls, port))
+    leads = _Forwarding(cast(EtcdClient, SimpleNamespace(leader=leader)), tls, port)
+    passes_on = _Forwarding(cast(EtcdClient, SimpleNamespace(leader=elsewhere)), tls, port)
+    follows = application_of_sidecar(cast(Snapshotter, None), config, passes_on)
     async with (
-        serving(SimpleNamespace(full=full, fault="", known=[]), config, leads),
+        serving(cast(Snapshotter, SimpleNamespace(full=full, fault="", known=[])), config, leads),
         TestClient(TestServer(follows)) as client,
     ):
         answer = await client.get("/snapshot/full?final=true")

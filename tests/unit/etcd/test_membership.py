@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -22,7 +23,8 @@ from activities.secrets.crypto import KeyAlgorithm, Usage, self_signed_ca, signe
 from etcd import s3, snapshots
 from etcd.client import EtcdClient, client_tls
 from etcd.store import open_store
-from tests.unit.etcd.test_backup_and_restore import BINARIES, SCHEDULE, until
+from tests.unit.etcd.test_backup_and_restore import BINARIES, SCHEDULE
+from tests.unit.kube.waiting import until
 from workers.etcd.membership import Membership
 from workers.etcd.snapshotter import Snapshotter
 from workers.etcd.wrapper import STOP_SECONDS
@@ -53,7 +55,7 @@ wrapper.main(sys.argv[1])
 def pki(tmp_path_factory) -> Path:
     """TLS files as a pod has them mounted."""
     directory = tmp_path_factory.mktemp("pki")
-    options = {"algorithm": KeyAlgorithm.P256, "now": datetime.now(UTC), "validity": timedelta(days=1)}
+    options: dict[str, Any] = {"algorithm": KeyAlgorithm.P256, "now": datetime.now(UTC), "validity": timedelta(days=1)}
     for side in ("client", "peer"):
         ca = self_signed_ca(f"ca-{side}", **options)
         pairs = {"server": signed("s", ca=ca, usage=Usage.SERVER_AND_CLIENT, ip_addresses=["127.0.0.1"], **options)}
@@ -199,7 +201,8 @@ class Several:
         async with aiohttp.ClientSession() as session, asyncio.timeout(90):
             for number in numbers:
                 while True:
-                    if self.members[number].process.poll() is not None:
+                    process = self.members[number].process
+                    if process is None or process.poll() is not None:
                         self.members[number].restart()
                     with contextlib.suppress(aiohttp.ClientError):
                         async with session.get(f"{self.members[number].url('wrapper')}/readyz") as answer:
@@ -336,7 +339,7 @@ async def test_members_that_are_killed_come_back_and_two_serve_meanwhile(several
         for number in (0, 1, 2):
             several.members[number].kill()
             written = len(several.written)
-            await until(lambda more=written + 5: len(several.written) >= more)
+            await until(lambda: len(several.written) >= written + 5)
             several.start(number)
             await several.ready(number)
     assert {name: each["ID"] for name, each in (await several.listed(0)).items()} == {
@@ -407,6 +410,7 @@ async def backed_up(tmp_path, pki, bucket):
 
 
 async def back_up(several: Several) -> None:
+    assert several.store
     credentials = s3.mounted(Path(several.store["credentialsDirectory"]))
     async with EtcdClient(several.members[0].url("client"), several.tls) as client:
         snapshotter = Snapshotter(client, lambda: open_store("local", credentials, "seed-1"), "e/etcd-main", SCHEDULE)
@@ -440,7 +444,7 @@ async def test_every_member_stops_where_another_seed_has_taken_over(backed_up, t
     begun = asyncio.get_running_loop().time()
     for number in range(3):
         left = begun + backed_up.tolerance + STOP_SECONDS - asyncio.get_running_loop().time()
-        await until(lambda number=number: not backed_up.listens(number), left)
+        await until(lambda: not backed_up.listens(number), left)
         with pytest.raises(aiohttp.ClientConnectorError):
             await backed_up.put(number, "late")
 

@@ -2,10 +2,12 @@
 
 import asyncio
 from datetime import timedelta
+from typing import cast
 
 import pytest
 
-from etcd.client import EtcdError
+from etcd.client import EtcdClient, EtcdError
+from etcd.store import Store
 from tests.simulation.machinery import Loop
 from workers.etcd.snapshotter import Schedule, Snapshotter
 
@@ -32,10 +34,12 @@ def test_an_etcd_that_followed_for_long_is_backed_up_soon_after_it_takes_over() 
     """What it takes before its backups begin has no delta's period to be promised by."""
     etcd = Following()
 
+    etcd_client, store = cast(EtcdClient, etcd), cast(Store, NoStore())
+
     async def follow() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(60):
-                await Snapshotter(etcd, NoStore, "entry/etcd-main", SCHEDULE).run()
+                await Snapshotter(etcd_client, lambda: store, "entry/etcd-main", SCHEDULE).run()
 
     with asyncio.Runner(loop_factory=Loop) as runner:
         runner.run(follow())

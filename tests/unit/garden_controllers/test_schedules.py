@@ -18,7 +18,6 @@ from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.workflow.conftest import dev_server
 from workers.controller_manager.watchers.schedules import ScheduleWatcher, schedule_of
-from workflows.shoot.maintenance import MaintainShoot
 
 __all__ = ["dev_server"]
 
@@ -146,7 +145,7 @@ async def test_a_schedule_that_somebody_paused_stays_paused(world: World) -> Non
 async def test_the_annotation_starts_the_maintenance_at_once(world: World) -> None:
     world.garden.put(SHOOTS, shoot(annotations={"gardener.cloud/operation": "maintain"}))
     await world.start()
-    handle = world.client.get_workflow_handle_for(MaintainShoot.run, f"{MAINTENANCE}window-now")
+    handle = world.client.get_workflow_handle(f"{MAINTENANCE}window-now")
     async with asyncio.timeout(20):
         while True:
             try:
@@ -190,7 +189,7 @@ async def test_temporal_starts_us_when_we_see_an_edge(
 
 
 async def test_maintenance_begins_somewhere_in_the_effective_window(dev_server: WorkflowEnvironment) -> None:
-    begins = []
+    begins: list[datetime] = []
     for number in range(5):
         (wanted,) = wanted_schedules(shoot(window=WINDOW, name=f"demo-{number}")).values()
         handle = await dev_server.client.create_schedule(wanted.id, schedule_of(wanted))

@@ -9,6 +9,7 @@ from tests.unit.garden_controllers.seed_requests import World, watched
 from tests.unit.kube.waiting import until
 from workers.controller_manager.watchers import seeds
 from workers.controller_manager.watchers.seeds import SeedWatcher, needs_reconciliation
+from workflows.seed import ReconcileSeed
 
 SEEDS = resources.SEED.path()
 NAME = "seed-3"
@@ -79,7 +80,7 @@ async def test_it_is_reconciled_once_for_each_time_that_it_is_asked_for() -> Non
         put(world, READY)
         for number in (1, 2):
             change(world, metadata={"annotations": ASKED})
-            await until(lambda number=number: len(runs(world)) == number)
+            await until(lambda: len(runs(world)) == number)
             finish(world)
 
 
@@ -95,9 +96,7 @@ async def test_what_is_asked_while_a_workflow_runs_is_done_after_it() -> None:
 
 async def test_a_workflow_of_an_earlier_controller_manager_is_waited_for() -> None:
     async with watched(SeedWatcher) as world:
-        earlier = await world.temporal.start_workflow(
-            seeds.ReconcileSeed.run, None, id=f"{ID}/1", id_conflict_policy=None
-        )
+        earlier = await world.temporal.start_workflow(ReconcileSeed.run, None, id=f"{ID}/1", id_conflict_policy=None)
         put(world, annotations=ASKED)
         put_other(world)
         await until(lambda: any(each.startswith("seed/seed-9") for each in world.temporal.ids))

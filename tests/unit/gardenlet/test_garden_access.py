@@ -280,8 +280,8 @@ async def test_it_is_renewed_when_somebody_asks_for_it(world: World, place: str)
             world.garden.change(SEEDS, "seed-1", None, annotations)
         await until(lambda: world.kept != before)
         renewed = world.kept
-        for obj in (lambda: seed_of(world), lambda: world.seed.find(SECRETS, NAME, NAMESPACE)):
-            await until(lambda obj=obj: not (obj()["metadata"].get("annotations") or {}))
+        for obj in (lambda: seed_of(world), lambda: world.seed.find(SECRETS, NAME, NAMESPACE) or {}):
+            await until(lambda: not (obj()["metadata"].get("annotations") or {}))
         await asyncio.sleep(0.2)
 
     assert world.kept == renewed, "one request, one certificate"

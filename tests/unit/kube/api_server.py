@@ -154,10 +154,10 @@ class ApiServer:
             return self._post(collection, namespace, name, sub, body)
         if request.method == "DELETE" and name is None:
             self.swept.append((request.path, request.query.get("labelSelector", ""), body))
-            places = [place for place in self.objects if place[:2] == (collection, namespace)]
-            found = {place: obj for place in places if _selected(request, obj := self.objects[place])}
-            for place, obj in found.items():
-                self._delete(place, obj, body)
+            places = [each for each in self.objects if each[:2] == (collection, namespace)]
+            found = {each: obj for each in places if _selected(request, obj := self.objects[each])}
+            for each, obj in found.items():
+                self._delete(each, obj, body)
             return web.json_response({"kind": "List", "items": list(found.values())})
         if name is None:
             return refuse(405, "MethodNotAllowed", request.method)

@@ -398,7 +398,7 @@ async def test_events_wake_only_waits_that_they_concern(api, caches):
     await until(lambda: asked == {"object": 1, "namespace": 1, "all": 1})
     for times, namespace in enumerate(("ns-0", "ns-1", "ns-2"), start=2):
         api.change(CONFIG_MAPS, "one", namespace, {"data": {"a": "1"}})
-        await until(lambda times=times: asked["all"] == times)
+        await until(lambda: asked["all"] == times)
 
     assert asked == {"object": 2, "namespace": 2, "all": 4}
     for each in waits:

@@ -217,7 +217,7 @@ async def test_nobody_listening_is_said_so():
 
 async def test_a_connection_that_dies_while_idle_is_replaced_for_a_patch(api, client):
     """aiohttp repeats idempotent methods itself; server-side apply is one, but is sent as PATCH."""
-    died = []
+    died: list[str] = []
 
     def die_once(request):
         if request.method == "PATCH" and not died:

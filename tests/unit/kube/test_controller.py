@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import logging
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ async def test_a_hint_during_a_look_makes_another_look_after_it():
 
 
 async def test_a_failure_is_tried_again_with_growing_pauses(caplog):
-    times = []
+    times: list[float] = []
 
     async def reconcile(key):
         times.append(asyncio.get_running_loop().time())
@@ -231,15 +232,15 @@ async def test_a_delay_that_passes_while_a_worker_has_the_key_queues_it_afterwar
 
 async def test_an_expected_obstacle_becomes_a_warning_once_it_stays(caplog):
     caplog.set_level(logging.DEBUG)
-    times = []
+    keys: list[Any] = []
 
     async def reconcile(key):
-        times.append(None)
+        keys.append(key)
         raise TryAgain("it has changed meanwhile", after=0.001)
 
     async with running(Controller("test", reconcile)) as controller:
         controller.enqueue(ONE)
-        await until(lambda: len(times) > 5)
+        await until(lambda: len(keys) > 5)
 
     levels = [each.levelname for each in caplog.records if "it has changed meanwhile" in each.getMessage()]
     assert levels[:5] == ["DEBUG"] * 4 + ["WARNING"]

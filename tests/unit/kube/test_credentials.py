@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import yaml
@@ -185,7 +186,7 @@ async def provider(tmp_path):
     (tmp_path / "server.pem").write_bytes(server)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "server.pem")
-    found = {"ca": base64.b64encode(ca).decode(), "refreshed": [], "asked": []}
+    found: dict[str, Any] = {"ca": base64.b64encode(ca).decode(), "refreshed": [], "asked": []}
 
     async def handle(request):
         found["asked"].append(request.path)

@@ -88,7 +88,7 @@ async def test_a_finalizer_in_it_is_respected_and_its_fall_ends_the_namespace(cl
 async def test_what_came_in_at_the_last_moment_does_not_outlive_its_namespace(cluster, client):
     """A request that was admitted before the deletion may be written after we looked."""
     put(cluster, PODS, "scheduler")
-    late = []
+    late: list[str] = []
 
     def answer(request):
         if cluster.swept and request.method == "GET" and request.path.endswith("/pods") and not late:

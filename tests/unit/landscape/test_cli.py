@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from landscape import lifecycle
 from landscape import plan as plans
 from landscape.cli import landscape
+from landscape.errors import LandscapeError
 from landscape.plan import Plan
 
 
@@ -21,7 +22,7 @@ def run(tmp_path, monkeypatch):
 def _require(name, state_home):
     plan = plans.load(name, state_home)
     if plan is None:
-        raise lifecycle.LandscapeError(f"there is no landscape {name!r}: run `gardener landscape up --name {name}`")
+        raise LandscapeError(f"there is no landscape {name!r}: run `gardener landscape up --name {name}`")
     return plan
 
 

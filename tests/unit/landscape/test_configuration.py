@@ -7,6 +7,7 @@ import pytest
 import yaml
 from temporalio.common import SearchAttributeKey
 
+from api.access import access
 from api.core.v1beta1.cloud_profile import CloudProfile
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from api.core.v1beta1.project import Project
@@ -141,7 +142,7 @@ def test_secrets_of_a_landscape_are_made_once_and_are_private(plan):
 
 def test_a_seed_may_not_do_what_operators_may(plan):
     """A seed's credentials lie in a cluster that others may run."""
-    granted = garden.access(unrestricted_gardenlets=True)
+    granted = access(unrestricted_gardenlets=True)
     bindings = {each["metadata"]["name"]: each for each in granted if each["kind"] == "ClusterRoleBinding"}
     roles = {each["metadata"]["name"]: each for each in granted if each["kind"] == "ClusterRole"}
 

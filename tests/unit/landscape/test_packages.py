@@ -1,11 +1,22 @@
 """On a machine that can't be prepared, one learns what is missing and what to do."""
 
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).parents[3] / "landscape" / "packages.sh"
+
+
+@dataclass
+class Bare:
+    path: Path
+    """Directory with all commands that are on the PATH."""
+
+    def __call__(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = ["/bin/sh", str(SCRIPT), *arguments]
+        return subprocess.run(command, env={"PATH": str(self.path)}, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -14,12 +25,7 @@ def bare(tmp_path):
     for command in ("basename", "id"):
         (tmp_path / command).symlink_to(f"/usr/bin/{command}")
 
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = ["/bin/sh", str(SCRIPT), *arguments]
-        return subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
-
-    run.path = tmp_path
-    return run
+    return Bare(tmp_path)
 
 
 def be(bare, user: int) -> None:

@@ -341,7 +341,7 @@ async def test_no_daemon_set_replaces_the_pods_of_a_machine_that_is_gone(world: 
             await world.shoot.create(pod(f"{name}-next", **owner))
         return answer
 
-    world.shoot.delete = replaced  # type: ignore[method-assign]
+    world.shoot.delete = replaced  # type: ignore[assignment]
     await world.add_machine()
     async with world.controller():
         await world.seed.until(lambda: world.phase == "Pending")
@@ -364,8 +364,8 @@ def budget(name: str = "app", **status: int) -> dict[str, Any]:
     }
 
 
-NEVER = {"expectedPods": 1, "currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0}
-LATER = {"expectedPods": 2, "currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0}
+NEVER: dict[str, Any] = {"expectedPods": 1, "currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0}
+LATER: dict[str, Any] = {"expectedPods": 2, "currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0}
 
 
 async def occupy(world: World, *budgets: dict[str, Any], **spec: Any) -> None:
@@ -374,7 +374,7 @@ async def occupy(world: World, *budgets: dict[str, Any], **spec: Any) -> None:
     async def evict(_method: str, _path: str, **_: Any) -> Any:
         raise ApiError(429, "TooManyRequests", "evicting")
 
-    world.shoot.request = evict  # type: ignore[method-assign]
+    world.shoot.request = evict  # type: ignore[assignment]
     await world.add_machine(**spec)
     await world.seed.until(lambda: world.phase == "Pending")
     await world.add_node()

@@ -364,7 +364,7 @@ async def test_a_name_that_comes_while_another_is_forgotten_stays(seed: FakeClus
             return await patch(res, name, namespace, change, **options)
 
         await shrink(seed, 2, gone)
-        seed.patch = patch_late  # type: ignore[method-assign]
+        seed.patch = patch_late  # type: ignore[assignment]
         await seed.until(lambda: came.is_set() and len(machines(seed)) == 1)
 
     assert names(machines(seed)) == names([other])
@@ -376,11 +376,12 @@ async def test_a_controller_killed_before_any_step_takes_who_was_chosen(seed: Fa
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 3)
     chosen, *others = machines(seed)
-    seed.refuse(*lost, Unreachable(0, "connection lost", "writing"))
+    verb, kind = lost
+    seed.refuse(verb, kind, Unreachable(0, "connection lost", "writing"))
     await shrink(seed, 2, chosen)
     async with controllers(seed):
-        await seed.until(lambda: any(verb == lost[0] and kind == lost[1].kind for verb, kind, _ in seed.requests))
-    seed.refuse(*lost, None)
+        await seed.until(lambda: any(each[:2] == (verb, kind.kind) for each in seed.requests))
+    seed.refuse(verb, kind, None)
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 2)
 

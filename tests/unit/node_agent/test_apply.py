@@ -16,7 +16,7 @@ sandbox_image = "registry.k8s.io/pause:3.10.1"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 SystemdCgroup = false
 """
-KUBELET = {
+KUBELET: dict[str, Any] = {
     "name": "kubelet.service",
     "enable": True,
     "command": "start",
@@ -69,7 +69,7 @@ async def test_what_the_first_boot_wrote_is_found_and_the_kubelet_not_restarted(
 ) -> None:
     """A restart would cost each new node seconds before it is Ready."""
     system.write("/var/lib/kubelet/config/kubelet", b"one", 0o644)
-    system.write("/etc/systemd/system/kubelet.service", KUBELET["content"].encode(), 0o644)  # type: ignore[union-attr]
+    system.write("/etc/systemd/system/kubelet.service", KUBELET["content"].encode(), 0o644)
     system.active.add("kubelet.service")
     system.enabled.add("kubelet.service")
     await applier.apply(document())

@@ -45,8 +45,20 @@ class FakeCluster(KubeClient):
         except KeyError:
             raise NotFound(404, "NotFound", f"getting {res.kind} {name}") from None
 
-    async def list(self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "") -> Objects:
-        return (await self.list_with_version(res, namespace, labels=labels, fields=fields))[0]
+    async def list(
+        self,
+        res: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
+        keep: Keep | None = None,
+    ) -> Objects:
+        listed = self.list_with_version(
+            res, namespace, labels=labels, fields=fields, metadata_only=metadata_only, keep=keep
+        )
+        return (await listed)[0]
 
     async def list_with_version(
         self,
@@ -55,9 +67,11 @@ class FakeCluster(KubeClient):
         *,
         labels: str = "",
         fields: str = "",
+        metadata_only: bool = False,
         keep: Keep | None = None,
     ) -> tuple[Objects, str]:
         assert keep is None, "a seed's objects are kept whole"
+        assert not metadata_only, "a seed's objects are read whole"
         found = [
             copy.deepcopy(each)
             for (kind, place, _), each in self.objects.items()

@@ -1,9 +1,11 @@
 """An extension is heard of as soon as its seed has a place for its Lease."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
+from kube.client import KubeClient
 from kube.errors import NotFound
 from workers.provider_local import heartbeat
 
@@ -24,7 +26,7 @@ class Seed:
 async def test_a_heartbeat_that_could_not_be_written_is_soon_tried_again(monkeypatch):
     monkeypatch.setattr(heartbeat, "_RETRY_SECONDS", 0.01)
     seed = Seed(failures=2)
-    beating = asyncio.create_task(heartbeat.run_heartbeat(seed, "garden"))
+    beating = asyncio.create_task(heartbeat.run_heartbeat(cast(KubeClient, seed), "garden"))
     await asyncio.wait_for(seed.renewed.wait(), 2)
     assert not seed.failures
     beating.cancel()

@@ -377,7 +377,7 @@ async def test_a_machine_that_the_cloud_refuses_ends_the_wait_with_its_code(prov
 
 async def add_leaving(provider: Provider, **last_operation: str) -> None:
     """A machine of pool a that is deleted, and is there until its node is drained."""
-    machine = {
+    machine: dict[str, Any] = {
         "apiVersion": "machine.sapcloud.io/v1alpha1",
         "kind": "Machine",
         "metadata": {

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -530,7 +531,7 @@ async def test_a_new_instance_takes_over_where_the_last_one_was_killed(manager):
 
 async def test_changes_during_an_apply_are_not_lost(manager):
     await manager.start()
-    changed = []
+    changed: list[Any] = []
 
     def answer(request):
         if request.method == "PATCH" and request.path.endswith("/configmaps/one") and not changed:

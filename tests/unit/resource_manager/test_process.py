@@ -103,7 +103,9 @@ async def test_an_empty_kubeconfig_is_waited_out(target, tmp_path, monkeypatch):
     config = ResourceManagerConfig.model_validate(
         {"targetClientConnection": {"kubeconfig": str(tmp_path / "kubeconfig")}}
     )
-    waiting = asyncio.create_task(connections.target_client(config.target_client_connection))
+    connection = config.target_client_connection
+    assert connection
+    waiting = asyncio.create_task(connections.target_client(connection))
     await another_look()
     (tmp_path / "kubeconfig").write_text("")
     await another_look()

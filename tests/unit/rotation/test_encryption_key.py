@@ -213,7 +213,8 @@ async def test_a_page_whose_token_has_expired_makes_its_kind_begin_again_with_wh
 async def test_what_somebody_else_changes_meanwhile_keeps_that_change(world: World, small_pages: None) -> None:
     key = await prepare(world)
     world.shoot.put(SECRETS, {"metadata": {"name": "busy"}}, "apps")
-    served, changed = world.shoot.answer, []
+    served = world.shoot.answer
+    changed: list[Any] = []
 
     def interfere(request: web.Request) -> web.Response | None:
         if request.method == "PATCH" and request.path.endswith("/busy") and len(changed) < 2:

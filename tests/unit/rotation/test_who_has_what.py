@@ -128,7 +128,7 @@ def _shoot(phase: str) -> dict[str, Any]:
 
 
 def _certificates() -> list[Certificate]:
-    server = {"usage": Usage.SERVER, "dns_names": ("x",)}
+    server: dict[str, Any] = {"usage": Usage.SERVER, "dns_names": ("x",)}
     return [
         *(_component_certificate(each, NAMESPACE) for each in (controller_manager.NAME, scheduler.NAME)),
         *(etcd.server_certificate(role, NAMESPACE) for role in etcd.ROLES),

@@ -3,11 +3,12 @@
 import base64
 import json
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.clusters import ClusterView
+from activities.clusters import Clusters, ClusterView
 from activities.secrets.sealing import Sealing
 from activities.seed.secrets import CleanupSecrets, SecretActivities
 from api.contracts.operations import OperationType, ShootRef, ShootTask
@@ -33,7 +34,7 @@ class World:
         self.shoot = {"spec": {"provider": {"workers": [{"name": "pool"}]}, "kubernetes": {}}}
         self.seed.objects["Cluster", None, NAMESPACE] = {"metadata": {"name": NAMESPACE}, "spec": {"shoot": self.shoot}}
         clusters = SimpleNamespace(seed=self.seed, garden=self.garden, cluster=self._cluster, sealing=Sealing())
-        self.activities = SecretActivities(clusters)
+        self.activities = SecretActivities(cast(Clusters, clusters))
 
     async def _cluster(self, technical_id: str) -> ClusterView:
         return ClusterView(self.seed.objects["Cluster", None, technical_id])

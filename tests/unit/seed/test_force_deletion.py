@@ -88,8 +88,8 @@ async def test_what_was_brought_into_the_shoot_is_forgotten_what_is_in_the_seed_
     monkeypatch.setattr(module, "_RELEASE_SECONDS", 0.3)
     stored(seed, MANAGED_RESOURCES, "in-the-shoot", "resources.gardener.cloud/gardener-resource-manager")
     stored(seed, MANAGED_RESOURCES, "kept", "resources.gardener.cloud/gardener-resource-manager", keepObjects=True)
-    stored(seed, MANAGED_RESOURCES, "in-the-seed", "resources.gardener.cloud/gardener-resource-manager-seed",
-           **{"class": "seed", "keepObjects": True})  # fmt: skip
+    of_seed: dict[str, Any] = {"class": "seed", "keepObjects": True}
+    stored(seed, MANAGED_RESOURCES, "in-the-seed", "resources.gardener.cloud/gardener-resource-manager-seed", **of_seed)
     with pytest.raises(TimeoutError, match="in-the-seed"):
         await activities.force_delete_managed_resources(TASK)
     assert left(seed) == {("managedresources", "in-the-seed")}

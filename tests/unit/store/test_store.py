@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,12 +226,12 @@ async def test_a_key_of_one_directory_is_refused_elsewhere(served: Served, store
     for other in [*others, ""]:
         name = f"{other}etcd-main/v2/Full-1"
         asked: list[Callable[[], Any]] = [
-            lambda other=other: limited.list(other),
-            lambda name=name: content(limited, name),
-            lambda name=name: limited.put(name, pieces(b"forged")),
-            lambda name=name: limited.put(name, pieces(b"x" * PART, b"forged")),
-            lambda name=name: limited.create(name + "0"),
-            lambda name=name: limited.delete(name),
+            partial(limited.list, other),
+            partial(content, limited, name),
+            partial(limited.put, name, pieces(b"forged")),
+            partial(limited.put, name, pieces(b"x" * PART, b"forged")),
+            partial(limited.create, name + "0"),
+            partial(limited.delete, name),
         ]
         for ask in asked:
             with pytest.raises(StoreError, match="403 AccessDenied"):

@@ -31,7 +31,7 @@ FROM_SCRAPE = {"instance", "job", "namespace", "pod"}
 
 def measured() -> dict[str, set[str]]:
     """Labels by name of all that our processes serve."""
-    found = {"up": set()}
+    found: dict[str, set[str]] = {"up": set()}
     assert all(_MODULES)
     for collector in list(REGISTRY._collector_to_names):
         for kind, suffixes in _SUFFIXES.items():
@@ -65,7 +65,7 @@ def selectors(node: Any) -> Iterator[tuple[str, set[str]]]:
     """Name and labels of each selector of a query, and labels of each grouping."""
     match node:
         case promql.VectorSelector():
-            yield node.name, {each.name for each in node.matchers.matchers}
+            yield node.name or "", {each.name for each in node.matchers.matchers}
         case promql.MatrixSelector():
             yield from selectors(node.vector_selector)
         case promql.AggregateExpr():

@@ -7,7 +7,8 @@ from prometheus_client import REGISTRY
 from prometheus_client.samples import Sample
 
 from api.contracts.flows import FinishOperation
-from tests.unit.telemetry.test_tracing import TASK, ApiServer, work
+from tests.unit.kube.api_server import ApiServer
+from tests.unit.telemetry.test_tracing import TASK, work
 from workers.controller_manager import metrics as garden
 from workers.lib.metrics import flows
 

@@ -1,0 +1,127 @@
+"""Reads the commands that the documents show: the ``console`` blocks, and the code spans that begin with a program.
+
+A line of a block that begins with ``$`` is a command, lines that begin with ``>`` continue it, and so does the next
+line if a backslash or an open quote ends a line. All other lines are the output that the document shows.
+"""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+_BLOCK = re.compile(r"^( *)```console\n(.*?)^\1```$", re.M | re.S)
+_SPAN = re.compile(r"`((?:gardener|make) [^`\n]+)`")
+_OPERATORS = frozenset(";|&()\n")
+_RESERVED = frozenset({"do", "done", "then", "fi", "else", "{", "}", "if", "while"})
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.S)
+
+
+@dataclass
+class Command:
+    """A command as a reader types it, and the output that the document shows for it."""
+
+    document: str
+    line: int
+    text: str
+    output: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+    @property
+    def programs(self) -> list[list[str]]:
+        """Arguments of each program that the command starts, without redirections and assignments."""
+        lexer = shlex.shlex(self.text.replace("\\\n", " "), posix=True, punctuation_chars=";|&()<>\n")
+        lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, "#"
+        return [each for each in map(_unwrapped, _split(lexer)) if each]
+
+
+def documents() -> list[str]:
+    """Paths of all documents of the repository."""
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return listed.stdout.split()
+
+
+def commands(document: str) -> list[Command]:
+    """Commands of the console blocks of a document, from top to bottom."""
+    text = (ROOT / document).read_text()
+    found: list[Command] = []
+    for block in _BLOCK.finditer(text):
+        indent, line = len(block[1]), text.count("\n", 0, block.start()) + 2
+        found += _commands(document, line, [each[indent:] for each in block[2].splitlines()])
+    return found
+
+
+def spans(document: str) -> Iterator[Command]:
+    """Code spans of a document's prose that show a command of ours."""
+    text = (ROOT / document).read_text()
+    for span in _SPAN.finditer(text):
+        yield Command(document, text.count("\n", 0, span.start()) + 1, span[1])
+
+
+def _commands(document: str, first: int, lines: Iterable[str]) -> Iterator[Command]:
+    command: Command | None = None
+    for number, line in enumerate(lines, first):
+        if line.startswith("$ "):
+            if command is not None:
+                yield command
+            command = Command(document, number, line[2:])
+        elif command is None:
+            raise ValueError(f"{document}:{number}: the block begins with output")
+        elif line.startswith("> "):
+            command.text += f"\n{line[2:]}"
+        elif _is_open(command.text):
+            command.text += f"\n{line}"
+        else:
+            command.output.append(line)
+    if command is not None:
+        yield command
+
+
+def _is_open(text: str) -> bool:
+    """Whether a shell would wait for another line: after a backslash, or within quotes."""
+    if text.endswith("\\"):
+        return True
+    try:
+        shlex.split(text, comments=True)
+    except ValueError:
+        return True
+    return False
+
+
+def _split(tokens: Iterable[str]) -> Iterator[list[str]]:
+    """Programs with their arguments. The file of a redirection is no argument."""
+    program: list[str] = []
+    into_file = False
+    for token in tokens:
+        if set(token) <= _OPERATORS:
+            yield program
+            program = []
+        elif set(token) <= set("<>&"):
+            into_file = True
+            if program and program[-1].isdigit():  # a file descriptor
+                program.pop()
+        elif into_file:
+            into_file = False
+        else:
+            program.append(token)
+    yield program
+
+
+def _unwrapped(program: list[str]) -> list[str]:
+    """The program without variables, reserved words, and the programs that only start it."""
+    while program and (program[0] in _RESERVED or _VARIABLE.fullmatch(program[0])):
+        program = program[1:]
+    if program[:2] == ["docker", "exec"]:
+        return _unwrapped(program[3:])
+    if program[:1] == ["sudo"]:
+        return _unwrapped(program[1:])
+    if program[:1] == ["nsenter"]:
+        return _unwrapped([each for each in program[1:] if not each.startswith("--net=")])
+    if program[:1] and program[0].startswith(".venv/bin/"):
+        return [program[0].removeprefix(".venv/bin/"), *program[1:]]
+    return program
