@@ -1,1 +1,4 @@
-"""The Kubernetes API of Gardener: models, defaults, validation, names. It imports no other package of this project."""
+"""The Kubernetes API of Gardener: models, decisions, defaults, validation, contracts of workflows, names.
+
+It imports no other package of this project.
+"""

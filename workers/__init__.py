@@ -1,1 +1,1 @@
-"""Processes, watchers and the `gardener` command: they wire clients, queues and workflows."""
+"""Processes and the `gardener` command: they wire clients, queues and workflows. ``lib`` is what processes share."""
