@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from api.conditions import find_condition
+from api.decisions.conditions import find_condition
 from api.resources import NODE
 from kube.client import KubeClient
 from landscape import cgroups, containerd, pki

@@ -23,16 +23,16 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from api import resources
 from api.access import access, seeds_access
-from api.conditions import find_condition
 from api.crds import crds
+from api.decisions.conditions import find_condition
 from api.labels import pod_security
 from api.model import ApiModel
 from api.policies import deletion_protection
-from api.server import webhook_configurations
 from kube.cache import Caches
 from kube.client import KubeClient
-from workers.runtime import ClientConnection, ConfigError, kube_client, load_config
-from workers.temporal import TemporalServer, connect_with
+from workers.admission.webhooks import webhook_configurations
+from workers.lib.runtime import ClientConnection, ConfigError, kube_client, load_config
+from workers.lib.temporal import TemporalServer, connect_with
 from workflows import visibility
 
 Result = TypeVar("Result")

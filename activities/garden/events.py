@@ -1,7 +1,7 @@
 """Kubernetes Events about a Shoot."""
 
 from api import resources
-from api.operations import ShootRef
+from api.contracts.operations import ShootRef
 from kube import events
 from kube.client import KubeClient
 

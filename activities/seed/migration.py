@@ -28,10 +28,9 @@ from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.extensions import Extensions, is_taken_over, says_taken_over
 from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
-from api.conditions import find_condition
+from api.contracts.operations import ShootTask, TaskResult, backup_entry_name, source_backup_entry_name
+from api.decisions.conditions import find_condition
 from api.errors import ErrorCode
-from api.names import backup_entry_name, source_backup_entry_name
-from api.operations import ShootTask, TaskResult
 from kube.errors import NotFound
 
 _COPY_SECONDS = 5 * 60.0

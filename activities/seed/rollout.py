@@ -11,7 +11,7 @@ from activities.components import base
 from activities.heartbeat import heartbeating
 from activities.managed_resources import secrets_checksum, unfinished
 from api import constants, resources
-from api.conditions import find_condition
+from api.decisions.conditions import find_condition
 from api.resources import Resource
 from kube.cache import Cache, Caches
 from kube.client import KubeClient

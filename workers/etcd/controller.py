@@ -17,7 +17,7 @@ import aiohttp
 from activities.etcd.access import server_certificate_of, shown_certificate, tls_of
 from activities.etcd.client import EtcdClient, EtcdError
 from api import constants
-from api.conditions import find_condition, set_conditions
+from api.decisions.conditions import find_condition, set_conditions
 from api.resources import (
     CONFIG_MAP,
     ETCD,

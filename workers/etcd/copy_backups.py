@@ -16,7 +16,7 @@ from typing import Any
 from activities.etcd import snapshots
 from activities.etcd.snapshots import Snapshot
 from activities.etcd.store import Store, StoreError, open_store
-from api.conditions import find_condition, set_conditions
+from api.decisions.conditions import find_condition, set_conditions
 from api.resources import ETCD_COPY_BACKUPS_TASK, SECRET
 from api.times import timestamp
 from kube.cache import Caches, Key

@@ -35,8 +35,8 @@ from kube.events import emit
 from kube.kubeconfig import Endpoint, KubeconfigError, endpoint_of, parse_kubeconfig
 from workers.gardenlet.config import GardenConnection, KubeconfigValidity
 from workers.gardenlet.garden_caches import own_seed
-from workers.runtime import ConfigError
-from workers.signing_requests import CLIENT_SIGNER
+from workers.lib.runtime import ConfigError
+from workers.lib.signing_requests import CLIENT_SIGNER
 
 log = logging.getLogger(__name__)
 

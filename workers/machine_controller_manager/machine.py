@@ -8,7 +8,7 @@ from typing import Any
 from temporalio.exceptions import ApplicationError
 
 from activities.provider_local.machines import DRAIN_BLOCKED, FORCE_DELETION_LABEL
-from api.conditions import find_condition
+from api.decisions.conditions import find_condition
 from api.errors import ErrorCode
 from api.resources import MACHINE, MACHINE_CLASS, NODE
 from api.times import timestamp

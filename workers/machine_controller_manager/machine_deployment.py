@@ -12,8 +12,8 @@ from activities.provider_local.machines import (
     TRIGGER_DELETION,
     chosen_machines,
 )
-from api.conditions import set_conditions
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
+from api.decisions.conditions import set_conditions
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from api.times import timestamp
 from kube.cache import Caches, Key

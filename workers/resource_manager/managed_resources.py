@@ -16,7 +16,7 @@ from activities.managed_resources import (
     CONDITION_PROGRESSING,
     secrets_checksum,
 )
-from api.conditions import find_condition, set_conditions
+from api.decisions.conditions import find_condition, set_conditions
 from api.resources import DEPLOYMENT, MANAGED_RESOURCE, POD, SECRET, Resource
 from api.times import timestamp
 from kube.cache import Cache, Caches, Key, key_of
@@ -26,7 +26,8 @@ from kube.edit import patch_as_read
 from kube.errors import ApiError, NotFound
 from kube.finalizers import ensure_finalizer, remove_finalizer
 from kube.objects import label_selector
-from workers.resource_manager import health, names
+from workers.lib import health
+from workers.resource_manager import names
 from workers.resource_manager.apply import Applier
 from workers.resource_manager.config import ANY_CLASS, DEFAULT_CLASS, Controllers
 from workers.resource_manager.lost_pods import LostPods

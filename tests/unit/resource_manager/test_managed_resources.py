@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.conditions import set_conditions
+from api.decisions.conditions import set_conditions
 from tests.unit.kube.api_server import refuse
 from tests.unit.kube.waiting import until
 from tests.unit.resource_manager.conftest import CONFIG_MAPS, DEPLOYMENTS, MANAGED_RESOURCES, NAMESPACE, SECRETS

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from api import constants
-from api.conditions import Finding, find_condition
+from api.decisions.conditions import Finding, find_condition
 from api.resources import ObjectView
 from kube.errors import AnswerTooLarge
-from workers.resource_manager import health
+from workers.lib import health
 
 _ALWAYS = ("gardener-resource-manager", "kube-apiserver", "kube-controller-manager")
 _WITH_WORKERS = ("kube-scheduler", "machine-controller-manager")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from api.conditions import find_condition
+from api.decisions.conditions import find_condition
 from api.resources import ObjectView
 
 STUCK = timedelta(minutes=5)
