@@ -49,7 +49,7 @@ def applied(*objects: str) -> tuple[str, ...]:
 
 
 WRITES: dict[str, tuple[str, ...]] = {
-    "activities.garden.seed_status.write_seed_status patch": (SEED_STATUS,),
+    "activities.garden.seed_status.write_seed_status patch_as_read": (SEED_STATUS,),
     "activities.seed.bootstrap.SeedActivities._report write_seed_status": (SEED_STATUS,),
     "activities.seed.bootstrap.SeedActivities.deploy_backup_bucket apply": applied(f"{BUCKET} /uid-seed-1"),
     "activities.seed.bootstrap.SeedActivities.report_seed_processing patch": (f"patch {SEED} /seed-1",),
@@ -82,7 +82,8 @@ WRITES: dict[str, tuple[str, ...]] = {
     "activities.seed.shoot_state.ShootStateActivities.delete_shootstate delete": (f"delete {STATE} garden-local/demo",),
     "activities.seed.shoot_state.ShootStateActivities.delete_shootstate patch": (f"patch {STATE} garden-local/demo",),
     "activities.seed.shoot_state.ShootStateActivities.persist_shootstate apply": applied(f"{STATE} garden-local/demo"),
-    "workers.gardenlet.bastions.BastionController._change patch": (f"patch {BASTION} garden-local/mine",),
+    "workers.gardenlet.bastions.BastionController._hold ensure_finalizer": (f"patch {BASTION} garden-local/mine",),
+    "workers.gardenlet.bastions.BastionController._take_down remove_finalizer": (f"patch {BASTION} garden-local/mine",),
     "workers.gardenlet.bastions.BastionController._tell patch": (f"patch {BASTION}/status garden-local/mine",),
     "workers.gardenlet.care.controller.CareController._write patch": (
         f"patch {SHOOT} garden-local/demo",
@@ -92,15 +93,15 @@ WRITES: dict[str, tuple[str, ...]] = {
     "workers.gardenlet.garden_access.GardenAccessController._answer patch": (f"patch {SEED} /seed-1",),
     "workers.gardenlet.garden_access.GardenAccessController._reconcile emit": EVENT,
     "workers.gardenlet.garden_access.GardenAccessController._show patch": (SEED_STATUS,),
-    "workers.gardenlet.kept_backups.KeptBackupsController._reconcile patch": (
+    "workers.gardenlet.kept_backups.KeptBackupsController._reconcile patch_as_read": (
         f"patch {ENTRY} garden-local/shoot--local--gone--uid-gone",
     ),
     "workers.gardenlet.extensions_ready.ExtensionsCheck._check write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.registration.register apply_blindly": applied(f"{SEED} /seed-1"),
     "workers.gardenlet.registration.register emit": EVENT,
     "workers.gardenlet.remains.RemainsController._take_back write_seed_status": (SEED_STATUS,),
-    "workers.gardenlet.remains.RemainsController._tell patch": (f"patch {SEED} /seed-1",),
-    "workers.gardenlet.seed.SeedController._ask patch": (f"patch {SEED} /seed-1",),
+    "workers.gardenlet.remains.RemainsController._tell patch_as_read": (f"patch {SEED} /seed-1",),
+    "workers.gardenlet.seed.SeedController._ask patch_as_read": (f"patch {SEED} /seed-1",),
     "workers.gardenlet.seed.SeedController._deny_doubts write_seed_status": (SEED_STATUS,),
     "workers.gardenlet.seed.SeedController._renew_lease apply": applied("namespaces /gardener-system-seed-lease"),
     "workers.gardenlet.seed.SeedController._renew_lease apply_blindly": applied(
