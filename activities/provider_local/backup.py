@@ -15,15 +15,8 @@ import aiohttp
 from activities.errors import permanent, transient
 from activities.etcd.endpoint import ALLOW_PLAIN, fault_of
 from activities.etcd.store import directory_token
-from activities.provider_local.extension import (
-    MANAGER,
-    Actuator,
-    Extension,
-    delete_quietly,
-    namespace_lives,
-    required_secret_data,
-    secret_data,
-)
+from activities.extension import Extension, delete_quietly, namespace_lives, required_secret_data, secret_data
+from activities.provider_local.provider import MANAGER, LocalActuator
 from api import constants
 from api.errors import ErrorCode
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
@@ -38,7 +31,7 @@ _SOURCE_PREFIX = "source-"
 _TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
 
 
-class BackupBucketActuator(Actuator):
+class BackupBucketActuator(LocalActuator):
     """Creates a bucket, and a Secret with a token for this bucket only."""
 
     resource = BACKUP_BUCKET
@@ -75,7 +68,7 @@ class BackupBucketActuator(Actuator):
         await delete_quietly(self._seed, SECRET, reference["name"], reference["namespace"])
 
 
-class BackupEntryActuator(Actuator):
+class BackupEntryActuator(LocalActuator):
     """Creates credentials for one control plane's directory in a bucket; the deletion removes its backups."""
 
     resource = BACKUP_ENTRY

@@ -5,7 +5,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from activities.provider_local.extension import MANAGER, delete_quietly
+from activities.extension import delete_quietly
+from activities.provider_local.provider import MANAGER
 from api.resources import MANAGED_RESOURCE, SECRET
 from kube.cache import Caches
 from kube.client import KubeClient

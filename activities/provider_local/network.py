@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from activities.errors import permanent, transient
-from activities.provider_local.extension import Actuator, Extension
+from activities.extension import Actuator, Extension
 from activities.provider_local.managed_resource import apply_managed_resource, delete_managed_resource
 from api import images
 from api.errors import ErrorCode

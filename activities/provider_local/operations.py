@@ -13,16 +13,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.errors import permanent
+from activities.extension import Extension, delete_quietly, load_extension, missing_secret, secret_data
 from activities.heartbeat import heartbeating
-from activities.provider_local.extension import (
-    MANAGER,
-    Extension,
-    delete_quietly,
-    load_extension,
-    missing_secret,
-    provider_section,
-    secret_data,
-)
 from activities.provider_local.infrastructure import InfrastructureActuator, cloud_profile_config
 from activities.provider_local.machines import (
     CLASS_SECRET_LABEL,
@@ -38,6 +30,7 @@ from activities.provider_local.machines import (
     restored,
     wanted_deployments,
 )
+from activities.provider_local.provider import MANAGER, provider_section
 from api import compression, images
 from api.errors import ErrorCode
 from api.local import InfrastructureStatus

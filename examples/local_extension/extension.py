@@ -17,14 +17,14 @@ from typing import Any
 import click
 from temporalio.exceptions import ApplicationError
 
-from activities.provider_local.extension import Actuator, Extension, delete_quietly
+from activities.extension import Actuator, Extension, delete_quietly
 from api.errors import ErrorCode
 from api.resources import CONFIG_MAP, DEPLOYMENT, EXTENSION, MACHINE_DEPLOYMENT, MANAGED_RESOURCE, SECRET
 from api.times import micro_timestamp
 from kube.cache import Caches
 from kube.client import KubeClient
-from workers.provider_local.controller import ExtensionController
-from workers.provider_local.heartbeat import run_heartbeat
+from workers.extension.controller import ExtensionController
+from workers.extension.heartbeat import run_heartbeat
 
 NAME = "local-ext"
 """Name of the ControllerRegistration, too: by it the gardenlet finds the heartbeat of this extension."""

@@ -13,10 +13,10 @@ from aiohttp.test_utils import TestServer
 from temporalio.exceptions import ApplicationError
 
 from activities.etcd.store import LocalStore, LocalStoreAdmin, StoreError, directory_token, open_store
+from activities.extension import Extension
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
-from activities.provider_local.extension import Extension
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
-from tests.unit.provider_local.fake_cluster import FakeCluster
+from tests.unit.kube.fake_cluster import FakeCluster
 from workers.etcd.store_reader import StoreReader, Unreadable
 from workers.object_store import application
 

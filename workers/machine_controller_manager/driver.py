@@ -10,8 +10,8 @@ from typing import Any
 
 from activities.errors import permanent
 from activities.provider_local.cloud import Clouds, cloud_errors
-from activities.provider_local.extension import provider_section
 from activities.provider_local.machines import USER_DATA_KEY
+from activities.provider_local.provider import provider_section
 from api.errors import ErrorCode
 from api.local import MachineProviderSpec
 from api.resources import MACHINE_CLASS, POD, SECRET

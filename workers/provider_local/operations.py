@@ -6,10 +6,11 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
+from activities.extension import Extension
 from activities.provider_local.cloud import Clouds
-from activities.provider_local.extension import Actuator, Extension
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.operations import ExtensionTask
+from activities.provider_local.provider import LocalActuator
 from api import constants
 from api.resources import INFRASTRUCTURE, WORKER
 from kube.client import KubeClient
@@ -64,7 +65,7 @@ async def _cancel(handle: WorkflowHandle[Any, None]) -> None:
         return
 
 
-class WorkerActuator(Actuator):
+class WorkerActuator(LocalActuator):
     """Actuator of Worker: the machines of a shoot."""
 
     resource = WORKER

@@ -15,7 +15,8 @@ from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_CLASS, NODE, POD, POD_DISRUPTION_BUDGET, SECRET
 from kube.cache import Caches
 from kube.errors import ApiError, Unauthorized, Unreachable
-from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
+from tests.unit.kube.fake_cluster import FakeCluster
+from tests.unit.provider_local.fake_cloud import OneCloud
 from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
 from workers.machine_controller_manager.driver import Driver, fill_in

@@ -10,11 +10,11 @@ import pytest
 from aiohttp.test_utils import TestServer
 from temporalio.exceptions import ApplicationError
 
+from activities.extension import Extension
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
-from activities.provider_local.extension import Extension
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
 from kube.errors import Forbidden
-from tests.unit.provider_local.fake_cluster import FakeCluster
+from tests.unit.kube.fake_cluster import FakeCluster
 from workers.object_store import application
 
 NAMESPACE = "shoot--dev--one"

@@ -34,10 +34,11 @@ from api.shoot_state import machine_state
 from kube.cache import Caches
 from kube.client import Object
 from kube.errors import Unauthorized
-from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
+from tests.unit.kube.fake_cluster import FakeCluster
+from tests.unit.provider_local.fake_cloud import OneCloud
 from tests.unit.provider_local.test_infrastructure_and_network import CLUSTER, KUBECONFIG
+from workers.extension.controller import ExtensionController
 from workers.interceptors import ActivityInterceptor
-from workers.provider_local.controller import ExtensionController
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
 from workflows.provider_local import WORKFLOWS
 from workflows.provider_local.options import queue

@@ -13,7 +13,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 from temporalio.service import RPCError
 
-from activities.provider_local.extension import Actuator, Extension, load_extension
+from activities.extension import Actuator, Extension, load_extension
 from api import constants
 from api.errors import ErrorCode
 from api.resources import CLUSTER
