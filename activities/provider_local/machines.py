@@ -5,31 +5,20 @@ Source: spec/extensions.md 3 (Worker), spec/api-extensions.md 2.2 and 6.
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from activities.errors import permanent
-from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
+from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER, WORKER_POOL
 from api.errors import ErrorCode
 from api.local import CloudProfileConfig, InfrastructureStatus, MachineProviderSpec
+from api.machine.names import NAME_LABEL, USER_DATA_KEY
+from api.machine.objects import owner_reference
 from api.resources import MACHINE_CLASS, MACHINE_DEPLOYMENT, Resource
 
-POOL_LABEL = "worker.gardener.cloud/pool"
-NAME_LABEL = "name"
-"""Label of MachineDeployments, MachineSets and Machines: name of the MachineDeployment. Their selectors use it."""
 CLASS_SECRET_LABEL = {"gardener.cloud/purpose": "machineclass"}
-FORCE_DELETION_LABEL = "force-deletion"
-"""Label of a Machine; value ``True``: delete the machine without a drain of its node."""
-USER_DATA_KEY = "userData"
-PRIORITY = "machinepriority.machine.sapcloud.io"
-"""Annotation of a Machine: if its MachineSet has too many machines, a lower value is deleted first."""
-FIRST_TO_GO = "1"
-TRIGGER_DELETION = "node.machine.sapcloud.io/trigger-deletion-by-mcm"
-"""Annotation of a MachineDeployment: machines that the cluster autoscaler chose for deletion, comma-separated."""
-DRAIN_BLOCKED = "FailedPrecondition"
-"""``lastOperation.errorCode`` of a Machine whose node cannot be drained, because pods stay on it."""
 RESTORING = "local.provider.extensions.gardener.cloud/restoring"
 """Annotation of a MachineDeployment whose MachineSets and Machines are not all restored yet."""
 
@@ -133,7 +122,7 @@ def machine_class(
         "metadata": {
             "name": wanted.class_name,
             "namespace": namespace,
-            "labels": {NAME_LABEL: wanted.name, POOL_LABEL: wanted.pool["name"]},
+            "labels": {NAME_LABEL: wanted.name, WORKER_POOL: wanted.pool["name"]},
         },
         "provider": "local",
         "providerSpec": wanted.provider.model_dump(mode="json"),
@@ -201,7 +190,7 @@ def machine_deployment(wanted: WantedDeployment, namespace: str, region: str, re
                         "metadata": {
                             "labels": {
                                 **(pool.get("labels") or {}),
-                                POOL_LABEL: pool["name"],
+                                WORKER_POOL: pool["name"],
                                 "topology.kubernetes.io/region": region,
                                 "topology.kubernetes.io/zone": wanted.zone,
                                 "node.kubernetes.io/instance-type": pool["machineType"],
@@ -229,29 +218,6 @@ def restored(saved: Mapping[str, Any], resource: Resource, namespace: str, owner
             "finalizers": [FINALIZER_MACHINE_CONTROLLER_MANAGER],
         },
         "spec": saved["spec"],
-    }
-
-
-def chosen_machines(deployment: Mapping[str, Any], alive: Collection[str]) -> list[str]:
-    """Machines that are alive and that the cluster autoscaler chose for deletion, in the autoscaler's order.
-
-    Empty if there are not more machines than ``replicas``: then the size was raised again, and no machine must go.
-    """
-    if len(alive) <= int(deployment["spec"].get("replicas") or 0):
-        return []
-    text = (deployment["metadata"].get("annotations") or {}).get(TRIGGER_DELETION) or ""
-    return [name for name in map(str.strip, text.split(",")) if name in alive]
-
-
-def owner_reference(owner: Mapping[str, Any]) -> dict[str, Any]:
-    """Reference to a controlling owner, which must not be deleted before the object that it owns."""
-    return {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 

@@ -18,10 +18,6 @@ from activities.heartbeat import heartbeating
 from activities.provider_local.infrastructure import InfrastructureActuator, cloud_profile_config
 from activities.provider_local.machines import (
     CLASS_SECRET_LABEL,
-    DRAIN_BLOCKED,
-    FORCE_DELETION_LABEL,
-    NAME_LABEL,
-    POOL_LABEL,
     RESTORING,
     WantedDeployment,
     machine_class,
@@ -32,8 +28,10 @@ from activities.provider_local.machines import (
 )
 from activities.provider_local.provider import MANAGER, provider_section
 from api import compression, images
+from api.constants import WORKER_POOL
 from api.errors import ErrorCode
 from api.local import InfrastructureStatus
+from api.machine.names import DRAIN_BLOCKED, FORCE_DELETION_LABEL, NAME_LABEL
 from api.model import ApiModel
 from api.resources import (
     DEPLOYMENT,
@@ -431,7 +429,7 @@ def _raise_for(machine: Mapping[str, Any], since: datetime) -> None:
         return
     if datetime.fromisoformat(last["lastUpdateTime"]) >= since.replace(microsecond=0):
         labels = ((machine["spec"].get("nodeTemplate") or {}).get("metadata") or {}).get("labels") or {}
-        pool = f"pool {labels[POOL_LABEL]}: " if POOL_LABEL in labels else ""
+        pool = f"pool {labels[WORKER_POOL]}: " if WORKER_POOL in labels else ""
         raise permanent(code, f"{pool}machine {machine['metadata']['name']}: {last.get('description', '')}")
 
 

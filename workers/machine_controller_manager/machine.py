@@ -7,8 +7,9 @@ from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from activities.provider_local.machines import DRAIN_BLOCKED, FORCE_DELETION_LABEL
 from api.errors import ErrorCode
+from api.machine.names import DRAIN_BLOCKED, FORCE_DELETION_LABEL, NODE_LABEL
+from api.machine.objects import is_deleting, phase_of
 from api.resources import MACHINE, MACHINE_CLASS, NODE
 from api.times import timestamp
 from kube.cache import Cache, Caches, Key
@@ -18,18 +19,9 @@ from kube.errors import ApiError, Conflict, NotFound
 from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.bootstrap import delete_token, ensure_token
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
-from workers.machine_controller_manager.driver import MACHINE_LABEL, Driver
-from workers.machine_controller_manager.machine_set import NODE_LABEL
 from workers.machine_controller_manager.nodes import StayingPod
-from workers.machine_controller_manager.objects import (
-    age_of,
-    duration,
-    hold,
-    is_deleting,
-    phase_of,
-    release,
-    write_status,
-)
+from workers.machine_controller_manager.objects import age_of, duration, hold, release, write_status
+from workers.provider_local.driver import MACHINE_LABEL, Driver
 
 _log = logging.getLogger(__name__)
 

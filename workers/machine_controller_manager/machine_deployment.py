@@ -6,30 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from activities.provider_local.machines import (
-    FIRST_TO_GO,
-    PRIORITY,
-    TRIGGER_DELETION,
-    chosen_machines,
-    owner_reference,
-)
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
+from api.machine.names import FIRST_TO_GO, PRIORITY, TRIGGER_DELETION
+from api.machine.objects import chosen_machines, is_alive, is_deleting, owner_name, owner_reference, owner_uid
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from api.times import timestamp
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, Objects, WatchEvent
 from kube.controller import Controller, Requeue
 from kube.errors import AlreadyExists, Conflict, NotFound
-from workers.machine_controller_manager.objects import (
-    hold,
-    is_alive,
-    is_deleting,
-    owner_name,
-    owner_uid,
-    release,
-    replacing,
-    write_status,
-)
+from workers.machine_controller_manager.objects import hold, release, replacing, write_status
 
 _HASH_LABEL = "machine-template-hash"
 _PREFER_NO_SCHEDULE = {

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from activities.provider_local.machines import DRAIN_BLOCKED
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
+from api.machine.names import DRAIN_BLOCKED
 from api.resources import MACHINE, MACHINE_CLASS, NODE, POD, POD_DISRUPTION_BUDGET, SECRET
 from kube.cache import Caches
 from kube.errors import ApiError, Unauthorized, Unreachable
@@ -19,9 +19,9 @@ from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.provider_local.fake_cloud import OneCloud
 from workers.machine_controller_manager import nodes
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
-from workers.machine_controller_manager.driver import Driver, fill_in
 from workers.machine_controller_manager.machine import MachineController
 from workers.machine_controller_manager.objects import duration
+from workers.provider_local.driver import Driver, fill_in
 
 NAMESPACE = "shoot--dev--one"
 CLOUD_NAMESPACE = "infra-shoot--dev--one"

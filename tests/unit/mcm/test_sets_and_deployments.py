@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from activities.provider_local.machines import PRIORITY, TRIGGER_DELETION
+from api.machine.names import PRIORITY, TRIGGER_DELETION
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from kube.cache import Caches
 from kube.errors import Unreachable

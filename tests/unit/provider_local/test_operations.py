@@ -16,8 +16,8 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from activities.provider_local.infrastructure import InfrastructureActuator
-from activities.provider_local.machines import DRAIN_BLOCKED
 from activities.provider_local.operations import ProviderLocalActivities
+from api.machine.names import DRAIN_BLOCKED
 from api.resources import CLUSTER as CLUSTER_RESOURCE
 from api.resources import (
     INFRASTRUCTURE,

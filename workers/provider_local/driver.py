@@ -10,10 +10,10 @@ from typing import Any
 
 from activities.errors import permanent
 from activities.provider_local.cloud import Clouds, cloud_errors
-from activities.provider_local.machines import USER_DATA_KEY
 from activities.provider_local.provider import provider_section
 from api.errors import ErrorCode
 from api.local import MachineProviderSpec
+from api.machine.names import USER_DATA_KEY
 from api.resources import MACHINE_CLASS, POD, SECRET
 from kube.cache import Cache
 from kube.client import KubeClient
