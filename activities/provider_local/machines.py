@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from activities.errors import permanent
+from activities.provider_local.provider import PROVIDER_TYPE
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER, WORKER_POOL
 from api.errors import ErrorCode
 from api.local import CloudProfileConfig, InfrastructureStatus, MachineProviderSpec
@@ -124,7 +125,7 @@ def machine_class(
             "namespace": namespace,
             "labels": {NAME_LABEL: wanted.name, WORKER_POOL: wanted.pool["name"]},
         },
-        "provider": "local",
+        "provider": PROVIDER_TYPE,
         "providerSpec": wanted.provider.model_dump(mode="json"),
         "secretRef": {"name": wanted.class_name, "namespace": namespace},
         "credentialsSecretRef": dict(credentials),

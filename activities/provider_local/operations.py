@@ -31,7 +31,8 @@ from api import compression, images
 from api.constants import WORKER_POOL
 from api.errors import ErrorCode
 from api.local import InfrastructureStatus
-from api.machine.names import DRAIN_BLOCKED, FORCE_DELETION_LABEL, NAME_LABEL
+from api.machine.codes import MachineCode
+from api.machine.names import FORCE_DELETION_LABEL, NAME_LABEL
 from api.model import ApiModel
 from api.resources import (
     DEPLOYMENT,
@@ -412,11 +413,11 @@ def _leaving(name: str, machines: Objects) -> str:
     return "".join(f", {each}" for each in told)
 
 
-_CODES = {
-    "Unauthenticated": ErrorCode.INFRA_UNAUTHENTICATED,
-    "PermissionDenied": ErrorCode.INFRA_UNAUTHORIZED,
-    "InvalidArgument": ErrorCode.CONFIGURATION_PROBLEM,
-    DRAIN_BLOCKED: ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+_CODES: Mapping[str, ErrorCode] = {
+    MachineCode.UNAUTHENTICATED: ErrorCode.INFRA_UNAUTHENTICATED,
+    MachineCode.PERMISSION_DENIED: ErrorCode.INFRA_UNAUTHORIZED,
+    MachineCode.INVALID_ARGUMENT: ErrorCode.CONFIGURATION_PROBLEM,
+    MachineCode.FAILED_PRECONDITION: ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
 }
 """Error codes of the machine-controller-manager that are reported at once, each with the code for the Shoot."""
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from api.durations import parse_duration
+from api.machine.codes import MachineCode
 from api.machine.names import NAME_LABEL, NODE_LABEL, TRIGGER_DELETION
 from api.machine.objects import chosen_machines, is_alive, is_deleting, phase_of
 from kube.client import Object, Objects
@@ -76,7 +77,7 @@ def instance(machine: Mapping[str, Any]) -> pb.Instance:
             error = pb.InstanceErrorInfo(
                 errorCode=code,
                 errorMessage=last.get("description") or "",
-                instanceErrorClass=_OUT_OF_RESOURCES if code == "ResourceExhausted" else _OTHER,
+                instanceErrorClass=_OUT_OF_RESOURCES if code == MachineCode.RESOURCE_EXHAUSTED else _OTHER,
             )
     return pb.Instance(id=instance_id(machine), status=pb.InstanceStatus(instanceState=state, errorInfo=error))
 

@@ -1,70 +1,94 @@
 """Machines of the local cloud: one privileged pod for each machine, in the shoot's namespace of the cloud cluster.
 
-This is the only module here that knows a provider. All objects are named after the machine, so that a retry finds the
-objects that an earlier attempt created.
+All objects are named after the machine, so that a retry finds the objects that an earlier attempt created.
 """
 
 import base64
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from activities.errors import permanent
+from temporalio.exceptions import ApplicationError
+
 from activities.provider_local.cloud import Clouds, cloud_errors
-from activities.provider_local.provider import provider_section
+from activities.provider_local.provider import PROVIDER_TYPE, provider_section
 from api.errors import ErrorCode
 from api.local import MachineProviderSpec
-from api.machine.names import USER_DATA_KEY
+from api.machine.codes import MachineCode
 from api.resources import MACHINE_CLASS, POD, SECRET
 from kube.cache import Cache
-from kube.client import KubeClient
+from kube.client import KubeClient, WatchEvent
 from kube.errors import AlreadyExists
+from workers.machine_controller_manager.driver import MachineError, ResolvedClass
 
 _USER_DATA_FILE = "userdata"
 _GRACE_SECONDS = 1
 """Short, because a machine that is deleted was drained before, or is deleted with its whole cluster."""
 MACHINE_LABEL = "local.provider.extensions.gardener.cloud/machine"
 
+_CODES: Mapping[str, MachineCode] = {
+    ErrorCode.INFRA_UNAUTHENTICATED: MachineCode.UNAUTHENTICATED,
+    ErrorCode.INFRA_UNAUTHORIZED: MachineCode.PERMISSION_DENIED,
+    ErrorCode.CONFIGURATION_PROBLEM: MachineCode.INVALID_ARGUMENT,
+    ErrorCode.RETRYABLE_INFRA_DEPENDENCIES: MachineCode.UNAVAILABLE,
+}
+"""Codes of provider-local's errors, as codes of machines."""
 
-class Driver:
-    """Creates, finds and deletes machines by their MachineClass.
 
-    Errors are ``ApplicationError``, with a code if a person must fix something.
-    """
+@dataclass(frozen=True)
+class MachinePods:
+    """The machines' pods in one cloud, from a watch cache. Equal if the cache is the same."""
 
-    def __init__(self, seed: KubeClient, clouds: Clouds, namespace: str) -> None:
-        self._seed = seed
-        self._clouds = clouds
-        self._namespace = namespace
+    cache: Cache
 
-    async def create(self, machine: Mapping[str, Any], class_: Mapping[str, Any], token: str) -> str:
-        """Create a machine; returns its provider id. ``token``: the token with which it may join its cluster."""
-        name = str(machine["metadata"]["name"])
-        spec = _provider_spec(class_)
-        user_data = await self._user_data(class_)
-        script = fill_in(user_data, name, token)
-        secret = user_data_secret(name, spec.namespace, script)
-        pod = machine_pod(name, spec, str(class_["metadata"]["name"]))
-        with cloud_errors(f"creating machine {name}"):
+    @property
+    def is_complete(self) -> bool:
+        return self.cache.is_synced
+
+    def __contains__(self, name: object) -> bool:
+        return self.cache.get(str(name)) is not None
+
+    def subscribe(self, on_gone: Callable[[str], None]) -> Callable[[], None]:
+        def look(event: WatchEvent) -> None:
+            if event.type == "DELETED":
+                on_gone(event.object["metadata"]["labels"][MACHINE_LABEL])
+
+        return self.cache.subscribe(look)
+
+
+class LocalDriver:
+    """The ``Driver`` of machine classes with provider ``local``."""
+
+    provider = PROVIDER_TYPE
+
+    def __init__(self, clouds: Clouds | None = None) -> None:
+        self._clouds = clouds or Clouds()
+
+    async def create(self, machine: Mapping[str, Any], class_: ResolvedClass, user_data: bytes) -> str:
+        """Create the Secret with the user data, then the pod. A second run finds both by the name of the machine."""
+        name = _name(machine)
+        with _machine_errors(f"creating machine {name}"):
+            spec = _provider_spec(class_)
             cloud = await self._connect(class_)
-            for each in (secret, pod):
-                try:
+            for each in (user_data_secret(name, spec.namespace, user_data), machine_pod(name, spec, class_.name)):
+                with contextlib.suppress(AlreadyExists):
                     await cloud.create(each)
-                except AlreadyExists:
-                    continue  # created by an earlier attempt: no other machine has this name
         return provider_id(name, spec)
 
-    async def exists(self, machine: Mapping[str, Any], class_: Mapping[str, Any]) -> bool:
-        """Whether the machine exists, running or not yet. Reads it from the cloud itself, not from a cache."""
-        name = str(machine["metadata"]["name"])
-        with cloud_errors(f"looking for machine {name}"):
+    async def status(self, machine: Mapping[str, Any], class_: ResolvedClass) -> str:
+        name = _name(machine)
+        with _machine_errors(f"looking for machine {name}"):
+            spec = _provider_spec(class_)
             cloud = await self._connect(class_)
-            return await cloud.find(POD, name, _provider_spec(class_).namespace) is not None
+            if await cloud.find(POD, name, spec.namespace) is None:
+                raise MachineError(MachineCode.NOT_FOUND, f"machine {name} has no pod {spec.namespace}/{name}")
+        return provider_id(name, spec)
 
-    async def delete(self, machine: Mapping[str, Any], class_: Mapping[str, Any]) -> bool:
-        """Delete a machine and its Secret. Returns True once both are gone."""
-        name = str(machine["metadata"]["name"])
-        namespace = _provider_spec(class_).namespace
-        with cloud_errors(f"deleting machine {name}"):
+    async def delete(self, machine: Mapping[str, Any], class_: ResolvedClass) -> bool:
+        name = _name(machine)
+        with _machine_errors(f"deleting machine {name}"):
+            namespace = _provider_spec(class_).namespace
             cloud = await self._connect(class_)
             pod = await cloud.find(POD, name, namespace)
             if pod is not None:
@@ -74,38 +98,26 @@ class Driver:
             await cloud.delete(SECRET, _secret_name(name), namespace)
         return True
 
-    async def pods(self, class_: Mapping[str, Any]) -> Cache:
-        """A cache of the machines' pods, for events when a pod is added, changed or deleted."""
-        caches = await self._clouds.caches(*await self._credentials(class_))
-        return caches.of(POD, _provider_spec(class_).namespace, labels=MACHINE_LABEL)
+    async def machines(self, class_: ResolvedClass) -> MachinePods:
+        with _machine_errors(f"listing machines of {MACHINE_CLASS.kind} {class_.name}"):
+            caches = await self._clouds.caches(class_.credentials, class_.credentials_secret)
+            return MachinePods(caches.of(POD, _provider_spec(class_).namespace, labels=MACHINE_LABEL))
 
-    async def _connect(self, class_: Mapping[str, Any]) -> KubeClient:
-        return await self._clouds.connect(*await self._credentials(class_))
+    async def close(self) -> None:
+        await self._clouds.close()
 
-    async def _credentials(self, class_: Mapping[str, Any]) -> tuple[Mapping[str, str], str]:
-        reference = class_["credentialsSecretRef"]
-        where = f"{self._namespace}/{reference['name']}"
-        secret = await self._seed.find(SECRET, reference["name"], self._namespace)
-        if secret is None:
-            raise permanent(ErrorCode.CONFIGURATION_PROBLEM, f"Secret {where} with the cloud's credentials is gone")
-        return secret.get("data") or {}, where
-
-    async def _user_data(self, class_: Mapping[str, Any]) -> bytes:
-        name = class_["secretRef"]["name"]
-        secret = await self._seed.find(SECRET, name, self._namespace)
-        encoded = ((secret or {}).get("data") or {}).get(USER_DATA_KEY)
-        if encoded is None:
-            raise permanent(
-                ErrorCode.CONFIGURATION_PROBLEM,
-                f"Secret {self._namespace}/{name} has no key {USER_DATA_KEY}, which machines of"
-                f" {MACHINE_CLASS.kind} {class_['metadata']['name']} boot with",
-            )
-        return base64.b64decode(encoded)
+    async def _connect(self, class_: ResolvedClass) -> KubeClient:
+        return await self._clouds.connect(class_.credentials, class_.credentials_secret)
 
 
-def fill_in(user_data: bytes, machine: str, token: str) -> bytes:
-    """User data of one machine: its name and its token in place of the placeholders."""
-    return user_data.replace(b"<<BOOTSTRAP_TOKEN>>", token.encode()).replace(b"<<MACHINE_NAME>>", machine.encode())
+@contextlib.contextmanager
+def _machine_errors(doing: str) -> Iterator[None]:
+    """Turn errors of the cloud, and of the sections of a MachineClass, into errors of machines."""
+    try:
+        with cloud_errors(doing):
+            yield
+    except ApplicationError as error:
+        raise MachineError(_CODES.get(error.type or "", MachineCode.INTERNAL), error.message) from None
 
 
 def provider_id(name: str, spec: MachineProviderSpec) -> str:
@@ -179,9 +191,13 @@ def machine_pod(name: str, spec: MachineProviderSpec, class_name: str) -> dict[s
     }
 
 
-def _provider_spec(class_: Mapping[str, Any]) -> MachineProviderSpec:
-    where = f"providerSpec of {MACHINE_CLASS.kind} {class_['metadata']['name']}"
-    return provider_section(MachineProviderSpec, class_.get("providerSpec"), where)
+def _name(machine: Mapping[str, Any]) -> str:
+    return str(machine["metadata"]["name"])
+
+
+def _provider_spec(class_: ResolvedClass) -> MachineProviderSpec:
+    where = f"providerSpec of {MACHINE_CLASS.kind} {class_.name}"
+    return provider_section(MachineProviderSpec, class_.object.get("providerSpec"), where)
 
 
 def _secret_name(machine: str) -> str:

@@ -17,7 +17,6 @@ from temporalio.worker import Worker
 
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.operations import ProviderLocalActivities
-from api.machine.names import DRAIN_BLOCKED
 from api.resources import CLUSTER as CLUSTER_RESOURCE
 from api.resources import (
     INFRASTRUCTURE,
@@ -429,7 +428,9 @@ async def test_a_pool_that_can_never_drain_is_named_with_its_pods(provider: Prov
             )
         when = (datetime.now(UTC) + timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
         fault = "node m cannot be drained: default/app: PodDisruptionBudget default/app is misconfigured"
-        await add_leaving(provider, state="Failed", errorCode=DRAIN_BLOCKED, description=fault, lastUpdateTime=when)
+        await add_leaving(
+            provider, state="Failed", errorCode="FailedPrecondition", description=fault, lastUpdateTime=when
+        )
         await provider.seed.until(lambda: provider.state == "Error")
 
     assert provider.status["lastError"]["codes"] == ["ERR_RETRYABLE_CONFIGURATION_PROBLEM"]
