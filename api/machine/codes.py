@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class MachineCode(StrEnum):
-    """What kind of error an operation on a machine ended with."""
+    """Kind of the error that an operation on a machine ended with."""
 
     INVALID_ARGUMENT = "InvalidArgument"
     """The MachineClass, or a Secret that it refers to, cannot be used as it is."""
