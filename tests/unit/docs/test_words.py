@@ -37,8 +37,8 @@ ROOMS = (
     "tests/unit/object_store",
     "tests/unit/temporal_server",
     "workers/extension",
-    "workers/metrics",
-    "workers/watchers",
+    "workers/lib/metrics",
+    "workers/controller_manager/watchers",
     "workflows",
 )
 """Folders of Python code whose texts are checked."""
