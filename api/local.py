@@ -3,7 +3,6 @@
 They travel inside ``providerConfig``, ``providerStatus`` and ``providerSpec`` of other kinds.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeVar
 
@@ -58,11 +57,6 @@ class MachineProviderSpec(ApiModel):
 def infrastructure_namespace(technical_id: str) -> str:
     """Namespace of the cloud cluster that holds the machines of a shoot."""
     return f"infra-{technical_id}"
-
-
-def bootstrap_token_id(machine_uid: str) -> str:
-    """Public part of a machine's bootstrap token: the same for each attempt to create the machine."""
-    return hashlib.sha256(machine_uid.encode()).hexdigest()[:6]
 
 
 def read_provider_section(model: type[M], section: Mapping[str, Any] | None, where: str) -> M:

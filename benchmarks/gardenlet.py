@@ -2,11 +2,11 @@
 
     .venv/bin/python -m benchmarks.gardenlet --minutes 10 --foreign 1000 [--landscape default] [-o json]
 
-Needs a landscape that is up with at least one Shoot of seed-1. Measures twice for the given time: first as the garden
-is, then with Shoots of a seed that has no gardenlet. During both, an event of a control plane comes each second; during
-the second, a foreign Shoot changes each second, too. The controller-manager is stopped meanwhile, because it would start
-a workflow for each foreign Shoot. The figures are the gardenlet's own metrics. Targets: each awake Shoot is checked once
-a minute, and requests and memory do not depend on foreign Shoots.
+Needs a landscape that is up with at least one Shoot of seed-1. Measures twice for the given time: first the garden as
+it is, then with Shoots of a seed that has no gardenlet. During both, an event of each control plane comes each second;
+during the second, a foreign Shoot changes each second, too. Meanwhile the controller-manager is stopped, because it
+would start a workflow for each foreign Shoot. The figures are the gardenlet's own metrics. Targets: each awake Shoot is
+checked once a minute, and requests and memory do not depend on foreign Shoots.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import click

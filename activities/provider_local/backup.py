@@ -15,16 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from activities.errors import transient
+from activities.extension import Extension, delete_quietly, namespace_lives, required_secret_data, secret_data
 from activities.provider_local.accounts import IAM_ENDPOINT, Account, User, path_of, rights_below, rights_in
-from activities.provider_local.extension import (
-    MANAGER,
-    Actuator,
-    Extension,
-    delete_quietly,
-    namespace_lives,
-    required_secret_data,
-    secret_data,
-)
+from activities.provider_local.provider import MANAGER, LocalActuator
 from api import constants
 from api.errors import ErrorCode
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
@@ -40,7 +33,7 @@ _DEFAULT_NAMESPACE = "garden"
 _SOURCE_PREFIX = "source-"
 
 
-class BackupBucketActuator(Actuator):
+class BackupBucketActuator(LocalActuator):
     """Creates a bucket, and a Secret with the key of a user that has rights in this bucket only."""
 
     resource = BACKUP_BUCKET
@@ -66,7 +59,7 @@ class BackupBucketActuator(Actuator):
         await delete_quietly(self._seed, SECRET, reference["name"], reference["namespace"])
 
 
-class BackupEntryActuator(Actuator):
+class BackupEntryActuator(LocalActuator):
     """Creates credentials for one control plane's directory in a bucket; the deletion removes its backups."""
 
     resource = BACKUP_ENTRY

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from activities.provider_local.extension import Actuator, Extension
+from activities.extension import Extension
+from activities.provider_local.provider import LocalActuator
 from api.resources import CONTROL_PLANE
 
 
-class ControlPlaneActuator(Actuator):
+class ControlPlaneActuator(LocalActuator):
     """Reports success: provider-local needs no component in a control plane."""
 
     resource = CONTROL_PLANE

@@ -21,7 +21,8 @@ import dns.update
 from temporalio.exceptions import ApplicationError
 
 from activities.errors import permanent, transient
-from activities.provider_local.extension import Actuator, Extension, required_secret_data, secret_data
+from activities.extension import Extension, required_secret_data, secret_data
+from activities.provider_local.provider import LocalActuator
 from api.errors import ErrorCode
 from api.resources import DNS_RECORD
 
@@ -31,7 +32,7 @@ _TXT_CHUNK = 255
 """A TXT record's strings hold at most this many bytes each (RFC 1035, 3.3)."""
 
 
-class DNSRecordActuator(Actuator):
+class DNSRecordActuator(LocalActuator):
     """Sets the values of one name and type to those of the DNSRecord; other types of the name stay."""
 
     resource = DNS_RECORD

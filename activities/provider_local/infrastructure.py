@@ -5,15 +5,9 @@ from typing import Any, Literal
 from temporalio.exceptions import ApplicationError
 
 from activities.errors import transient
+from activities.extension import Extension, required_secret_data, secret_data
 from activities.provider_local.cloud import Clouds, cloud_errors
-from activities.provider_local.extension import (
-    MANAGER,
-    Actuator,
-    Extension,
-    provider_section,
-    required_secret_data,
-    secret_data,
-)
+from activities.provider_local.provider import MANAGER, LocalActuator, provider_section
 from api.errors import ErrorCode
 from api.labels import pod_security
 from api.local import (
@@ -44,7 +38,7 @@ def cloud_profile_config(extension: Extension) -> CloudProfileConfig:
     return provider_section(CloudProfileConfig, profile["spec"].get("providerConfig"), where)
 
 
-class InfrastructureActuator(Actuator):
+class InfrastructureActuator(LocalActuator):
     """Applies the namespace. A workflow deletes the namespace, because machines need time to stop."""
 
     resource = INFRASTRUCTURE

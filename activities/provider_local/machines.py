@@ -5,32 +5,21 @@ Source: spec/extensions.md 3 (Worker), spec/api-extensions.md 2.2 and 6.
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from activities.errors import permanent
-from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
+from activities.provider_local.provider import PROVIDER_TYPE
+from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER, WORKER_POOL
 from api.errors import ErrorCode
 from api.local import CloudProfileConfig, InfrastructureStatus, MachineProviderSpec
+from api.machine.names import NAME_LABEL, USER_DATA_KEY
 from api.quantities import parse_quantity
 from api.resources import MACHINE_CLASS, MACHINE_DEPLOYMENT, Resource
 from kube.objects import controller_reference
 
-POOL_LABEL = "worker.gardener.cloud/pool"
-NAME_LABEL = "name"
-"""Label of MachineDeployments, MachineSets and Machines: name of the MachineDeployment. Their selectors use it."""
 CLASS_SECRET_LABEL = {"gardener.cloud/purpose": "machineclass"}
-FORCE_DELETION_LABEL = "force-deletion"
-"""Label of a Machine; value ``True``: delete the machine without a drain of its node."""
-USER_DATA_KEY = "userData"
-PRIORITY = "machinepriority.machine.sapcloud.io"
-"""Annotation of a Machine: if its MachineSet has too many machines, a lower value is deleted first."""
-FIRST_TO_GO = "1"
-TRIGGER_DELETION = "node.machine.sapcloud.io/trigger-deletion-by-mcm"
-"""Annotation of a MachineDeployment: machines that the cluster autoscaler chose for deletion, comma-separated."""
-DRAIN_BLOCKED = "FailedPrecondition"
-"""``lastOperation.errorCode`` of a Machine whose node cannot be drained, because pods stay on it."""
 RESTORING = "local.provider.extensions.gardener.cloud/restoring"
 """Annotation of a MachineDeployment whose MachineSets and Machines are not all restored yet."""
 
@@ -131,9 +120,9 @@ def machine_class(
         "metadata": {
             "name": wanted.class_name,
             "namespace": namespace,
-            "labels": {NAME_LABEL: wanted.name, POOL_LABEL: wanted.pool["name"]},
+            "labels": {NAME_LABEL: wanted.name, WORKER_POOL: wanted.pool["name"]},
         },
-        "provider": "local",
+        "provider": PROVIDER_TYPE,
         "providerSpec": wanted.provider.model_dump(mode="json"),
         "secretRef": {"name": wanted.class_name, "namespace": namespace},
         "credentialsSecretRef": dict(credentials),
@@ -199,7 +188,7 @@ def machine_deployment(wanted: WantedDeployment, namespace: str, region: str, re
                         "metadata": {
                             "labels": {
                                 **(pool.get("labels") or {}),
-                                POOL_LABEL: pool["name"],
+                                WORKER_POOL: pool["name"],
                                 "topology.kubernetes.io/region": region,
                                 "topology.kubernetes.io/zone": wanted.zone,
                                 "node.kubernetes.io/instance-type": pool["machineType"],
@@ -228,17 +217,6 @@ def restored(saved: Mapping[str, Any], resource: Resource, namespace: str, owner
         },
         "spec": saved["spec"],
     }
-
-
-def chosen_machines(deployment: Mapping[str, Any], alive: Collection[str]) -> list[str]:
-    """Machines that are alive and that the cluster autoscaler chose for deletion, in the autoscaler's order.
-
-    Empty if there are not more machines than ``replicas``: then the size was raised again, and no machine must go.
-    """
-    if len(alive) <= int(deployment["spec"].get("replicas") or 0):
-        return []
-    text = (deployment["metadata"].get("annotations") or {}).get(TRIGGER_DELETION) or ""
-    return [name for name in map(str.strip, text.split(",")) if name in alive]
 
 
 def _autoscaler_annotations(options: Mapping[str, Any]) -> dict[str, str]:

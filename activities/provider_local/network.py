@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from activities.errors import permanent, transient
-from activities.provider_local.extension import Actuator, Extension
-from activities.provider_local.managed_resource import apply_managed_resource, delete_managed_resource
+from activities.extension import Actuator, Extension, apply_managed_resource, delete_managed_resource
+from activities.provider_local.provider import MANAGER
 from api import images
 from api.errors import ErrorCode
 from api.resources import DNS_RECORD, NETWORK
@@ -41,7 +41,11 @@ class FlannelActuator(Actuator):
             )
         if server := await self._api_server(extension):
             await apply_managed_resource(
-                self._seed, extension.namespace, MANAGED_RESOURCE_NAME, manifests(extension.spec["podCIDR"], server)
+                self._seed,
+                extension.namespace,
+                MANAGED_RESOURCE_NAME,
+                manifests(extension.spec["podCIDR"], server),
+                manager=MANAGER,
             )
         return {"ipFamilies": families}
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from activities.errors import permanent
-from activities.provider_local.extension import MANAGER, Actuator, Extension, delete_quietly
+from activities.extension import Extension, delete_quietly
+from activities.provider_local.provider import MANAGER, LocalActuator
 from api.errors import ErrorCode
 from api.resources import OPERATING_SYSTEM_CONFIG, SECRET
 from kube.client import KubeClient
@@ -22,7 +23,7 @@ _UNIT_DIRECTORY = "/etc/systemd/system"
 _DEFAULT_PERMISSIONS = 0o644
 
 
-class OperatingSystemConfigActuator(Actuator):
+class OperatingSystemConfigActuator(LocalActuator):
     """Makes user data of an OperatingSystemConfig with purpose ``provision``."""
 
     resource = OPERATING_SYSTEM_CONFIG

@@ -13,23 +13,11 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.errors import permanent
+from activities.extension import Extension, delete_quietly, load_extension, missing_secret, secret_data
 from activities.heartbeat import heartbeating
-from activities.provider_local.extension import (
-    MANAGER,
-    Extension,
-    delete_quietly,
-    load_extension,
-    missing_secret,
-    provider_section,
-    secret_data,
-)
 from activities.provider_local.infrastructure import InfrastructureActuator, cloud_profile_config
 from activities.provider_local.machines import (
     CLASS_SECRET_LABEL,
-    DRAIN_BLOCKED,
-    FORCE_DELETION_LABEL,
-    NAME_LABEL,
-    POOL_LABEL,
     RESTORING,
     WantedDeployment,
     machine_class,
@@ -38,10 +26,14 @@ from activities.provider_local.machines import (
     restored,
     wanted_deployments,
 )
+from activities.provider_local.provider import MANAGER, provider_section
 from api import compression, images
+from api.constants import WORKER_POOL
 from api.decisions.shoot_state import unpacked_machine_state
 from api.errors import ErrorCode
 from api.local import InfrastructureStatus
+from api.machine.codes import MachineCode
+from api.machine.names import FORCE_DELETION_LABEL, NAME_LABEL
 from api.model import ApiModel
 from api.resources import (
     DEPLOYMENT,
@@ -421,11 +413,11 @@ def _leaving(name: str, machines: Objects) -> str:
     return "".join(f", {each}" for each in told)
 
 
-_CODES = {
-    "Unauthenticated": ErrorCode.INFRA_UNAUTHENTICATED,
-    "PermissionDenied": ErrorCode.INFRA_UNAUTHORIZED,
-    "InvalidArgument": ErrorCode.CONFIGURATION_PROBLEM,
-    DRAIN_BLOCKED: ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
+_CODES: Mapping[str, ErrorCode] = {
+    MachineCode.UNAUTHENTICATED: ErrorCode.INFRA_UNAUTHENTICATED,
+    MachineCode.PERMISSION_DENIED: ErrorCode.INFRA_UNAUTHORIZED,
+    MachineCode.INVALID_ARGUMENT: ErrorCode.CONFIGURATION_PROBLEM,
+    MachineCode.FAILED_PRECONDITION: ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
 }
 """Error codes of the machine-controller-manager that are reported at once, each with the code for the Shoot."""
 
@@ -438,7 +430,7 @@ def _raise_for(machine: Mapping[str, Any], since: datetime) -> None:
         return
     if datetime.fromisoformat(last["lastUpdateTime"]) >= since.replace(microsecond=0):
         labels = ((machine["spec"].get("nodeTemplate") or {}).get("metadata") or {}).get("labels") or {}
-        pool = f"pool {labels[POOL_LABEL]}: " if POOL_LABEL in labels else ""
+        pool = f"pool {labels[WORKER_POOL]}: " if WORKER_POOL in labels else ""
         raise permanent(code, f"{pool}machine {machine['metadata']['name']}: {last.get('description', '')}")
 
 

@@ -1,36 +1,37 @@
-"""An extension of one's own, as a process beside the seed: types ``local-ext-before``, ``local-ext`` and
+"""An extension of your own, as a process beside the seed: types ``local-ext-before``, ``local-ext`` and
 ``local-ext-after-worker``, which differ only in when a Shoot's flow asks for them.
 
 For each Extension object it writes ConfigMap ``extension-<type>`` beside the control plane, with the time, the owner's
-greeting out of ``providerConfig``, and whether it found the Shoot's API server and machines there. Once there is an API
-server the same ConfigMap is brought into the shoot, too. See README.md.
+greeting out of ``providerConfig``, and whether it found the Shoot's API server and machines there. Types that are
+deployed after the API server also write the ConfigMap into the shoot. See README.md.
 """
 
 import asyncio
-import base64
 import dataclasses
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import click
-from temporalio.exceptions import ApplicationError
 
-from activities.provider_local.extension import Actuator, Extension, delete_quietly
 from api.errors import ErrorCode
-from api.resources import CONFIG_MAP, DEPLOYMENT, EXTENSION, MACHINE_DEPLOYMENT, MANAGED_RESOURCE, SECRET
+from api.resources import CONFIG_MAP, DEPLOYMENT, EXTENSION, MACHINE_DEPLOYMENT, SECRET
 from api.times import micro_timestamp
 from kube.cache import Caches
 from kube.client import KubeClient
-from workers.provider_local.controller import ExtensionController
-from workers.provider_local.heartbeat import run_heartbeat
+from workers.extension import (
+    Actuator,
+    Extension,
+    apply_managed_resource,
+    delete_managed_resource,
+    delete_quietly,
+    serve,
+    transient,
+)
 
 NAME = "local-ext"
-"""Name of the ControllerRegistration, too: by it the gardenlet finds the heartbeat of this extension."""
+"""Name of the ControllerRegistration, by which the gardenlet finds the heartbeat of this extension."""
 DELETION_SECONDS = 120
-
-log = logging.getLogger(NAME)
 
 
 class LocalExtension(Actuator):
@@ -40,7 +41,7 @@ class LocalExtension(Actuator):
 
     def __init__(self, seed: KubeClient, caches: Caches, type_: str, *, in_shoot: bool) -> None:
         super().__init__(seed)
-        self.type = type_  # type: ignore[misc]  # one class serves all types
+        self.type = type_
         self._caches = caches
         self._in_shoot = in_shoot
 
@@ -49,7 +50,8 @@ class LocalExtension(Actuator):
         data = await self._findings(extension)
         await self._seed.apply(_config_map(self._name, extension.namespace, data), manager=NAME)
         if self._in_shoot:
-            await self._send(extension, [_config_map(self._name, "kube-system", data)])
+            objects = [_config_map(self._name, "kube-system", data)]
+            await apply_managed_resource(self._seed, extension.namespace, self._name, objects, manager=NAME)
         condition = {
             "type": "ControlPlaneHealthy",
             "status": "True",
@@ -62,32 +64,35 @@ class LocalExtension(Actuator):
 
     async def delete(self, extension: Extension) -> None:
         """Delete the object in the shoot first: that needs the API server, which still answers now."""
-        if self._in_shoot:
-            await delete_quietly(self._seed, MANAGED_RESOURCE, self._name, extension.namespace)
-            gone = self._caches.of(MANAGED_RESOURCE, extension.namespace).wait_for(
-                self._name, extension.namespace, lambda live: live is None or None, DELETION_SECONDS
-            )
-            try:
-                await gone
-            except TimeoutError:
-                raise ApplicationError(
-                    f"ManagedResource {extension.namespace}/{self._name} is still there after {DELETION_SECONDS} s",
-                    type=ErrorCode.CLEANUP_CLUSTER_RESOURCES,
-                ) from None
-        await self.force_delete(extension)
+        await self._delete(extension, keep_objects=False)
 
     async def force_delete(self, extension: Extension) -> None:
         """Delete only the objects in the seed: the shoot cannot be reached any more."""
-        for resource in (SECRET, CONFIG_MAP):
-            await delete_quietly(self._seed, resource, self._name, extension.namespace)
+        await delete_quietly(self._seed, SECRET, f"managedresource-{self._name}", extension.namespace)
+        await delete_quietly(self._seed, CONFIG_MAP, self._name, extension.namespace)
 
     async def migrate(self, extension: Extension) -> dict[str, Any]:
         """Leave the shoot as it is; ``state`` moves to the destination."""
-        if self._in_shoot and await self._seed.find(MANAGED_RESOURCE, self._name, extension.namespace):
-            keep = {"spec": {"keepObjects": True}}
-            await self._seed.patch(MANAGED_RESOURCE, self._name, extension.namespace, keep)
-        await self.delete(extension)
+        await self._delete(extension, keep_objects=True)
         return {"state": extension.status.get("state")}
+
+    async def _delete(self, extension: Extension, *, keep_objects: bool) -> None:
+        if self._in_shoot:
+            try:
+                await delete_managed_resource(
+                    self._seed,
+                    self._caches,
+                    extension.namespace,
+                    self._name,
+                    keep_objects=keep_objects,
+                    timeout=DELETION_SECONDS,
+                )
+            except TimeoutError:
+                raise transient(
+                    ErrorCode.CLEANUP_CLUSTER_RESOURCES,
+                    f"ManagedResource {extension.namespace}/{self._name} is still there after {DELETION_SECONDS} s",
+                ) from None
+        await delete_quietly(self._seed, CONFIG_MAP, self._name, extension.namespace)
 
     @property
     def _name(self) -> str:
@@ -102,27 +107,6 @@ class LocalExtension(Actuator):
             "apiServer": str(api_server is not None).lower(),
             "machines": str(bool(machines)).lower(),
         }
-
-    async def _send(self, extension: Extension, objects: list[dict[str, Any]]) -> None:
-        data = {
-            f"{each['metadata']['name']}.yaml": base64.b64encode(json.dumps(each).encode()).decode() for each in objects
-        }
-        metadata = {"name": self._name, "namespace": extension.namespace, "labels": {"origin": NAME}}
-        await self._seed.apply(
-            {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}, manager=NAME
-        )
-        await self._seed.apply(
-            {
-                "apiVersion": MANAGED_RESOURCE.api_version,
-                "kind": MANAGED_RESOURCE.kind,
-                "metadata": metadata,
-                "spec": {
-                    "secretRefs": [{"name": self._name}],
-                    "injectLabels": {"shoot.gardener.cloud/no-cleanup": "true"},
-                },
-            },
-            manager=NAME,
-        )
 
 
 def _config_map(name: str, namespace: str, data: dict[str, str]) -> dict[str, Any]:
@@ -146,13 +130,8 @@ async def run(kubeconfig: str, namespace: str, token_file: Path | None = None) -
             LocalExtension(seed, caches, NAME, in_shoot=True),
             LocalExtension(seed, caches, f"{NAME}-after-worker", in_shoot=True),
         ]
-        log.info("serving Extensions of types %s", ", ".join(each.type for each in actuators))
         try:
-            await asyncio.gather(
-                # Without it no flow that needs this extension begins.
-                run_heartbeat(seed, namespace, holder=NAME),
-                *(ExtensionController(seed, caches, each).run() for each in actuators),
-            )
+            await serve(caches, actuators, name=NAME, namespace=namespace)
         finally:
             await caches.close()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from activities.provider_local.machines import TRIGGER_DELETION
+from api.machine.names import TRIGGER_DELETION
 from tests.landscape import pods
 from tests.landscape.conftest import Landscape
 from tests.landscape.pods import PROBE

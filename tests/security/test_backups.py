@@ -15,14 +15,14 @@ import pytest
 from botocore.exceptions import ClientError
 from temporalio.exceptions import ApplicationError
 
+from activities.extension import Extension
 from activities.provider_local.accounts import Account, User, path_of, rights_in
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
-from activities.provider_local.extension import Extension
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
 from etcd.store import Store, StoreError, open_store
 from tests import object_stores
 from tests.object_stores import ObjectStore, as_mounted, encoded, versitygw
-from tests.unit.provider_local.fake_cluster import FakeCluster
+from tests.unit.kube.fake_cluster import FakeCluster
 from workers.etcd.store_reader import StoreReader, Unreadable
 
 pytestmark = pytest.mark.binaries

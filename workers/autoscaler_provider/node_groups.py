@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from activities.provider_local.machines import NAME_LABEL, TRIGGER_DELETION, chosen_machines
 from api.durations import parse_duration
+from api.machine.codes import MachineCode
+from api.machine.names import NAME_LABEL, NODE_LABEL, TRIGGER_DELETION
+from api.machine.objects import chosen_machines, is_alive, is_deleting, phase_of
 from kube.client import Object, Objects
 from workers.autoscaler_provider import externalgrpc_pb2 as pb
-from workers.machine_controller_manager.machine_set import NODE_LABEL
-from workers.machine_controller_manager.objects import is_alive, is_deleting, phase_of
 
 GPU_LABEL = "gpu"
 """Label of nodes with a GPU."""
@@ -77,7 +77,7 @@ def instance(machine: Mapping[str, Any]) -> pb.Instance:
             error = pb.InstanceErrorInfo(
                 errorCode=code,
                 errorMessage=last.get("description") or "",
-                instanceErrorClass=_OUT_OF_RESOURCES if code == "ResourceExhausted" else _OTHER,
+                instanceErrorClass=_OUT_OF_RESOURCES if code == MachineCode.RESOURCE_EXHAUSTED else _OTHER,
             )
     return pb.Instance(id=instance_id(machine), status=pb.InstanceStatus(instanceState=state, errorInfo=error))
 

@@ -1,6 +1,7 @@
-"""Bootstrap tokens, with which a machine authenticates to its cluster before it has a certificate."""
+"""What a machine boots with: its script, and the token that authenticates it until it has a certificate."""
 
 import base64
+import hashlib
 import secrets
 import string
 from collections.abc import Mapping
@@ -8,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from api.access import machine_bootstrap_group
-from api.local import bootstrap_token_id
 from api.resources import SECRET
 from api.times import timestamp
 from kube.client import KubeClient
@@ -29,7 +29,7 @@ async def ensure_token(shoot: KubeClient, machine: Mapping[str, Any], lifetime: 
     the machine's group gets the group here.
     """
     name = _secret_name(machine)
-    token_id = bootstrap_token_id(machine["metadata"]["uid"])
+    token_id = _token_id(machine)
     try:
         token = "".join(secrets.choice(_ALPHABET) for _ in range(_SECRET_LENGTH))
         await shoot.create(_secret(name, token_id, token, machine, lifetime))
@@ -47,8 +47,18 @@ async def delete_token(shoot: KubeClient, machine: Mapping[str, Any]) -> None:
     await shoot.delete(SECRET, _secret_name(machine), _NAMESPACE)
 
 
+def fill_in(user_data: bytes, machine: str, token: str) -> bytes:
+    """User data of one machine: its name and its token in place of the placeholders."""
+    return user_data.replace(b"<<BOOTSTRAP_TOKEN>>", token.encode()).replace(b"<<MACHINE_NAME>>", machine.encode())
+
+
 def _secret_name(machine: Mapping[str, Any]) -> str:
-    return f"bootstrap-token-{bootstrap_token_id(machine['metadata']['uid'])}"
+    return f"bootstrap-token-{_token_id(machine)}"
+
+
+def _token_id(machine: Mapping[str, Any]) -> str:
+    """Public part of a machine's bootstrap token: the same for each attempt to create the machine."""
+    return hashlib.sha256(str(machine["metadata"]["uid"]).encode()).hexdigest()[:6]
 
 
 def _secret(name: str, token_id: str, token: str, machine: Mapping[str, Any], lifetime: timedelta) -> dict[str, Any]:

@@ -1,188 +1,100 @@
-"""Machines of the local cloud: one privileged pod for each machine, in the shoot's namespace of the cloud cluster.
+"""The interface between the machine controllers and a cloud.
 
-This is the only module here that knows a provider. All objects are named after the machine, so that a retry finds the
-objects that an earlier attempt created.
+A provider implements ``Driver`` once; ``process`` passes the implementations to the controllers. The controllers choose
+the driver by ``MachineClass.provider``, read the Secrets that the MachineClass refers to, and report errors in the
+Machine's status.
+
+Errors: each method raises ``MachineError`` with a ``MachineCode`` and a message. The message names the machine or the
+Secret and says what to change; it quotes no Secret and no answer of the cloud. The controllers react to the code:
+
+- InvalidArgument, Unauthenticated, PermissionDenied and Unimplemented (``needs_change``): the Machine shows the error,
+  and the request is repeated every 5 s, because a user may be waiting for the result of a correction;
+- ResourceExhausted: repeated with increasing delays. The cluster autoscaler sees the code, removes the machine and
+  tries another pool;
+- Unavailable and Internal: repeated with increasing delays;
+- NotFound: only ``status`` raises it. The Machine is set to Failed, and its MachineSet replaces it.
+
+Any other exception is a bug of the driver: it is logged, and the request is repeated with increasing delays.
 """
 
-import base64
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from activities.errors import permanent
-from activities.provider_local.cloud import Clouds, cloud_errors
-from activities.provider_local.extension import provider_section
-from activities.provider_local.machines import USER_DATA_KEY
-from api.errors import ErrorCode
-from api.local import MachineProviderSpec
-from api.resources import MACHINE_CLASS, POD, SECRET
-from kube.cache import Cache
-from kube.client import KubeClient
-from kube.errors import AlreadyExists
-
-_USER_DATA_FILE = "userdata"
-_GRACE_SECONDS = 1
-"""Short, because a machine that is deleted was drained before, or is deleted with its whole cluster."""
-MACHINE_LABEL = "local.provider.extensions.gardener.cloud/machine"
+from api.machine.codes import MachineCode
 
 
-class Driver:
-    """Creates, finds and deletes machines by their MachineClass.
+class MachineError(Exception):
+    """The cloud has not executed a request. The text becomes the description of the Machine's last operation."""
 
-    Errors are ``ApplicationError``, with a code if a person must fix something.
-    """
-
-    def __init__(self, seed: KubeClient, clouds: Clouds, namespace: str) -> None:
-        self._seed = seed
-        self._clouds = clouds
-        self._namespace = namespace
-
-    async def create(self, machine: Mapping[str, Any], class_: Mapping[str, Any], token: str) -> str:
-        """Create a machine; returns its provider id. ``token``: the token with which it may join its cluster."""
-        name = str(machine["metadata"]["name"])
-        spec = _provider_spec(class_)
-        user_data = await self._user_data(class_)
-        script = fill_in(user_data, name, token)
-        secret = user_data_secret(name, spec.namespace, script)
-        pod = machine_pod(name, spec, str(class_["metadata"]["name"]))
-        with cloud_errors(f"creating machine {name}"):
-            cloud = await self._connect(class_)
-            for each in (secret, pod):
-                try:
-                    await cloud.create(each)
-                except AlreadyExists:
-                    continue  # created by an earlier attempt: no other machine has this name
-        return provider_id(name, spec)
-
-    async def exists(self, machine: Mapping[str, Any], class_: Mapping[str, Any]) -> bool:
-        """Whether the machine exists, running or not yet. Reads it from the cloud itself, not from a cache."""
-        name = str(machine["metadata"]["name"])
-        with cloud_errors(f"looking for machine {name}"):
-            cloud = await self._connect(class_)
-            return await cloud.find(POD, name, _provider_spec(class_).namespace) is not None
-
-    async def delete(self, machine: Mapping[str, Any], class_: Mapping[str, Any]) -> bool:
-        """Delete a machine and its Secret. Returns True once both are gone."""
-        name = str(machine["metadata"]["name"])
-        namespace = _provider_spec(class_).namespace
-        with cloud_errors(f"deleting machine {name}"):
-            cloud = await self._connect(class_)
-            pod = await cloud.find(POD, name, namespace)
-            if pod is not None:
-                if not pod["metadata"].get("deletionTimestamp"):
-                    await cloud.delete(POD, name, namespace, uid=pod["metadata"]["uid"])
-                return False
-            await cloud.delete(SECRET, _secret_name(name), namespace)
-        return True
-
-    async def pods(self, class_: Mapping[str, Any]) -> Cache:
-        """A cache of the machines' pods, for events when a pod is added, changed or deleted."""
-        caches = await self._clouds.caches(*await self._credentials(class_))
-        return caches.of(POD, _provider_spec(class_).namespace, labels=MACHINE_LABEL)
-
-    async def _connect(self, class_: Mapping[str, Any]) -> KubeClient:
-        return await self._clouds.connect(*await self._credentials(class_))
-
-    async def _credentials(self, class_: Mapping[str, Any]) -> tuple[Mapping[str, str], str]:
-        reference = class_["credentialsSecretRef"]
-        where = f"{self._namespace}/{reference['name']}"
-        secret = await self._seed.find(SECRET, reference["name"], self._namespace)
-        if secret is None:
-            raise permanent(ErrorCode.CONFIGURATION_PROBLEM, f"Secret {where} with the cloud's credentials is gone")
-        return secret.get("data") or {}, where
-
-    async def _user_data(self, class_: Mapping[str, Any]) -> bytes:
-        name = class_["secretRef"]["name"]
-        secret = await self._seed.find(SECRET, name, self._namespace)
-        encoded = ((secret or {}).get("data") or {}).get(USER_DATA_KEY)
-        if encoded is None:
-            raise permanent(
-                ErrorCode.CONFIGURATION_PROBLEM,
-                f"Secret {self._namespace}/{name} has no key {USER_DATA_KEY}, which machines of"
-                f" {MACHINE_CLASS.kind} {class_['metadata']['name']} boot with",
-            )
-        return base64.b64decode(encoded)
+    def __init__(self, code: MachineCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
-def fill_in(user_data: bytes, machine: str, token: str) -> bytes:
-    """User data of one machine: its name and its token in place of the placeholders."""
-    return user_data.replace(b"<<BOOTSTRAP_TOKEN>>", token.encode()).replace(b"<<MACHINE_NAME>>", machine.encode())
+@dataclass(frozen=True)
+class ResolvedClass:
+    """A MachineClass with the credentials that it refers to."""
+
+    object: Mapping[str, Any]
+    """The raw MachineClass."""
+    credentials: Mapping[str, str] = field(repr=False)
+    """The base64 data of the Secret in ``credentialsSecretRef``."""
+
+    @property
+    def name(self) -> str:
+        return str(self.object["metadata"]["name"])
+
+    @property
+    def credentials_secret(self) -> str:
+        """Namespace and name of the Secret with the credentials, for messages."""
+        return f"{self.object['metadata']['namespace']}/{self.object['credentialsSecretRef']['name']}"
 
 
-def provider_id(name: str, spec: MachineProviderSpec) -> str:
-    """``Machine.spec.providerID``."""
-    return f"local:///{spec.namespace}/{name}"
+class Machines(Protocol):
+    """The machines of one account in a cloud, as the driver has seen them last. They may lag behind the cloud."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the driver has seen all machines of the account. Before, a machine that is missing may exist."""
+
+    def __contains__(self, name: object, /) -> bool:
+        """Whether the driver has seen a machine of this name."""
+
+    def subscribe(self, on_gone: Callable[[str], None], /) -> object:
+        """Call ``on_gone`` with the name of each machine that the driver sees disappear from now on."""
 
 
-def user_data_secret(name: str, namespace: str, script: bytes) -> dict[str, Any]:
-    """Secret with the script that a machine boots with."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": _secret_name(name), "namespace": namespace, "labels": {MACHINE_LABEL: name}},
-        "type": "Opaque",
-        "immutable": True,
-        "data": {_USER_DATA_FILE: base64.b64encode(script).decode()},
-    }
+class Driver(Protocol):
+    """Creates, finds and deletes machines in one kind of cloud. Every method may run twice for the same machine."""
 
+    provider: str
+    """Value of ``MachineClass.provider`` that chooses this driver."""
 
-def machine_pod(name: str, spec: MachineProviderSpec, class_name: str) -> dict[str, Any]:
-    """Pod that is the machine. Its first process is systemd. What the machine mounts and runs ends with the pod."""
-    volumes: list[dict[str, Any]] = [
-        {"name": "userdata", "secret": {"secretName": _secret_name(name), "defaultMode": 0o400}},
-        {"name": "containerd", "emptyDir": {}},
-        {"name": "kubelet", "emptyDir": {}},
-        {"name": "run", "emptyDir": {"medium": "Memory"}},
-        {"name": "cgroup", "hostPath": {"path": "/sys/fs/cgroup", "type": "Directory"}},
-    ]
-    # No mount propagation: mounts of the kubelet in the pod must not stay behind on the cloud's host.
-    mounts: list[dict[str, Any]] = [
-        {"name": "userdata", "mountPath": "/etc/machine", "readOnly": True},
-        {"name": "containerd", "mountPath": "/var/lib/containerd"},
-        {"name": "kubelet", "mountPath": "/var/lib/kubelet"},
-        {"name": "run", "mountPath": "/run"},
-        {"name": "cgroup", "mountPath": "/sys/fs/cgroup"},
-    ]
-    if spec.images_directory:
-        volumes.append({"name": "images", "hostPath": {"path": spec.images_directory, "type": "Directory"}})
-        mounts.append({"name": "images", "mountPath": "/opt/images", "readOnly": True})
-    requests = {"cpu": f"{spec.cpu_millis}m", "memory": str(spec.memory_bytes)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": spec.namespace,
-            "labels": {"app": "machine", MACHINE_LABEL: name},
-            "annotations": {"machine.sapcloud.io/class": class_name},
-        },
-        "spec": {
-            "hostname": name,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "restartPolicy": "Always",
-            "dnsPolicy": "Default",
-            "terminationGracePeriodSeconds": _GRACE_SECONDS,
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [
-                {
-                    "name": "machine",
-                    "image": spec.image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "env": [{"name": "container", "value": "oci"}],
-                    "securityContext": {"privileged": True},
-                    "resources": {"requests": requests},
-                    "volumeMounts": mounts,
-                }
-            ],
-            "volumes": volumes,
-        },
-    }
+    async def create(self, machine: Mapping[str, Any], class_: ResolvedClass, user_data: bytes) -> str:
+        """Create the machine unless an earlier attempt has created it; returns its provider id.
 
+        ``user_data`` is the script that the machine boots with. It holds the machine's bootstrap token: a driver does
+        not log it. The name of the Machine must find the machine again, and be the name of its node.
+        """
 
-def _provider_spec(class_: Mapping[str, Any]) -> MachineProviderSpec:
-    where = f"providerSpec of {MACHINE_CLASS.kind} {class_['metadata']['name']}"
-    return provider_section(MachineProviderSpec, class_.get("providerSpec"), where)
+    async def status(self, machine: Mapping[str, Any], class_: ResolvedClass) -> str:
+        """Provider id of the machine, running or not yet, read from the cloud and not from a cache.
 
+        Raises MachineError with code NotFound if the machine does not exist.
+        """
 
-def _secret_name(machine: str) -> str:
-    return f"{machine}-user-data"
+    async def delete(self, machine: Mapping[str, Any], class_: ResolvedClass) -> bool:
+        """Delete the machine and everything that belongs to it. Returns whether all of it is gone.
+
+        The controller repeats the call until it returns True.
+        """
+
+    async def machines(self, class_: ResolvedClass) -> Machines:
+        """The machines of the account that the class belongs to: the same object for the same account.
+
+        A driver of a cloud without events polls the cloud.
+        """
+
+    async def close(self) -> None:
+        """Close all connections."""

@@ -1,36 +1,27 @@
 """The Machine controller: creates a machine for each object, follows the health of its node, and deletes it."""
 
+import base64
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from temporalio.exceptions import ApplicationError
-
-from activities.provider_local.machines import DRAIN_BLOCKED, FORCE_DELETION_LABEL
 from api.decisions.conditions import find_condition
-from api.errors import ErrorCode
-from api.resources import MACHINE, MACHINE_CLASS, NODE
+from api.machine.codes import MachineCode
+from api.machine.names import FORCE_DELETION_LABEL, NODE_LABEL, USER_DATA_KEY
+from api.machine.objects import is_deleting, phase_of
+from api.resources import MACHINE, MACHINE_CLASS, NODE, SECRET
 from api.times import timestamp
-from kube.cache import Cache, Caches, Key
+from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, WatchEvent
-from kube.controller import Controller, Requeue
+from kube.controller import Controller, Requeue, TryAgain
 from kube.errors import ApiError, Conflict, NotFound
 from workers.machine_controller_manager import nodes
-from workers.machine_controller_manager.bootstrap import delete_token, ensure_token
+from workers.machine_controller_manager.bootstrap import delete_token, ensure_token, fill_in
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
-from workers.machine_controller_manager.driver import MACHINE_LABEL, Driver
-from workers.machine_controller_manager.machine_set import NODE_LABEL
+from workers.machine_controller_manager.driver import Driver, MachineError, Machines, ResolvedClass
 from workers.machine_controller_manager.nodes import StayingPod
-from workers.machine_controller_manager.objects import (
-    age_of,
-    duration,
-    hold,
-    is_deleting,
-    phase_of,
-    release,
-    write_status,
-)
+from workers.machine_controller_manager.objects import age_of, duration, hold, release, write_status
 
 _log = logging.getLogger(__name__)
 
@@ -50,14 +41,6 @@ _UNREADY_DRAIN = timedelta(minutes=5)
 """A node that has not been Ready for longer than this is not drained: nothing on it would answer. The same time as in
 Gardener."""
 
-_ERROR_CODES: Mapping[str, str] = {
-    ErrorCode.INFRA_UNAUTHENTICATED: "Unauthenticated",
-    ErrorCode.INFRA_UNAUTHORIZED: "PermissionDenied",
-    ErrorCode.CONFIGURATION_PROBLEM: "InvalidArgument",
-    ErrorCode.RETRYABLE_INFRA_DEPENDENCIES: "Unavailable",
-}
-"""``status.lastOperation.errorCode``: the status codes of machine drivers."""
-
 
 class MachineController:
     """Creates machines in the cloud, reports their health from their nodes, drains and deletes them."""
@@ -68,17 +51,17 @@ class MachineController:
         seed_caches: Caches,
         shoot: KubeClient,
         shoot_caches: Caches,
-        driver: Driver,
+        drivers: Iterable[Driver],
         config: MachineControllerManagerConfig,
     ) -> None:
         self._seed = seed
         self._shoot = shoot
-        self._driver = driver
+        self._drivers = {each.provider: each for each in drivers}
         self._config = config
         self._namespace = config.namespace
         self._machines = seed_caches.of(MACHINE, config.namespace)
         self._nodes = shoot_caches.of(NODE)
-        self._watched: set[Cache] = set()
+        self._watched: set[Machines] = set()
         self._controller = Controller("machines", self._reconcile, workers=20, longest_delay=15.0)
         self._controller.watch(self._machines)
         self._controller.watch(self._nodes, keys=self._machine_of_node, when=_matters)
@@ -88,11 +71,8 @@ class MachineController:
         await self._controller.run()
 
     def _machine_of_node(self, event: WatchEvent) -> list[Key]:
-        # A machine, its pod, its host and its node have the same name.
+        # A machine and its node have the same name.
         return [Key(self._namespace, event.object["metadata"]["name"])]
-
-    def _machine_of_pod(self, event: WatchEvent) -> list[Key]:
-        return [Key(self._namespace, event.object["metadata"]["labels"][MACHINE_LABEL])]
 
     async def _reconcile(self, key: Key) -> Requeue | None:
         machine = await self._seed.find(MACHINE, key.name, self._namespace)
@@ -105,20 +85,27 @@ class MachineController:
         except (Conflict, NotFound) as error:
             _log.debug("machine %s changed meanwhile: %s", key.name, error)
             return Requeue(0.2)
-        except ApplicationError as error:
+        except MachineError as error:
             await self._refused(machine, error)
-            if error.non_retryable:
+            if error.code.needs_change:
                 return Requeue(_RETRY_SECONDS)
-            raise
+            raise TryAgain(str(error)) from None
 
     async def _converge(self, machine: Object) -> Requeue | None:
         if phase_of(machine) == "Failed":
             return None  # its set replaces it
-        class_ = await self._class(machine)
-        pods = await self._watch_pods(class_)
+        name = machine["spec"]["class"]["name"]
+        class_ = await self._seed.find(MACHINE_CLASS, name, self._namespace)
+        if class_ is None:
+            raise MachineError(
+                MachineCode.INVALID_ARGUMENT,
+                f"machine {machine['metadata']['name']}: MachineClass {self._namespace}/{name} does not exist",
+            )
+        driver, resolved = self._driver(class_), await self._resolve(class_)
+        seen = await self._watch(driver, resolved)
         if not machine["spec"].get("providerID"):
-            machine = await self._create(machine, class_)
-        elif self._seems_lost(machine, pods) and not await self._driver.exists(machine, class_):
+            machine = await self._create(machine, driver, resolved)
+        elif _seems_lost(machine, seen) and not await _exists(machine, driver, resolved):
             await self._fail(machine, "it is gone in the cloud")
             return None
         node = self._nodes.get(machine["metadata"]["name"])
@@ -129,14 +116,11 @@ class MachineController:
             await self._shoot.patch(NODE, node["metadata"]["name"], None, patch)
         return await self._with_node(machine, node)
 
-    def _seems_lost(self, machine: Object, pods: Cache) -> bool:
-        return pods.is_synced and pods.get(machine["metadata"]["name"]) is None
-
-    async def _create(self, machine: Object, class_: Object) -> Object:
-        lifetime = self._creation_timeout(machine)
-        token = await ensure_token(self._shoot, machine, lifetime)
-        provider_id = await self._driver.create(machine, class_, token)
+    async def _create(self, machine: Object, driver: Driver, class_: ResolvedClass) -> Object:
         name = machine["metadata"]["name"]
+        user_data = await self._user_data(class_)
+        token = await ensure_token(self._shoot, machine, self._creation_timeout(machine))
+        provider_id = await driver.create(machine, class_, fill_in(user_data, name, token))
         _log.info("machine %s was created in the cloud", name)
         patch: dict[str, Any] = {"spec": {"providerID": provider_id}}
         if (machine["metadata"].get("labels") or {}).get(NODE_LABEL) != name:
@@ -203,9 +187,10 @@ class MachineController:
             return await self._report_drain(machine, staying)
         class_ = await self._seed.find(MACHINE_CLASS, machine["spec"]["class"]["name"], self._namespace)
         if class_ is not None:
-            await self._watch_pods(class_)
-            if not await self._driver.delete(machine, class_):
-                return Requeue(_DRAIN_SECONDS)  # the pod's own event usually comes first
+            driver, resolved = self._driver(class_), await self._resolve(class_)
+            await self._watch(driver, resolved)
+            if not await driver.delete(machine, resolved):
+                return Requeue(_DRAIN_SECONDS)  # usually the driver reports earlier that the machine is gone
         await self._clean_shoot(machine, forced=forced)
         live = await self._seed.find(MACHINE, name, self._namespace)
         if live is not None:
@@ -242,7 +227,9 @@ class MachineController:
             f"node {machine['metadata']['name']} cannot be drained: {'; '.join(map(str, shown[:_LISTED_PODS]))}{more};"
             f" let them go, or they are deleted with their machine at {until:%Y-%m-%dT%H:%M:%SZ}"
         )
-        await self._write_phase(machine, "Terminating", "Delete", "Failed", description, code=DRAIN_BLOCKED)
+        await self._write_phase(
+            machine, "Terminating", "Delete", "Failed", description, code=MachineCode.FAILED_PRECONDITION
+        )
         return Requeue(_RETRY_SECONDS)
 
     async def _clean_shoot(self, machine: Object, *, forced: bool) -> None:
@@ -256,23 +243,44 @@ class MachineController:
                 raise
             _log.info("node and token of machine %s stay in its cluster: %s", machine["metadata"]["name"], error)
 
-    async def _class(self, machine: Object) -> Object:
-        name = machine["spec"]["class"]["name"]
-        class_ = await self._seed.find(MACHINE_CLASS, name, self._namespace)
-        if class_ is None:
-            raise ApplicationError(
-                f"machine {machine['metadata']['name']}: MachineClass {self._namespace}/{name} does not exist",
-                type=ErrorCode.CONFIGURATION_PROBLEM,
-                non_retryable=True,
+    def _driver(self, class_: Object) -> Driver:
+        provider = str(class_.get("provider") or "")
+        if provider not in self._drivers:
+            raise MachineError(
+                MachineCode.UNIMPLEMENTED,
+                f"MachineClass {self._namespace}/{class_['metadata']['name']} has provider '{provider}'; this"
+                f" machine-controller-manager has drivers of providers {', '.join(sorted(self._drivers))}",
             )
-        return class_
+        return self._drivers[provider]
 
-    async def _watch_pods(self, class_: Object) -> Cache:
-        pods = await self._driver.pods(class_)
-        if pods not in self._watched:
-            self._watched.add(pods)
-            self._controller.watch(pods, keys=self._machine_of_pod, when=lambda event: event.type == "DELETED")
-        return pods
+    async def _resolve(self, class_: Object) -> ResolvedClass:
+        name = class_["credentialsSecretRef"]["name"]
+        secret = await self._seed.find(SECRET, name, self._namespace)
+        if secret is None:
+            raise MachineError(
+                MachineCode.INVALID_ARGUMENT,
+                f"Secret {self._namespace}/{name} with the cloud's credentials is gone",
+            )
+        return ResolvedClass(class_, secret.get("data") or {})
+
+    async def _user_data(self, class_: ResolvedClass) -> bytes:
+        name = class_.object["secretRef"]["name"]
+        secret = await self._seed.find(SECRET, name, self._namespace)
+        encoded = ((secret or {}).get("data") or {}).get(USER_DATA_KEY)
+        if encoded is None:
+            raise MachineError(
+                MachineCode.INVALID_ARGUMENT,
+                f"Secret {self._namespace}/{name} has no key {USER_DATA_KEY}, which machines of"
+                f" MachineClass {class_.name} boot with",
+            )
+        return base64.b64decode(encoded)
+
+    async def _watch(self, driver: Driver, class_: ResolvedClass) -> Machines:
+        machines = await driver.machines(class_)
+        if machines not in self._watched:
+            self._watched.add(machines)
+            machines.subscribe(lambda name: self._controller.enqueue(Key(self._namespace, name)))
+        return machines
 
     def _drain_timeout(self, machine: Object) -> timedelta:
         return duration(machine["spec"].get("drainTimeout"), self._config.drain_timeout)
@@ -280,16 +288,15 @@ class MachineController:
     def _creation_timeout(self, machine: Object) -> timedelta:
         return duration(machine["spec"].get("creationTimeout"), self._config.creation_timeout)
 
-    async def _refused(self, machine: Object, error: ApplicationError) -> None:
+    async def _refused(self, machine: Object, error: MachineError) -> None:
         """Write into the status why the cloud refused an operation. The error code tells what kind of fault it is."""
         deleting = is_deleting(machine)
         phase = "Terminating" if deleting else "CrashLoopBackOff"
         if not deleting and machine["spec"].get("providerID"):
             phase = phase_of(machine) or "Pending"
-        code = _ERROR_CODES.get(error.type or "", "Internal")
         verb = "Delete" if deleting else "Create"
-        _log.warning("machine %s: %s", machine["metadata"]["name"], error.message)
-        await self._write_phase(machine, phase, verb, "Failed", error.message, code=code)
+        _log.warning("machine %s: %s", machine["metadata"]["name"], error)
+        await self._write_phase(machine, phase, verb, "Failed", str(error), code=error.code)
 
     async def _fail(self, machine: Object, why: str) -> None:
         _log.warning("machine %s has failed: %s", machine["metadata"]["name"], why)
@@ -322,6 +329,20 @@ class MachineController:
         if not quiet and (shown != operation or last.get("errorCode") != code or code is not None):
             wanted["lastOperation"] = {**operation, "lastUpdateTime": timestamp(), "errorCode": code}
         await write_status(self._seed, MACHINE, machine, wanted)
+
+
+def _seems_lost(machine: Object, seen: Machines) -> bool:
+    return seen.is_complete and machine["metadata"]["name"] not in seen
+
+
+async def _exists(machine: Object, driver: Driver, class_: ResolvedClass) -> bool:
+    try:
+        await driver.status(machine, class_)
+    except MachineError as error:
+        if error.code is MachineCode.NOT_FOUND:
+            return False
+        raise
+    return True
 
 
 def _matters(event: WatchEvent) -> bool:

@@ -6,14 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from activities.provider_local.machines import (
-    FIRST_TO_GO,
-    PRIORITY,
-    TRIGGER_DELETION,
-    chosen_machines,
-)
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.decisions.conditions import set_conditions
+from api.machine.names import FIRST_TO_GO, PRIORITY, TRIGGER_DELETION
+from api.machine.objects import chosen_machines, is_alive, is_deleting, owner_name, owner_uid
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from api.times import timestamp
 from kube.cache import Caches, Key
@@ -21,16 +17,7 @@ from kube.client import KubeClient, Object, Objects, WatchEvent
 from kube.controller import Controller, TryAgain
 from kube.errors import AlreadyExists, NotFound
 from kube.objects import controller_reference
-from workers.machine_controller_manager.objects import (
-    hold,
-    is_alive,
-    is_deleting,
-    owner_name,
-    owner_uid,
-    release,
-    replacing,
-    write_status,
-)
+from workers.machine_controller_manager.objects import hold, release, replacing, write_status
 
 _HASH_LABEL = "machine-template-hash"
 _PREFER_NO_SCHEDULE = {

@@ -4,26 +4,17 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from activities.provider_local.machines import PRIORITY
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
+from api.machine.names import NODE_LABEL, PRIORITY
+from api.machine.objects import is_deleting, owner_name, owner_uid, phase_of
 from api.resources import MACHINE, MACHINE_SET
 from kube.cache import Caches, Key
 from kube.client import KubeClient, Object, Objects, WatchEvent
 from kube.controller import Controller
 from kube.errors import AlreadyExists
 from kube.objects import controller_reference
-from workers.machine_controller_manager.objects import (
-    hold,
-    is_deleting,
-    owner_name,
-    owner_uid,
-    phase_of,
-    release,
-    replacing,
-    write_status,
-)
+from workers.machine_controller_manager.objects import hold, release, replacing, write_status
 
-NODE_LABEL = "node"
 _PHASES_TO_GO = ("", "Failed", "CrashLoopBackOff", "Pending", "Unknown", "Available", "Running")
 _SYNCED = (
     "nodeTemplate",

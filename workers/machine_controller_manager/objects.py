@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from activities.provider_local.machines import NAME_LABEL
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.durations import parse_duration
 from api.resources import Resource
@@ -21,37 +20,6 @@ def age_of(timestamp: str) -> timedelta:
 def duration(text: str | None, default: timedelta) -> timedelta:
     """A Go duration like ``1h30m`` or ``10m0s``, as MachineConfiguration holds it."""
     return parse_duration(text) if text else default
-
-
-def is_deleting(found: Mapping[str, Any]) -> bool:
-    return bool(found["metadata"].get("deletionTimestamp"))
-
-
-def phase_of(machine: Mapping[str, Any]) -> str:
-    """``status.currentStatus.phase``, empty for a new machine."""
-    return str(((machine.get("status") or {}).get("currentStatus") or {}).get("phase") or "")
-
-
-def is_alive(machine: Mapping[str, Any], deployment: str) -> bool:
-    """Whether a machine counts for a deployment: it is not being deleted, and does not have to be replaced."""
-    of_it = (machine["metadata"].get("labels") or {}).get(NAME_LABEL) == deployment
-    return of_it and not is_deleting(machine) and phase_of(machine) != "Failed"
-
-
-def owner_uid(found: Mapping[str, Any]) -> str:
-    """Uid of the controller in ``ownerReferences``; empty if there is none."""
-    for reference in found["metadata"].get("ownerReferences") or []:
-        if reference.get("controller"):
-            return str(reference["uid"])
-    return ""
-
-
-def owner_name(found: Mapping[str, Any], kind: str) -> str | None:
-    """Name of the controller in ``ownerReferences``, if it is of a kind."""
-    for reference in found["metadata"].get("ownerReferences") or []:
-        if reference.get("controller") and reference["kind"] == kind:
-            return str(reference["name"])
-    return None
 
 
 async def hold(client: KubeClient, resource: Resource, found: Object) -> Object:

@@ -1,8 +1,7 @@
-"""The machine controller manager process: three controllers over the seed, the shoot and the cloud."""
+"""The machine controller manager process: three controllers over the seed and the shoot, and the drivers of clouds."""
 
 import logging
 
-from activities.provider_local.cloud import Clouds
 from kube.cache import Caches
 from kube.client import KubeClient
 from workers.lib.runtime import Health, load_config, run_until_signal
@@ -11,6 +10,7 @@ from workers.machine_controller_manager.driver import Driver
 from workers.machine_controller_manager.machine import MachineController
 from workers.machine_controller_manager.machine_deployment import MachineDeploymentController
 from workers.machine_controller_manager.machine_set import MachineSetController
+from workers.provider_local.driver import LocalDriver
 
 _log = logging.getLogger(__name__)
 
@@ -21,8 +21,8 @@ async def run(config_path: str) -> None:
     kubeconfig = config.seed_kubeconfig
     seed = KubeClient.from_kubeconfig(kubeconfig) if kubeconfig else KubeClient.in_cluster()
     shoot = KubeClient.from_kubeconfig(config.shoot_kubeconfig)
-    seed_caches, shoot_caches, clouds = Caches(seed), Caches(shoot), Clouds()
-    driver = Driver(seed, clouds, config.namespace)
+    seed_caches, shoot_caches = Caches(seed), Caches(shoot)
+    drivers: list[Driver] = [LocalDriver()]
     health = Health()
     runner = await health.serve(config.health)
     health.ready = True
@@ -31,11 +31,12 @@ async def run(config_path: str) -> None:
         await run_until_signal(
             MachineDeploymentController(seed, seed_caches, config.namespace).run(),
             MachineSetController(seed, seed_caches, config.namespace).run(),
-            MachineController(seed, seed_caches, shoot, shoot_caches, driver, config).run(),
+            MachineController(seed, seed_caches, shoot, shoot_caches, drivers, config).run(),
         )
     finally:
         await runner.cleanup()
-        await clouds.close()
+        for driver in drivers:
+            await driver.close()
         await seed_caches.close()
         await shoot_caches.close()
         await seed.close()

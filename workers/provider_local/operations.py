@@ -3,14 +3,19 @@
 import asyncio
 from typing import Any
 
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
+from temporalio.service import RPCError
 
+from activities.errors import transient
+from activities.extension import Extension
 from activities.provider_local.cloud import Clouds
-from activities.provider_local.extension import Actuator, Extension
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.operations import ExtensionTask
+from activities.provider_local.provider import LocalActuator
 from api import constants
+from api.errors import ErrorCode
 from api.resources import INFRASTRUCTURE, WORKER
 from kube.client import KubeClient
 from workflows.provider_local import DeleteInfrastructure, DeleteWorker, ReconcileWorker, RestoreWorker
@@ -33,7 +38,24 @@ class Operations:
         """Run a workflow for an object and wait for its end. If cancelled, cancel the workflow and wait for its end.
 
         There is one workflow per request: after a restart, the process finds the workflow that it started before.
+
+        Raises ApplicationError: the error of the activity that failed, or that Temporal does not answer.
         """
+        try:
+            await self._run(workflow, extension, verb)
+        except WorkflowFailureError as error:
+            raise _root(error) from None
+        except RPCError as error:
+            raise transient(
+                ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"Temporal does not answer: {error.status.name}"
+            ) from None
+
+    async def _run(
+        self,
+        workflow: type[DeleteInfrastructure] | type[DeleteWorker] | type[ReconcileWorker] | type[RestoreWorker],
+        extension: Extension,
+        verb: str,
+    ) -> None:
         metadata = extension.object["metadata"]
         request = (metadata.get("annotations") or {}).get(constants.TIMESTAMP) or metadata["generation"]
         task = ExtensionTask(namespace=extension.namespace, name=extension.name, uid=extension.uid)
@@ -54,6 +76,13 @@ class Operations:
             raise
 
 
+def _root(error: BaseException) -> ApplicationError:
+    """The error that made a workflow fail, without the errors that Temporal wraps around it."""
+    while isinstance(error, WorkflowFailureError | ActivityError | ChildWorkflowError) and error.cause:
+        error = error.cause
+    return error if isinstance(error, ApplicationError) else ApplicationError(str(error) or type(error).__name__)
+
+
 async def _cancel(handle: WorkflowHandle[Any, None]) -> None:
     """Cancel the workflow and wait for its end: two runs must not work on one object at the same time."""
     try:
@@ -64,7 +93,7 @@ async def _cancel(handle: WorkflowHandle[Any, None]) -> None:
         return
 
 
-class WorkerActuator(Actuator):
+class WorkerActuator(LocalActuator):
     """Actuator of Worker: the machines of a shoot."""
 
     resource = WORKER

@@ -14,10 +14,13 @@ from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.network import FlannelActuator
 from activities.provider_local.operating_system_config import OperatingSystemConfigActuator
 from activities.provider_local.operations import ProviderLocalActivities
+from activities.provider_local.provider import MANAGER
 from api.resources import CLUSTER
 from kube.cache import Caches, Key
 from kube.client import KubeClient
 from kube.controller import Controller
+from workers.extension.controller import ExtensionController
+from workers.extension.heartbeat import run_heartbeat
 from workers.lib.interceptors import ActivityInterceptor
 from workers.lib.leader import run_as_leader
 from workers.lib.runtime import Health, load_config, run_until_signal
@@ -26,8 +29,6 @@ from workers.lib.telemetry import observe_requests
 from workers.lib.temporal import connect, follow_certificate
 from workers.provider_local.access import NAME
 from workers.provider_local.config import ProviderLocalConfig
-from workers.provider_local.controller import ExtensionController
-from workers.provider_local.heartbeat import run_heartbeat
 from workers.provider_local.load_balancer import LoadBalancerController
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
 from workflows.provider_local import WORKFLOWS
@@ -100,7 +101,7 @@ async def run(config_path: str) -> None:
                 seed,
                 config.leader_election,
                 NAME,
-                run_heartbeat(seed, config.heartbeat_namespace),
+                run_heartbeat(seed, config.heartbeat_namespace, holder=MANAGER),
                 LoadBalancerController(seed, caches, config.load_balancer_ip).run(),
                 *(ExtensionController(seed, caches, actuator).run() for actuator in simple),
                 *(ExtensionController(seed, caches, actuator, interruptible=True).run() for actuator in long),

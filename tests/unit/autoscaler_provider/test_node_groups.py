@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from activities.provider_local.machines import TRIGGER_DELETION
+from api.machine.names import TRIGGER_DELETION
 from workers.autoscaler_provider import externalgrpc_pb2 as pb
 from workers.autoscaler_provider import node_groups
 from workers.autoscaler_provider.node_groups import Refused

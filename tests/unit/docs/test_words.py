@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 ROOMS = (
+    "activities/extension",
     "api/autoscaling",
     "api/bastions",
     "api/core",
@@ -35,6 +36,7 @@ ROOMS = (
     "tests/unit/docs",
     "tests/unit/examples",
     "tests/unit/temporal_server",
+    "workers/extension",
     "workers/lib/metrics",
     "workers/controller_manager/watchers",
     "workflows",

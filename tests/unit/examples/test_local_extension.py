@@ -13,7 +13,7 @@ import yaml
 from api.core.v1beta1.controller_registration import ControllerRegistration
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
-from workers.provider_local.controller import ExtensionController
+from workers.extension.controller import ExtensionController
 
 EXAMPLE = Path(__file__).parents[3] / "examples/local_extension"
 NAMESPACE = "shoot--local--demo"

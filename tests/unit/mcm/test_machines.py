@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 import yaml
 
-from activities.provider_local.machines import DRAIN_BLOCKED
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.resources import MACHINE, MACHINE_CLASS, NODE, POD, POD_DISRUPTION_BUDGET, SECRET
 from kube.cache import Caches
 from kube.errors import ApiError, Unauthorized, Unreachable
-from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
+from tests.unit.kube.fake_cluster import FakeCluster
+from tests.unit.provider_local.fake_cloud import OneCloud
 from workers.machine_controller_manager import nodes
+from workers.machine_controller_manager.bootstrap import fill_in
 from workers.machine_controller_manager.config import MachineControllerManagerConfig
-from workers.machine_controller_manager.driver import Driver, fill_in
 from workers.machine_controller_manager.machine import MachineController
 from workers.machine_controller_manager.objects import duration
+from workers.provider_local.driver import LocalDriver
 
 NAMESPACE = "shoot--dev--one"
 CLOUD_NAMESPACE = "infra-shoot--dev--one"
@@ -47,6 +48,7 @@ class World:
                 "apiVersion": "machine.sapcloud.io/v1alpha1",
                 "kind": "MachineClass",
                 "metadata": {"name": "class-a", "namespace": NAMESPACE},
+                "provider": "local",
                 "secretRef": {"name": "class-a", "namespace": NAMESPACE},
                 "credentialsSecretRef": {"name": "cloudprovider", "namespace": NAMESPACE},
                 "providerSpec": {
@@ -104,8 +106,8 @@ class World:
     async def controller(self, **config: Any) -> AsyncIterator[None]:
         seed_caches, shoot_caches, clouds = Caches(self.seed), Caches(self.shoot), OneCloud(self.cloud)
         settings = MachineControllerManagerConfig(namespace=NAMESPACE, **config)
-        driver = Driver(self.seed, clouds, NAMESPACE)
-        made = MachineController(self.seed, seed_caches, self.shoot, shoot_caches, driver, settings)
+        drivers = [LocalDriver(clouds)]
+        made = MachineController(self.seed, seed_caches, self.shoot, shoot_caches, drivers, settings)
         running = asyncio.create_task(made.run())
         try:
             yield
@@ -394,7 +396,7 @@ async def test_a_budget_that_never_permits_an_eviction_is_named_at_once_with_its
         await occupy(world, budget(**NEVER))
         await world.seed.until(lambda: world.last_operation["state"] == "Failed")
 
-    assert world.last_operation["errorCode"] == DRAIN_BLOCKED
+    assert world.last_operation["errorCode"] == "FailedPrecondition"
     described = world.last_operation["description"]
     expected = "default/app: PodDisruptionBudget default/app is misconfigured and requires zero voluntary evictions"
     assert f"node {NAME} cannot be drained: {expected}" in described

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from activities.provider_local.machines import PRIORITY, TRIGGER_DELETION
+from api.machine.names import PRIORITY, TRIGGER_DELETION
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from kube.cache import Caches
 from kube.errors import Unreachable
-from tests.unit.provider_local.fake_cluster import FakeCluster
+from tests.unit.kube.fake_cluster import FakeCluster
 from workers.machine_controller_manager.machine_deployment import (
     MachineDeploymentController,
     Scaling,

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from activities.extension import Extension
 from activities.provider_local import accounts
 from activities.provider_local.accounts import Account
 from activities.provider_local.backup import BackupBucketActuator, BackupEntryActuator
-from activities.provider_local.extension import Extension
 from api.resources import BACKUP_BUCKET, BACKUP_ENTRY, SECRET
 from etcd.store import Store, StoreError, open_store
 from kube.errors import Forbidden
 from tests.object_stores import ObjectStore, encoded, versitygw
-from tests.unit.provider_local.fake_cluster import FakeCluster
+from tests.unit.kube.fake_cluster import FakeCluster
 
 pytestmark = [pytest.mark.binaries, pytest.mark.usefixtures("object_store_is_built")]
 

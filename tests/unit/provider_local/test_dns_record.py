@@ -15,10 +15,10 @@ import dns.update
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from activities.extension import Extension
 from activities.provider_local.dns_record import DNSRecordActuator
-from activities.provider_local.extension import Extension
 from api.resources import DNS_RECORD
-from tests.unit.provider_local.fake_cluster import FakeCluster
+from tests.unit.kube.fake_cluster import FakeCluster
 
 NAMESPACE = "shoot--dev--one"
 KEY = base64.b64encode(b"a key of thirty-two bytes length").decode()

@@ -9,13 +9,14 @@ import pytest
 import yaml
 from temporalio.exceptions import ApplicationError
 
-from activities.provider_local.extension import Extension
+from activities.extension import Extension
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.network import FlannelActuator, manifests
 from api.resources import INFRASTRUCTURE, MANAGED_RESOURCE, NAMESPACE, NETWORK, SECRET
 from kube.cache import Caches
 from kube.errors import Forbidden, Unauthorized, Unreachable
-from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
+from tests.unit.kube.fake_cluster import FakeCluster
+from tests.unit.provider_local.fake_cloud import OneCloud
 
 CONTROL_PLANE = "shoot--dev--one"
 CLOUD_NAMESPACE = "infra-shoot--dev--one"

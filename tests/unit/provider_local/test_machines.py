@@ -5,14 +5,9 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.provider_local.machines import (
-    WantedDeployment,
-    chosen_machines,
-    machine_class,
-    machine_deployment,
-    wanted_deployments,
-)
+from activities.provider_local.machines import WantedDeployment, machine_class, machine_deployment, wanted_deployments
 from api.local import CloudProfileConfig, InfrastructureStatus
+from api.machine.objects import chosen_machines
 
 PROFILE = {
     "metadata": {"name": "local"},

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.provider_local.extension import Extension
+from activities.extension import Extension
 from activities.provider_local.operating_system_config import OperatingSystemConfigActuator, user_data
 from api.resources import OPERATING_SYSTEM_CONFIG
-from tests.unit.provider_local.fake_cluster import FakeCluster
+from tests.unit.kube.fake_cluster import FakeCluster
 
 NAMESPACE = "shoot--dev--one"
 

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
+from temporalio.client import WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
+from activities.extension import Extension
 from activities.provider_local.infrastructure import InfrastructureActuator
-from activities.provider_local.machines import DRAIN_BLOCKED
 from activities.provider_local.operations import ProviderLocalActivities
 from api.decisions.shoot_state import machine_state
 from api.resources import CLUSTER as CLUSTER_RESOURCE
@@ -34,10 +37,11 @@ from api.resources import (
 from kube.cache import Caches
 from kube.client import Object
 from kube.errors import Unauthorized
-from tests.unit.provider_local.fake_cluster import FakeCluster, OneCloud
+from tests.unit.kube.fake_cluster import FakeCluster
+from tests.unit.provider_local.fake_cloud import OneCloud
 from tests.unit.provider_local.test_infrastructure_and_network import CLUSTER, KUBECONFIG
+from workers.extension.controller import ExtensionController
 from workers.lib.interceptors import ActivityInterceptor
-from workers.provider_local.controller import ExtensionController
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
 from workflows.provider_local import WORKFLOWS
 from workflows.provider_local.options import queue
@@ -428,7 +432,9 @@ async def test_a_pool_that_can_never_drain_is_named_with_its_pods(provider: Prov
             )
         when = (datetime.now(UTC) + timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
         fault = "node m cannot be drained: default/app: PodDisruptionBudget default/app is misconfigured"
-        await add_leaving(provider, state="Failed", errorCode=DRAIN_BLOCKED, description=fault, lastUpdateTime=when)
+        await add_leaving(
+            provider, state="Failed", errorCode="FailedPrecondition", description=fault, lastUpdateTime=when
+        )
         await provider.seed.until(lambda: provider.state == "Error")
 
     assert provider.status["lastError"]["codes"] == ["ERR_RETRYABLE_CONFIGURATION_PROBLEM"]
@@ -522,3 +528,33 @@ async def test_an_infrastructure_is_gone_when_its_namespace_is(provider: Provide
         await provider.seed.until(lambda: not infrastructure())
 
     assert not provider.cloud.of(NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "text"),
+    [
+        (RPCError("down", RPCStatusCode.UNAVAILABLE, b""), "ERR_RETRYABLE_INFRA_DEPENDENCIES", "answer: UNAVAILABLE"),
+        (
+            WorkflowFailureError(cause=ApplicationError("the cloud is full", type="ERR_INFRA_QUOTA_EXCEEDED")),
+            "ERR_INFRA_QUOTA_EXCEEDED",
+            "the cloud is full",
+        ),
+        (WorkflowFailureError(cause=CancelledError("cancelled by an operator")), None, "cancelled by an operator"),
+    ],
+)
+async def test_an_actuator_raises_the_error_inside_of_those_of_temporal(
+    raised: Exception, code: str | None, text: str
+) -> None:
+    """The SDK of extensions knows errors of actuators only."""
+
+    class Temporal:
+        async def start_workflow(self, *_: Any, **__: Any) -> None:
+            raise raised
+
+    actuator = WorkerActuator(FakeCluster(), Operations(Temporal(), "seed-1"))  # type: ignore[arg-type]
+    found = {"metadata": {"name": "demo", "namespace": "shoot--dev--one", "uid": "u", "generation": 1}, "spec": {}}
+    with pytest.raises(ApplicationError) as failed:
+        await actuator.reconcile(Extension(WORKER, found, None))
+
+    assert failed.value.type == code
+    assert text in failed.value.message

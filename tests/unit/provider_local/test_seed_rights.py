@@ -7,8 +7,8 @@ from typing import Any
 
 from api.resources import CLUSTER, MACHINE, SERVICE
 from kube.cache import Caches
+from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.kube.waiting import until
-from tests.unit.provider_local.fake_cluster import FakeCluster
 from workers.provider_local.load_balancer import LoadBalancerController
 from workers.provider_local.process import forget_control_planes
 

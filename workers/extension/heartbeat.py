@@ -3,7 +3,6 @@
 import asyncio
 import logging
 
-from activities.provider_local.extension import MANAGER
 from api.resources import LEASE
 from api.times import micro_timestamp
 from kube.client import KubeClient
@@ -17,8 +16,8 @@ _RETRY_SECONDS = 1
 """Delay after a failure. It is short: a new seed lacks the namespace at first, and Shoots wait for the Lease."""
 
 
-async def run_heartbeat(seed: KubeClient, namespace: str, *, holder: str = MANAGER) -> None:
-    """Renew the Lease every 30 s until cancelled."""
+async def run_heartbeat(seed: KubeClient, namespace: str, *, holder: str) -> None:
+    """Renew the Lease every 30 s until cancelled. ``holder``: name of the extension's ControllerRegistration."""
     while True:
         renewed = micro_timestamp()
         lease = {

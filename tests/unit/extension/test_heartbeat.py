@@ -7,7 +7,7 @@ import pytest
 
 from kube.client import KubeClient
 from kube.errors import NotFound
-from workers.provider_local import heartbeat
+from workers.extension import heartbeat
 
 
 class Seed:
@@ -26,7 +26,7 @@ class Seed:
 async def test_a_heartbeat_that_could_not_be_written_is_soon_tried_again(monkeypatch):
     monkeypatch.setattr(heartbeat, "_RETRY_SECONDS", 0.01)
     seed = Seed(failures=2)
-    beating = asyncio.create_task(heartbeat.run_heartbeat(cast(KubeClient, seed), "garden"))
+    beating = asyncio.create_task(heartbeat.run_heartbeat(cast(KubeClient, seed), "garden", holder="provider-local"))
     await asyncio.wait_for(seed.renewed.wait(), 2)
     assert not seed.failures
     beating.cancel()

@@ -9,15 +9,10 @@ from typing import Any, ClassVar
 
 from activities.errors import permanent
 from api.errors import ErrorCode
-from api.local import InvalidProviderConfig, M, read_provider_section
 from api.resources import CLUSTER, NAMESPACE, SECRET, Resource
 from kube.client import KubeClient
 from kube.errors import Forbidden, NotFound
 from kube.objects import owner_reference
-
-MANAGER = "provider-local"
-"""Field manager of everything that provider-local applies."""
-PROVIDER_TYPE = "local"
 
 
 @dataclass(frozen=True)
@@ -122,14 +117,6 @@ def missing_secret(extension: Extension) -> Exception:
     )
 
 
-def provider_section(model: type[M], section: Mapping[str, Any] | None, where: str) -> M:
-    """A raw provider section as ``model``. Raises a final error for an invalid section, which only the user can fix."""
-    try:
-        return read_provider_section(model, section, where)
-    except InvalidProviderConfig as error:
-        raise permanent(ErrorCode.CONFIGURATION_PROBLEM, str(error)) from None
-
-
 class Actuator:
     """Reconciles objects of one kind; every method may run twice.
 
@@ -138,7 +125,8 @@ class Actuator:
     """
 
     resource: ClassVar[Resource]
-    type: ClassVar[str] = PROVIDER_TYPE
+    type: str
+    """``spec.type`` of the objects."""
 
     def __init__(self, seed: KubeClient) -> None:
         self._seed = seed
@@ -164,9 +152,9 @@ class Actuator:
 
 
 async def delete_quietly(seed: KubeClient, resource: Resource, name: str, namespace: str) -> None:
-    """Delete an object of provider-local; it is no error if the object, or its whole namespace, is gone already.
+    """Delete an object of an extension; it is no error if the object, or its whole namespace, is gone already.
 
-    The rights of provider-local in a namespace end with the namespace: the API server then answers Forbidden.
+    The rights of an extension in a control plane end with the namespace: the API server then answers Forbidden.
     """
     try:
         await seed.delete(resource, name, namespace)

@@ -5,26 +5,27 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from activities.provider_local.extension import MANAGER, delete_quietly
+from activities.extension.actuator import delete_quietly
 from api.resources import MANAGED_RESOURCE, SECRET
 from kube.cache import Caches
 from kube.client import KubeClient
 
-_LABELS = {"origin": MANAGER}
-"""Labels that distinguish the ManagedResources of an extension from Gardener's own."""
-
 
 async def apply_managed_resource(
-    seed: KubeClient, namespace: str, name: str, objects: Iterable[Mapping[str, Any]]
+    seed: KubeClient, namespace: str, name: str, objects: Iterable[Mapping[str, Any]], *, manager: str
 ) -> None:
-    """Apply a ManagedResource for the shoot, and the Secret with its manifests."""
+    """Apply a ManagedResource for the shoot, and the Secret with its manifests.
+
+    ``manager``: name of the extension. It is the field manager, and label ``origin``, which distinguishes the
+    ManagedResources of extensions from Gardener's own.
+    """
     data = {
         f"{each['kind'].lower()}-{each['metadata']['name']}.yaml": base64.b64encode(
             json.dumps(each, sort_keys=True).encode()
         ).decode()
         for each in objects
     }
-    metadata = {"namespace": namespace, "labels": _LABELS}
+    metadata = {"namespace": namespace, "labels": {"origin": manager}}
     await seed.apply(
         {
             "apiVersion": "v1",
@@ -33,7 +34,7 @@ async def apply_managed_resource(
             "type": "Opaque",
             "data": data,
         },
-        manager=MANAGER,
+        manager=manager,
     )
     await seed.apply(
         {
@@ -46,7 +47,7 @@ async def apply_managed_resource(
                 "injectLabels": {"shoot.gardener.cloud/no-cleanup": "true"},
             },
         },
-        manager=MANAGER,
+        manager=manager,
     )
 
 

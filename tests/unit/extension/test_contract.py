@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from activities.errors import permanent, transient
-from activities.provider_local.extension import Actuator, Extension
+from activities.extension import Actuator, Extension
 from api.errors import ErrorCode
 from api.resources import CLUSTER, INFRASTRUCTURE
 from kube.cache import Caches
-from tests.unit.provider_local.fake_cluster import FakeCluster
-from workers.provider_local.controller import ExtensionController
+from tests.unit.kube.fake_cluster import FakeCluster
+from workers.extension.controller import ExtensionController
 
 NAMESPACE = "shoot--dev--one"
 FINALIZER = "extensions.gardener.cloud/infrastructure"
@@ -25,6 +25,7 @@ class Recorder(Actuator):
     """Does what a test tells it, and remembers what it was asked."""
 
     resource = INFRASTRUCTURE
+    type = "local"
 
     def __init__(self, seed: FakeCluster) -> None:
         super().__init__(seed)

@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from activities.provider_local.cloud import Clouds, read_kubeconfig
 from api.resources import Resource, resource_of
-from kube.cache import Caches
 from kube.client import Keep, KubeClient, Object, Objects, WatchEvent
 from kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 
@@ -226,25 +224,6 @@ class FakeCluster(KubeClient):
         self._written.set()
         for queue in self._watchers.get(res, []):
             queue.put_nowait(event)
-
-
-class OneCloud(Clouds):
-    """Checks credentials as ever, then hands out a cluster in memory."""
-
-    def __init__(self, cloud: FakeCluster) -> None:
-        super().__init__()
-        self._cloud, self._own = cloud, Caches(cloud)
-
-    async def connect(self, secret: Mapping[str, str], where: str) -> FakeCluster:
-        read_kubeconfig(secret, where)
-        return self._cloud
-
-    async def caches(self, secret: Mapping[str, str], where: str) -> Caches:
-        await self.connect(secret, where)
-        return self._own
-
-    async def close(self) -> None:
-        await self._own.close()
 
 
 def _merged(live: Any, patch: Any) -> Any:

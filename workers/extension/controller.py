@@ -10,11 +10,9 @@ from collections.abc import Coroutine, Mapping
 from enum import StrEnum
 from typing import Any
 
-from temporalio.client import WorkflowFailureError
-from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
-from temporalio.service import RPCError
+from temporalio.exceptions import ApplicationError
 
-from activities.provider_local.extension import Actuator, Extension, load_extension
+from activities.extension import Actuator, Extension, load_extension
 from api import constants
 from api.errors import ErrorCode
 from api.labels import is_true
@@ -30,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 _WORKERS = 10
 _INTERRUPTIBLE_WORKERS = 100
-"""Number of workers for kinds whose runs only wait for a workflow."""
+"""Number of workers for kinds whose runs only wait."""
 
 
 class Operation(StrEnum):
@@ -68,6 +66,9 @@ class ExtensionController:
             self._resource.kind, self._reconcile, workers=_INTERRUPTIBLE_WORKERS if interruptible else _WORKERS
         )
         self._finalizer = f"{constants.EXTENSIONS}/{self._resource.kind.lower()}"
+
+    def __str__(self) -> str:
+        return f"{self._resource.kind} of type {self._actuator.type}"
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -121,7 +122,7 @@ class ExtensionController:
         await self._report(extension, type_, "Processing", 1, f"{operation} of {extension} is running", {})
         try:
             result = await self._work(extension, operation)
-        except (ApplicationError, ApiError, WorkflowFailureError, RPCError, TimeoutError) as error:
+        except (ApplicationError, ApiError, TimeoutError) as error:
             await self._failed(extension, type_, error)
             return
         if result is None:
@@ -341,15 +342,11 @@ def supersedes(found: Mapping[str, Any], running: Extension, operation: Operatio
 
 
 def describe(error: BaseException) -> tuple[str, list[str], bool]:
-    """Description and codes of a failure, and whether it is final. Temporal's wrapping errors are removed first."""
-    while isinstance(error, WorkflowFailureError | ActivityError | ChildWorkflowError) and error.cause:
-        error = error.cause
+    """Description and codes of a failure, and whether it is final."""
     if isinstance(error, ApplicationError):
         codes = [error.type] if error.type in set(ErrorCode) else []
         final = bool(codes) and not ErrorCode(codes[0]).retryable
         return error.message, [code for code in codes if code], final
-    if isinstance(error, RPCError):
-        return f"Temporal does not answer: {error.status.name}", [ErrorCode.RETRYABLE_INFRA_DEPENDENCIES], False
     return str(error) or type(error).__name__, [], False
 
 
