@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 ROOMS = (
     "activities/extension",
+    "activities/provider_local",
     "api/autoscaling",
     "api/bastions",
     "api/core",
@@ -34,10 +35,15 @@ ROOMS = (
     "tests/compose",
     "tests/unit/docs",
     "tests/unit/examples",
+    "tests/unit/extension",
+    "tests/unit/mcm",
     "tests/unit/object_store",
     "tests/unit/temporal_server",
+    "workers/autoscaler_provider",
     "workers/extension",
+    "workers/machine_controller_manager",
     "workers/metrics",
+    "workers/provider_local",
     "workers/watchers",
     "workflows",
 )

@@ -75,7 +75,7 @@ async def set_phase(seed: FakeCluster, machine: dict[str, Any], phase: str) -> N
 
 
 async def run_all(seed: FakeCluster) -> None:
-    """What the machine controller and the cloud would do."""
+    """Set all machines to Running, as the machine controller does once their nodes have joined."""
     for machine in machines(seed):
         await set_phase(seed, machine, "Running")
 
@@ -296,7 +296,7 @@ def test_a_slot_keeps_its_name_and_is_not_reused_while_its_machine_is_there() ->
     assert next(free_names({"metadata": {"name": "pool-z1-abcde", "uid": "u2"}}, set())) != first
 
 
-async def test_the_autoscaler_chooses_who_goes(seed: FakeCluster) -> None:
+async def test_the_autoscaler_chooses_the_machines_to_delete(seed: FakeCluster) -> None:
     await seed.create(deployment(3))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 3)
@@ -309,7 +309,7 @@ async def test_the_autoscaler_chooses_who_goes(seed: FakeCluster) -> None:
     assert names(machines(seed)) == names(others), "though all the others do not even run"
 
 
-async def test_who_was_chosen_is_spared_when_nobody_has_to_go_any_more(seed: FakeCluster) -> None:
+async def test_a_chosen_machine_stays_once_no_machine_must_be_deleted(seed: FakeCluster) -> None:
     """Or it would go in place of the one that is chosen next, and asking for it again would do nothing."""
     await seed.create(deployment(2))
     async with controllers(seed):
@@ -338,7 +338,7 @@ async def test_a_mark_goes_with_the_name(seed: FakeCluster) -> None:
     assert PRIORITY not in machines(seed)[0]["metadata"]["annotations"]
 
 
-async def test_a_set_is_not_shrunk_before_it_can_tell_who_was_chosen(seed: FakeCluster) -> None:
+async def test_a_set_shrinks_only_after_its_chosen_machines_are_marked(seed: FakeCluster) -> None:
     await seed.create(deployment(2))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 2)
@@ -372,7 +372,7 @@ async def test_a_name_that_comes_while_another_is_forgotten_stays(seed: FakeClus
 
 
 @pytest.mark.parametrize("lost", [("patch", MACHINE), ("patch", MACHINE_SET), ("delete", MACHINE)], ids=str)
-async def test_a_controller_killed_before_any_step_takes_who_was_chosen(seed: FakeCluster, lost: Any) -> None:
+async def test_a_controller_killed_before_any_step_deletes_the_chosen_machine(seed: FakeCluster, lost: Any) -> None:
     await seed.create(deployment(3))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 3)
@@ -389,7 +389,7 @@ async def test_a_controller_killed_before_any_step_takes_who_was_chosen(seed: Fa
 
 
 def shrunk(size: int, *chosen: dict[str, Any]) -> dict[str, Any]:
-    """What the autoscaler's provider writes."""
+    """Patch by which the autoscaler's provider shrinks a deployment."""
     named = ",".join(sorted(names(chosen)))
     return {"metadata": {"annotations": {TRIGGER_DELETION: named}}, "spec": {"replicas": size}}
 
