@@ -42,9 +42,9 @@ ROOMS = (
     "workers/autoscaler_provider",
     "workers/extension",
     "workers/machine_controller_manager",
-    "workers/metrics",
+    "workers/lib/metrics",
     "workers/provider_local",
-    "workers/watchers",
+    "workers/controller_manager/watchers",
     "workflows",
 )
 """Folders of Python code whose texts are checked."""
