@@ -13,6 +13,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.server import Stream
 
 from api.extensions.v1alpha1.worker import MachineDeploymentStatus
+from api.machine.names import NAME_LABEL
 from api.resources import MACHINE, MACHINE_CLASS, MACHINE_DEPLOYMENT
 from kube.client import KubeClient, Object, Objects
 from kube.errors import ApiError, Conflict
@@ -159,8 +160,8 @@ class CloudProvider:
                 live = await self._seed.get(MACHINE_DEPLOYMENT, name, self._namespace)
                 # Machines are read after the deployment. If a machine is deleted in between, its name is removed from
                 # the deployment's annotation, so the API server refuses the patch of the older version.
-                machines = node_groups.by_deployment(await self._seed.list(MACHINE, self._namespace))
-                wanted = patch(live, machines.get(name, []))
+                machines = await self._seed.list(MACHINE, self._namespace, labels=f"{NAME_LABEL}={name}")
+                wanted = patch(live, machines)
                 if wanted is None:
                     return pb.Empty()
                 try:

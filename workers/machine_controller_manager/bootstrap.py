@@ -1,4 +1,4 @@
-"""What a machine boots with: its script, and the token that authenticates it until it has a certificate."""
+"""Inputs of a machine's boot: its script, and the token that authenticates it until it has a certificate."""
 
 import base64
 import hashlib

@@ -5,7 +5,7 @@ the driver by ``MachineClass.provider``, read the Secrets that the MachineClass 
 Machine's status.
 
 Errors: each method raises ``MachineError`` with a ``MachineCode`` and a message. The message names the machine or the
-Secret and says what to change; it quotes no Secret and no answer of the cloud. The controllers react to the code:
+Secret and says what to change; it quotes no Secret. The controllers react to the code:
 
 - InvalidArgument, Unauthenticated, PermissionDenied and Unimplemented (``needs_change``): the Machine shows the error,
   and the request is repeated every 5 s, because a user may be waiting for the result of a correction;

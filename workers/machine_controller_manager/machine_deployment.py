@@ -8,7 +8,7 @@ from typing import Any
 
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.decisions.conditions import set_conditions
-from api.machine.names import FIRST_TO_GO, PRIORITY, TRIGGER_DELETION
+from api.machine.names import FIRST_TO_GO, NAME_LABEL, PRIORITY, TRIGGER_DELETION
 from api.machine.objects import chosen_machines, is_alive, is_deleting, owner_name, owner_uid
 from api.resources import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from api.times import timestamp
@@ -17,7 +17,7 @@ from kube.client import KubeClient, Object, Objects, WatchEvent
 from kube.controller import Controller, TryAgain
 from kube.errors import AlreadyExists, NotFound
 from kube.objects import controller_reference
-from workers.machine_controller_manager.objects import hold, release, replacing, write_status
+from workers.machine_controller_manager.objects import hold, release, replacing, selector_of, write_status
 
 _HASH_LABEL = "machine-template-hash"
 _PREFER_NO_SCHEDULE = {
@@ -86,9 +86,8 @@ class MachineDeploymentController:
         metadata = found["metadata"]
         if TRIGGER_DELETION not in (metadata.get("annotations") or {}):
             return found
-        machines = [
-            each for each in await self._seed.list(MACHINE, self._namespace) if is_alive(each, metadata["name"])
-        ]
+        listed = await self._seed.list(MACHINE, self._namespace, labels=f"{NAME_LABEL}={metadata['name']}")
+        machines = [each for each in listed if is_alive(each, metadata["name"])]
         chosen = chosen_machines(found, {each["metadata"]["name"] for each in machines})
         for machine in machines:
             await self._prefer(machine, first=machine["metadata"]["name"] in chosen)
@@ -130,7 +129,8 @@ class MachineDeploymentController:
 
     async def _sets(self, found: Object) -> Objects:
         uid = found["metadata"]["uid"]
-        return [each for each in await self._seed.list(MACHINE_SET, self._namespace) if owner_uid(each) == uid]
+        listed = await self._seed.list(MACHINE_SET, self._namespace, labels=selector_of(found))
+        return [each for each in listed if owner_uid(each) == uid]
 
     async def _create(self, found: Object, replicas: int) -> Object:
         made = new_set(found, replicas)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
@@ -13,7 +14,16 @@ from kube.client import KubeClient, Object, Objects, WatchEvent
 from kube.controller import Controller
 from kube.errors import AlreadyExists
 from kube.objects import controller_reference
-from workers.machine_controller_manager.objects import hold, release, replacing, write_status
+from workers.machine_controller_manager.objects import (
+    BY_OWNER,
+    hold,
+    in_batches,
+    owners_of,
+    release,
+    replacing,
+    selector_of,
+    write_status,
+)
 
 _PHASES_TO_GO = ("", "Failed", "CrashLoopBackOff", "Pending", "Unknown", "Available", "Running")
 _SYNCED = (
@@ -30,8 +40,9 @@ _SYNCED = (
 class MachineSetController:
     """Creates and deletes Machines.
 
-    It counts the machines that the API server has, not those in a cache, and names machines by slots. So this process
-    and the next one create the same machine if one is missing.
+    Before it creates or deletes, it counts the machines that the API server has, not those in a cache, and it names
+    machines by slots. So this process and the next one create the same machine if one is missing. If the cache shows
+    that no machine must be created, deleted or changed, it only counts for the status, and from the cache.
     """
 
     def __init__(self, seed: KubeClient, caches: Caches, namespace: str) -> None:
@@ -39,7 +50,9 @@ class MachineSetController:
         self._namespace = namespace
         self._controller = Controller("machine sets", self._reconcile, longest_delay=15.0)
         self._controller.watch(caches.of(MACHINE_SET, namespace))
-        self._controller.watch(caches.of(MACHINE, namespace), keys=self._owner)
+        self._cache = caches.of(MACHINE, namespace)
+        self._cache.index(BY_OWNER, owners_of)
+        self._controller.watch(self._cache, keys=self._owner)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -57,32 +70,34 @@ class MachineSetController:
     async def _converge(self, found: Object) -> None:
         machines = await self._machines(found)
         if is_deleting(found):
-            for machine in machines:
-                await self._sync(found, machine)
-                await self._delete(machine)
+            await in_batches(lambda each: self._sync(found, each), machines)
+            await in_batches(self._delete, machines)
             if not machines:
                 await release(self._seed, MACHINE_SET, found)
             return
         found = await hold(self._seed, MACHINE_SET, found)
-        active = [each for each in machines if not is_deleting(each) and phase_of(each) != "Failed"]
-        for machine in machines:
-            if phase_of(machine) == "Failed":
-                await self._delete(machine)
+        active = active_machines(machines)
+        await in_batches(self._delete, [each for each in machines if phase_of(each) == "Failed"])
         wanted = int(found["spec"].get("replicas") or 0)
-        taken = {each["metadata"]["name"] for each in machines}
-        names = free_names(found, taken)
-        for _ in range(wanted - len(active)):
-            active.append(await self._create(found, next(names)))
-        for machine in surplus(active, len(active) - wanted):
-            await self._delete(machine)
-            active.remove(machine)
-        for machine in [*active, *filter(is_deleting, machines)]:
-            await self._sync(found, machine)
+        names = free_names(found, {each["metadata"]["name"] for each in machines})
+        new = list(islice(names, max(0, wanted - len(active))))
+        active += await in_batches(lambda name: self._create(found, name), new)
+        leaving = surplus(active, len(active) - wanted)
+        await in_batches(self._delete, leaving)
+        names_leaving = {each["metadata"]["name"] for each in leaving}
+        active = [each for each in active if each["metadata"]["name"] not in names_leaving]
+        await in_batches(lambda each: self._sync(found, each), [*active, *filter(is_deleting, machines)])
         await write_status(self._seed, MACHINE_SET, found, status(found, active))
 
     async def _machines(self, found: Object) -> Objects:
+        """Machines of a set: from the cache if nothing is to do there, else from the API server."""
         uid = found["metadata"]["uid"]
-        return [each for each in await self._seed.list(MACHINE, self._namespace) if owner_uid(each) == uid]
+        await self._cache.synced()
+        cached = self._cache.by_index(BY_OWNER, uid)
+        if is_settled(found, cached):
+            return cached
+        listed = await self._seed.list(MACHINE, self._namespace, labels=selector_of(found))
+        return [each for each in listed if owner_uid(each) == uid]
 
     async def _create(self, found: Object, name: str) -> Object:
         machine = new_machine(found, name)
@@ -97,9 +112,35 @@ class MachineSetController:
             await self._seed.delete(MACHINE, metadata["name"], self._namespace, uid=metadata["uid"])
 
     async def _sync(self, found: Object, machine: Object) -> None:
-        wanted, live = ({key: spec[key] for key in _SYNCED if key in spec} for spec in (_spec(found), machine["spec"]))
-        if patch := replacing(live, wanted):
+        if patch := sync_patch(found, machine):
             await self._seed.patch(MACHINE, machine["metadata"]["name"], self._namespace, {"spec": patch})
+
+
+def active_machines(machines: Objects) -> Objects:
+    """Machines that count for their set: they are not being deleted, and do not have to be replaced."""
+    return [each for each in machines if not is_deleting(each) and phase_of(each) != "Failed"]
+
+
+def is_settled(found: Mapping[str, Any], machines: Objects) -> bool:
+    """Whether no machine of a set must be created, deleted or changed.
+
+    False until the set's generation was observed: the status of a new generation must not come from older machines.
+    """
+    if any(sync_patch(found, each) for each in machines if is_deleting(each) or phase_of(each) != "Failed"):
+        return False
+    if is_deleting(found):
+        return bool(machines) and all(map(is_deleting, machines))
+    if (found.get("status") or {}).get("observedGeneration") != found["metadata"]["generation"]:
+        return False
+    if any(phase_of(each) == "Failed" and not is_deleting(each) for each in machines):
+        return False
+    return len(active_machines(machines)) == int(found["spec"].get("replicas") or 0)
+
+
+def sync_patch(found: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Patch of a machine's spec that brings the settings of its set; empty if the machine has them."""
+    wanted, live = ({key: spec[key] for key in _SYNCED if key in spec} for spec in (_spec(found), machine["spec"]))
+    return replacing(live, wanted)
 
 
 def new_machine(found: Mapping[str, Any], name: str) -> Object:

@@ -1,15 +1,21 @@
 """Functions that the controllers of Machines, MachineSets and MachineDeployments share."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from api.constants import FINALIZER_MACHINE_CONTROLLER_MANAGER
 from api.durations import parse_duration
+from api.machine.objects import owner_uid
 from api.resources import Resource
 from kube.client import KubeClient, Object
 from kube.errors import NotFound
 from kube.finalizers import ensure_finalizer, remove_finalizer
+from kube.objects import label_selector
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def age_of(timestamp: str) -> timedelta:
@@ -20,6 +26,36 @@ def age_of(timestamp: str) -> timedelta:
 def duration(text: str | None, default: timedelta) -> timedelta:
     """A Go duration like ``1h30m`` or ``10m0s``, as MachineConfiguration holds it."""
     return parse_duration(text) if text else default
+
+
+BY_OWNER = "owner"
+"""Index of objects by the uid of their controller, made by ``owners_of``."""
+_PARALLEL_WRITES = 10
+
+
+def owners_of(found: Object) -> tuple[str, ...]:
+    return (owner_uid(found),)
+
+
+def selector_of(found: Mapping[str, Any]) -> str:
+    """The selector of a MachineSet or MachineDeployment, for a list request."""
+    return label_selector((found["spec"].get("selector") or {}).get("matchLabels") or {})
+
+
+async def in_batches(write: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
+    """Call ``write`` for all items, at most 10 at a time; returns the results in order.
+
+    If a call fails, the calls of its batch end, no further batch begins, and the first error is raised: when a quota is
+    exhausted, hundreds of requests would only fail alike.
+    """
+    results: list[R] = []
+    for start in range(0, len(items), _PARALLEL_WRITES):
+        batch = items[start : start + _PARALLEL_WRITES]
+        for result in await asyncio.gather(*map(write, batch), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+            results.append(result)
+    return results
 
 
 async def hold(client: KubeClient, resource: Resource, found: Object) -> Object:

@@ -50,11 +50,11 @@ class MachinePods:
         return self.cache.get(str(name)) is not None
 
     def subscribe(self, on_gone: Callable[[str], None]) -> Callable[[], None]:
-        def look(event: WatchEvent) -> None:
+        def report(event: WatchEvent) -> None:
             if event.type == "DELETED":
                 on_gone(event.object["metadata"]["labels"][MACHINE_LABEL])
 
-        return self.cache.subscribe(look)
+        return self.cache.subscribe(report)
 
 
 class LocalDriver:
@@ -78,7 +78,7 @@ class LocalDriver:
 
     async def status(self, machine: Mapping[str, Any], class_: ResolvedClass) -> str:
         name = _name(machine)
-        with _machine_errors(f"looking for machine {name}"):
+        with _machine_errors(f"finding machine {name}"):
             spec = _provider_spec(class_)
             cloud = await self._connect(class_)
             if await cloud.find(POD, name, spec.namespace) is None:

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 ROOMS = (
     "activities/extension",
+    "activities/provider_local",
     "api/autoscaling",
     "api/bastions",
     "api/core",
@@ -35,9 +36,14 @@ ROOMS = (
     "tests/compose",
     "tests/unit/docs",
     "tests/unit/examples",
+    "tests/unit/extension",
+    "tests/unit/mcm",
     "tests/unit/temporal_server",
+    "workers/autoscaler_provider",
     "workers/extension",
+    "workers/machine_controller_manager",
     "workers/lib/metrics",
+    "workers/provider_local",
     "workers/controller_manager/watchers",
     "workflows",
 )

@@ -158,7 +158,7 @@ async def test_objects_of_others_are_left_alone(seed: FakeCluster, spec: dict[st
     assert actuator.calls == []
 
 
-async def test_an_error_that_only_a_user_can_mend_is_not_tried_again_until_somebody_asks(seed: FakeCluster) -> None:
+async def test_an_error_that_only_a_user_can_fix_is_retried_only_on_request(seed: FakeCluster) -> None:
     await seed.create(infrastructure({OPERATION: "reconcile"}))
     async with controller(seed) as actuator:
         actuator.error = permanent(ErrorCode.INFRA_UNAUTHENTICATED, "credentials of Secret x are wrong")

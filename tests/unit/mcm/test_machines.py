@@ -487,7 +487,7 @@ def test_durations_are_read_as_go_writes_them(text: str | None, seconds: int) ->
         ({"status": {"phase": "Succeeded"}}, False),
     ],
 )
-def test_who_has_to_leave_a_node(changes: dict[str, Any], evictable: bool) -> None:
+def test_pods_that_a_drain_evicts(changes: dict[str, Any], evictable: bool) -> None:
     assert nodes.is_evictable({"metadata": {}, **changes}) is evictable
 
 

@@ -18,7 +18,8 @@ from workers.machine_controller_manager.machine_deployment import (
     Scaling,
     plan_scaling,
 )
-from workers.machine_controller_manager.machine_set import MachineSetController, free_names, surplus
+from workers.machine_controller_manager.machine_set import MachineSetController, free_names, is_settled, surplus
+from workers.machine_controller_manager.objects import in_batches
 
 NAMESPACE = "shoot--dev--one"
 
@@ -74,7 +75,7 @@ async def set_phase(seed: FakeCluster, machine: dict[str, Any], phase: str) -> N
 
 
 async def run_all(seed: FakeCluster) -> None:
-    """What the machine controller and the cloud would do."""
+    """Set all machines to Running, as the machine controller does once their nodes have joined."""
     for machine in machines(seed):
         await set_phase(seed, machine, "Running")
 
@@ -295,7 +296,7 @@ def test_a_slot_keeps_its_name_and_is_not_reused_while_its_machine_is_there() ->
     assert next(free_names({"metadata": {"name": "pool-z1-abcde", "uid": "u2"}}, set())) != first
 
 
-async def test_the_autoscaler_chooses_who_goes(seed: FakeCluster) -> None:
+async def test_the_autoscaler_chooses_the_machines_to_delete(seed: FakeCluster) -> None:
     await seed.create(deployment(3))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 3)
@@ -308,7 +309,7 @@ async def test_the_autoscaler_chooses_who_goes(seed: FakeCluster) -> None:
     assert names(machines(seed)) == names(others), "though all the others do not even run"
 
 
-async def test_who_was_chosen_is_spared_when_nobody_has_to_go_any_more(seed: FakeCluster) -> None:
+async def test_a_chosen_machine_stays_once_no_machine_must_be_deleted(seed: FakeCluster) -> None:
     """Or it would go in place of the one that is chosen next, and asking for it again would do nothing."""
     await seed.create(deployment(2))
     async with controllers(seed):
@@ -337,7 +338,7 @@ async def test_a_mark_goes_with_the_name(seed: FakeCluster) -> None:
     assert PRIORITY not in machines(seed)[0]["metadata"]["annotations"]
 
 
-async def test_a_set_is_not_shrunk_before_it_can_tell_who_was_chosen(seed: FakeCluster) -> None:
+async def test_a_set_shrinks_only_after_its_chosen_machines_are_marked(seed: FakeCluster) -> None:
     await seed.create(deployment(2))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 2)
@@ -371,7 +372,7 @@ async def test_a_name_that_comes_while_another_is_forgotten_stays(seed: FakeClus
 
 
 @pytest.mark.parametrize("lost", [("patch", MACHINE), ("patch", MACHINE_SET), ("delete", MACHINE)], ids=str)
-async def test_a_controller_killed_before_any_step_takes_who_was_chosen(seed: FakeCluster, lost: Any) -> None:
+async def test_a_controller_killed_before_any_step_deletes_the_chosen_machine(seed: FakeCluster, lost: Any) -> None:
     await seed.create(deployment(3))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 3)
@@ -389,7 +390,7 @@ async def test_a_controller_killed_before_any_step_takes_who_was_chosen(seed: Fa
 
 
 def shrunk(size: int, *chosen: dict[str, Any]) -> dict[str, Any]:
-    """What the autoscaler's provider writes."""
+    """Patch by which the autoscaler's provider shrinks a deployment."""
     named = ",".join(sorted(names(chosen)))
     return {"metadata": {"annotations": {TRIGGER_DELETION: named}}, "spec": {"replicas": size}}
 
@@ -413,3 +414,117 @@ def test_priorities_come_before_all_else() -> None:
     other = {"metadata": {"name": "b"}, "status": {"currentStatus": {"phase": "Pending"}}}
 
     assert surplus([other, chosen], 1) == [chosen]
+
+
+def record_lists(seed: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Label selectors of all requests that list Machines from now on. A cache lists in another way."""
+    selectors: list[str] = []
+    original = seed.list
+
+    async def recorded(res: Any, namespace: str | None = None, *, labels: str = "", **options: Any) -> Any:
+        if res == MACHINE:
+            selectors.append(labels)
+        return await original(res, namespace, labels=labels, **options)
+
+    monkeypatch.setattr(seed, "list", recorded)
+    return selectors
+
+
+async def test_machines_that_join_are_counted_without_a_list_request(
+    seed: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a list for each event, 500 machines would cost 500 answers with 500 machines."""
+    await seed.create(deployment(25))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 25)
+        await seed.until(lambda: (seed.of(MACHINE_SET)[0].get("status") or {}).get("replicas") == 25)
+        selectors = record_lists(seed, monkeypatch)
+        await run_all(seed)
+        await seed.until(lambda: available(seed) == 25)
+        assert selectors == []
+
+
+async def test_lists_of_machines_are_selected_by_the_api_server(
+    seed: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selectors = record_lists(seed, monkeypatch)
+    await seed.create(deployment(3))
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 3)
+        await shrink(seed, 2, machines(seed)[0])
+        await seed.until(lambda: len(machines(seed)) == 2)
+
+    assert selectors
+    assert all("name=pool-z1" in each.split(",") for each in selectors)
+
+
+async def test_machines_are_created_at_the_same_time_but_at_most_ten(seed: FakeCluster) -> None:
+    original, running, most = seed.create, 0, 0
+
+    async def create(obj: Any, *, subresource: str = "") -> Any:
+        nonlocal running, most
+        running, most = running + 1, max(most, running + 1)
+        await asyncio.sleep(0)  # lets the other requests of the batch begin
+        running -= 1
+        return await original(obj, subresource=subresource)
+
+    await seed.create(deployment(25))
+    seed.create = create  # type: ignore[method-assign]
+    async with controllers(seed):
+        await seed.until(lambda: len(machines(seed)) == 25)
+
+    assert most == 10
+
+
+async def test_after_a_refused_creation_no_further_batch_is_tried() -> None:
+    tried: list[int] = []
+
+    async def create(number: int) -> int:
+        tried.append(number)
+        if number == 3:
+            raise Unreachable(0, "connection lost", "creating Machine")
+        return number
+
+    with pytest.raises(Unreachable):
+        await in_batches(create, range(25))
+    assert tried == list(range(10))
+    assert await in_batches(create, [2, 1]) == [2, 1]
+
+
+def a_set(**metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "s", "generation": 2, **metadata},
+        "spec": {"replicas": 1, "template": {"spec": {"drainTimeout": "1m"}}},
+        "status": {"observedGeneration": 2},
+    }
+
+
+def a_machine(phase: str = "Running", drain: str = "1m", **metadata: Any) -> dict[str, Any]:
+    return {"metadata": metadata, "spec": {"drainTimeout": drain}, "status": {"currentStatus": {"phase": phase}}}
+
+
+GOING = {"deletionTimestamp": "2026-11-21T11:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("found", "of_it", "settled"),
+    [
+        (a_set(), [a_machine()], True),
+        (a_set(), [a_machine("Unknown"), a_machine(**GOING)], True),
+        (a_set(), [a_machine(), a_machine("Failed", **GOING)], True),
+        (a_set(), [], False),
+        (a_set(), [a_machine(), a_machine()], False),
+        (a_set(), [a_machine(), a_machine("Failed")], False),
+        (a_set(), [a_machine(drain="2m")], False),
+        (a_set(), [a_machine(), a_machine(drain="2m", **GOING)], False),
+        (a_set(generation=3), [a_machine()], False),
+        (a_set(**GOING), [a_machine()], False),
+        (a_set(**GOING), [a_machine(**GOING)], True),
+        (a_set(**GOING), [], False),
+    ],
+)
+def test_a_set_whose_machines_are_as_wanted_needs_no_list(
+    found: dict[str, Any], of_it: list[dict[str, Any]], settled: bool
+) -> None:
+    """A new generation, and the end of a deletion, always need the machines that the API server has."""
+    assert is_settled(found, of_it) is settled
