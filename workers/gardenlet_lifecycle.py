@@ -92,7 +92,7 @@ class _Listener:
                 for shoot in self._shoots_of(key.name):
                     await self._give_up_source(shoot, key.name, silent)
         except Conflict:
-            raise TryAgain("it has changed meanwhile", after=0.5) from None
+            raise TryAgain("the Seed or a Shoot has changed since it was read", after=0.5) from None
         return Requeue(_LOOK_SECONDS)
 
     async def _silence(self, seed: str) -> timedelta:
@@ -117,7 +117,7 @@ class _Listener:
         conditions = merge(known, [_UNKNOWN], Operation(), {}, datetime.now(UTC))
         if not known or conditions == known:
             return  # a Seed without conditions has never been ready, so its gardenlet is not lost
-        log.warning("Seed %s: its gardenlet is silent", seed["metadata"]["name"])
+        log.warning("Seed %s: its gardenlet does not renew its lease", seed["metadata"]["name"])
         await self._write_status(resources.SEED, seed, {"conditions": conditions})
         await emit(self._client, seed, _NAME, _UNKNOWN.reason, _UNKNOWN.message, "Warning")
 
@@ -149,7 +149,7 @@ class _Listener:
         annotations = {constants.CONTROL_PLANE_MIGRATION: constants.MIGRATION_BAD_CASE}
         await self._patch(resources.SHOOT, shoot, {"metadata": {"annotations": annotations}})
         since = f"The gardenlet of Seed {seed} is silent for {silent.seconds // 60} min"
-        text = f"{since}: {destination} goes on with what is in its bucket"
+        text = f"{since}: {destination} takes over from its backups"
         log.warning("Shoot %s/%s: %s", metadata["namespace"], metadata["name"], text)
         await emit(self._client, shoot, _NAME, "SourceSeedLost", text, "Warning")
 

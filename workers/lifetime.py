@@ -76,7 +76,7 @@ class _Keeper:
 
     async def _end(self, shoot: Object, end: datetime) -> None:
         metadata = shoot["metadata"]
-        text = f"its quota lets the cluster live until {end:%Y-%m-%d %H:%M} UTC: deleting it"
+        text = f"its Quota allows the cluster to exist until {end:%Y-%m-%d %H:%M} UTC: deleting it"
         await self._annotate(shoot, {constants.CONFIRMATION_DELETION: "true"})
         await self._client.delete(
             resources.SHOOT, metadata["name"], metadata["namespace"], uid=metadata["uid"], propagation="Background"
@@ -91,7 +91,7 @@ class _Keeper:
         try:
             return await self._client.patch(resources.SHOOT, metadata["name"], metadata["namespace"], patch)
         except Conflict:
-            raise TryAgain("the Shoot has changed meanwhile", after=0.1) from None
+            raise TryAgain("the Shoot has changed since it was read", after=0.1) from None
 
 
 def _concerns(event: WatchEvent) -> bool:

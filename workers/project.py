@@ -135,7 +135,7 @@ class _ProjectReconciler:
                 resources.PROJECT, obj["metadata"]["name"], None, patch, subresource=subresource
             )
         except Conflict:
-            raise TryAgain("it has changed meanwhile", after=0.1) from None
+            raise TryAgain("the Project has changed since it was read", after=0.1) from None
 
 
 def _covers(found: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:

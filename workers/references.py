@@ -148,7 +148,7 @@ class _Keeper:
         except NotFound:
             return
         except Conflict:
-            raise TryAgain("it has changed meanwhile", after=0.2) from None
+            raise TryAgain("the object has changed since it was read", after=0.2) from None
 
 
 def _providers(binding: Object) -> list[str]:

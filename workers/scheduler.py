@@ -118,7 +118,7 @@ class Scheduler:
         try:
             bound = await self._garden.patch(resources.SHOOT, metadata["name"], metadata["namespace"], patch)
         except Conflict:
-            raise TryAgain("the shoot has changed meanwhile", after=0.05) from None
+            raise TryAgain("the Shoot has changed since it was read", after=0.05) from None
         self._assumed[metadata["uid"]] = seed
         await self._withdraw_failure(bound)
         log.info("shoot %s/%s goes to seed %s", metadata["namespace"], metadata["name"], seed)

@@ -69,7 +69,7 @@ class DNSRecordActuator(Actuator):
         try:
             await self.delete(extension)
         except ApplicationError as error:
-            _log.warning("%s is given up: %s", extension, error.message)
+            _log.warning("%s cannot be deleted, its record stays in the zone: %s", extension, error.message)
 
 
 @dataclass(frozen=True)

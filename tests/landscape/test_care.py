@@ -76,7 +76,7 @@ def test_what_is_missing_is_named_and_a_reconciliation_brings_it_back(shoot: Sho
     assert message == f"Deployment {shoot.technical_id}/kube-scheduler does not exist"
     constraint = eventually(lambda: _constraint(shoot, "False"), "the webhook is seen", 90)
     assert "owners-webhook" in constraint["message"]
-    assert "scheduling.k8s.io/priorityclasses, and with failurePolicy Fail" in constraint["message"]
+    assert "scheduling.k8s.io/priorityclasses with failurePolicy Fail" in constraint["message"]
 
     shoot.kubectl("delete", "validatingwebhookconfiguration", _WEBHOOK["metadata"]["name"])
     shoot.garden("annotate", "shoot", shoot.name, "gardener.cloud/operation=reconcile")

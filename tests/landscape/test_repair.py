@@ -180,12 +180,12 @@ def test_a_deletion_that_failed_is_replayed_and_goes_on(account: CloudAccount, s
     [failed] = [name for name, task in _tasks(first).items() if task["state"] == "Failed"]
 
     told = shoot.gardener("flow", "replay", shoot.reference)
-    assert "every decision the same" in told
+    assert "all decisions are the same" in told
     history = tmp_path / "history.json"
     history.write_text(temporal_command(shoot.landscape, "workflow", "show", "-w", first["workflowId"]))
     key = shoot.landscape.facts["codecKeyFile"]
     told = shoot.gardener("flow", "replay", "--history", str(history), "--codec-key", key)
-    assert "every decision the same" in told
+    assert "all decisions are the same" in told
 
     account.permit()
     _repair(shoot, "retry")

@@ -138,7 +138,7 @@ async def test_a_repair_that_temporal_names_no_client_for_is_refused_where_that_
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await handle.execute_update(Repaired.repair, SPOKEN)
         await handle.terminate()
-    assert "Temporal does not say who asks" in str(refused.value.cause)
+    assert "Temporal does not report the name of the caller" in str(refused.value.cause)
 
 
 async def test_a_history_from_before_names_were_required_replays(temporal_address: str) -> None:

@@ -72,7 +72,7 @@ async def test_a_gardenlet_cannot_have_the_control_plane_of_a_live_shoot_forgott
         world.shoot("moving", THEIRS, "Restore", "Processing")
         world.shoot(TRUE, THEIRS)
         world.claim(lie, remnant(TRUE))
-        await until(lambda: "asks for a cleaning that is refused" in caplog.text)
+        await until(lambda: "asks for a cleanup that is refused" in caplog.text)
         flow = await world.only(FORGOTTEN)
     task = flow.request.task
     assert (task.technical_id, task.seed, task.destination) == (f"shoot--dev--{TRUE}", OURS, THEIRS)
@@ -124,7 +124,7 @@ async def test_a_list_that_cannot_be_read_starts_nothing_and_stops_no_other_seed
         world.shoot(TRUE, THEIRS)
         bad = {"metadata": {"annotations": {"seed.gardener.cloud/remains": text}}}
         world.garden.api.change(resources.SEED.path(), THEIRS, None, bad)
-        await until(lambda: f"seed {THEIRS}: its gardenlet asks for a cleaning that is refused" in caplog.text)
+        await until(lambda: f"seed {THEIRS}: its gardenlet asks for a cleanup that is refused" in caplog.text)
         world.claim(remnant(TRUE))
         await world.only(FORGOTTEN)
 

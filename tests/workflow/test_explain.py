@@ -108,7 +108,7 @@ async def test_a_queue_that_nobody_polls_is_named(temporal: Client) -> None:
         await world.wake()
         said = await told(world, lambda each: bool(each.task), later=timedelta(minutes=1))
     assert (said.task, said.state) == ("sync_cluster", "Stalled")
-    assert "waits to be taken from queue seed-elsewhere" in said.text
+    assert "no worker of queue seed-elsewhere has taken it yet" in said.text
     assert said.todo == "start the gardenlet that serves this queue"
 
 
@@ -125,7 +125,7 @@ async def test_a_worker_that_was_lost_is_told(world: World) -> None:
     said = await told(world, lambda each: each.task == "wait_etcds" and bool(each.error))
     assert said.error == "its worker was lost"
     assert said.attempts == 2
-    assert said.todo.startswith("nothing: another worker goes on")
+    assert said.todo.startswith("nothing: another worker continues")
 
 
 async def test_a_pause_and_a_cancellation_are_told_with_who_and_why(world: World) -> None:
@@ -174,4 +174,6 @@ def test_only_kinds_that_we_know_are_objects() -> None:
 
 
 def test_a_shoot_that_never_was_is_said_to_be_unknown() -> None:
-    assert explain("a/b", None, None, datetime.now(UTC)).text == "Nothing is known of Shoot a/b."
+    assert (
+        explain("a/b", None, None, datetime.now(UTC)).text == "There is no Shoot a/b, and no record of its operations."
+    )

@@ -200,7 +200,7 @@ async def test_a_permanent_error_ends_in_failed_with_its_code(landscape: Landsca
 async def test_a_seed_that_nobody_serves_is_named(landscape: Landscape, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garden_flows, "_UNANSWERED", timedelta(seconds=1))
     await landscape.wake()
-    status = await landscape.status(description="nobody takes tasks from queue seed-seed-1")
+    status = await landscape.status(description="no worker takes tasks from queue seed-seed-1")
     assert status["lastOperation"]["state"] == "Processing"
     async with landscape.seed_worker():
         await landscape.status(state="Succeeded")

@@ -177,7 +177,7 @@ class EtcdController:
         name, now = etcd["metadata"]["name"], timestamp()
         if state == _operation(etcd).get("state") == "Processing":
             return etcd
-        said = "the member that is alone is made ready for others" if state == "Processing" else f"{name} is rolled out"
+        said = "the single member is prepared for further members" if state == "Processing" else f"{name} is rolled out"
         status: dict[str, Any] = {
             "observedGeneration": etcd["metadata"]["generation"],
             "lastOperation": {
@@ -283,7 +283,9 @@ class EtcdController:
             _condition("AllMembersUpdated", updated, "Rollout", "" if updated else "members are being changed"),
         ]
         if manifests.has_backup(etcd):
-            conditions.append(backup or _condition("BackupReady", None, "NotAsked", "the sidecar was not asked yet"))
+            conditions.append(
+                backup or _condition("BackupReady", None, "NotAsked", "the sidecar has not been queried yet")
+            )
         selector = manifests.own_labels(etcd)
         return {
             "etcd": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": etcd["metadata"]["name"]},

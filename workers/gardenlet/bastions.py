@@ -67,7 +67,7 @@ class BastionController:
             return  # the garden is about to delete this Bastion
         status = shoot.get("status") or {}
         if status.get("seedName") != self._clusters.seed_name:
-            raise TryAgain("its Shoot has no control plane here yet", after=_IN_THE_WAY_SECONDS)
+            raise TryAgain("its Shoot has no control plane in this seed yet", after=_IN_THE_WAY_SECONDS)
         if is_foreign(self._namespaces, shoot):
             raise TryAgain("the namespace that its Shoot names belongs to another Shoot", after=_IN_THE_WAY_SECONDS)
         await self._put_up(bastion, status["technicalID"])
@@ -81,7 +81,9 @@ class BastionController:
             # It belongs to a deleted Bastion of the same name. It has another SSH key, and its label does not hold this
             # Bastion's uid, so it would not be deleted with this Bastion.
             await self._delete(live, given_up=False)
-            raise TryAgain("one of the same name, made for another, has to go first", after=_IN_THE_WAY_SECONDS)
+            raise TryAgain(
+                "a bastion of a deleted Bastion with the same name must be deleted first", after=_IN_THE_WAY_SECONDS
+            )
         if live is not None and "deletionTimestamp" in live["metadata"]:
             return  # the end of that object requeues this Bastion
         if live is not None and live["spec"]["ingress"] == spec["ingress"]:
@@ -140,7 +142,7 @@ class BastionController:
         try:
             await self._clusters.garden.patch(resources.OPERATIONS_BASTION, known["name"], known["namespace"], patch)
         except (Conflict, Forbidden, NotFound):
-            raise TryAgain("it has changed meanwhile", after=0.2) from None
+            raise TryAgain("the Bastion has changed since it was read", after=0.2) from None
 
     async def _tell(self, bastion: Object, finding: Finding, ready: Object | None = None) -> None:
         """Write the finding into the Bastion's status, if it is new.

@@ -110,7 +110,7 @@ class ExtensionsCheck:
             try:
                 await write_seed_status(self._clusters.garden, seed, {"conditions": conditions})
             except Conflict:
-                raise TryAgain("the Seed has changed meanwhile", after=0.5) from None
+                raise TryAgain("the Seed has changed since it was read", after=0.5) from None
         return Requeue(_PERIOD_SECONDS)
 
     def _faults(self) -> list[str]:

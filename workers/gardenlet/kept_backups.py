@@ -61,6 +61,6 @@ class KeptBackupsController:
             try:
                 await self._clusters.garden.patch(resources.CORE_BACKUP_ENTRY, key.name, key.namespace, patch)
             except Conflict:
-                raise TryAgain("the BackupEntry has changed meanwhile", after=0.5) from None
+                raise TryAgain("the BackupEntry has changed since it was read", after=0.5) from None
             log.info("BackupEntry %s/%s: %s", key.namespace, key.name, f"expired at {mark}" if mark else "kept longer")
         return Requeue(left) if left > 0 else None

@@ -136,7 +136,7 @@ class RemainsController:
             return (None if await self._has_gone(known) else known), _SETTLED_SECONDS
         if self._owner(technical_id) != shoot.uid or not await self._was_taken_over(technical_id, shoot.uid):
             return None, _ABSENT_SECONDS
-        log.warning("Shoot %s was taken over, and is deleted: something of it is left here", shoot)
+        log.warning("Shoot %s was taken over by another seed and is deleted: this seed still has objects of it", shoot)
         return Remnant.of(shoot, technical_id, deleted=True), _SETTLED_SECONDS
 
     def _owner(self, technical_id: str) -> str | None:
@@ -172,11 +172,11 @@ class RemainsController:
             if (seed["metadata"].get("annotations") or {}).get(SEED_REMAINS) != text:
                 patch = {"resourceVersion": seed["metadata"]["resourceVersion"], "annotations": {SEED_REMAINS: text}}
                 seed = await self._clusters.garden.patch(resources.SEED, key.name, None, {"metadata": patch})
-                log.info("seed %s holds something of %d Shoots", key.name, len(left))
+                log.info("seed %s still has objects of %d Shoots", key.name, len(left))
             if text is None:
                 await self._take_back(seed)
         except Conflict:
-            raise TryAgain("the Seed has changed meanwhile", after=0.5) from None
+            raise TryAgain("the Seed has changed since it was read", after=0.5) from None
 
     async def _take_back(self, seed: Object) -> None:
         """Remove the condition that reported the cleanup."""

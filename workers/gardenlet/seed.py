@@ -64,7 +64,7 @@ class SeedController:
             try:
                 await self._clusters.garden.patch(resources.SEED, key.name, None, patch)
             except Conflict:
-                raise TryAgain("the Seed has changed meanwhile", after=0.1) from None
+                raise TryAgain("the Seed has changed since it was read", after=0.1) from None
         self._has_asked = True
 
     async def _keep_lease(self, seed: dict[str, Any]) -> None:

@@ -102,7 +102,7 @@ class MachineController:
                 return await self._delete(machine)
             return await self._converge(await hold(self._seed, MACHINE, machine))
         except (Conflict, NotFound) as error:
-            _log.debug("machine %s changed meanwhile: %s", key.name, error)
+            _log.debug("machine %s has changed since it was read: %s", key.name, error)
             return Requeue(0.2)
         except ApplicationError as error:
             await self._refused(machine, error)
@@ -118,7 +118,7 @@ class MachineController:
         if not machine["spec"].get("providerID"):
             machine = await self._create(machine, class_)
         elif self._seems_lost(machine, pods) and not await self._driver.exists(machine, class_):
-            await self._fail(machine, "it is gone in the cloud")
+            await self._fail(machine, "it no longer exists in the cloud")
             return None
         node = self._nodes.get(machine["metadata"]["name"])
         if node is None:
@@ -239,7 +239,7 @@ class MachineController:
         until = datetime.fromisoformat(machine["metadata"]["deletionTimestamp"]) + allowed
         description = (
             f"node {machine['metadata']['name']} cannot be drained: {'; '.join(map(str, shown[:_LISTED_PODS]))}{more};"
-            f" let them go, or they are deleted with their machine at {until:%Y-%m-%dT%H:%M:%SZ}"
+            f" allow their eviction, or they are deleted with their machine at {until:%Y-%m-%dT%H:%M:%SZ}"
         )
         await self._write_phase(machine, "Terminating", "Delete", "Failed", description, code=DRAIN_BLOCKED)
         return Requeue(_RETRY_SECONDS)
@@ -253,7 +253,9 @@ class MachineController:
         except ApiError as error:
             if not forced:
                 raise
-            _log.info("node and token of machine %s stay in its cluster: %s", machine["metadata"]["name"], error)
+            _log.info(
+                "node and token of machine %s cannot be deleted in its cluster: %s", machine["metadata"]["name"], error
+            )
 
     async def _class(self, machine: Object) -> Object:
         name = machine["spec"]["class"]["name"]

@@ -103,7 +103,7 @@ class ExtensionController:
         try:
             await self._run(extension, operation)
         except Conflict:
-            _log.debug("%s changed meanwhile, looking again", extension)
+            _log.debug("%s has changed since it was read, trying again", extension)
             return Requeue(0.05)
         except NotFound:
             # Another client has deleted the object and removed its finalizers during the run.

@@ -92,7 +92,10 @@ def test_a_name_of_which_nothing_came_can_be_named_again() -> None:
         (lambda: node_groups.without(deployment(2, rolling=True), [machine()], [machine()], 1), "is being rolled"),
         (lambda: node_groups.grown(deployment(2), 2, 3), "would have 4 machines, more than its maximum 3"),
         (lambda: node_groups.grown(deployment(2), 0, 3), "cannot grow by 0"),
-        (lambda: node_groups.without_unmade(deployment(2), -1, [machine("a"), machine("b")]), "has 2 machines: for 1"),
+        (
+            lambda: node_groups.without_unmade(deployment(2), -1, [machine("a"), machine("b")]),
+            "has 2 machines: a decrease to 1",
+        ),
         (lambda: node_groups.without_unmade(deployment(2), 1, []), "cannot shrink by -1"),
     ],
 )

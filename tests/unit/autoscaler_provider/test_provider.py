@@ -160,8 +160,8 @@ async def test_machines_that_are_chosen_go_once(autoscaler: Autoscaler, seed: Fa
     ("names", "why"),
     [
         ((f"{POOL}-0", f"{POOL}-1", f"{POOL}-2"), "fewer than its minimum 1"),
-        ((f"{POOL}-0", "a-guest"), "node a-guest is of no machine"),
-        ((f"{POOL}-0", "shoot--dev--one-fixed-z1-0"), "node shoot--dev--one-fixed-z1-0 is of no machine"),
+        ((f"{POOL}-0", "a-guest"), "node a-guest belongs to no machine"),
+        ((f"{POOL}-0", "shoot--dev--one-fixed-z1-0"), "node shoot--dev--one-fixed-z1-0 belongs to no machine"),
     ],
 )
 async def test_of_a_deletion_that_is_refused_nothing_is_done(

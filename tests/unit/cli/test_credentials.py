@@ -43,7 +43,7 @@ def known(server: ApiServer) -> dict[str, IssuedKubeconfig]:
 async def test_who_says_that_nobody_has_it_is_noted_and_told(garden: ApiServer) -> None:
     (said,) = await discard(garden, "aaaaaaa1")
 
-    assert said == f"kubeconfig aaaaaaa1 of ann is noted as discarded; whoever has it can use it until {SOON}"
+    assert said == f"kubeconfig aaaaaaa1 of ann is recorded as discarded; it stays valid until {SOON}"
     word = known(garden)[ANN].discarded
     assert word is not None
     assert (word.by, word.reason) == ("zoe", "the laptop was wiped")

@@ -95,7 +95,7 @@ async def test_all_leave_it_so_many_at_a_time_for_the_emptiest_seeds(
     assert evacuee is not None
     assert evacuee["spec"]["settings"]["scheduling"]["visible"] is False
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert said[0]["text"] == "takes no new control planes; 5 of 6 are to leave it, 2 at a time"
+    assert said[0]["text"] == "accepts no new control planes; 5 of 6 leave it, 2 at a time"
     assert {each["phase"] for each in said if each.get("shoot") == "garden-local/one"} >= {"Restore Succeeded"}
 
 
@@ -138,7 +138,7 @@ async def test_a_seed_that_does_not_exist_is_named(garden: Garden) -> None:
 def test_it_cannot_go_where_it_is() -> None:
     found = CliRunner().invoke(seed, ["evacuate", "seed-a", "--to", "seed-a"])
     assert found.exit_code == 2
-    assert "seed-a is the seed that they are to leave" in found.output
+    assert "seed-a is the seed to evacuate" in found.output
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -271,7 +271,7 @@ async def test_a_shoot_whose_network_meets_the_tunnels_is_refused(world):
     networking = {**SHOOT["spec"]["networking"], "pods": "198.19.0.0/16"}
     world.pin({**SHOOT, "spec": {**SHOOT["spec"], "networking": networking}})
 
-    with pytest.raises(ApplicationError, match=r"198\.19\.0\.0/16 of the shoot meets the VPN") as refused:
+    with pytest.raises(ApplicationError, match=r"198\.19\.0\.0/16 of the shoot overlaps with the VPN") as refused:
         await world.control_plane.deploy_vpn_server(TASK)
     assert refused.value.type == "ERR_CONFIGURATION_PROBLEM"
 

@@ -127,7 +127,7 @@ async def test_who_was_given_up_may_serve_until_it_has_heard_nothing_for_too_lon
     await world.source.put(DIRECTORY + FULL, _content("full"))
     world.order(enabled=False)
     status = await world.run(timedelta(seconds=60))
-    assert "the old seed may serve still; it stops by" in status["lastError"]
+    assert "the source's etcd may still serve; it stops by" in status["lastError"]
     assert "conditions" not in status
     assert await world.names() == [FULL]
     there = [each.name for each in await world.source.list(DIRECTORY)]
@@ -160,7 +160,7 @@ async def test_a_clock_that_was_set_does_not_change_how_long_is_waited(world: Wo
     task = world.api.find(TASKS, "demo", NAMESPACE) or {}
     task["metadata"]["creationTimestamp"] = "2099-01-01T00:00:00Z"
     status = await world.run(looks=1)
-    assert "there is no final snapshot yet; it is waited for until" in status["lastError"]
+    assert "there is no final snapshot yet; the copy waits for it until" in status["lastError"]
     status = await world.run(looks=14)
     assert status["conditions"][0]["type"] == "Succeeded"
 

@@ -99,7 +99,7 @@ async def test_a_second_start_for_the_same_time_changes_nothing() -> None:
 
 async def test_what_is_so_already_needs_no_new_generation() -> None:
     world = World(scheduled(enabled=True))
-    assert (await world.switch()).note == "hibernate at * * * * * UTC: it is so already"
+    assert (await world.switch()).note == "hibernate at * * * * * UTC: spec.hibernation.enabled has this value already"
     assert world.garden.writes == ["Shoot demo status"]
     assert world.reasons() == []
 
@@ -137,8 +137,8 @@ async def test_who_writes_meanwhile_is_not_overwritten() -> None:
 @pytest.mark.parametrize("metadata", [{"uid": "another"}, {"deletionTimestamp": at(NOW)}], ids=["another", "going"])
 async def test_another_shoot_of_the_name_is_not_touched(metadata: dict[str, Any]) -> None:
     world = World(scheduled(), **metadata)
-    assert (await world.switch()).note == "the Shoot is gone or going"
-    assert (await world.maintain()).note == "the Shoot is gone or going"
+    assert (await world.switch()).note == "the Shoot is deleted or being deleted"
+    assert (await world.maintain()).note == "the Shoot is deleted or being deleted"
     assert world.garden.writes == []
 
 
@@ -193,7 +193,7 @@ async def test_asked_for_it_is_done_at_once_and_the_annotation_answered() -> Non
 async def test_killed_before_its_end_was_told_it_is_told_by_the_next_attempt() -> None:
     begun = {"lastMaintenance": {"description": "x", "triggeredTime": at(NOW), "state": "Processing"}}
     world = World(CLOSED, begun)
-    assert (await world.maintain()).note == "an earlier attempt has done it"
+    assert (await world.maintain()).note == "an earlier attempt has done the maintenance"
     assert (await world.shoot())["status"]["lastMaintenance"]["state"] == "Succeeded"
 
 

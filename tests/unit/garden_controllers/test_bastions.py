@@ -82,15 +82,15 @@ async def test_who_says_so_has_it_for_another_hour(garden):
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        ({"expires": -timedelta(minutes=1)}, "nobody needs it any more"),
-        ({"expires": timedelta(minutes=9), "age": timedelta(hours=25)}, "it is too old"),
-        ({"annotations": KEEPALIVE, "age": timedelta(hours=25)}, "it is too old"),
+        ({"expires": -timedelta(minutes=1)}, "its expiration time has passed"),
+        ({"expires": timedelta(minutes=9), "age": timedelta(hours=25)}, "it has reached the maximum lifetime"),
+        ({"annotations": KEEPALIVE, "age": timedelta(hours=25)}, "it has reached the maximum lifetime"),
         ({"shoot": None}, "its Shoot is gone"),
         ({"shoot": changed(HOME, "metadata.deletionTimestamp", SINCE)}, "its Shoot is being deleted"),
-        ({"shoot": changed(HOME, "spec.seedName", "seed-2")}, "its Shoot is for seed seed-2 now"),
+        ({"shoot": changed(HOME, "spec.seedName", "seed-2")}, "its Shoot is assigned to seed seed-2 now"),
         (
             {"shoot": changed(HOME, "spec.provider.workersSettings.sshAccess.enabled", False)},
-            "its Shoot takes no SSH any more",
+            "SSH access to the nodes of its Shoot is disabled",
         ),
     ],
 )

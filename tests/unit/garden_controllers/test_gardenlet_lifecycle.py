@@ -125,7 +125,7 @@ async def test_a_move_that_waits_for_it_goes_on_without_it(world: World) -> None
     await world.look(10)
     assert world.given_up
     events = await world.garden.events(2)
-    text = f"The gardenlet of Seed {NAME} is silent for 10 min: seed-2 goes on with what is in its bucket"
+    text = f"The gardenlet of Seed {NAME} is silent for 10 min: seed-2 takes over from its backups"
     assert ("SourceSeedLost", text) in events
 
 

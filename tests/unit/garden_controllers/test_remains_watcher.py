@@ -98,7 +98,7 @@ async def test_the_seed_says_what_is_cleaned_up_and_that_it_failed(monkeypatch: 
         assert "garden-dev/a" in said(world)
         flow.fail(FlowOutcome(finished=(done,)))
         await until(lambda: said(world).startswith("False"))
-        assert "tried again" in said(world)
+        assert "retried" in said(world)
         await until(lambda: len(world.temporal.started) == 2)
         attempt = world.temporal.started[1].request.attempt
         assert (attempt.number, attempt.kept.finished) == (2, (done,))

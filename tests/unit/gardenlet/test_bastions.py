@@ -188,7 +188,7 @@ async def test_the_host_of_one_that_was_there_before_it_goes_first(world: World)
         {"spec": {"provider": {"workersSettings": {"sshAccess": {"enabled": False}}}}},
         {"status": {"seedName": "seed-2"}},
     ],
-    ids=["it is being deleted", "no SSH any more", "not here yet"],
+    ids=["it is being deleted", "SSH access is disabled", "not here yet"],
 )
 async def test_none_is_made_for_a_shoot_that_cannot_be_got_into(world: World, change: dict[str, Any]) -> None:
     world.garden.change(SHOOTS, "b", NAMESPACE, change)

@@ -354,7 +354,7 @@ ANNOTATION = {"gardener.cloud/operation": "renew-kubeconfig"}
 async def test_nothing_to_ask_with_is_said(world: World) -> None:
     async with world.access(bootstrap_kubeconfig=None) as access:
         with pytest.raises(
-            NotSigned, match=r"Secret garden/gardenlet-kubeconfig is not there.*bootstrapKubeconfig is not set"
+            NotSigned, match=r"Secret garden/gardenlet-kubeconfig does not exist.*bootstrapKubeconfig is not set"
         ):
             await access.renew(None)
 

@@ -26,7 +26,12 @@ REMAINS = "seed.gardener.cloud/remains"
 LEFT = {"namespace": "garden-a", "name": "b", "uid": "0f3c", "technicalID": "shoot--a--b", "deleted": False}
 DELETED = LEFT | {"deleted": True}
 READY = {"type": "GardenletReady", "status": "True", "reason": "GardenletReady", "message": "it is"}
-TOLD = {"type": CLEANED_UP, "status": "Progressing", "reason": "CleanupRunning", "message": "It is being cleaned up."}
+TOLD = {
+    "type": CLEANED_UP,
+    "status": "Progressing",
+    "reason": "CleanupRunning",
+    "message": "Their remains are being deleted.",
+}
 
 
 def shoot(type_: str = "Restore", state: str = "Succeeded", **metadata: Any) -> Any:

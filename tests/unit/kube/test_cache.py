@@ -72,7 +72,7 @@ async def test_a_wait_for_a_deletion_sees_it(api, caches):
 
 
 async def test_a_wait_that_is_in_vain_ends_and_says_for_what(caches):
-    with pytest.raises(TimeoutError, match="ConfigMap ns/one was not as wanted after"):
+    with pytest.raises(TimeoutError, match="ConfigMap ns/one did not reach the expected state within"):
         await value_is(caches.of(CONFIG_MAP, "ns"), "2", timeout=0.1)
 
 

@@ -31,9 +31,9 @@ def test_nodes_with_an_old_certificate_or_none_that_is_known() -> None:
 
     found = list(survey.nodes([current, serving, client, leaving, node("silent")], ISSUERS))
     assert [(each.who, each.why) for each in found] == [
-        ("node serving", "has an old certificate that its kubelet shows to the API server"),
-        ("node client", "has an old certificate by which its kubelet is known to the API server"),
-        ("node silent", "does not tell its certificates"),
+        ("node serving", "has an old serving certificate of its kubelet"),
+        ("node client", "has an old client certificate of its kubelet"),
+        ("node silent", "does not report its certificates"),
     ]
 
 

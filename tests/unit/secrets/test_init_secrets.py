@@ -289,7 +289,7 @@ async def test_a_restore_puts_the_persisted_secrets_back_before_it_makes_new_one
 async def test_a_restore_makes_no_new_keys_where_nobody_kept_the_old_ones(world):
     """Etcd's content is encrypted with them, and nodes trust no others. In place, where they are, it goes on."""
     restore = TASK.model_copy(update={"operation": OperationType.RESTORE})
-    with pytest.raises(ApplicationError, match="there is no ShootState garden-local/one") as caught:
+    with pytest.raises(ApplicationError, match="ShootState garden-local/one does not exist") as caught:
         await world.activities.init_secrets(restore)
     assert caught.value.non_retryable
     assert not world.seed.names()

@@ -103,7 +103,7 @@ async def test_an_object_that_succeeded_after_our_trigger_is_ready() -> None:
 @pytest.mark.parametrize(
     ("live", "because"),
     [
-        (None, "it is not there"),
+        (None, "it does not exist"),
         (changed(metadata__generation=3), "has not seen the newest version"),
         (changed(metadata__annotations={"gardener.cloud/timestamp": "2026-11-21T09:00:00Z"}), "not visible yet"),
         (

@@ -83,9 +83,13 @@ async def clusters(garden: ApiServer, seed: ApiServer) -> AsyncIterator[Any]:
 async def test_machines_are_forgotten_and_not_stopped(activities: MigrationActivities, seed: ApiServer) -> None:
     metadata = {"name": "one", "finalizers": ["machine.sapcloud.io/machine-controller-manager"]}
     seed.put(MACHINES, {"metadata": metadata, "spec": {}}, NAMESPACE)
-    assert (await activities.shallow_delete_machine_objects(TASK)).note == "1 machines go on without us"
+    assert (
+        await activities.shallow_delete_machine_objects(TASK)
+    ).note == "1 machines keep running; their objects are deleted here"
     assert seed.find(MACHINES, "one", NAMESPACE) is None
-    assert (await activities.shallow_delete_machine_objects(TASK)).note == "0 machines go on without us"
+    assert (
+        await activities.shallow_delete_machine_objects(TASK)
+    ).note == "0 machines keep running; their objects are deleted here"
 
 
 async def test_machines_are_not_forgotten_while_somebody_would_stop_them(
@@ -94,7 +98,7 @@ async def test_machines_are_not_forgotten_while_somebody_would_stop_them(
     seed.put(MACHINES, {"metadata": {"name": "one"}, "spec": {}}, NAMESPACE)
     manager = {"metadata": {"name": "machine-controller-manager"}, "spec": {}}
     seed.put("/apis/apps/v1/deployments", manager, NAMESPACE)
-    with pytest.raises(ApplicationError, match="would stop the machines"):
+    with pytest.raises(ApplicationError, match="would delete the machines"):
         await activities.shallow_delete_machine_objects(TASK)
     assert seed.find(MACHINES, "one", NAMESPACE)
 
