@@ -25,7 +25,7 @@ FORCE = "confirmation.gardener.cloud/force-deletion=true"
 
 @pytest.fixture(scope="module")
 def extension(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Its process runs beside the seed with a token of its ServiceAccount, its registration is in the garden."""
+    """Its process runs next to the seed with a token of its ServiceAccount, its registration is in the garden."""
     registration = (EXAMPLE / "controllerregistration.yaml").read_text()
     landscape.kubectl("garden", "apply", "-f", "-", stdin=registration)
     landscape.kubectl(SEED, "apply", "-f", str(EXAMPLE / "rbac.yaml"))

@@ -82,7 +82,7 @@ def test_its_schedule_puts_it_to_sleep_and_then_nothing_of_it_runs(sleeper: Shoo
     assert "Hibernated" in sleeper.garden("describe", "shoot", sleeper.name)
 
 
-def test_asleep_it_is_not_sick(sleeper: Shoot) -> None:
+def test_a_hibernated_shoot_is_healthy(sleeper: Shoot) -> None:
     def reasons() -> set[str]:
         conditions = {each["type"]: each for each in sleeper.get()["status"]["conditions"]}
         return {f"{conditions[each]['status']} {conditions[each]['reason']}" for each in CONDITIONS}
@@ -100,7 +100,7 @@ def test_a_reconciliation_does_not_wake_it(sleeper: Shoot) -> None:
     assert _pods(sleeper) == []
 
 
-def test_awake_it_knows_what_it_knew(sleeper: Shoot) -> None:
+def test_a_shoot_that_wakes_up_has_its_objects(sleeper: Shoot) -> None:
     began = time.monotonic()
     _patch(sleeper, {"hibernation": {"enabled": False, "schedules": None}})
     _await_hibernated(sleeper, False)

@@ -1,4 +1,4 @@
-"""A seed falls silent: the garden says so, and a move out of it that nobody called lost goes on without it."""
+"""A seed falls silent: the garden reports it, and a move out of it that was not called lost goes on without it."""
 
 import json
 from collections.abc import Iterator

@@ -162,7 +162,7 @@ async def test_a_token_of_the_whole_bucket_from_an_earlier_version_still_opens_i
 
 @contextmanager
 def listening() -> Iterator[tuple[str, list[bytes]]]:
-    """URL of a server that a client cannot tell from one of another machine, and what arrives there."""
+    """URL of a server that a client cannot distinguish from one of another machine, and its received requests."""
     arrived: list[bytes] = []
 
     class Listener(BaseHTTPRequestHandler):

@@ -19,7 +19,7 @@ from workers.watchers.kept_backups import KeptBackupsWatcher
 from workers.watchers.remains import RemainsWatcher
 
 TRUE = "zz-true"
-"""Name of the Shoot of the true request; it is looked at last."""
+"""Name of the Shoot of the true request; it is processed last."""
 FORGOTTEN = f"shoot/garden-dev/{TRUE}/uid-of-{TRUE}/forget/{OURS}"
 DELETED = f"shoot/garden-dev/{TRUE}/uid-of-{TRUE}/delete-backups"
 
@@ -62,7 +62,7 @@ def test_a_gardenlet_has_no_code_that_starts_or_changes_a_workflow() -> None:
         "of a Shoot that the garden does not know",
     ],
 )
-async def test_a_gardenlet_cannot_have_the_control_plane_of_a_live_shoot_forgotten(
+async def test_a_gardenlet_cannot_request_the_cleanup_of_a_live_shoot(
     lie: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The cleaning deletes a whole control plane, so the garden decides by its own record what is left over."""
@@ -153,7 +153,7 @@ async def test_a_gardenlet_that_makes_up_shoots_and_does_no_work_holds_up_no_oth
         {"shoot": "gone", "name": "shoot--dev--live--uid-of-gone"},
         {"shoot": "gone", "seed": THEIRS, "bucket": f"uid-of-{OURS}"},
         {"shoot": "gone", "bucket": f"uid-of-{THEIRS}"},
-        {"shoot": "gone", "seed": "seed-of-nobody"},
+        {"shoot": "gone", "seed": "seed-without-shoots"},
     ],
     ids=[
         "of a live Shoot",

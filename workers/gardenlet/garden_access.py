@@ -161,7 +161,7 @@ class GardenAccess:
                 return
             if held.endpoint != garden.endpoint:
                 garden.reconfigure(held.endpoint)
-                log.info("going on with a client certificate for the garden until %s", timestamp(held.validity[1]))
+                log.info("continuing with a client certificate for the garden until %s", timestamp(held.validity[1]))
 
         cache.subscribe(take)
         async with cache:

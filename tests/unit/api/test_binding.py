@@ -1,4 +1,4 @@
-"""Which moves of a control plane are refused, and why: the reason is for who asked."""
+"""Refused moves of a control plane, and the reason that the user reads."""
 
 from typing import Any
 
@@ -51,12 +51,12 @@ def test_a_move_between_two_good_seeds_is_allowed() -> None:
         ({"spec__dns__internal__domain": "other.example.org"}, "nodes would not find their API server"),
     ],
 )
-def test_a_seed_that_cannot_take_it_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_a_move_to_an_unsuitable_seed_is_refused(changes: dict[str, Any], reason: str) -> None:
     shoot, old = pair()
     assert reason in str(check_move(shoot, old, seed("seed-1"), seed("seed-2", **changes)))
 
 
-def test_what_is_not_there_yet_does_not_move() -> None:
+def test_a_control_plane_that_is_not_created_yet_does_not_move() -> None:
     shoot, old = pair({"type": "Create", "state": "Processing"})
     assert "the creation in seed-1 has not succeeded" in str(check_move(shoot, old, seed("seed-1"), seed("seed-2")))
 
@@ -80,7 +80,7 @@ def test_a_move_changes_nothing_else() -> None:
     assert "must be the only change" in str(check_move(shoot, old, seed("seed-1"), seed("seed-2")))
 
 
-def test_a_move_can_be_turned_round_until_the_backups_are_handed_over() -> None:
+def test_a_move_can_be_aborted_until_the_backups_are_handed_over() -> None:
     moving, _ = pair({"type": "Migrate", "state": "Processing"})
     _, home = pair({"type": "Migrate", "state": "Processing"})
     assert is_moving(moving)
@@ -97,6 +97,6 @@ def test_nothing_else_changes_while_it_moves() -> None:
     assert "change the spec after the move" in str(check_while_moving(other, moving, "seed-1"))
 
 
-def test_what_has_arrived_is_not_moving() -> None:
+def test_a_finished_move_is_not_moving() -> None:
     _, arrived = pair({"type": "Restore", "state": "Succeeded"})
     assert not is_moving(arrived)

@@ -53,7 +53,7 @@ def test_a_shoot_has_the_extensions_it_asks_for_and_those_that_come_by_themselve
     assert [each.type for each in wanted_extensions(subject, [registered])] == (["local-ext"] if on else [])
 
 
-def test_what_the_owner_configures_and_how_long_it_may_take_comes_along():
+def test_provider_config_and_timeouts_are_passed_to_the_extension():
     (plain,) = wanted_extensions(shoot(ASKED), [registration()])
     assert (plain.provider_config, plain.phase, plain.timeout) == (
         {"a": 1},

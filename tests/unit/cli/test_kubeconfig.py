@@ -1,4 +1,4 @@
-"""Who got a kubeconfig is noted: a rotation must not cut them off unawares."""
+"""Each issued kubeconfig is recorded: a rotation must not cut off its user unawares."""
 
 import json
 from datetime import UTC, datetime

@@ -19,6 +19,6 @@ def test_it_ends_with_the_status_that_click_gives(arguments: tuple[str, ...], st
     assert gardener(*arguments).returncode == status
 
 
-def test_what_it_prints_is_not_lost_when_it_leaves_at_once() -> None:
+def test_output_is_flushed_before_a_fast_exit() -> None:
     """It leaves without the interpreter's finalization, which would have written the buffers out."""
     assert "landscape" in gardener("--help").stdout

@@ -21,7 +21,7 @@ SHOOTS, SEEDS = f"{CORE}/shoots", f"{CORE}/seeds"
 
 
 class Garden(ApiServer):
-    """Its Shoots move as long as they are told to, which is told from here."""
+    """A garden whose Shoots move as long as their specs say so, which this test decides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Garden(ApiServer):
         return [each for each in shoots if each["spec"]["seedName"] != each["status"]["seedName"]]
 
     async def move(self) -> None:
-        """One after the other, each once somebody follows it, until cancelled."""
+        """One after the other, each once a client follows it, until cancelled."""
         while True:
             on_their_way = self.moving()
             self.most = max(self.most, len(on_their_way))
@@ -99,14 +99,14 @@ async def test_all_leave_it_so_many_at_a_time_for_the_emptiest_seeds(
     assert {each["phase"] for each in said if each.get("shoot") == "garden-local/one"} >= {"Restore Succeeded"}
 
 
-async def test_called_again_it_follows_those_that_are_on_their_way(garden: Garden) -> None:
+async def test_a_repeated_evacuation_follows_running_moves(garden: Garden) -> None:
     garden.add("begun", "seed-c", "seed-a")
     moves = await evacuated(garden, to="seed-b")
     assert (moves["begun"].destination, moves["begun"].result) == ("seed-c", "moved")
     assert garden.count("PATCH", f"{CORE}/namespaces/garden-local/shoots/begun") == 0
 
 
-async def test_one_that_is_refused_and_one_that_fails_leave_the_others_alone(garden: Garden) -> None:
+async def test_a_refused_and_a_failed_move_do_not_stop_the_others(garden: Garden) -> None:
     def deny(request: web.Request) -> web.Response | None:
         if request.method == "PATCH" and request.path.endswith("/shoots/denied"):
             return refuse(403, "Forbidden", "Shoot garden-local/denied is being deleted")
@@ -121,7 +121,7 @@ async def test_one_that_is_refused_and_one_that_fails_leave_the_others_alone(gar
     assert moves["moves"].result == "moved"
 
 
-async def test_where_no_seed_fits_it_is_said_and_nothing_is_begun(garden: Garden) -> None:
+async def test_without_a_suitable_seed_the_evacuation_starts_no_move(garden: Garden) -> None:
     garden.add("one", "seed-a", "seed-a")
     for name in ("seed-b", "seed-c"):
         garden.remove(SEEDS, name)
@@ -135,7 +135,7 @@ async def test_a_seed_that_does_not_exist_is_named(garden: Garden) -> None:
         await evacuated(garden)
 
 
-def test_it_cannot_go_where_it_is() -> None:
+def test_a_seed_cannot_be_evacuated_to_itself() -> None:
     found = CliRunner().invoke(seed, ["evacuate", "seed-a", "--to", "seed-a"])
     assert found.exit_code == 2
     assert "seed-a is the seed to evacuate" in found.output
@@ -143,7 +143,7 @@ def test_it_cannot_go_where_it_is() -> None:
 
 @pytest.mark.parametrize("replace", [False, True])
 async def test_a_bootstrap_kubeconfig_holds_a_token_for_one_seed(tmp_path, replace):
-    """The token's group is what the approver compares; only --replace lets it take over a living seed."""
+    """The token's group is what the approver compares; only with --replace may it take over a living seed."""
     async with ApiServer().running() as garden:
         garden.put(SEEDS, {**SEED, "metadata": {**SEED["metadata"], "name": "seed-a"}})
         path = tmp_path / "garden.yaml"

@@ -1,4 +1,4 @@
-"""A Shoot's cluster autoscaler: what it is told, what it may do, and when there is one."""
+"""A Shoot's cluster autoscaler: its flags, its rights, and when it is deployed."""
 
 import base64
 import json
@@ -42,7 +42,7 @@ def flags(autoscaler: cluster_autoscaler.Autoscaler) -> dict[str, list[str]]:
     return found
 
 
-def test_where_nothing_is_said_it_goes_by_gardeners_defaults() -> None:
+def test_the_autoscaler_uses_gardeners_defaults() -> None:
     expected = {
         "expander": "least-waste",
         "scale-down-delay-after-add": "1h",
@@ -72,7 +72,7 @@ def test_where_nothing_is_said_it_goes_by_gardeners_defaults() -> None:
     assert flags(wanted()).items() >= {name: [value] for name, value in expected.items()}.items()
 
 
-def test_what_the_owner_says_is_a_flag() -> None:
+def test_settings_of_the_owner_become_flags() -> None:
     said = flags(
         wanted(scaleDownUnneededTime="5m", verbosity=4, startupTaints=["a"], ignoreTaints=["b"], statusTaints=["c"])
     )
@@ -98,13 +98,13 @@ def test_pools_with_a_priority_are_tried_in_its_order(asked: str | None, expande
 
 
 def test_without_priorities_the_order_is_the_owners_own() -> None:
-    """Who asks for the expander brings its ConfigMap: it must not be overwritten."""
+    """A user that configures the expander brings its ConfigMap: it must not be overwritten."""
     autoscaler = wanted(expander="priority")
 
     assert "ConfigMap" not in {each["kind"] for each in cluster_autoscaler.shoot_objects(autoscaler.node_groups)}
 
 
-def test_it_asks_a_process_of_ours_that_only_it_can_reach() -> None:
+def test_only_the_autoscaler_reaches_its_provider() -> None:
     *_, config, _, deployment = cluster_autoscaler.objects(wanted())
     pod = deployment["spec"]["template"]["spec"]
     (provider,), (main,) = pod["initContainers"], pod["containers"]
@@ -125,7 +125,7 @@ def test_it_asks_a_process_of_ours_that_only_it_can_reach() -> None:
     assert "kubeconfig" not in {each["name"] for each in provider["volumeMounts"]}
 
 
-def test_it_may_scale_and_nothing_else_in_the_seed() -> None:
+def test_the_autoscaler_may_only_scale_in_the_seed() -> None:
     (role,) = (each for each in cluster_autoscaler.objects(wanted()) if each["kind"] == "Role")
     may = {resource: rule["verbs"] for rule in role["rules"] for resource in rule["resources"]}
 

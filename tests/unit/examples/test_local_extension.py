@@ -67,7 +67,7 @@ def state(seed: ApiServer) -> str:
     return str(((live.get("status") or {}).get("lastOperation") or {}).get("state"))
 
 
-async def test_it_does_what_the_owner_asked_for_and_says_so(seed: ApiServer) -> None:
+async def test_the_extension_applies_its_config_and_reports_success(seed: ApiServer) -> None:
     ask(seed, providerConfig={"greeting": "hi"})
     await until(lambda: state(seed) == "Succeeded")
     written = seed.find(CONFIG_MAPS, "extension-local-ext", NAMESPACE)

@@ -85,7 +85,7 @@ async def test_it_asks_once(start: Callable[[], Running], monkeypatch: pytest.Mo
     assert gardenlet.garden.count("PATCH", f"{SEEDS}/{NAME}") == before
 
 
-async def test_a_request_that_is_there_already_is_enough(garden: ApiServer, start: Callable[[], Running]) -> None:
+async def test_an_existing_request_is_not_repeated(garden: ApiServer, start: Callable[[], Running]) -> None:
     metadata = {"name": NAME, "annotations": {OPERATION: "reconcile"}}
     before = garden.put(SEEDS, {"metadata": metadata, "spec": CONFIG.spec})["metadata"]["generation"]
     gardenlet = start()
@@ -106,7 +106,7 @@ async def test_it_waits_until_another_operation_is_done(garden: ApiServer, start
     await until(lambda: gardenlet.asked == "reconcile")
 
 
-async def test_a_gardenlet_that_was_cut_off_says_that_it_is_back(
+async def test_a_gardenlet_that_was_cut_off_restores_its_ready_condition(
     start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The garden has said of its Seed that it is Unknown, and nothing else would say the contrary."""

@@ -54,7 +54,7 @@ def archives(role: Role, tmp_path: Path) -> list[Path]:
 
 
 def configs(archive: Path) -> dict[str, dict[str, Any]]:
-    """What a runtime is told of each image in an archive, by the image's name."""
+    """Configuration for a runtime of each image in an archive, by the image's name."""
     with tarfile.open(archive) as opened:
 
         def read(name: str) -> Any:
@@ -73,7 +73,7 @@ def names(made: list[Path]) -> set[str]:
     return {name for archive in made for name in configs(archive)}
 
 
-def test_a_seed_has_prometheus_in_an_archive_of_its_own_with_upstreams_entrypoint_and_user(tmp_path: Path) -> None:
+def test_a_seed_has_prometheus_in_its_own_archive_with_upstreams_entrypoint_and_user(tmp_path: Path) -> None:
     """A new version of it is then imported without anything else, and a restricted pod may run it."""
     (archive,) = (path for path in archives("seed", tmp_path) if path.name.startswith("prometheus-"))
 

@@ -1,4 +1,4 @@
-"""What the landscape writes for others is understood by them."""
+"""The processes that read the landscape's files accept them."""
 
 import importlib
 from base64 import b64decode
@@ -110,7 +110,7 @@ def test_secrets_of_a_landscape_are_made_once_and_are_private(plan):
         assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_seed_may_not_do_what_operators_may(plan):
+def test_a_seed_has_no_rights_of_operators(plan):
     """A seed's credentials lie in a cluster that others may run."""
     granted = garden.access(unrestricted_gardenlets=True)
     bindings = {each["metadata"]["name"]: each for each in granted if each["kind"] == "ClusterRoleBinding"}
@@ -122,7 +122,7 @@ def test_a_seed_may_not_do_what_operators_may(plan):
         assert rule["apiGroups"] != ["rbac.authorization.k8s.io"]
 
 
-def test_an_identity_of_its_own_for_each_process(plan):
+def test_each_process_has_its_own_identity(plan):
     kubeconfigs = [yaml.safe_dump(garden.process_kubeconfig(plan, name)) for name in ("seed-1", "seed-2", "admission")]
 
     assert len(set(kubeconfigs)) == 3

@@ -72,7 +72,7 @@ def test_nothing_is_found_where_nothing_is(temporal: Temporal, landscape: Landsc
 
 
 @pytest.mark.parametrize("path", ["temporal/temporal.db", "temporal/temporal.db-wal", "logs/temporal.log"])
-def test_what_temporal_keeps_or_logs_is_searched(temporal: Temporal, landscape: Landscape, path: str) -> None:
+def test_data_and_logs_of_temporal_are_searched(temporal: Temporal, landscape: Landscape, path: str) -> None:
     temporal.write(path, f'{{"input": "{KEY}"}}')
     assert temporal.leaks(landscape) == {path: ["garden/x: token"]}
 
@@ -88,7 +88,7 @@ def test_another_server_is_no_temporal(temporal: Temporal, landscape: Landscape)
         temporal.leaks(landscape)
 
 
-def test_a_kubeconfigs_token_and_key_are_looked_for() -> None:
+def test_token_and_key_of_a_kubeconfig_are_searched() -> None:
     """As they stand in the Secret of a gardenlet, whose values hide them in base64."""
     kubeconfig = f'{{"users": [{{"user": {{"token": "{KEY}"}}}}]}}'.encode()
     assert KEY.encode() in set(leaks._needles("kubeconfig", kubeconfig))

@@ -1,4 +1,4 @@
-"""What a landscape changes on the machine, and how it undoes it: control groups, kernel limits, links, files."""
+"""Changes of a landscape on the machine, and their removal: control groups, kernel limits, links, files."""
 
 import os
 

@@ -123,7 +123,7 @@ def test_a_saved_plan_is_found_again(tmp_path):
     assert plans.load("other", tmp_path) is None
 
 
-def test_files_beside_the_landscapes_are_not_taken_for_one(tmp_path: Path):
+def test_files_next_to_the_landscapes_are_ignored(tmp_path: Path):
     (tmp_path / ".kernel-limits.json").write_text("{}")
 
     assert list(plans.existing(tmp_path)) == []

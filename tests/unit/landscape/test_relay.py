@@ -1,4 +1,4 @@
-"""What lets a landscape use a Temporal that only the host reaches."""
+"""The relay to a Temporal that only the host reaches."""
 
 import asyncio
 import socket

@@ -244,7 +244,7 @@ async def test_a_machine_whose_node_never_comes_has_failed(world: World) -> None
     assert "did not join within" in world.last_operation["description"]
 
 
-async def test_an_unready_node_is_unknown_first_and_failed_only_when_it_stays_so(world: World) -> None:
+async def test_a_machine_of_an_unready_node_is_unknown_first_and_failed_later(world: World) -> None:
     await world.add_machine()
     async with world.controller(health_timeout=timedelta(seconds=1)):
         await world.seed.until(lambda: world.phase == "Pending")
@@ -257,7 +257,7 @@ async def test_an_unready_node_is_unknown_first_and_failed_only_when_it_stays_so
 
 @pytest.mark.parametrize("condition", ["KernelDeadlock", "ReadonlyFilesystem", "DiskPressure"])
 async def test_a_ready_node_whose_kernel_or_disk_is_broken_costs_its_machine(world: World, condition: str) -> None:
-    """The kubelet may well go on saying that it is ready; node-problem-detector knows better."""
+    """The kubelet may still report that it is ready; node-problem-detector knows better."""
     await world.add_machine()
     async with world.controller(health_timeout=timedelta(seconds=1)):
         await world.seed.until(lambda: world.phase == "Pending")
@@ -421,7 +421,7 @@ async def test_a_budget_without_room_now_is_no_fault_until_half_of_the_timeout_i
     assert "default/app: PodDisruptionBudget default/app permits no eviction now" in world.last_operation["description"]
 
 
-async def test_after_its_timeout_a_machine_goes_with_its_pods(world: World) -> None:
+async def test_after_its_drain_timeout_a_machine_is_deleted_with_its_pods(world: World) -> None:
     async with world.controller():
         await occupy(world, budget(**LATER), drainTimeout="2s")
         await world.seed.until(lambda: world.machine is None)
@@ -485,11 +485,11 @@ def test_durations_are_read_as_go_writes_them(text: str | None, seconds: int) ->
         ({"status": {"phase": "Succeeded"}}, False),
     ],
 )
-def test_who_has_to_leave_a_node(changes: dict[str, Any], evictable: bool) -> None:
+def test_a_drain_selects_the_pods_to_evict(changes: dict[str, Any], evictable: bool) -> None:
     assert nodes.is_evictable({"metadata": {}, **changes}) is evictable
 
 
-def test_a_node_with_a_dead_kernel_is_not_ready_though_it_says_so() -> None:
+def test_a_node_with_a_kernel_deadlock_counts_as_not_ready() -> None:
     conditions = [{"type": "Ready", "status": "True"}, {"type": "KernelDeadlock", "status": "True"}]
 
     assert nodes.fault({"status": {"conditions": conditions}}) == "its node has KernelDeadlock"

@@ -74,7 +74,7 @@ async def set_phase(seed: FakeCluster, machine: dict[str, Any], phase: str) -> N
 
 
 async def run_all(seed: FakeCluster) -> None:
-    """What the machine controller and the cloud would do."""
+    """Do what the machine controller and the cloud do."""
     for machine in machines(seed):
         await set_phase(seed, machine, "Running")
 
@@ -295,7 +295,7 @@ def test_a_slot_keeps_its_name_and_is_not_reused_while_its_machine_is_there() ->
     assert next(free_names({"metadata": {"name": "pool-z1-abcde", "uid": "u2"}}, set())) != first
 
 
-async def test_the_autoscaler_chooses_who_goes(seed: FakeCluster) -> None:
+async def test_the_autoscaler_chooses_the_machine_to_delete(seed: FakeCluster) -> None:
     await seed.create(deployment(3))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 3)
@@ -308,8 +308,8 @@ async def test_the_autoscaler_chooses_who_goes(seed: FakeCluster) -> None:
     assert names(machines(seed)) == names(others), "though all the others do not even run"
 
 
-async def test_who_was_chosen_is_spared_when_nobody_has_to_go_any_more(seed: FakeCluster) -> None:
-    """Or it would go in place of the one that is chosen next, and asking for it again would do nothing."""
+async def test_a_chosen_machine_is_kept_if_the_size_grows_again(seed: FakeCluster) -> None:
+    """Otherwise it would be deleted in place of the next chosen machine, and choosing it again would have no effect."""
     await seed.create(deployment(2))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 2)
@@ -323,7 +323,7 @@ async def test_who_was_chosen_is_spared_when_nobody_has_to_go_any_more(seed: Fak
     assert names(machines(seed)) == names([first])
 
 
-async def test_a_mark_goes_with_the_name(seed: FakeCluster) -> None:
+async def test_the_priority_is_removed_with_the_name(seed: FakeCluster) -> None:
     await seed.create(deployment(2))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 2)
@@ -337,7 +337,7 @@ async def test_a_mark_goes_with_the_name(seed: FakeCluster) -> None:
     assert PRIORITY not in machines(seed)[0]["metadata"]["annotations"]
 
 
-async def test_a_set_is_not_shrunk_before_it_can_tell_who_was_chosen(seed: FakeCluster) -> None:
+async def test_a_machine_set_is_not_shrunk_before_the_choice_is_visible(seed: FakeCluster) -> None:
     await seed.create(deployment(2))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 2)
@@ -348,7 +348,7 @@ async def test_a_set_is_not_shrunk_before_it_can_tell_who_was_chosen(seed: FakeC
     assert kinds.index("Machine") < kinds.index("MachineSet")
 
 
-async def test_a_name_that_comes_while_another_is_forgotten_stays(seed: FakeCluster) -> None:
+async def test_a_name_added_while_another_is_removed_stays(seed: FakeCluster) -> None:
     await seed.create(deployment(2))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 2)
@@ -371,7 +371,7 @@ async def test_a_name_that_comes_while_another_is_forgotten_stays(seed: FakeClus
 
 
 @pytest.mark.parametrize("lost", [("patch", MACHINE), ("patch", MACHINE_SET), ("delete", MACHINE)], ids=str)
-async def test_a_controller_killed_before_any_step_takes_who_was_chosen(seed: FakeCluster, lost: Any) -> None:
+async def test_a_killed_controller_deletes_the_chosen_machine(seed: FakeCluster, lost: Any) -> None:
     await seed.create(deployment(3))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 3)
@@ -388,7 +388,7 @@ async def test_a_controller_killed_before_any_step_takes_who_was_chosen(seed: Fa
 
 
 def shrunk(size: int, *chosen: dict[str, Any]) -> dict[str, Any]:
-    """What the autoscaler's provider writes."""
+    """The patch that the autoscaler's provider writes."""
     named = ",".join(sorted(names(chosen)))
     return {"metadata": {"annotations": {TRIGGER_DELETION: named}}, "spec": {"replicas": size}}
 

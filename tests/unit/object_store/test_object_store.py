@@ -53,7 +53,7 @@ async def content(store, name) -> bytes:
     return b"".join([chunk async for chunk in store.get(name)])
 
 
-async def test_what_was_put_is_listed_and_comes_back(bucket):
+async def test_an_uploaded_object_is_listed_and_downloaded(bucket):
     assert await bucket.put("one/v2/Full-1", pieces(b"snap", b"shot")) == 8
     await bucket.put("one/v2/Incr-2", pieces(b"x"))
     await bucket.put("two/v2/Full-1", pieces(b"y"))
@@ -149,7 +149,7 @@ async def test_a_truncated_body_of_known_length_never_shows(served, bucket):
     assert await bucket.list("") == []
 
 
-async def test_what_a_crash_left_is_removed_at_the_next_start(tmp_path):
+async def test_leftovers_of_a_crash_are_removed_at_the_next_start(tmp_path):
     directory = tmp_path / "buckets"
     (directory / ".uploads").mkdir(parents=True)
     (directory / ".uploads" / "half").write_bytes(b"half")
@@ -174,7 +174,7 @@ async def test_what_a_crash_left_is_removed_at_the_next_start(tmp_path):
         "/seed-1/a%5c..%5cb",
     ],
 )
-async def test_no_name_leads_out_of_the_bucket(served, bucket, tmp_path, path):
+async def test_no_object_name_escapes_the_bucket(served, bucket, tmp_path, path):
     for method in (b"PUT", b"GET", b"DELETE"):
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(

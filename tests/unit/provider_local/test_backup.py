@@ -111,7 +111,7 @@ async def test_an_entry_goes_when_the_namespace_of_its_shoot_has_gone_with_our_r
     await BackupEntryActuator(seed).migrate(entry("shoot--dev--gone--99"))
 
 
-async def test_an_entry_that_may_not_clean_up_a_living_control_plane_says_so(seed: FakeCluster) -> None:
+async def test_an_entry_without_rights_in_a_living_control_plane_reports_it(seed: FakeCluster) -> None:
     """It is not bound there yet, and tries again."""
     await BackupBucketActuator(seed).reconcile(bucket())
     seed.refuse("delete", SECRET, Forbidden(403, "Forbidden", "deleting Secret etcd-backup"))
@@ -127,7 +127,7 @@ async def test_the_source_of_a_migration_has_a_secret_of_its_own(seed: FakeClust
     assert (SECRET, NAMESPACE, "source-etcd-backup") in seed.objects
 
 
-async def test_a_wrong_token_is_the_operators_to_mend(seed: FakeCluster, store: TestServer) -> None:
+async def test_a_wrong_token_is_reported_to_operators(seed: FakeCluster, store: TestServer) -> None:
     await seed.delete(SECRET, "backup", "garden")
     await seed.create(_secret("backup", "garden", endpoint=str(store.make_url("/")), token="wrong"))
     with pytest.raises(ApplicationError) as refused:

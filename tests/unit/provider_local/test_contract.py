@@ -22,7 +22,7 @@ TIMESTAMP = "gardener.cloud/timestamp"
 
 
 class Recorder(Actuator):
-    """Does what a test tells it, and remembers what it was asked."""
+    """Behaves as a test sets it, and records its calls."""
 
     resource = INFRASTRUCTURE
 
@@ -109,7 +109,7 @@ def state(seed: FakeCluster) -> str:
     return str(last.get("state", ""))
 
 
-async def test_a_triggered_object_is_reconciled_and_says_so(seed: FakeCluster) -> None:
+async def test_a_triggered_object_is_reconciled_and_reports_success(seed: FakeCluster) -> None:
     await seed.create(infrastructure({OPERATION: "reconcile", TIMESTAMP: "1"}))
     async with controller(seed):
         await seed.until(lambda: state(seed) == "Succeeded")
@@ -124,8 +124,8 @@ async def test_a_triggered_object_is_reconciled_and_says_so(seed: FakeCluster) -
     assert found["status"]["lastOperation"]["type"] == "Create"
 
 
-async def test_the_trigger_is_taken_off_before_the_work_begins(seed: FakeCluster) -> None:
-    """One that arrives during a run must not be taken for the one that started it."""
+async def test_the_trigger_is_removed_before_the_work_begins(seed: FakeCluster) -> None:
+    """A request during a run must not be taken for the request that started the run."""
     await seed.create(infrastructure({OPERATION: "reconcile"}))
     async with controller(seed) as actuator:
         actuator.gate.clear()
@@ -157,7 +157,7 @@ async def test_objects_of_others_are_left_alone(seed: FakeCluster, spec: dict[st
     assert actuator.calls == []
 
 
-async def test_an_error_that_only_a_user_can_mend_is_not_tried_again_until_somebody_asks(seed: FakeCluster) -> None:
+async def test_an_error_that_only_a_user_can_fix_is_not_retried_until_a_request(seed: FakeCluster) -> None:
     await seed.create(infrastructure({OPERATION: "reconcile"}))
     async with controller(seed) as actuator:
         actuator.error = permanent(ErrorCode.INFRA_UNAUTHENTICATED, "credentials of Secret x are wrong")
@@ -191,7 +191,7 @@ async def test_other_errors_are_tried_again_by_themselves(seed: FakeCluster) -> 
     assert len(actuator.calls) >= 2
 
 
-async def test_a_restarted_process_goes_on_with_what_was_unfinished(seed: FakeCluster) -> None:
+async def test_a_restarted_process_continues_unfinished_work(seed: FakeCluster) -> None:
     await seed.create(infrastructure())
     await seed.patch(
         INFRASTRUCTURE,
@@ -248,7 +248,7 @@ async def test_a_failed_migration_keeps_its_annotation_and_finalizer(seed: FakeC
     assert found["metadata"]["finalizers"] == [FINALIZER]
 
 
-async def test_a_migrated_object_is_let_go_and_then_ignored(seed: FakeCluster) -> None:
+async def test_a_migrated_object_is_released_and_then_ignored(seed: FakeCluster) -> None:
     await seed.create(infrastructure({OPERATION: "reconcile"}))
     async with controller(seed) as actuator:
         await seed.until(lambda: state(seed) == "Succeeded")
