@@ -115,7 +115,7 @@ def test_wrong_credentials_are_reported_with_a_code_and_a_remedy(unauthenticated
     assert "wait_infrastructure" in status["lastOperation"]["description"]
 
 
-def test_only_what_needs_the_cloud_is_held_up(unauthenticated: Shoot) -> None:
+def test_only_tasks_that_need_the_cloud_are_blocked(unauthenticated: Shoot) -> None:
     states = {task["name"]: task["state"] for task in unauthenticated.flow()["tasks"]}
 
     assert states["wait_infrastructure"] == "Failed"
@@ -156,7 +156,7 @@ def test_once_fixed_the_operation_continues_from_the_failed_task(unauthenticated
 
 
 @pytest.mark.timeout(CREATION + DELETION, func_only=True)
-def test_deleted_in_the_middle_of_its_creation_it_goes_away_cleanly(unauthenticated: Shoot) -> None:
+def test_a_shoot_deleted_during_its_creation_leaves_nothing(unauthenticated: Shoot) -> None:
     shoot = unauthenticated
     assert shoot.get()["status"]["lastOperation"]["type"] == "Create"
     assert shoot.flow()["state"] == "Running", "this test begins in the middle of a creation"

@@ -66,7 +66,7 @@ def test_controllers_come_back_with_the_nodes(silent: Shoot) -> None:
     assert {node["metadata"]["name"] for node in nodes} == machines
 
 
-def test_what_is_missing_is_named_and_a_reconciliation_brings_it_back(shoot: Shoot) -> None:
+def test_a_missing_component_is_named_and_restored_by_a_reconciliation(shoot: Shoot) -> None:
     _wait_until_well(shoot)
     shoot.kubectl("apply", "-f", "-", stdin=json.dumps(_WEBHOOK))
     shoot.control_plane("delete", "deployment", "kube-scheduler")

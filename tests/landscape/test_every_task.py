@@ -86,7 +86,7 @@ def test_a_creation(broken: Broken) -> None:
     _assert_once(broken, "ReconcileShoot", graph(OperationType.CREATE))
 
 
-def test_a_sleep_and_its_end(broken: Broken) -> None:
+def test_a_hibernation_and_a_wake_up(broken: Broken) -> None:
     """Only what did not run before fails."""
     shoot = broken.shoot
     for asleep in (True, False):

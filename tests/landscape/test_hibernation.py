@@ -36,7 +36,7 @@ def sleeper(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> I
     shoot.remove()
 
 
-def test_what_can_never_fire_is_refused(sleeper: Shoot) -> None:
+def test_a_schedule_that_never_fires_is_refused(sleeper: Shoot) -> None:
     kubectl = [BIN / "kubectl", f"--kubeconfig={sleeper.landscape.directory}/kubeconfigs/garden.yaml"]
     for schedule, complaint in (
         ({"start": "0 0 30 2 *"}, "schedule '0 0 30 2 *' never fires"),
@@ -47,7 +47,7 @@ def test_what_can_never_fire_is_refused(sleeper: Shoot) -> None:
         assert complaint in refused(*kubectl, *where)
 
 
-def test_it_is_maintained_when_its_owner_asks(sleeper: Shoot) -> None:
+def test_a_shoot_is_maintained_on_request(sleeper: Shoot) -> None:
     sleeper.garden("annotate", "shoot", sleeper.name, "gardener.cloud/operation=maintain")
 
     def maintained() -> bool:
@@ -58,7 +58,7 @@ def test_it_is_maintained_when_its_owner_asks(sleeper: Shoot) -> None:
     sleeper.wait_for_state("Succeeded", SECONDS)
 
 
-def test_its_schedule_puts_it_to_sleep_and_then_nothing_of_it_runs(sleeper: Shoot) -> None:
+def test_a_schedule_hibernates_the_shoot_and_stops_all_its_pods(sleeper: Shoot) -> None:
     sleeper.kubectl("create", "configmap", "memory", "--from-literal=of=yesterday")
     volumes = _volumes(sleeper)
     assert all(map(sleeper.address_of, sleeper.host_names))
@@ -118,7 +118,7 @@ def test_a_shoot_that_wakes_up_has_its_objects(sleeper: Shoot) -> None:
         sleeper.garden("wait", path, f"shoot/{sleeper.name}", "--timeout=60s", timeout=70)
 
 
-def test_asleep_it_can_be_deleted(sleeper: Shoot) -> None:
+def test_a_hibernated_shoot_can_be_deleted(sleeper: Shoot) -> None:
     sleeper.kubectl("create", "namespace", "of-the-user")
     _patch(sleeper, {"hibernation": {"enabled": True}})
     _await_hibernated(sleeper, True)

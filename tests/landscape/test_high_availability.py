@@ -129,7 +129,7 @@ def test_a_member_that_lost_its_data_is_replaced_and_the_others_stay(tolerant: T
     assert changed == {"etcd-main-0"}
 
 
-def test_it_is_healthy_and_backed_up(tolerant: Tolerant) -> None:
+def test_an_etcd_with_a_replaced_member_is_healthy_and_backed_up(tolerant: Tolerant) -> None:
     shoot = tolerant.shoot
     for condition in ("APIServerAvailable", "ControlPlaneHealthy"):
         shoot.garden("wait", f"--for=condition={condition}", f"shoot/{shoot.name}", "--timeout=60s", timeout=70)

@@ -75,7 +75,7 @@ def test_a_second_up_starts_nothing(own):
     assert time.monotonic() - started < 30
 
 
-def test_all_nodes_are_ready_and_of_the_version_that_status_tells(own):
+def test_all_nodes_are_ready_and_have_the_version_in_the_status(own):
     for cluster in ("cloud", "seed-1", "seed-2"):
         nodes = json.loads(own.kubectl(cluster, "get", "nodes", "-o", "json"))["items"]
         assert [node["metadata"]["name"] for node in nodes] == [cluster]
@@ -300,7 +300,7 @@ def test_down_leaves_nothing_behind(own, before, landscape):
 
 
 @pytest.mark.slow
-def test_it_comes_up_again_after_it_was_down(own):
+def test_a_landscape_comes_up_again_after_down(own):
     """The first ``up`` stands for this one among the faster tests, since nothing of a landscape stays after its end."""
     own.down()
 

@@ -99,7 +99,7 @@ def test_no_acknowledged_write_is_lost(moves: list[Moved]) -> None:
         assert not moved.gone
 
 
-def test_etcd_has_what_it_had(moves: list[Moved]) -> None:
+def test_etcd_has_the_same_content_after_the_move(moves: list[Moved]) -> None:
     """Clients continue from the revision that they know."""
     for moved in moves:
         there, here = moved.hashes

@@ -145,7 +145,7 @@ def test_a_failed_task_is_skipped(account: CloudAccount, shoot: Shoot) -> None:
     assert "olga skipped wait_infrastructure: the network is there" in _row(shoot, BROKEN)
 
 
-def test_its_result_is_provided_by_an_annotation(account: CloudAccount, shoot: Shoot) -> None:
+def test_a_result_is_provided_by_an_annotation(account: CloudAccount, shoot: Shoot) -> None:
     _fail_reconciliation(account)
     text = json.dumps({"task": BROKEN, "result": {"note": "made by hand"}, "reason": "the cloud is slow"})
     shoot.garden("annotate", "shoot", shoot.name, f"repair.shoot.gardener.cloud/provide={text}")

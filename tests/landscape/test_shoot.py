@@ -99,7 +99,7 @@ def test_the_flow_is_shown_task_by_task(shoot: Shoot) -> None:
     assert "✔ wait_worker" in text
 
 
-def test_its_workflows_are_found_by_search_attributes_and_say_what_they_do(shoot: Shoot) -> None:
+def test_workflows_are_found_by_search_attributes_and_have_summaries(shoot: Shoot) -> None:
     """The Temporal UI shows these texts in its list and on a workflow's page."""
     lifecycle = lifecycle_id(ShootRef(namespace="garden-local", name=shoot.name, uid=shoot.uid))
     of_shoot = f'GardenerProject = "local" AND GardenerShoot = "{shoot.reference}"'
@@ -110,7 +110,7 @@ def test_its_workflows_are_found_by_search_attributes_and_say_what_they_do(shoot
     assert creation in _workflows(shoot.landscape, of_operation)
 
 
-async def test_its_workflows_show_the_tree_of_tasks(shoot: Shoot) -> None:
+async def test_workflows_show_the_tree_of_tasks(shoot: Shoot) -> None:
     client = await temporal(shoot.landscape)
     ref = ShootRef(namespace="garden-local", name=shoot.name, uid=shoot.uid)
 
@@ -137,7 +137,7 @@ def workload(shoot: Shoot) -> dict[str, str]:
     return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
 
 
-def test_both_machines_are_ready_and_of_its_version(shoot: Shoot) -> None:
+def test_both_machines_are_ready_and_have_the_version_of_the_shoot(shoot: Shoot) -> None:
     nodes = json.loads(shoot.kubectl("get", "nodes", "-o", "json"))["items"]
 
     assert len(nodes) == 2
@@ -240,7 +240,7 @@ def webhook(shoot: Shoot, workload: dict[str, str]) -> None:
 # What its owner sees of the control plane
 
 
-def test_all_of_its_control_plane_and_its_nodes_is_seen(shoot: Shoot) -> None:
+def test_prometheus_scrapes_the_whole_control_plane_and_all_nodes(shoot: Shoot) -> None:
     host, words = monitoring.access(shoot)
 
     def whole() -> bool:
@@ -287,7 +287,7 @@ def _last_rotation(shoot: Shoot) -> str:
 # The end
 
 
-def test_without_confirmation_it_is_not_deleted(landscape: Landscape, shoot: Shoot) -> None:
+def test_a_shoot_without_confirmation_is_not_deleted(landscape: Landscape, shoot: Shoot) -> None:
     answer = refused(
         BIN / "kubectl",
         f"--kubeconfig={landscape.directory}/kubeconfigs/garden.yaml",

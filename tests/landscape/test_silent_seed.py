@@ -27,7 +27,7 @@ def _gardenlet_ready(landscape: Landscape, seed: str) -> str:
     return landscape.kubectl("garden", "get", "seed", seed, "-o", path)
 
 
-def test_a_move_out_of_a_silent_seed_goes_on_without_it(shoot: Shoot) -> None:
+def test_a_move_out_of_a_silent_seed_continues_without_it(shoot: Shoot) -> None:
     landscape, source, destination = shoot.landscape, shoot.seed, shoot.other_seed
     before = running(shoot)
     landscape.gardener("kill", source)

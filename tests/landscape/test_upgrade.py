@@ -31,7 +31,7 @@ def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield shoot
 
 
-def test_it_runs_the_older_version(shoot: Shoot) -> None:
+def test_the_shoot_runs_the_older_version(shoot: Shoot) -> None:
     assert _server(shoot) == f"v{OLDER_KUBERNETES_VERSION}"
     assert {version for version, _ in _nodes(shoot).values()} == {f"v{OLDER_KUBERNETES_VERSION}"}
 

@@ -93,9 +93,7 @@ def ca() -> KeyPair:
 
 @pytest.mark.attack(actor="T6", asset="A3", finding=20)
 @pytest.mark.parametrize("how", ["plain", "another-authority"])
-def test_a_process_that_says_in_place_of_a_member_that_all_data_are_gone_is_not_believed(
-    tmp_path: Path, ca: KeyPair, how: str
-) -> None:
+def test_a_false_report_of_lost_data_in_the_name_of_a_member_is_rejected(tmp_path: Path, ca: KeyPair, how: str) -> None:
     """The first member would begin a new cluster, without the data that the others hold."""
     security = write(tmp_path / "own", ca, ca)
     tls = None

@@ -65,7 +65,7 @@ def test_a_control_plane_that_is_not_created_yet_does_not_move() -> None:
     ("wanted", "asleep", "refusal"),
     [(True, True, ""), (True, False, "is being hibernated: wait until"), (False, True, "wakes up: wait until")],
 )
-def test_a_cluster_moves_awake_or_asleep_but_not_in_between(wanted: bool, asleep: bool, refusal: str) -> None:
+def test_a_cluster_does_not_move_while_it_hibernates_or_wakes_up(wanted: bool, asleep: bool, refusal: str) -> None:
     shoot, old = pair(hibernated=asleep)
     for each in (shoot, old):
         each.spec.hibernation = Hibernation(enabled=wanted)
@@ -90,7 +90,7 @@ def test_a_move_can_be_aborted_until_the_backups_are_handed_over() -> None:
     assert "wait for the end" in str(check_while_moving(moving, home, "seed-3"))
 
 
-def test_nothing_else_changes_while_it_moves() -> None:
+def test_no_other_change_is_allowed_during_a_move() -> None:
     moving, _ = pair({"type": "Migrate", "state": "Processing"})
     other, _ = pair({"type": "Migrate", "state": "Processing"})
     other.spec.purpose = "production"

@@ -103,7 +103,7 @@ def test_static_defaults_are_the_api_servers():
     assert record["recordType"]["enum"] == ["A", "AAAA", "CNAME", "TXT"]
 
 
-def test_a_model_keeps_what_it_does_not_know():
+def test_a_model_keeps_unknown_fields():
     """A newer writer's field must survive our reading and writing."""
     shoot = next(model for side, model in ALL if model.__name__ == "Shoot")
     wire = {

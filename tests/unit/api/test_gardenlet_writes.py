@@ -125,7 +125,7 @@ async def test_the_garden_grants_it(authorizer: TestClient, question: str) -> No
 
 
 @pytest.mark.parametrize("question", sorted({each for questions in WRITES.values() for each in questions}))
-def test_the_webhook_knows_fields_that_it_may_set(question: str) -> None:
+def test_the_webhook_lists_the_fields_that_gardenlets_may_set(question: str) -> None:
     verb, what = question.split()[:2]
     kind, _, subresource = what.partition("/")
     plural, _, group = kind.partition(".")

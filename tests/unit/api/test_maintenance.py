@@ -182,7 +182,7 @@ def test_a_pool_never_overtakes_the_control_plane() -> None:
     assert made.spec["provider"]["workers"][0]["kubernetes"]["version"] == "1.37.2"
 
 
-def test_all_else_of_a_pool_stays_as_its_owner_wrote_it() -> None:
+def test_other_fields_of_a_pool_stay_unchanged() -> None:
     obj = changed(complete().to_wire(), *image("1.0.0"))
     (pool,) = plan(image("1.0.0"), images="1.0.0, 1.0.1").spec["provider"]["workers"]
     assert pool == {**obj["spec"]["provider"]["workers"][0], "machine": {**pool["machine"]}}

@@ -159,7 +159,7 @@ def test_the_documents_list_the_transitions_of_each_phase() -> None:
     check_table("credentials.md", "phases", rows)
 
 
-def test_the_encryption_keys_rotation_goes_through_by_itself() -> None:
+def test_the_rotation_of_the_encryption_key_completes_automatically() -> None:
     facts = RotationFacts(automatic_encryption=False)
     status = begin({}, ["rotate-etcd-encryption-key"], facts, BEFORE)
     assert status[ENCRYPTION]["autoCompleteAfterPrepared"] is True
@@ -335,13 +335,13 @@ def test_every_start_is_accepted_of_an_idle_shoot(operation: str) -> None:
 
 @pytest.mark.parametrize("operation", EVERY_START)
 @pytest.mark.parametrize("last", [("Create", "Processing"), ("Migrate", "Succeeded"), ("Restore", "Error")])
-def test_no_start_before_the_shoot_is_there(operation: str, last: tuple[str, str]) -> None:
+def test_a_rotation_is_refused_before_the_shoot_is_created(operation: str, last: tuple[str, str]) -> None:
     version = "1.33.1" if operation in OLD else "1.37.1"
     assert "must have been created or restored" in faults(shoot(operation, last=last, version=version))
 
 
 @pytest.mark.parametrize("operation", EVERY_START)
-def test_no_rotation_of_a_shoot_that_is_going(operation: str) -> None:
+def test_a_rotation_is_refused_while_the_shoot_is_being_deleted(operation: str) -> None:
     going = shoot(operation, metadata={"deletionTimestamp": NOW})
     assert "is being deleted" in faults(going)
 

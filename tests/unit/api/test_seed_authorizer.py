@@ -266,7 +266,7 @@ async def test_the_source_of_a_move_loses_the_shoot_when_the_move_ends():
         ("alerting", "NotIn", False),
     ],
 )
-async def test_only_what_is_for_all_seeds_is_listed_in_the_gardens_namespace(authorizer, role, operator, allowed):
+async def test_only_objects_for_all_seeds_are_listed_in_the_gardens_namespace(authorizer, role, operator, allowed):
     selector = {"requirements": [{"key": "gardener.cloud/role", "operator": operator, "values": [role]}]}
     attributes = {"verb": "list", "resource": "secrets", "namespace": "garden", "labelSelector": selector}
 

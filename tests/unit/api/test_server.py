@@ -89,7 +89,7 @@ async def test_choosing_a_seed_needs_a_right_of_its_own(client, garden):
     assert "user alice may not update shoots/binding" in response["status"]["message"]
 
 
-async def test_a_control_plane_stays_until_the_seed_that_lost_it_is_clean(client, garden):
+async def test_a_control_plane_does_not_move_until_its_lost_seed_is_clean(client, garden):
     """The seed that comes back is to find where it looks that the cluster is elsewhere."""
     old = complete("spec.seedName", "seed-1", bound=True).to_wire()
     last = {"type": "Restore", "state": "Succeeded"}

@@ -130,13 +130,13 @@ def tolerating(old, kind):
 
 
 @pytest.mark.parametrize(("before", "after"), [("node", None), ("node", "zone"), ("zone", "node")])
-def test_a_control_plane_that_tolerates_failures_stays_as_it_is(before, after):
+def test_the_failure_tolerance_of_a_control_plane_cannot_change(before, after):
     old = tolerating(complete("spec.seedName", "seed-1", bound=True), before)
     complaint = "spec.controlPlane.highAvailability.failureTolerance.type: Invalid value"
     assert complaint in str(check_shoot(tolerating(old, after), old, "local"))
 
 
-def test_a_control_plane_gets_tolerant_of_failures_while_it_is_awake():
+def test_a_control_plane_becomes_failure_tolerant_only_while_awake():
     awake = complete("spec.seedName", "seed-1", bound=True)
     assert "failureTolerance" not in str(check_shoot(tolerating(awake, "node"), awake, "local"))
     asleep = Shoot.of(changed(awake.to_wire(), "spec.hibernation", {"enabled": True}))
@@ -167,7 +167,7 @@ def test_a_control_plane_gets_tolerant_of_failures_while_it_is_awake():
         ),
     ],
 )
-def test_a_shoot_that_could_not_wake_up_is_not_put_to_sleep(status, complaint):
+def test_hibernation_is_refused_if_the_shoot_could_not_wake_up(status, complaint):
     awake = Shoot.of({**complete("spec.seedName", "seed-1", bound=True).to_wire(), "status": status})
     asleep = Shoot.of(changed(awake.to_wire(), "spec.hibernation", {"enabled": True}))
     assert complaint in str(check_shoot(asleep, awake, "local"))
@@ -238,7 +238,7 @@ def test_an_unknown_encryption_provider_is_refused():
         complete("spec.kubernetes.kubeAPIServer.encryptionConfig", {"provider": {"type": "identity"}})
 
 
-def test_a_healthy_shoot_may_be_put_to_sleep_and_be_made_asleep():
+def test_a_healthy_shoot_may_be_hibernated_or_created_hibernated():
     possible = {"constraints": [constraint("HibernationPossible", "True", "")]}
     awake = Shoot.of({**complete("spec.seedName", "seed-1", bound=True).to_wire(), "status": possible})
     asleep = Shoot.of(changed(awake.to_wire(), "spec.hibernation", {"enabled": True}))

@@ -118,7 +118,7 @@ DEFAULTS = pb.NodeGroupAutoscalingOptions(
 )
 
 
-def test_a_pool_goes_by_its_own_settings_and_else_by_the_clusters() -> None:
+def test_settings_of_a_pool_override_those_of_the_cluster() -> None:
     own = {
         "scale-down-utilization-threshold": "0.7",
         "scale-down-gpu-utilization-threshold": "0.6",

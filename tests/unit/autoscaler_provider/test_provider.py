@@ -194,7 +194,7 @@ async def test_concurrent_writes_of_other_clients_are_not_lost(
     assert pool(seed)["metadata"]["annotations"][TRIGGER_DELETION].split(",")[0] == MINE
 
 
-async def test_a_machine_that_goes_while_it_is_chosen_again_is_not_counted_twice(
+async def test_a_machine_deleted_while_it_is_chosen_again_is_not_counted_twice(
     autoscaler: Autoscaler, seed: FakeCluster
 ) -> None:
     """Its manager removes a name as soon as the machine is deleted: an older list would make the name new."""

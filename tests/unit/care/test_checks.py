@@ -128,7 +128,7 @@ def test_a_broken_tunnel_makes_system_components_unhealthy() -> None:
 
 
 @pytest.mark.parametrize(("purpose", "status"), [("production", "False"), ("testing", "True")])
-def test_observability_counts_where_it_is_wanted(purpose: str, status: str) -> None:
+def test_observability_is_checked_only_if_it_is_wanted(purpose: str, status: str) -> None:
     seen = plane([*DEPLOYMENTS, deployment("plutono", "False", "monitoring")])
 
     assert checks.observability(seen, purpose, HOUR, NOW).status == status

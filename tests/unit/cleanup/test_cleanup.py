@@ -172,7 +172,7 @@ async def test_finalizers_are_respected_for_five_minutes_by_default(shoot, activ
     assert left(shoot) == ["services/young"]
 
 
-async def test_pods_on_nodes_that_are_gone_are_not_waited_for(shoot, activities, task):
+async def test_the_cleanup_does_not_wait_for_pods_on_deleted_nodes(shoot, activities, task):
     """A hibernated cluster has no kubelet that would confirm the end of a pod."""
     put(shoot, NODE, "alive")
     deleted = datetime.now(UTC).isoformat()

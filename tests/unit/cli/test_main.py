@@ -15,7 +15,7 @@ def gardener(*arguments: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "status"),
     [(("--help",), 0), (("flow", "list", "--help"), 0), (("flow", "list"), 2), (("nonsense",), 2)],
 )
-def test_it_ends_with_the_status_that_click_gives(arguments: tuple[str, ...], status: int) -> None:
+def test_the_command_ends_with_the_status_of_click(arguments: tuple[str, ...], status: int) -> None:
     assert gardener(*arguments).returncode == status
 
 

@@ -81,7 +81,7 @@ async def evacuated(garden: Garden, to: str | None = None, at_once: int = 2) -> 
     return {each.shoot.removeprefix("garden-local/"): each for each in moves}
 
 
-async def test_all_leave_it_so_many_at_a_time_for_the_emptiest_seeds(
+async def test_an_evacuation_moves_a_limited_number_at_a_time_to_the_emptiest_seeds(
     garden: Garden, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("one", "two", "three", "four", "five"):

@@ -79,7 +79,7 @@ def test_requests_to_a_terminating_api_server_are_served():
     assert pod["terminationGracePeriodSeconds"] > 15 + 60
 
 
-def test_everything_towards_the_shoot_goes_through_the_tunnel():
+def test_all_connections_to_the_shoot_use_the_tunnel():
     selections = config_file(apiserver.objects(server()), "egress-selector", "egress-selector-configuration.yaml")[
         "egressSelections"
     ]

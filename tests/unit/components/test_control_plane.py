@@ -165,7 +165,7 @@ async def test_no_private_key_or_token_leaves_the_secrets(world):
         assert json.dumps(value.decode(errors="replace"))[1:-1] not in elsewhere
 
 
-async def test_what_the_api_server_mounts_is_reported_for_the_cleanup(world):
+async def test_secrets_mounted_by_the_api_server_are_reported_for_the_cleanup(world):
     """cleanup_secrets deletes what no task names: a mounted Secret that is not named would be lost."""
     result = await world.control_plane.deploy_apiserver(TASK)
     deployment = world.seed.find("/apis/apps/v1/deployments", "kube-apiserver", NAMESPACE)
@@ -338,7 +338,7 @@ async def test_controllers_do_not_wait_for_the_resource_manager_to_get_their_tok
     assert world.secret(f"shoot-access-{name}") == access
 
 
-async def test_a_token_that_ran_out_in_a_long_sleep_is_replaced(world):
+async def test_a_token_that_expired_during_hibernation_is_replaced(world):
     await world.control_plane.deploy_machine_controller_manager(TASK)
     name, renewed = "shoot-access-machine-controller-manager", "2026-11-21T11:00:00Z"
     annotations = {"serviceaccount.resources.gardener.cloud/token-renew-timestamp": renewed}

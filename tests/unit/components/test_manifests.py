@@ -180,7 +180,7 @@ def test_the_tunnel_is_dialed_again_when_the_gateways_address_changes(tmp_path):
 
 
 @pytest.mark.parametrize("name", [*IN_THE_SEED, *IN_THE_SHOOT])
-def test_every_container_says_what_it_needs_and_whether_it_is_well(name):
+def test_every_container_has_resource_requests_and_probes(name):
     found = workloads({**IN_THE_SEED, **IN_THE_SHOOT}[name])
     assert found
     for workload in found:

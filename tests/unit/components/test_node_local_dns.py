@@ -66,7 +66,7 @@ def test_the_dns_addresses_are_added_to_the_node_before_the_server_starts(ipvs: 
     assert "health 169.254.20.10:8099" in zones(server(ipvs=ipvs))["cluster.local"]
 
 
-def test_its_upstream_is_coredns_by_an_address_of_its_own() -> None:
+def test_the_upstream_is_a_separate_service_of_coredns() -> None:
     """By the cluster's DNS address it would ask itself."""
     service = next(each for each in node_local_dns.objects(server()) if each["kind"] == "Service")
 

@@ -75,7 +75,7 @@ def test_the_problem_detector_runs_on_each_node_and_writes_no_files() -> None:
     assert [volume["hostPath"]["path"] for volume in POD["volumes"] if "hostPath" in volume] == ["/dev/kmsg"]
 
 
-def test_it_answers_its_own_node_alone() -> None:
+def test_the_problem_detector_serves_on_loopback_only() -> None:
     """On a node's network, addresses other than loopback would be reachable for all."""
     (container,) = POD["containers"]
 

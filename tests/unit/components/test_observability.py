@@ -54,7 +54,7 @@ def web(world: World) -> dict[str, Any]:
     return dict(json.loads(base64.b64decode(secret["data"]["web.yaml"])))
 
 
-async def test_its_owner_gets_an_address_and_a_password_that_it_takes(world: World) -> None:
+async def test_the_owner_gets_address_and_password_of_prometheus(world: World) -> None:
     pin(world)
     result = await ObservabilityActivities(world.clusters).deploy_observability(TASK)
     assert result.note == HOST
@@ -91,7 +91,7 @@ async def test_a_rotation_replaces_the_password_and_restarts_prometheus(world: W
 
 
 @pytest.mark.parametrize("unwanted", [{"purpose": "testing"}, {"ingress": False}], ids=["testing", "no ingress domain"])
-async def test_where_it_is_not_wanted_nothing_of_it_is_left(world: World, unwanted: dict[str, Any]) -> None:
+async def test_an_unwanted_component_is_removed_completely(world: World, unwanted: dict[str, Any]) -> None:
     activities = ObservabilityActivities(world.clusters)
     pin(world)
     there = set(world.seed.objects)
@@ -257,7 +257,7 @@ def test_kube_state_metrics_may_read_the_kinds_that_it_reports() -> None:
     assert set(asked.partition("=")[2].split(",")) == allowed
 
 
-async def test_asleep_it_sleeps(world: World) -> None:
+async def test_the_component_is_stopped_during_hibernation(world: World) -> None:
     pin(world, hibernation={"enabled": True})
     await ObservabilityActivities(world.clusters).deploy_observability(
         TASK.model_copy(update={"operation": OperationType.RECONCILE})

@@ -135,7 +135,7 @@ async def test_a_second_run_changes_nothing(seed):
     assert not [request for request in api.requests if request[0] == "DELETE"]
 
 
-async def test_deleting_what_is_gone_is_done(seed):
+async def test_deleting_a_missing_object_succeeds(seed):
     _, client, _ = seed
     await rollout.delete(client, [(resources.DEPLOYMENT, "x")], NAMESPACE)
 

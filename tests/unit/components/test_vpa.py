@@ -162,7 +162,7 @@ async def test_a_second_run_writes_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("unwanted", ["switched off", "never mentioned"])
-async def test_where_it_is_not_wanted_nothing_of_it_is_left(world: World, unwanted: str) -> None:
+async def test_an_unwanted_component_is_removed_completely(world: World, unwanted: str) -> None:
     activities = VpaActivities(world.clusters)
     there = set(world.seed.objects)
     pin(world)
@@ -179,14 +179,14 @@ async def test_where_it_is_not_wanted_nothing_of_it_is_left(world: World, unwant
     assert {re.sub(r"-[0-9a-f]{8}$", "", name) for name in left} == {"vpa-admission-controller-server"}
 
 
-async def test_asleep_it_sleeps(world: World) -> None:
+async def test_the_component_is_stopped_during_hibernation(world: World) -> None:
     pin(world, hibernation={"enabled": True})
     task = TASK.model_copy(update={"operation": OperationType.RECONCILE})
     await VpaActivities(world.clusters).deploy_vpa(task)
     assert {each["spec"]["replicas"] for each in programs(world).values()} == {0}
 
 
-async def test_there_are_two_of_each_where_the_loss_of_a_node_is_to_be_survived(world: World) -> None:
+async def test_a_failure_tolerant_shoot_has_two_replicas_of_each_component(world: World) -> None:
     pin(world, controlPlane={"highAvailability": {"failureTolerance": {"type": "node"}}})
     await VpaActivities(world.clusters).deploy_vpa(TASK)
     for each in programs(world).values():
@@ -212,7 +212,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     }
 
 
-def test_its_kinds_have_names_that_the_api_server_takes() -> None:
+def test_the_api_server_accepts_the_names_of_the_kinds() -> None:
     for each in crds("autoscaled shoot"):
         assert each["metadata"]["name"] == f"{each['spec']['names']['plural']}.autoscaling.k8s.io"
         assert "api-approved.kubernetes.io" in each["metadata"]["annotations"]

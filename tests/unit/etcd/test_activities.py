@@ -128,7 +128,7 @@ async def test_both_etcds_are_deployed_and_only_the_main_one_is_backed_up(world)
     }
 
 
-async def test_a_second_run_asks_for_no_second_rollout(world):
+async def test_a_second_run_triggers_no_second_rollout(world):
     await world.activities.deploy_etcds(TASK)
     world.succeed()
     writes = world.seed.writes
@@ -137,7 +137,7 @@ async def test_a_second_run_asks_for_no_second_rollout(world):
 
 
 @pytest.mark.parametrize("more_writes", range(1, 6))
-async def test_killed_in_between_a_second_run_orders_the_rest(world, more_writes):
+async def test_a_second_run_after_a_kill_deploys_the_rest(world, more_writes):
     world.seed.dies_after = world.seed.writes + more_writes
     with pytest.raises(Killed):
         await world.activities.deploy_etcds(TASK)

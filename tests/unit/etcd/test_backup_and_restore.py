@@ -272,7 +272,7 @@ async def test_a_damaged_database_without_a_backup_is_never_deleted(landscape):
     assert database.exists()
 
 
-async def test_nothing_is_started_while_the_store_does_not_say_what_it_has(landscape, monkeypatch):
+async def test_etcd_does_not_start_while_its_backups_are_unknown(landscape, monkeypatch):
     """An empty etcd in place of an unreachable backup would lose the cluster."""
     (Path(landscape.member.config["store"]["credentialsDirectory"]) / "endpoint").write_text("http://127.0.0.1:1")
     monkeypatch.setattr("workers.etcd.wrapper.time.sleep", interrupt)

@@ -132,7 +132,7 @@ def test_another_configuration_rolls_the_pods_and_the_same_does_not():
     assert template() != template(window_begin="030000+0000")
 
 
-def test_another_certificate_rolls_members_that_others_stand_in_for_and_no_other():
+def test_a_changed_certificate_rolls_members_of_a_cluster_but_no_single_member():
     """A member that is alone takes it while it serves."""
 
     def template(**changes):
@@ -325,7 +325,7 @@ async def test_without_a_request_a_changed_spec_is_not_rolled_out(cluster, contr
 
 
 @pytest.mark.parametrize("dies_after", range(1, 8))
-async def test_killed_in_between_another_controller_completes_the_rollout(cluster, controller, dies_after):
+async def test_another_controller_completes_the_rollout_after_a_kill(cluster, controller, dies_after):
     made = add(cluster)
     cluster.dies_after = dies_after
     with pytest.raises(Killed):

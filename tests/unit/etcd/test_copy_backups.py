@@ -101,7 +101,7 @@ async def test_snapshots_in_the_target_stay_unchanged(world: World) -> None:
     assert kept == b"copied before"
 
 
-async def test_nothing_is_copied_before_the_final_snapshot_is_there(world: World) -> None:
+async def test_nothing_is_copied_before_the_final_snapshot_exists(world: World) -> None:
     await world.source.put(DIRECTORY + FULL, _content("full"))
     world.order(enabled=True, timeout="300s")
     status = await world.run()

@@ -467,7 +467,7 @@ async def test_members_of_the_version_before_are_upgraded_one_by_one_and_lose_no
     await several.all_hold_everything()
 
 
-async def test_in_the_middle_of_an_upgrade_the_first_member_of_the_version_before_begins_the_cluster(backed_up):
+async def test_during_an_upgrade_the_first_member_of_the_old_version_starts_the_cluster(backed_up):
     """The StatefulSet replaces no further pod before the last one is ready, so the first member would wait for ever."""
     for member in backed_up.members:
         member.earlier = True

@@ -85,7 +85,7 @@ async def test_deleted_it_leaves_nothing(seed: ApiServer) -> None:
     assert not seed.find(MANAGED_RESOURCES, "extension-local-ext", NAMESPACE)
 
 
-async def test_its_heartbeat_is_in_the_name_of_its_registration() -> None:
+async def test_the_heartbeat_has_the_name_of_the_registration() -> None:
     registration = ControllerRegistration.of(yaml.safe_load((EXAMPLE / "controllerregistration.yaml").read_text()))
     async with ApiServer().running() as seed:
         running = asyncio.create_task(example.run(seed.kubeconfig(), "extension-local-ext"))

@@ -135,7 +135,7 @@ async def test_concurrent_writes_are_not_overwritten() -> None:
 
 
 @pytest.mark.parametrize("metadata", [{"uid": "another"}, {"deletionTimestamp": at(NOW)}], ids=["another", "going"])
-async def test_another_shoot_of_the_name_is_not_touched(metadata: dict[str, Any]) -> None:
+async def test_another_shoot_of_the_same_name_is_not_changed(metadata: dict[str, Any]) -> None:
     world = World(scheduled(), **metadata)
     assert (await world.switch()).note == "the Shoot is deleted or being deleted"
     assert (await world.maintain()).note == "the Shoot is deleted or being deleted"
@@ -235,7 +235,7 @@ async def test_changes_that_waited_for_the_window_are_requested() -> None:
     ],
     ids=["left alone", "needs retry", "asked"],
 )
-async def test_a_failed_shoot_is_only_tried_again_if_it_is_marked(
+async def test_a_failed_shoot_is_retried_only_if_it_is_marked(
     annotations: dict[str, str], operation: str | None
 ) -> None:
     put_off = {"maintenance.gardener.cloud/operation": "rotate-ssh-keypair"}

@@ -178,7 +178,7 @@ async def test_a_rate_limit_is_seen_by_the_codes_of_the_errors() -> None:
     assert not view.rate_limited
 
 
-async def test_a_shoot_sleeps_as_the_operation_left_it_whatever_is_wanted_meanwhile() -> None:
+async def test_the_hibernation_in_the_status_is_that_of_the_operation() -> None:
     world = World()
     started = await world.start()
     request = FinishOperation(task=started.task, attempt=1, state="Succeeded", description="text", hibernated=True)
@@ -231,7 +231,7 @@ async def test_a_namespace_without_project_says_what_to_do() -> None:
         await world.start()
 
 
-async def test_when_a_shoot_may_be_reconciled_is_seen() -> None:
+async def test_the_view_shows_when_a_shoot_may_be_reconciled() -> None:
     world = World(annotations={"shoot.gardener.cloud/ignore": "true", "shoot.gardener.cloud/sync-period": "4h"})
     spec = (await world.shoot())["spec"]
     window = {"begin": "220000+0000", "end": "230000+0000"}
@@ -249,7 +249,7 @@ async def test_when_a_shoot_may_be_reconciled_is_seen() -> None:
 
 
 @pytest.mark.parametrize(("written", "period"), [("4h", 4), ("30m", 1), ("often", 1)])
-async def test_annotations_hold_back_where_it_is_configured(written: str, period: int) -> None:
+async def test_annotations_delay_reconciliations_if_configured(written: str, period: int) -> None:
     annotations = {"shoot.gardener.cloud/ignore": "true", "shoot.gardener.cloud/sync-period": written}
     rules = ShootRules(respect_sync_period_overwrite=True, reconcile_in_maintenance_only=True)
     view = await World(rules, annotations=annotations).activities.look_at_shoot(REF)
@@ -318,7 +318,7 @@ async def test_a_rejected_operation_is_removed_and_reported_once() -> None:
     assert world.garden.events() == [("OperationRejected", "operation recnocile is unknown")]
 
 
-async def test_a_rotation_goes_from_operation_to_operation() -> None:
+async def test_a_rotation_advances_with_each_operation() -> None:
     world = World(annotations={"gardener.cloud/operation": "rotate-ca-start"})
     started = await world.start(OperationType.RECONCILE, consume=("rotate-ca-start",))
 
@@ -340,7 +340,7 @@ async def test_a_rotation_goes_from_operation_to_operation() -> None:
     )
 
 
-async def test_another_provider_is_rotated_to_by_the_operation_that_sees_it() -> None:
+async def test_a_changed_encryption_provider_starts_a_rotation() -> None:
     world = World()
 
     async def want(provider: str) -> None:

@@ -65,7 +65,7 @@ async def test_an_extended_expiration_is_kept(garden):
     assert annotation(garden) == text(NOW + timedelta(days=3))
 
 
-async def test_without_a_limit_there_is_no_end(garden):
+async def test_without_a_quota_a_shoot_does_not_expire(garden):
     furnish(garden, None, expires=text(NOW))
     async with running(garden):
         await becomes(garden, None)

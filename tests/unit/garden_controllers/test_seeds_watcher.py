@@ -128,5 +128,7 @@ async def test_a_failed_workflow_of_a_seed_is_started_again(monkeypatch: pytest.
         ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {}, False),
     ],
 )
-def test_when_a_seed_is_reconciled(metadata: dict[str, Any], status: dict[str, Any], expected: bool) -> None:
+def test_a_seed_is_reconciled_on_a_new_generation_or_request(
+    metadata: dict[str, Any], status: dict[str, Any], expected: bool
+) -> None:
     assert needs_reconciliation({"metadata": {"generation": 1, **metadata}, "status": status}) is expected

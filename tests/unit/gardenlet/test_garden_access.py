@@ -219,7 +219,7 @@ async def test_two_replicas_that_start_at_once_share_one_certificate(world: Worl
         await client.close()
 
 
-def test_it_is_renewed_between_70_and_90_percent_of_its_validity_and_not_by_all_at_once() -> None:
+def test_certificates_are_renewed_at_random_times_between_70_and_90_percent() -> None:
     times = set()
     for _ in range(20):
         pem = certificate(timedelta(0), 100 * DAY).certificate
@@ -234,7 +234,7 @@ def seed_of(world: World) -> dict[str, Any]:
     return world.garden.find(SEEDS, "seed-1") or {}
 
 
-async def test_it_is_renewed_in_time_and_used_without_a_new_process(world: World) -> None:
+async def test_a_certificate_is_renewed_in_time_and_used_without_a_restart(world: World) -> None:
     world.keep(certificate(-19 * DAY, DAY))
     before = world.kept
     world.garden.put(SEEDS, SEED)

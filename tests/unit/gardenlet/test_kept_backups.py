@@ -86,5 +86,5 @@ async def test_a_new_shoot_of_the_same_name_does_not_keep_earlier_backups() -> N
     [marked(2 * DAY, seed="seed-2"), marked(2 * DAY, ownerReferences=[])],
     ids=["of another seed", "of no Shoot"],
 )
-async def test_others_are_left_alone(entry: dict[str, Any]) -> None:
+async def test_other_backup_entries_are_left_alone(entry: dict[str, Any]) -> None:
     assert await look(entry) == (None, None)

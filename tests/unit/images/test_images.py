@@ -104,7 +104,7 @@ def test_a_seed_has_the_vertical_pod_autoscaler_with_upstreams_entrypoints_and_u
 
 
 @pytest.mark.parametrize(("role", "components"), [("seed", IN_THE_SEED), ("shoot", IN_THE_SHOOT)])
-def test_all_that_our_pods_run_is_brought(role: Role, components: dict[str, Any], tmp_path: Path) -> None:
+def test_the_archives_contain_all_images_of_our_pods(role: Role, components: dict[str, Any], tmp_path: Path) -> None:
     """In whatever version: pools have other Kubernetes versions than their control plane."""
     used = {each["image"] for objects in components.values() for pod in workloads(objects) for each in containers(pod)}
     brought = {name.rpartition(":")[0] for name in names(archives(role, tmp_path))}

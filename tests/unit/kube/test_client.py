@@ -100,7 +100,7 @@ async def test_apply_with_a_resource_version_refuses_a_changed_object(client):
     assert (await client.get(CONFIG_MAP, "one", "ns"))["data"] == {"a": "theirs"}
 
 
-async def test_deleting_twice_says_that_it_was_gone(client):
+async def test_a_second_deletion_reports_a_missing_object(client):
     await client.create(config_map())
 
     assert await client.delete(CONFIG_MAP, "one", "ns") is True
@@ -160,7 +160,7 @@ async def test_an_error_about_other_kinds_says_what_is_wrong(api, client):
     ("status", "final"),
     [(400, True), (422, True), (401, False), (403, False), (404, False), (409, False), (500, False)],
 )
-async def test_only_what_will_be_refused_again_is_final_for_an_activity(api, client, status, final):
+async def test_only_permanent_refusals_are_final_for_an_activity(api, client, status, final):
     api.answer = lambda _: refuse(status, "Reason", "text")
 
     with pytest.raises(ApiError) as refused:
@@ -366,7 +366,7 @@ def test_a_kubeconfig_may_come_as_text_or_parsed():
         assert KubeClient.from_kubeconfig(form).endpoint.token == "t"
 
 
-async def test_half_a_kubeconfig_is_no_reason_to_stop(api, tmp_path, monkeypatch):
+async def test_a_truncated_kubeconfig_file_keeps_the_old_credentials(api, tmp_path, monkeypatch):
     """A writer that does not rename shows us the file half written."""
     monkeypatch.setattr("kube.client._REREAD_FILES", 0.0)
     path = tmp_path / "kubeconfig"

@@ -49,7 +49,7 @@ async def test_a_cancelled_activity_cancels_what_it_awaits_and_lets_it_clean_up(
     assert cleaned == [True]
 
 
-async def test_a_failure_arrives_as_it_is():
+async def test_a_failure_is_raised_unchanged():
     async def fail():
         raise KeyError("x")
 

@@ -73,7 +73,7 @@ async def test_a_namespace_is_gone_at_once_with_all_that_is_in_it(cluster, clien
     assert cluster.find(SECRETS, "ca", "other")
 
 
-async def test_a_finalizer_in_it_is_respected_and_its_fall_ends_the_namespace(cluster, client):
+async def test_a_finalizer_is_respected_and_its_removal_ends_the_namespace(cluster, client):
     put(cluster, WORKERS, "one", finalizers=["extensions.gardener.cloud/worker"])
 
     async with namespaces.ending(client, NAME):

@@ -139,7 +139,7 @@ async def test_binaries_are_taken_out_of_a_release_archive(releases):
     assert content(found["thing"]) == b"etcd"
 
 
-async def test_without_the_release_host_it_is_built(releases, built):
+async def test_without_the_release_host_a_binary_is_built(releases, built):
     url = releases["url"].decode()
 
     await binaries.ensure((tool(Download(f"{url}/missing", f"{url}/missing.sha256")),), SILENT)

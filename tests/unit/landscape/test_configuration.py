@@ -58,7 +58,7 @@ def test_processes_of_a_seed_run_in_its_network(plan):
         assert {process.spec.netns for process in workers.of_seed(plan, seed)} == {f"gardener-a-{seed.name}"}
 
 
-def test_another_configuration_makes_another_process(plan, monkeypatch):
+def test_a_changed_configuration_replaces_the_process(plan, monkeypatch):
     before = workers.object_store(plan).spec
     assert workers.object_store(plan).spec == before
 

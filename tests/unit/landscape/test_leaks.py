@@ -67,7 +67,7 @@ def temporal(tmp_path: Path, landscape: Landscape) -> Iterator[Temporal]:
         serving.join()
 
 
-def test_nothing_is_found_where_nothing_is(temporal: Temporal, landscape: Landscape) -> None:
+def test_no_leak_is_found_without_a_secret(temporal: Temporal, landscape: Landscape) -> None:
     assert temporal.leaks(landscape) == {}
 
 
@@ -82,7 +82,7 @@ def test_metrics_of_temporal_are_searched(temporal: Temporal, landscape: Landsca
     assert temporal.leaks(landscape) == {"metrics of Temporal": ["garden/x: token"]}
 
 
-def test_another_server_is_no_temporal(temporal: Temporal, landscape: Landscape) -> None:
+def test_another_server_is_not_taken_for_temporal(temporal: Temporal, landscape: Landscape) -> None:
     temporal.metrics = "up 1\n"
     with pytest.raises(AssertionError, match="no metrics of Temporal"):
         temporal.leaks(landscape)

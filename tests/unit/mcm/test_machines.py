@@ -151,7 +151,7 @@ async def test_a_machine_becomes_a_pod_that_knows_its_name_and_token(world: Worl
 
 
 @pytest.mark.parametrize("step", ["token", "user data", "pod", "machine"])
-async def test_killed_after_any_step_the_next_one_makes_nothing_twice(world: World, step: str) -> None:
+async def test_a_controller_after_a_killed_one_creates_nothing_twice(world: World, step: str) -> None:
     """Each step gets through, then its answer is lost together with the process."""
     place = {"token": world.shoot, "user data": world.cloud, "pod": world.cloud, "machine": world.seed}[step]
     method = "patch" if step == "machine" else "create"
@@ -437,7 +437,7 @@ async def test_after_its_retries_pods_are_deleted_instead_of_evicted(world: Worl
     assert ("delete", "Pod", "app") in world.shoot.requests
 
 
-async def test_a_cluster_that_goes_as_a_whole_is_not_drained(world: World) -> None:
+async def test_a_cluster_that_is_deleted_is_not_drained(world: World) -> None:
     await world.add_machine()
     async with world.controller():
         await world.seed.until(lambda: world.phase == "Pending")

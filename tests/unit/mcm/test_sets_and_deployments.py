@@ -239,7 +239,7 @@ async def test_new_labels_reach_machines_without_replacing_them(seed: FakeCluste
     assert [each["metadata"]["uid"] for each in machines(seed)] == [before["metadata"]["uid"]]
 
 
-async def test_a_deleted_deployment_goes_last(seed: FakeCluster) -> None:
+async def test_a_deleted_deployment_waits_for_its_machines(seed: FakeCluster) -> None:
     await seed.create(deployment(1))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 1)

@@ -104,7 +104,7 @@ async def test_deleting_a_prefix_leaves_its_neighbours(bucket):
         await bucket.delete_prefix("")
 
 
-async def test_a_deleted_bucket_is_gone_with_all_it_held(served, bucket):
+async def test_a_bucket_is_deleted_with_its_objects(served, bucket):
     await bucket.put("a", pieces(b"1"))
     async with LocalStoreAdmin(served.endpoint, ADMIN) as admin:
         await admin.delete_bucket("seed-1")

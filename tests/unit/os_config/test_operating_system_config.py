@@ -96,7 +96,7 @@ def test_the_kubelet_unit_has_one_option_per_line() -> None:
     assert all(option.startswith(("--", "$")) and " " not in option for option in options)
 
 
-def test_another_kubernetes_version_is_another_binary_from_its_image() -> None:
+def test_a_changed_kubernetes_version_changes_the_kubelet_binary() -> None:
     spec = config.reconcile(node({"kubernetes": {"version": "1.36.3"}}))
     reference = files(spec)["/opt/kubernetes/1.36.3/kubelet"]["content"]["imageRef"]
     assert reference["image"].endswith(":v1.36.3")
@@ -145,7 +145,7 @@ def test_the_owner_s_kubelet_settings_win_and_the_pool_s_over_the_shoot_s() -> N
     assert made["kubeReserved"] == {"cpu": "80m", "memory": "2Gi", "pid": "20k"}
 
 
-def test_a_kubelet_gives_itself_only_labels_that_it_may() -> None:
+def test_a_kubelet_sets_only_labels_that_it_may_set() -> None:
     """It refuses to start with others, and NodeRestriction would refuse its Node."""
     labels = {
         "team": "a",

@@ -39,7 +39,7 @@ def test_the_user_is_made_once_and_gets_the_keys(tmp_path: Path) -> None:
     assert not [each for each in run(tmp_path, KEYS, "gardener-user") if each.startswith("useradd")]
 
 
-def test_without_access_no_key_is_left(tmp_path: Path) -> None:
+def test_without_ssh_access_no_key_is_left(tmp_path: Path) -> None:
     [removed] = run(tmp_path, (), "gardener-user")
     assert removed.startswith("rm -f /home/gardener/.ssh/authorized_keys ")
     assert removed.endswith("99-gardener-user")

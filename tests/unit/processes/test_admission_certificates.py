@@ -145,7 +145,7 @@ async def test_the_first_replica_makes_them_and_the_webhooks_trust_them(garden: 
         assert replica.shows == KeyPair(garden.data["tls.crt"], garden.data["tls.key"])
 
 
-async def test_all_replicas_show_the_same(garden: Garden) -> None:
+async def test_all_replicas_present_the_same_certificate(garden: Garden) -> None:
     async with garden.replica() as one, garden.replica() as other:
         await asyncio.wait_for(asyncio.gather(one.keeper.ready.wait(), other.keeper.ready.wait()), 10)
         assert one.shows == other.shows

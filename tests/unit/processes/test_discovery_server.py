@@ -65,7 +65,7 @@ async def test_both_documents_are_served_without_authentication(garden: ApiServe
         f"{PATH}/jwks/more",
     ],
 )
-async def test_nothing_else_is_there(garden: ApiServer, path: str) -> None:
+async def test_other_paths_are_not_found(garden: ApiServer, path: str) -> None:
     publish(garden)
     status, _, _ = await asked(garden, path)
     assert status == 404

@@ -89,7 +89,7 @@ async def test_requests_go_to_the_nodes_server_only_while_it_answers(node: Node)
 
 
 @pytest.mark.parametrize(("prepared", "inserted"), [(False, 2), (True, 0)])
-async def test_a_second_run_finds_the_ways_into_its_chain(
+async def test_a_second_run_finds_the_jumps_into_its_chain(
     node: Node, tmp_path: Path, prepared: bool, inserted: int
 ) -> None:
     node.install(tmp_path, prepared=prepared)
@@ -98,7 +98,7 @@ async def test_a_second_run_finds_the_ways_into_its_chain(
     assert sum(" -I " in each for each in node.told) == inserted
 
 
-async def test_nothing_is_left_on_a_node(node: Node) -> None:
+async def test_all_rules_are_removed_from_a_node(node: Node) -> None:
     """The rules are removed first: requests meanwhile are routed to the cluster's server."""
     await node_local_dns.give_back(NodeLocalDnsConfig(addresses=ADDRESSES, server="http://127.0.0.1:1/"))
 

@@ -206,7 +206,7 @@ async def test_a_restarted_process_continues_unfinished_work(seed: FakeCluster) 
     assert actuator.calls == ["reconcile"]
 
 
-async def test_nothing_is_done_while_the_shoot_is_failed_and_all_of_it_afterwards(seed: FakeCluster) -> None:
+async def test_a_request_waits_while_the_shoot_is_failed(seed: FakeCluster) -> None:
     failed = {"lastOperation": {"state": "Failed"}, "observedGeneration": 1}
     await seed.create(cluster(status=failed))
     await seed.create(infrastructure({OPERATION: "reconcile"}))
