@@ -1,4 +1,4 @@
-"""What a gardenlet does in a minute, and what other seeds' Shoots cost it.
+"""Work of a gardenlet per minute, and its cost with Shoots of other seeds in the garden.
 
     .venv/bin/python -m benchmarks.gardenlet --minutes 10 --foreign 1000 [--landscape default] [-o json]
 

@@ -108,7 +108,7 @@ def mounted(directory: Path) -> dict[str, str]:
 
 
 def failure(doing: str, error: Exception) -> StoreError:
-    """What a failed request means: of obstore's text, which names keys, only the status and S3's code."""
+    """Meaning of a failed request: only the status and S3's code, because obstore's text names keys."""
     text = str(error)
     code = next((each for match in _CODE.finditer(text) for each in match.groups() if each), "")
     found = _STATUS.search(text)

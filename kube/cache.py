@@ -238,7 +238,7 @@ class ObjectStore:
                     self.touch()
         except TimeoutError:
             lost = f"; the watch is broken: {self._last_error}" if self._last_error else ""
-            raise TimeoutError(f"{what} was not as wanted after {timeout:.0f} s{lost}") from None
+            raise TimeoutError(f"{what} did not reach the expected state within {timeout:.0f} s{lost}") from None
 
     def _key(self, name: str, namespace: str | None) -> Key:
         return Key((namespace or self._namespace) if self.resource.namespaced else None, name)
@@ -371,7 +371,7 @@ class Cache(ObjectStore):
                     _log.warning("%s; trying again", error)
                 self._last_error = str(error)
             except Exception:
-                _log.exception("cache of %s failed, starting anew", self.resource)
+                _log.exception("cache of %s failed, starting again", self.resource)
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))
             delay = min(delay * 2, _LONGEST_DELAY)
 

@@ -199,7 +199,7 @@ class KubeClient:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the client's API server belongs to a tenant, who decides what it answers."""
+        """Whether the client's API server belongs to a tenant, so its answers are not trusted."""
         return self._limits is not None
 
     def reconfigure(self, endpoint: Endpoint) -> None:

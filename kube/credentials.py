@@ -25,7 +25,7 @@ _EARLY = timedelta(seconds=30)
 
 @dataclass(frozen=True, repr=False)  # no repr, because credentials must not appear in a log
 class Issued:
-    """What an issuer gave: a token, or a client certificate and its key in PEM format."""
+    """Credentials from an issuer: a token, or a client certificate and its key in PEM format."""
 
     token: str = ""
     certificate: bytes = b""

@@ -90,7 +90,7 @@ def images_(output: str | None) -> None:
     "--authority",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="Directory of the authorities that sign, with their keys; made if it is not there.",
+    help="Directory of the signing authorities, with their keys; created if it is missing.",
 )
 @click.option("--host", "hosts", multiple=True, required=True, help="Name or address by which clients reach Temporal.")
 @click.option("--seed", "seeds", multiple=True, help="A seed whose gardenlet and extension get certificates, too.")

@@ -34,5 +34,5 @@ def send(plan: Plan, seed: str, processes: Processes, number: signal.Signals) ->
 def _of(cluster: ClusterPlan, processes: Processes) -> list[Running]:
     found = [each for each in processes.all() if each.spec.name.startswith(f"{cluster.name}/")]
     if not found:
-        raise LandscapeError(f"nothing of {cluster.name} runs: `gardener landscape up` starts it")
+        raise LandscapeError(f"no process of {cluster.name} runs: `gardener landscape up` starts it")
     return found

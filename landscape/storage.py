@@ -85,7 +85,7 @@ class Provisioner:
 
 def _make_directory(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    # Pods run as user nobody, and the kubelet does not apply fsGroup to hostPath volumes.
+    # Pods run as an unprivileged user, and the kubelet does not apply fsGroup to hostPath volumes.
     directory.chmod(0o777)
 
 

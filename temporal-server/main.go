@@ -36,11 +36,11 @@ func main() {
 }
 
 func run() error {
-	file := flag.String("config-file", "", "Temporal's configuration; without, the environment fills the embedded one")
-	services := flag.String("service", strings.Join(temporal.DefaultServices, ","), "services to run, by commas")
-	namespaces := flag.String("namespaces", "default", "namespaces that clients may use, by commas")
-	keyFile := flag.String("task-token-keys", "", "file with the keys that bind task tokens to clients; of a frontend")
-	tokenFile := flag.String("oidc-config", "", "file that says whose tokens name people; without, no token counts")
+	file := flag.String("config-file", "", "Temporal's configuration; default: the embedded one, filled from the environment")
+	services := flag.String("service", strings.Join(temporal.DefaultServices, ","), "services to run, separated by commas")
+	namespaces := flag.String("namespaces", "default", "namespaces that clients may use, separated by commas")
+	keyFile := flag.String("task-token-keys", "", "file with the keys that bind task tokens to clients; required by a frontend")
+	tokenFile := flag.String("oidc-config", "", "file with the issuer of the tokens that name people; without it, all tokens are refused")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
@@ -89,7 +89,7 @@ func peopleOf(file string, logger log.Logger) (*authorization.People, error) {
 	}
 	configuration, err := authorization.ReadTokenConfig(file)
 	if err != nil {
-		return nil, fmt.Errorf("reading whose tokens name people (-oidc-config): %w", err)
+		return nil, fmt.Errorf("reading the configuration of tokens (-oidc-config): %w", err)
 	}
 	return authorization.NewPeople(context.Background(), configuration, logger)
 }

@@ -3,7 +3,7 @@
 Several processes may share it (``--numprocesses 2 --dist loadfile --no-loadscope-reorder``): the first one brings it
 up, the last one takes it down. A test that breaks something in it (marker ``chaos``) has it to itself.
 
-``GARDENER_TEST_LANDSCAPE=NAME`` uses a landscape that is up already, and leaves it up: for those who write tests.
+``GARDENER_TEST_LANDSCAPE=NAME`` uses a landscape that is up already, and leaves it up: for authors of tests.
 ``GARDENER_TEST_KEEP=1`` leaves the Shoot of the tests, too; the next run finds it.
 """
 
@@ -100,7 +100,7 @@ def _place(item: pytest.Function) -> tuple[int, int]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why tests were run again: pytest tells it only of those that failed in the end."""
+    """Report why tests were run again: pytest reports it only for tests that failed in the end."""
     for report in terminalreporter.stats.get("rerun", ()):
         terminalreporter.write_sep("_", f"{report.nodeid}, run again")
         terminalreporter.write_line(report.longreprtext)
@@ -127,7 +127,7 @@ def take_down_after_the_last_process(run_directory: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def landscape(run_directory: Path) -> Landscape:
-    """A landscape that is up. A test that breaks something in it mends it."""
+    """A landscape that is up. A test that breaks a part of it repairs it."""
     if name := os.environ.get("GARDENER_TEST_LANDSCAPE"):
         return Landscape(name)
     landscape, is_up = Landscape("test"), run_directory / "landscape"

@@ -25,7 +25,7 @@ _POLL = timedelta(seconds=30)
 
 
 def of_activity(queue: str, kind: str) -> ActivitySerializationContext:
-    """The place of an activity's payloads, as Temporal's SDK tells it to the codec."""
+    """The place of an activity's payloads, as Temporal's SDK passes it to the codec."""
     return ActivitySerializationContext(
         namespace="default",
         activity_id="1",
@@ -38,7 +38,7 @@ def of_activity(queue: str, kind: str) -> ActivitySerializationContext:
 
 
 async def sealed(value: Any, key_file: Path, queue: str, context: SerializationContext, claims: str = "") -> Payload:
-    """What the holder of the key file of a queue's worker encrypts, and ``claims`` as the payload's destination."""
+    """Payload that the holder of the key file of a queue's worker encrypts, with ``claims`` as its destination."""
     codec = EncryptionCodec(read_keyring(key_file), queue).with_context(context)
     [payload] = await codec.encode(await data_converter(None).encode([value]))
     if claims:

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from landscape.pki import Authority
 
 AUDIENCE = "temporal"
-ROLES = {"look": ["everybody"], "repair": ["on-call"], "administer": ["platform"]}
+ROLES = {"look": ["everyone"], "repair": ["on-call"], "administer": ["platform"]}
 _KEY_ID = "first"
 _HOST = "127.0.0.1"
 _PAGE = """<title>Log in</title><form method="post">
@@ -39,11 +39,11 @@ class Issuer:
     config_file: Path
     ca_file: Path
     client: "Client"
-    """What may send people here to log in."""
+    """The client that may send people here to log in."""
     people: dict[str, "Person"] = field(default_factory=dict)
-    """Those who can log in, by name."""
+    """People that can log in, by name."""
     given: dict[str, str] = field(default_factory=dict)
-    """Names of those who have logged in, by access token."""
+    """Names of the people that have logged in, by access token."""
 
     def token(self, name: str, /, *groups: str, key: rsa.RSAPrivateKey | None = None, **claims: Any) -> str:
         """Signed by the issuer's key, or by another ``key`` of the same id. ``claims`` replace the usual ones."""
@@ -103,7 +103,7 @@ class _Login:
         return (query.get("client_id"), query.get("redirect_uri")) == (client.id, client.callback)
 
     def log_in(self, query: Mapping[str, str], form: Mapping[str, str]) -> str | None:
-        """Where the browser goes next; None: nobody has this name and password."""
+        """Where the browser goes next; None: no person has this name and password."""
         person = self._issuer.people.get(form.get("name", ""))
         if person is None or person.password != form.get("password"):
             return None
@@ -112,7 +112,7 @@ class _Login:
         return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query.get('state', '')})}"
 
     def tokens(self, form: Mapping[str, str], authorization: str) -> dict[str, Any] | None:
-        """What the client gets for a code; None: it is not the client, or the code is not good."""
+        """Tokens that the client gets for a code; None: another client, or the code is not valid."""
         issuer, client = self._issuer, self._issuer.client
         basic = base64.b64encode(f"{client.id}:{client.secret}".encode()).decode()
         found = self._codes.pop(form.get("code", ""), None)

@@ -38,7 +38,7 @@ class Endpoint:
         return TemporalServer(address=self.address, tls=tls)
 
     def polls(self) -> list[dict[str, Any]]:
-        """What Envoy wrote about polls: the certificate of each, when it began and when it ended."""
+        """Envoy's log of polls: the certificate of each, when it began and when it ended."""
         file = self.directory / "gateway" / "polls.log"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -19,7 +19,7 @@ OPEN = {"GetSystemInfo", "DescribeNamespace"}
 
 
 async def status_of(call: Callable[..., Any], request: Message) -> RPCStatusCode | None:
-    """What Temporal answers; None: it did what was asked."""
+    """Status of Temporal's refusal; None: it executed the request."""
     try:
         await call(request, timeout=CALL)
     except RPCError as error:

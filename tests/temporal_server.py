@@ -77,7 +77,7 @@ def binary() -> str:
 
 @contextlib.contextmanager
 def cluster(*arguments: str) -> Iterator[Cluster]:
-    """A cluster with the namespace and the search attributes of ours; ``arguments`` are the server's own."""
+    """A cluster with our namespace and search attributes; ``arguments`` are the server's own."""
     program = binary()
     with tempfile.TemporaryDirectory(prefix="temporal-server-") as made:
         directory = Path(made)
@@ -114,7 +114,7 @@ def cluster(*arguments: str) -> Iterator[Cluster]:
 
 
 def start_refused(directory: Path, change: Callable[[dict[str, Any]], Any], *arguments: str) -> str:
-    """What the server says when it ends at once, its configuration changed."""
+    """Output of a server that ends at once, because its configuration was changed."""
     services = {name: {"grpcPort": 1, "membershipPort": 1} for name in _SERVICES}
     services["frontend"]["httpPort"] = 1
     changed = configuration(services, TemporalAuthority(directory / "tls"))

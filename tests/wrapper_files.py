@@ -1,11 +1,11 @@
-"""What a pod of etcd has mounted, for tests that run its wrapper alone."""
+"""Files that a pod of etcd has mounted, for tests that run its wrapper alone."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 NAME = "etcd-main-0"
-"""Of the pod, and of its member."""
+"""Name of the pod, and of its member."""
 
 
 def mount(directory: Path, **more: Any) -> Path:

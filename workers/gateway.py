@@ -106,7 +106,7 @@ class Gateway:
                 try:
                     await self._client.delete(CONFIG_MAP, metadata["name"], metadata["namespace"], uid=metadata["uid"])
                 except ApiError as error:
-                    _log.warning("ConfigMap %s/%s stays: %s", metadata["namespace"], metadata["name"], error)
+                    _log.warning("deleting ConfigMap %s/%s: %s", metadata["namespace"], metadata["name"], error)
             soonest = left if soonest is None else min(soonest, left)
         return soonest
 
@@ -147,7 +147,7 @@ def routes(
                 continue
             cluster = gateway.service_cluster(namespace, more.upstream)
             if cluster in (*served, gateway.proxy_header(namespace), gateway.vpn_header(namespace)):
-                _log.error("leaving out ConfigMap %s: %s has a name already", name, cluster)
+                _log.error("leaving out ConfigMap %s: the name %s is taken", name, cluster)
                 continue
             address = _address(more.upstream, namespace, services)
             served[cluster] = ServiceRoute(cluster, given.served[name], address) if address else None
@@ -155,7 +155,7 @@ def routes(
         if (what := _read(item, gateway.EXPOSURE_KEY, ApiServerExposure)) is None:
             continue
         if namespace in found:
-            _log.error("leaving out ConfigMap %s: a second one", name)
+            _log.error("leaving out ConfigMap %s: an older one of its namespace counts", name)
             continue
         found[namespace] = Route(
             namespace,

@@ -169,5 +169,5 @@ async def _until(attempt: Callable[[], Awaitable[Result]], what: str, seconds: f
             return await attempt()
         except (RPCError, RuntimeError) as error:  # RuntimeError: no connection yet
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{what} not there after {seconds:.0f} s: {error}") from None
+                raise TimeoutError(f"{what} is not available after {seconds:.0f} s: {error}") from None
             await asyncio.sleep(_LOOK_AGAIN)

@@ -65,32 +65,33 @@ _CONTROL_PLANE = (
     Alert("KubeControllerManagerDown", _down(controller_manager.NAME), "15m", "critical", controller_manager.NAME,
           "Deployments, jobs and other resources are not reconciled."),
     Alert("ApiServerNotReachable", 'probe_success{job="blackbox-apiserver"} == 0', "5m", "blocker", apiserver.NAME,
-          "The API server is not reached at {{ $labels.instance }}."),
+          "The API server cannot be reached at {{ $labels.instance }}."),
 )  # fmt: skip
 _NODES = (
     Alert("KubeSchedulerDown", _down(scheduler.NAME), "15m", "critical", scheduler.NAME,
           "New pods are not assigned to nodes."),
     Alert("MachineControllerManagerDown", _down(machine_controller_manager.NAME), "15m", "critical",
-          machine_controller_manager.NAME, "Machines are neither made nor replaced."),
+          machine_controller_manager.NAME, "Machines are neither created nor replaced."),
     Alert("KubeKubeletNodeDown", 'up{job="kubelet"} == 0', "1h", "warning", "nodes",
           "The kubelet of {{ $labels.node }} has not been reached for an hour.", "shoot"),
     Alert("NodeExporterDown", _down(exporters.NODE_EXPORTER), "1h", "warning", exporters.NODE_EXPORTER,
-          "No node says what it uses.", "shoot"),
+          "No node-exporter answers: the resource usage of nodes is unknown.", "shoot"),
     Alert("KubeStateMetricsShootDown", _down(kube_state_metrics.NAME), "15m", "info", "kube-state-metrics-shoot",
-          "Nobody says how pods in kube-system are.", "shoot", "operator"),
+          "kube-state-metrics does not answer: the state of pods in kube-system is unknown.", "shoot", "operator"),
     Alert("KubePodPendingShoot", f'kube_pod_status_phase{{job="{kube_state_metrics.NAME}",phase="Pending"}} == 1', "1h",
           "warning", "kube-kubelet", "Pod {{ $labels.namespace }}/{{ $labels.pod }} has been pending for an hour.",
           "shoot", "owner"),
     Alert("BlackboxK8sServiceCheckDown", 'probe_success{job="blackbox-exporter-k8s-service-check"} == 0', "15m",
-          "warning", exporters.BLACKBOX_EXPORTER, "Pods do not reach the API server by its Service.", "shoot"),
+          "warning", exporters.BLACKBOX_EXPORTER, "Pods cannot reach the API server through its Service.", "shoot"),
     Alert("KubeletTooManyOpenFileDescriptorsShoot",
           '100 * max by (node) (process_open_fds{job="kubelet"} / process_max_fds{job="kubelet"}) > 50',
-          "30m", "warning", "kubelet", "The kubelet of {{ $labels.node }} uses {{ $value }} % of its files.", "shoot"),
+          "30m", "warning", "kubelet",
+          "The kubelet of {{ $labels.node }} uses {{ $value }} % of its file descriptors.", "shoot"),
     Alert("KubePersistentVolumeUsageCritical", f"100 * {_LEFT} < 5", "1h", "critical", "kubelet",
           f"The volume of {_CLAIM} has {{{{ $value }}}} % left.", "shoot", "owner"),
     Alert("KubePersistentVolumeFullInFourDays",
           f"100 * {_LEFT} < 15 and predict_linear(kubelet_volume_stats_available_bytes[30m], 4 * 24 * 3600) <= 0",
-          "1h", "warning", "kubelet", f"The volume of {_CLAIM} is full within four days, as it fills now.",
+          "1h", "warning", "kubelet", f"The volume of {_CLAIM} will be full within four days at its present rate.",
           "shoot", "owner"),
 )  # fmt: skip
 
@@ -104,4 +105,4 @@ def _etcd() -> Iterator[Alert]:
                     f"Members of {job} have no leader.", visibility="operator")  # fmt: skip
     size = 'etcd_mvcc_db_total_size_in_bytes{job=~"etcd-.*"}'
     yield Alert("KubeEtcd3DbSizeLimitApproaching", f"{size} > {_DATABASE_LIMIT * 7 // 8}", "0m", "warning", "etcd",
-                "{{ $labels.job }} holds {{ $value | humanize1024 }}B, and takes no more writes at 8GiB.")  # fmt: skip
+                "{{ $labels.job }} holds {{ $value | humanize1024 }}B, and accepts no writes at 8GiB.")  # fmt: skip

@@ -45,7 +45,7 @@ for unit in {_SOCKETS} {_SERVICES}; do
     systemctl disable --now "$unit"
   fi
 done
-# Who is in is thrown out.
+# End the sessions that are open.
 pkill -x sshd || true
 """
 

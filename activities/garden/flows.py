@@ -131,18 +131,18 @@ class FlowActivities:
             try:
                 description = await handle.describe()
                 if description.status != WorkflowExecutionStatus.RUNNING:
-                    return TaskResult(note="it has ended")
+                    return TaskResult(note="the flow has ended")
                 for pending in description.raw_description.pending_activities:
                     if pending.activity_type.name == _REPORTER:
                         continue
                     erred = pending.HasField("last_failure") and not _lost_its_worker(pending.last_failure)
                     if erred or _unanswered(pending, datetime.now(UTC)):
-                        return TaskResult(note=f"{pending.activity_id} is in trouble")
+                        return TaskResult(note=f"{pending.activity_id} retries an error, or no worker takes it")
                 progress = await handle.query("progress", result_type=FlowProgress)
                 if progress.failed:
                     return TaskResult(note=f"{progress.failed[0].name} has failed")
                 if _stands_still(progress, datetime.now(UTC)):
-                    return TaskResult(note=f"no task has ended for {_STANDSTILL.seconds} s")
+                    return TaskResult(note=f"no task has started or ended for {_STANDSTILL.seconds} s")
             except RPCError:
                 pass  # Temporal or its workers are restarting: poll again
             await asyncio.sleep(_LOOK_SECONDS)  # pending activities cannot be watched
@@ -160,7 +160,7 @@ class FlowActivities:
             return str(error.cause)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                return "the operation has ended meanwhile: ask again"
+                return "the operation has ended before the repair reached it: request the repair again"
             raise
         return ""
 
@@ -184,7 +184,10 @@ async def _status_of(
         text, item = task.title, pending.get(task.name)
         if task.unanswered_since or (item is not None and _unanswered(item, now)):
             since = task.unanswered_since or (item.scheduled_time.ToDatetime(UTC) if item else now)
-            text += f" (nobody takes tasks from queue {task.queue} since {since:%H:%M:%S} UTC: is its gardenlet up?)"
+            text += (
+                f" (no worker takes tasks from queue {task.queue}; waiting since {since:%H:%M:%S} UTC: "
+                "is its gardenlet up?)"
+            )
         elif item is not None and item.HasField("last_failure"):
             text += f" (attempt {item.attempt}, since {task.started or now:%H:%M:%S} UTC)"
             message, codes = await _failure(item, task.queue)
@@ -192,8 +195,8 @@ async def _status_of(
             errors.append(last_error(message, task.name, codes, at.ToDatetime(UTC) if at else now))
         texts.append(text)
     if "survey" in pending and not running:
-        lost = " (nobody takes the task from its queue: is the gardenlet up?)"
-        texts.append("Look at what is there in the seed" + (lost if _unanswered(pending["survey"], now) else ""))
+        lost = " (no worker takes the task from its queue: is the gardenlet up?)"
+        texts.append("Read the state of the seed" + (lost if _unanswered(pending["survey"], now) else ""))
     return {
         "lastOperation": {
             "progress": progress.percent,

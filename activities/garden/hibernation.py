@@ -35,7 +35,7 @@ class SwitchActivities:
         shoot = request.shoot
         live = staying(await find_shoot(self._garden, shoot))
         if live is None:
-            return TaskResult(note="the Shoot is gone or going")
+            return TaskResult(note="the Shoot is deleted or being deleted")
         status = live.get("status") or {}
         now = max(request.now, datetime.now(UTC))
         obeyed = status.get("lastHibernationTriggerTime") or live["metadata"]["creationTimestamp"]
@@ -57,7 +57,7 @@ class SwitchActivities:
             resources.SHOOT, shoot.name, shoot.namespace, {**identity, "status": obeyed_now}, subresource="status"
         )
         if not changes:
-            return TaskResult(note=f"{tick.edge}: it is so already")
+            return TaskResult(note=f"{tick.edge}: spec.hibernation.enabled has this value already")
         reason = "Hibernated" if tick.edge.hibernate else "WokenUp"
         text = f"{tick.edge}, {tick.at:%Y-%m-%d %H:%M} UTC, asked to {'hibernate' if wanted['enabled'] else 'wake up'}"
         await record(self._garden, shoot, f"{reason}/{tick.at.isoformat()}", "Normal", reason, text)

@@ -57,14 +57,14 @@ class MaintenanceActivities:
         shoot = request.shoot
         live = staying(await find_shoot(self._garden, shoot))
         if live is None:
-            return TaskResult(note="the Shoot is gone or going")
+            return TaskResult(note="the Shoot is deleted or being deleted")
         now = max(request.now, datetime.now(UTC))
         if is_asked_for(live) or _in_window(live, now):
             return await self._maintain(shoot, live, now)
         last = (live.get("status") or {}).get("lastMaintenance") or {}
         if last.get("state") == _PROCESSING:
             await self._say(shoot, {**last, "state": _SUCCEEDED})
-            return TaskResult(note="an earlier attempt has done it")
+            return TaskResult(note="an earlier attempt has done the maintenance")
         return TaskResult(note="not now: the maintenance window is over")
 
     async def _maintain(self, shoot: ShootRef, live: dict[str, Any], now: datetime) -> TaskResult:

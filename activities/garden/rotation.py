@@ -63,7 +63,7 @@ class GardenRotationActivities:
             "type": constraint_of(request.kind),
             "status": "False" if users else "True",
             "reason": "InUse" if users else "NotInUse",
-            "message": str(request.survey)[:_MESSAGE_LIMIT] or "nobody known needs the old ones",
+            "message": str(request.survey)[:_MESSAGE_LIMIT] or "no known client uses the old credentials",
         }
 
         def reported(live: dict[str, Any]) -> dict[str, Any] | None:
@@ -113,5 +113,5 @@ class GardenRotationActivities:
     async def _record(self, request: RotationStep) -> None:
         """Record an Event for users of the old credentials: the reason of the completion, and the user to ask."""
         identity = f"{request.operation}/{request.forced}"
-        message = f"The old {request.kind.words} go although somebody needs them: {request.forced}"
+        message = f"The old {request.kind.words} are dropped although known clients use them: {request.forced}"
         await events.record(self._garden, request.shoot, identity, "Warning", "OldCredentialsLeftBehind", message)

@@ -177,7 +177,7 @@ class ShootActivities:
                 "type": str(OperationType.MIGRATE),
                 "state": "Aborted",
                 "progress": 0,
-                "description": f"Seed {source} is lost; {destination} goes on with what is in its bucket.",
+                "description": f"Seed {source} is lost; {destination} takes over from its backups.",
                 "lastUpdateTime": timestamp(),
             }
             change = {"lastOperation": last, "lastErrors": None, "seedName": destination}

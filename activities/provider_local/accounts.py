@@ -84,7 +84,7 @@ def _allow(actions: Sequence[str], *resources: str) -> dict[str, Any]:
 
 
 class Account:
-    """What the holder of an access key does in a store.
+    """Requests that the holder of an access key sends to a store.
 
     Each method raises ApplicationError: a final one if only an operator can fix the cause.
     """
@@ -159,7 +159,7 @@ class Account:
             except client.exceptions.NoSuchEntityException:
                 pass
             except ClientError as error:
-                # Who may manage the users of one path only is not told whether there is a user of this name.
+                # A key for the users of one path gets this answer also where no user of this name exists.
                 if _code_of(error) != "AccessDenied" or self._exists(client, name):
                     raise
 

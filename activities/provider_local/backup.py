@@ -4,8 +4,8 @@ The Secret of a bucket holds an administrator's key, which may create buckets an
 the key of the bucket's own user, whose rights are those in this bucket and over the users below its path. An etcd gets
 the key of a user that has rights to the directory of its entry only.
 
-An annotation of each Secret says by which key its own was made. If that one changes, this one is made anew; the earlier
-key stays valid for an hour, because an etcd reads the new one some time later.
+An annotation of each Secret names the key with which its own key was made. If that key changes, a new key is made. The
+earlier one stays valid for an hour, because an etcd reads the new one some time later.
 """
 
 import asyncio

@@ -70,7 +70,7 @@ class DNSRecordActuator(LocalActuator):
         try:
             await self.delete(extension)
         except ApplicationError as error:
-            _log.warning("%s stays in its zone: %s", extension, error.message)
+            _log.warning("%s cannot be deleted, its record stays in the zone: %s", extension, error.message)
 
 
 @dataclass(frozen=True)

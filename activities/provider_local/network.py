@@ -70,7 +70,7 @@ class FlannelActuator(Actuator):
             raise transient(
                 ErrorCode.CLEANUP_CLUSTER_RESOURCES,
                 f"ManagedResource {extension.namespace}/{MANAGED_RESOURCE_NAME} is not gone after"
-                f" {_DELETION_SECONDS:.0f} s; look at its conditions",
+                f" {_DELETION_SECONDS:.0f} s; read its conditions",
             ) from None
 
     async def _api_server(self, extension: Extension) -> str | None:

@@ -124,7 +124,9 @@ class ControlPlaneActivities:
         """
         task = request.task
         if not request.address:
-            return TaskResult(note="nobody is led on: the other gateway's address was skipped")
+            return TaskResult(
+                note="no client is forwarded: the task that finds the other gateway's address was skipped"
+            )
         names = ApiNames.of(await self._clusters.cluster(task.technical_id))
         hosts = tuple(host for host in (names.external, names.internal) if host)
         what = gateway.Forwarding(hosts=hosts, address=request.address, until=datetime.now(UTC) + _FORWARDED)
@@ -644,7 +646,7 @@ def _refuse_overlap(tunnel: str, shoot_networks: list[str]) -> None:
         if ipaddress.ip_network(tunnel).overlaps(ipaddress.ip_network(cidr)):
             raise permanent(
                 ErrorCode.CONFIGURATION_PROBLEM,
-                f"network {cidr} of the shoot meets the VPN's {tunnel}: choose another one",
+                f"network {cidr} of the shoot overlaps with the VPN's network {tunnel}: choose another one",
             )
 
 

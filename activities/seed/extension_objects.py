@@ -149,7 +149,7 @@ async def wait_extension_migrated(
         await heartbeating(cache.wait_for(name, namespace, migrated, wait.timeout.total_seconds()))
     except TimeoutError:
         live = cache.get(name, namespace)
-        fault = (live and fault_of(live, trigger)) or "its controller has not let go of it"
+        fault = (live and fault_of(live, trigger)) or "its controller has not released it"
         raise _not_ready(resource, name, namespace, fault, started, live) from None
 
 
@@ -184,12 +184,12 @@ async def wait_extension_ready(
     """
     cache = caches.of(resource)
     started = datetime.now(UTC)
-    last_fault = "it is not there"
+    last_fault = "it does not exist"
 
     def ready(live: dict[str, Any] | None) -> dict[str, Any] | None:
         nonlocal last_fault
         if live is None:
-            last_fault = "it is not there"
+            last_fault = "it does not exist"
             return None
         fault = fault_of(live, trigger)
         if fault is None:
@@ -233,7 +233,9 @@ async def wait_machine_deployments(caches: Caches, name: str, namespace: str, wa
         await heartbeating(cache.wait_for(name, namespace, written, wait.timeout.total_seconds()))
     except TimeoutError:
         live = cache.get(name, namespace)
-        fault = "its machine deployments are not there" + (f": {text}" if live and (text := _error_text(live)) else "")
+        fault = "its controller has written no machine deployments" + (
+            f": {text}" if live and (text := _error_text(live)) else ""
+        )
         raise _not_ready(WORKER, name, namespace, fault, started, live) from None
 
 
@@ -334,7 +336,7 @@ def fault_of(live: Mapping[str, Any], trigger: str | None = None) -> str | None:
         return "its controller has not seen the newest version"
     operation = _operation(live)
     if operation.get("state") != "Succeeded":
-        return f"its last operation is {operation.get('state', 'not there')}"
+        return f"its last operation is {operation.get('state', 'missing')}"
     if trigger is not None and _seconds(operation.get("lastUpdateTime")) < _seconds(trigger):
         return "its last operation is older than this one"
     return None

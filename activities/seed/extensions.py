@@ -56,7 +56,7 @@ from kube.errors import AlreadyExists, NotFound
 from kube.objects import owner_reference
 
 CLOUD_SECRET = "cloudprovider"
-_KEPT = "kept for the old seed, which is lost: it must find there that it is not the one any more"
+_KEPT = "kept for the source seed, which is lost: its etcd must read there that it is superseded"
 _RUNTIME_BINARIES = "/var/bin/containerruntimes"
 
 Operation = Callable[[Kind, ShootTask], Awaitable[TaskResult]]
@@ -599,7 +599,7 @@ class Extensions:
                 for name in names
             )
         )
-        return TaskResult(note=f"{len(names)} asked" if kind.existing else "")
+        return TaskResult(note=f"{len(names)} requested" if kind.existing else "")
 
     async def wait_migrated(self, kind: Kind, task: ShootTask) -> TaskResult:
         """Wait until the controllers have released all objects of this kind."""

@@ -45,7 +45,7 @@ async def issuer_of(clusters: Clusters, view: ClusterView) -> Issuer:
         raise transient(
             ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
             f"namespace {constants.GARDEN_NAMESPACE} of the garden has {len(hosts)} Secrets with label "
-            f"{issuer.SELECTOR} and key {issuer.HOSTNAME}, there must be one: an operator can mend that",
+            f"{issuer.SELECTOR} and key {issuer.HOSTNAME}, there must be one: an operator must correct that",
         )
     hostname = base64.b64decode(hosts.pop()).decode()
     project, _ = project_and_shoot(view.technical_id)

@@ -69,7 +69,7 @@ class MigrationActivities:
         for name in names:
             with contextlib.suppress(NotFound):
                 await seed.patch(resources.MANAGED_RESOURCE, name, task.technical_id, {"spec": {"keepObjects": True}})
-        return TaskResult(note=f"{len(names)} told")
+        return TaskResult(note=f"{len(names)} ManagedResources keep their objects")
 
     @activity.defn
     async def shallow_delete_machine_objects(self, task: ShootTask) -> TaskResult:
@@ -82,8 +82,8 @@ class MigrationActivities:
         seed, namespace = self._clusters.seed, task.technical_id
         if await seed.find(resources.DEPLOYMENT, machine_controller_manager.NAME, namespace) is not None:
             raise ApplicationError(
-                f"machine controller manager of shoot {namespace} is there and would stop the machines: "
-                "its deletion comes first",
+                f"machine-controller-manager of shoot {namespace} exists and would delete the machines: "
+                "delete it first",
                 type="MachineControllerManagerRuns",
             )
         count = 0
@@ -94,7 +94,7 @@ class MigrationActivities:
                     await seed.patch(kind, metadata["name"], namespace, {"metadata": {"finalizers": None}})
                 await seed.delete(kind, metadata["name"], namespace, uid=metadata["uid"], propagation="Background")
                 count += kind == resources.MACHINE
-        return TaskResult(note=f"{count} machines go on without us")
+        return TaskResult(note=f"{count} machines keep running; their objects are deleted here")
 
     @activity.defn
     async def delete_vpn_server(self, task: ShootTask) -> TaskResult:
@@ -146,14 +146,14 @@ class MigrationActivities:
         home = await garden.find(resources.CORE_BACKUP_ENTRY, backup_entry_name(task), namespace)
         entry = ordered or home
         if entry is None or entry["spec"]["bucketName"] == view.seed["metadata"]["uid"]:
-            return TaskResult(note="the backups are in our bucket")
+            return TaskResult(note="the backups are in this seed's bucket")
         lost = home is not None and home["spec"].get("seedName") != task.seed and not task.destination
         annotations = {constants.BACKUP_ENTRY_TAKEN_OVER: "true"} if lost or says_taken_over(ordered) else {}
         if await seed.find(resources.ETCD, _ETCD, task.technical_id) is not None:
             if ordered is not None and annotations:
                 patch = {"metadata": {"annotations": annotations}}
                 await garden.patch(resources.CORE_BACKUP_ENTRY, name, namespace, patch)
-            return TaskResult(note="an etcd knows them already")
+            return TaskResult(note="the etcd exists, and was created with these backups")
         bucket_name = entry["spec"]["bucketName"]
         bucket = await garden.get(resources.CORE_BACKUP_BUCKET, bucket_name)
         reference = (bucket.get("status") or {}).get("generatedSecretRef") or bucket["spec"]["credentialsRef"]
@@ -261,14 +261,14 @@ class MigrationActivities:
                         return "it has taken over"
                     if answer["revision"] and not taken_over:
                         return f"revision {answer['revision']}"
-                    fault = f"it holds revision {answer['revision']}" if answer["revision"] else "it has not begun"
+                    fault = f"it holds revision {answer['revision']}" if answer["revision"] else "it has not started"
                 await asyncio.sleep(_TAKING_OVER_LOOK_SECONDS if taken_over else _LOOK_SECONDS)
 
         try:
             return TaskResult(note=await heartbeating(asyncio.wait_for(following(), _FOLLOWING_SECONDS)))
         except TimeoutError:
             raise ApplicationError(
-                f"{_ETCD} of shoot {task.technical_id} does not follow the one on its old seed: {fault}",
+                f"{_ETCD} of shoot {task.technical_id} does not replicate from the source's etcd: {fault}",
                 type="EtcdNotFollowing",
             ) from None
 
@@ -293,7 +293,7 @@ class MigrationActivities:
             return TaskResult(note=await heartbeating(wait) or "")
         except TimeoutError:
             live = cache.get(task.shoot.name, task.technical_id)
-            reason = ((live or {}).get("status") or {}).get("lastError") or "it has not begun"
+            reason = ((live or {}).get("status") or {}).get("lastError") or "the copy has not started"
             raise transient(
                 ErrorCode.RETRYABLE_INFRA_DEPENDENCIES, f"backups of shoot {task.technical_id} are not copied: {reason}"
             ) from None

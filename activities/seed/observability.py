@@ -128,7 +128,7 @@ class ObservabilityActivities:
         except ValueError as error:
             raise transient(
                 ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
-                f"namespace {GARDEN_NAMESPACE} of the garden: {error}: an operator can mend that",
+                f"namespace {GARDEN_NAMESPACE} of the garden: {error}: an operator must correct that",
             ) from None
 
     async def _delete_alertmanager(self, task: ShootTask) -> None:

@@ -132,7 +132,7 @@ class OperatingSystemConfigActivities:
             raise ApplicationError(
                 f"nodes of shoot {task.technical_id} have not applied the configuration of their pools: "
                 f"{', '.join(behind[:10]) or 'the pool Secrets have not arrived in kube-system'}; "
-                "look at the journal of gardener-node-agent.service on them",
+                "read the journal of gardener-node-agent.service on them",
                 type="NotReady",
             ) from None
         return TaskResult(note=f"{len(nodes.list())} nodes")

@@ -24,7 +24,7 @@ _LOOK_AT_PODS_AFTER = 10.0
 _GIVE_UP_AFTER = 30.0
 """Seconds for which pods may report failures before the wait fails; source: spec/extensions.md 1.4."""
 
-_TROUBLE = frozenset(
+_FAILURES = frozenset(
     {
         "CrashLoopBackOff",
         "CreateContainerConfigError",
@@ -123,7 +123,7 @@ class _DeploymentWatch:
         self._name = name
         self._namespace = namespace
         self._deadline = time.monotonic() + timeout
-        self._trouble_since: float | None = None
+        self._failures_since: float | None = None
         self._generation = 0
         self.state = f"waiting for Deployment {namespace}/{name}"
 
@@ -141,20 +141,20 @@ class _DeploymentWatch:
                 return
             except TimeoutError:
                 deployment = cache.get(self._name, self._namespace)
-                trouble = await pod_trouble(self._caches.client, deployment)
-                self._judge(trouble, left <= _LOOK_AT_PODS_AFTER)
+                failures = await pod_failures(self._caches.client, deployment)
+                self._judge(failures, left <= _LOOK_AT_PODS_AFTER)
 
     def _rolled_out(self, deployment: dict[str, Any] | None) -> bool:
         fault = rollout_fault(deployment, self._generation)
         self.state = f"Deployment {self._namespace}/{self._name} {fault}"
         return fault is None
 
-    def _judge(self, trouble: str | None, last: bool) -> None:
+    def _judge(self, failures: str | None, last: bool) -> None:
         now = time.monotonic()
-        self._trouble_since = (self._trouble_since or now) if trouble else None
-        if trouble:
-            self.state += f": {trouble}"
-        if self._trouble_since is not None and now - self._trouble_since >= _GIVE_UP_AFTER - _LOOK_AT_PODS_AFTER:
+        self._failures_since = (self._failures_since or now) if failures else None
+        if failures:
+            self.state += f": {failures}"
+        if self._failures_since is not None and now - self._failures_since >= _GIVE_UP_AFTER - _LOOK_AT_PODS_AFTER:
             raise ApplicationError(self.state, type="ComponentUnhealthy")
         if last:
             raise TimeoutError(self.state)
@@ -181,7 +181,7 @@ def rollout_fault(deployment: Mapping[str, Any] | None, generation: int = 0) -> 
     return None
 
 
-async def pod_trouble(client: KubeClient, deployment: Mapping[str, Any] | None) -> str | None:
+async def pod_failures(client: KubeClient, deployment: Mapping[str, Any] | None) -> str | None:
     """Failures of the pods of a Deployment, with the pods' names; None if pods are merely not ready yet."""
     if deployment is None:
         return None
@@ -199,7 +199,7 @@ def _pod_faults(pod: Mapping[str, Any]) -> Iterable[str]:
             yield f"pod {name} cannot be scheduled: {scheduled.get('message', '')}"
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") not in _TROUBLE:
+        if waiting.get("reason") not in _FAILURES:
             continue
         ended = (container.get("lastState") or {}).get("terminated") or {}
         exit_code = f", last exit code {ended['exitCode']}" if "exitCode" in ended else ""
@@ -314,7 +314,7 @@ async def wait_managed_resource(caches: Caches, name: str, namespace: str, timeo
     """
     secret = await caches.client.get(resources.SECRET, f"managedresource-{name}", namespace)
     checksum = secrets_checksum([secret])
-    fault: str | None = "was not looked at"
+    fault: str | None = "was not checked yet"
 
     def finished(managed_resource: dict[str, Any] | None) -> bool:
         nonlocal fault

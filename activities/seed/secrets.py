@@ -158,8 +158,8 @@ class SecretActivities:
             SECRET, task.technical_id, labels=f"{MANAGED_BY}={SECRETS_MANAGER}"
         ):
             raise ApplicationError(
-                f"there is no ShootState {task.shoot}, which would have the keys of its control plane: bring its seed "
-                "back, or a ShootState out of a backup of the garden, and retry",
+                f"ShootState {task.shoot} does not exist, which holds the keys of the control plane: bring the "
+                "source seed back, or restore the ShootState from a backup of the garden, and retry",
                 type="ShootStateMissing",
                 non_retryable=True,
             )

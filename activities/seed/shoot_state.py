@@ -139,7 +139,9 @@ class ShootStateActivities:
             raise ApplicationError(f"Shoot {task.shoot} does not exist any more", type="ShootGone", non_retryable=True)
         home = (shoot.get("status") or {}).get("seedName")
         if task.operation is OperationType.RECONCILE and home not in (None, task.seed):
-            return TaskResult(note=f"{home} is its seed now")  # this seed could not know that while it was cut off
+            return TaskResult(
+                note=f"seed {home} has the control plane now"
+            )  # this seed could not know that while it was cut off
         try:
             spec = await self._collect(task)
         except NotRestorable as error:
@@ -209,7 +211,7 @@ class ShootStateActivities:
         except CannotOpen as error:
             raise permanent(
                 ErrorCode.CONFIGURATION_PROBLEM,
-                f"ShootState {task.shoot} of this migration cannot be added to: {error}",
+                f"ShootState {task.shoot} of this migration cannot be extended: {error}",
             ) from None
         except (compression.TooLarge, compression.Damaged) as error:
             raise _bad_content(task, error) from None

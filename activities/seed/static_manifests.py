@@ -72,7 +72,7 @@ def _is_for(secret: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
         raise transient(
             ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM,
             f"Secret {constants.GARDEN_NAMESPACE}/{metadata['name']} of the seed: its annotation "
-            f"{constants.STATIC_MANIFESTS_SELECTOR} is no label selector in JSON ({_first_line(error)}): mend it there",
+            f"{constants.STATIC_MANIFESTS_SELECTOR} is no label selector in JSON ({_first_line(error)}): correct it",
         ) from None
 
 

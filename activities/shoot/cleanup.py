@@ -150,7 +150,7 @@ class CleanupActivities:
         shoot = await self._clusters.shoot(task.technical_id)
         deadline = asyncio.get_running_loop().time() + _time_left()
         deleted = 0
-        state = {"text": "looking what there is"}
+        state = {"text": "listing objects"}
         for sweep in sweeps:
             deleted += await heartbeating(
                 _Sweeper(shoot, sweep, deadline, lambda text: state.update(text=text)).run(),
@@ -180,7 +180,7 @@ class _Sweeper:
                 left = self._left(caches)
                 if not left:
                     return len(self._asked)
-                self._tell(f"{len(left)} objects are still there, such as {_name(*left[0])}")
+                self._tell(f"{len(left)} objects still exist, such as {_name(*left[0])}")
                 if loop.time() >= self._deadline:
                     raise transient(ErrorCode.CLEANUP_CLUSTER_RESOURCES, self._explain(left))
                 pauses = await asyncio.gather(*(self._push(resource, obj, caches) for resource, obj in left))
@@ -299,8 +299,8 @@ class _Sweeper:
             named.append(_name(resource, obj) + (f" ({'; '.join(why)})" if why else ""))
         more = f" and {len(left) - len(named)} more" if len(left) > len(named) else ""
         return (
-            f"objects in the cluster are not gone yet: {'; '.join(named)}{more}; find out who holds them, "
-            "or let the cleanup drop their finalizers sooner by the shoot's cleanup annotations"
+            f"objects in the cluster are not gone yet: {'; '.join(named)}{more}; find out which controllers "
+            "hold them, or have the cleanup remove their finalizers sooner by the Shoot's cleanup annotations"
         )
 
 

@@ -134,8 +134,8 @@ class RotationActivities:
                 await heartbeating(cache.wait_until(lambda each: each.list() or None, _REMADE_SECONDS))
         except TimeoutError:
             raise TimeoutError(
-                f"ConfigMap {_SYSTEM}/{CLIENT_AUTHORITIES} of shoot {task.technical_id} is not there; "
-                "does its API server make it anew?"
+                f"ConfigMap {_SYSTEM}/{CLIENT_AUTHORITIES} of shoot {task.technical_id} does not exist; "
+                "its API server must create it again: does the API server run?"
             ) from None
         return TaskResult(note=f"{len(old)} old authorities")
 

@@ -19,9 +19,9 @@ KEY_NAME = "credentials.gardener.cloud/key-name"
 """Label or annotation of objects that were created or rewritten with a key; its value is the name of its Secret."""
 
 _PURPOSES = {
-    "kubelet-client": ("client", "certificate by which its kubelet is known to the API server"),
-    "node-agent": ("client", "certificate by which its node agent is known to the API server"),
-    "kubelet-serving": ("serving", "certificate that its kubelet shows to the API server"),
+    "kubelet-client": ("client", "client certificate of its kubelet"),
+    "node-agent": ("client", "client certificate of its node agent"),
+    "kubelet-serving": ("serving", "serving certificate of its kubelet"),
 }
 
 
@@ -35,7 +35,7 @@ def nodes(found: Iterable[ObjectView], issuers: Mapping[str, str]) -> Iterator[U
         told = json.loads(annotations(node).get(constants.CERTIFICATE_ISSUERS) or "{}")
         if not told:
             yield User(
-                who=who, why="does not tell its certificates", remedy="look at gardener-node-agent.service on it"
+                who=who, why="does not report its certificates", remedy="check gardener-node-agent.service on it"
             )
             continue
         old = [text for name, (kind, text) in _PURPOSES.items() if told.get(name) not in (None, issuers.get(kind))]
@@ -43,7 +43,7 @@ def nodes(found: Iterable[ObjectView], issuers: Mapping[str, str]) -> Iterator[U
             yield User(
                 who=who,
                 why=f"has an old {' and an old '.join(old)}",
-                remedy="delete its Machine, or have its worker pool rolled",
+                remedy="delete its Machine, or roll its worker pool",
             )
 
 
@@ -54,7 +54,7 @@ def namespaces(config_maps: Iterable[ObjectView], bundle: str) -> Iterator[User]
             yield User(
                 who=f"namespace {each['metadata']['namespace']}",
                 why="publishes another CA to its pods",
-                remedy=f"delete its ConfigMap {each['metadata']['name']}, it is made anew",
+                remedy=f"delete its ConfigMap {each['metadata']['name']}: it is created again",
             )
 
 
@@ -83,8 +83,8 @@ def extensions(found: Iterable[ObjectView], since: str) -> Iterator[User]:
             continue
         yield User(
             who=f"{each['kind']} {metadata['name']}",
-            why="was not reconciled since the start",
-            remedy="reconcile the Shoot, and look at its extension",
+            why="was not reconciled since the start of the rotation",
+            remedy="reconcile the Shoot, and check its extension",
         )
 
 
@@ -95,7 +95,7 @@ def issued_kubeconfigs(recorded: Mapping[str, IssuedKubeconfig], issuer: str, no
             yield User(
                 who=f"kubeconfig {serial[:SHOWN_DIGITS]} of {each.user}",
                 why=f"is valid until {each.expires}",
-                remedy="have them take a new one, wait until it has expired, or, if nobody has it any more, discard it",
+                remedy="replace it by a new one, wait until it has expired, or, if no client has it, discard it",
             )
 
 
@@ -121,7 +121,7 @@ def static_tokens(secrets: Iterable[ObjectView], accounts: Iterable[ObjectView],
             yield User(
                 who=f"Secret {metadata['namespace']}/{metadata['name']}",
                 why="holds a token of the old key",
-                remedy="delete it, and make another one if somebody needs it",
+                remedy="delete it, and create another one if a client needs it",
             )
 
 

@@ -106,7 +106,7 @@ class User(ApiModel):
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.who} {self.why}"
+        return " ".join((self.who, self.why))
 
 
 class Survey(ApiModel):

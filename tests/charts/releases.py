@@ -27,7 +27,7 @@ ADMISSION_PORT = 30943
 AUTHORIZER_PORT = 30944
 _INSTALL_SECONDS = 600
 REPLICAS = int(os.environ.get("GARDENER_TEST_REPLICAS", "2"))
-"""Of each worker. One, where the machine is too busy for two of each: who dies is then replaced by its Deployment."""
+"""Replicas of each worker. 1 on a machine too small for 2 of each: the Deployment then replaces a killed one."""
 _PATIENT = {"leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s"}}
 """On a busy machine a leader is slow before it is dead."""
 
@@ -145,7 +145,7 @@ def _authorizer_url(plan: Plan) -> str:
 
 
 def _secrets(landscape: Landscape, plan: Plan) -> None:
-    """What an operator makes before: kubeconfigs, certificates, and keys of the codec."""
+    """Create what an operator prepares: kubeconfigs, certificates, and keys of the codec."""
     processes = plan.directory / "garden/processes"
     authority = Credentials.of(plan.garden).ca
     codec = authority.issue("codec-server-pods", "codec-server", names=["gardener-codec-server"])

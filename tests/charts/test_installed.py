@@ -59,7 +59,7 @@ async def _kill_leaders(shoot: Shoot) -> None:
 
 
 def _victim(landscape: Landscape, deployment: str) -> str:
-    """The pod that leads, where the lease is in this cluster; else any one."""
+    """The leading pod, if the lease is in this cluster; otherwise any pod."""
     pods = pods_of(landscape, deployment)
     lease = kubectl(
         landscape, "get", "lease", deployment, "--ignore-not-found", "-o", "jsonpath={.spec.holderIdentity}"
@@ -98,7 +98,7 @@ def test_a_cluster_is_made_though_one_replica_of_each_worker_dies(shoot: Shoot) 
 
 
 async def test_replicas_share_the_work(shoot: Shoot) -> None:
-    """Whoever started an activity is in the history: process and host, which is the pod."""
+    """The history names the worker that started an activity: process and host, which is the pod."""
     client = await temporal(shoot.landscape)
     [row] = shoot.flows()
     history = await client.get_workflow_handle(row["workflowId"]).fetch_history()
@@ -110,7 +110,7 @@ async def test_replicas_share_the_work(shoot: Shoot) -> None:
     assert len([host for host in hosts if host.startswith("gardenlet-")]) >= 2, hosts
 
 
-def test_the_dead_are_replaced_and_others_lead(shoot: Shoot) -> None:
+def test_killed_replicas_are_replaced_and_other_replicas_lead(shoot: Shoot) -> None:
     for name in sorted(DEPLOYMENTS):
         eventually(lambda: len(pods_of(shoot.landscape, name)) == REPLICAS, f"all pods of {name}", 120)
     for name in _LEADERS:
@@ -127,7 +127,7 @@ def test_admission_answers_from_its_pods(landscape: Landscape, tmp_path_factory:
     assert "nowhere" in said
 
 
-def test_the_pods_of_admission_say_what_a_gardenlet_may(shoot: Shoot) -> None:
+def test_pods_of_admission_authorize_a_gardenlet(shoot: Shoot) -> None:
     """No role does: by it seed-2, where the cluster is not, would see its key, too."""
     argv = shoot.landscape.argv("garden", "-n", SHOOTS, "get", "secret", f"{shoot.name}.ssh-keypair", "-o", "name")
     argv.append("--as-group=gardener.cloud:system:seeds")

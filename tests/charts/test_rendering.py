@@ -1,4 +1,4 @@
-"""The charts as Helm's own engine renders them: what they write is understood by those who read it."""
+"""The charts as Helm's own engine renders them: the processes that read the configurations accept them."""
 
 import importlib
 from pathlib import Path
@@ -20,7 +20,7 @@ Object = dict[str, Any]
 
 
 def values_of(chart: str) -> Object:
-    """What has no default."""
+    """Values without a default."""
     plan = Plan("a", 1, "1.37.1")
     seed = plan.seeds[0]
     match chart:
@@ -105,7 +105,7 @@ def test_pods_are_confined(chart):
             }
 
 
-def test_the_loss_of_a_replica_is_provided_for(chart):
+def test_replicas_are_spread_and_protected_by_budgets(chart):
     objects = rendered(chart)
     deployments = kinds(objects, "Deployment")
     assert deployments
@@ -128,7 +128,7 @@ def test_no_value_holds_a_secret(chart):
     assert not kinds(rendered(chart), "Secret")
 
 
-def test_another_configuration_makes_new_pods(chart):
+def test_a_changed_configuration_rolls_the_pods(chart):
     def checksums(values: Object) -> set[str]:
         return {
             each["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
@@ -173,7 +173,7 @@ def test_a_wrong_value_is_refused_by_name(chart, values, said):
     assert said in str(refused.value)
 
 
-def test_a_chart_without_what_only_the_operator_knows_is_refused():
+def test_a_chart_without_a_required_value_is_refused():
     for name in ("gardenlet", "provider-local"):
         with helm.Chart.load(CHARTS / name) as chart, pytest.raises(helm.HelmError, match="seed"):
             chart.render({}, name="release", namespace="garden")
@@ -250,7 +250,7 @@ def test_the_seed_authorizer_has_a_certificate_of_its_own_or_of_a_secret(secret:
 
 
 @pytest.mark.parametrize("secret", ["", "clients"])
-def test_admission_asks_for_certificates_where_a_value_says_so(secret: str):
+def test_admission_requires_client_certificates_if_a_value_is_set(secret: str):
     clients = {"enabled": True, "caSecret": secret, "commonNames": ["api-server"]}
     objects = rendered("gardener", {"admission": {"clientAuthentication": clients}})
 
@@ -275,7 +275,7 @@ def load_mounts(deployment: Object) -> dict[str, str]:
     return {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
 
 
-def test_an_earlier_version_stays_beside_the_current_one_until_its_flows_have_ended():
+def test_an_earlier_version_runs_next_to_the_current_one_until_its_flows_have_ended():
     """It works on flows alone: two versions of a controller would undo each other's work."""
     objects = rendered("gardener", {"versioning": {"enabled": True, "previous": ["v0.0.9"]}})
     found = {}
@@ -318,7 +318,7 @@ def test_temporal_is_reached_with_a_certificate_unless_the_operator_says_otherwi
 
 
 @pytest.mark.parametrize("name", ["gardener", "gardenlet", "provider-local"])
-def test_a_connection_without_tls_is_said_aloud(name: str) -> None:
+def test_a_connection_without_tls_brings_a_warning(name: str) -> None:
     def notes(values: Object) -> str:
         with helm.Chart.load(CHARTS / name) as loaded:
             files = loaded.render(values_of(name) | values, name="release", namespace="garden")

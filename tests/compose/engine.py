@@ -13,7 +13,7 @@ from pathlib import Path
 from testcontainers.compose import DockerCompose
 
 NETWORK = "198.18.64.0/18"
-"""The networks of its containers, beside those of the landscapes."""
+"""The networks of its containers, next to those of the landscapes."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 _START_SECONDS = 60

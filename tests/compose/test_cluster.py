@@ -111,7 +111,7 @@ def configure(plan: Plan, directory: Path, address: str) -> None:
     for example in (ROOT / "examples/compose").iterdir():
         (directory / example.name).write_text(example.read_text().replace("admission.example.org", address))
     certificates = directory.parent / "certificates"
-    # The landscape's authorities, so that its own processes are let in by the relay, too.
+    # The landscape's authorities, so that the relay accepts its own processes, too.
     hosts = ["temporal-frontend", TEMPORAL.split(":")[0], plan.central_address]
     temporal_certificates.write(certificates, plan.temporal_authority, hosts, ())
     shutil.copytree(certificates / "controller-manager", directory / "temporal")

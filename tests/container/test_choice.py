@@ -58,11 +58,11 @@ class Machine:
 
     @property
     def asked(self) -> str:
-        """What the engine was asked."""
+        """Requests that the engine got."""
         return (self.path / "asked").read_text()
 
     def sent(self, name: str) -> set[str]:
-        """What was in an archive that the engine got."""
+        """Content of an archive that the engine got."""
         return set(tarfile.open(fileobj=io.BytesIO((self.path / name).read_bytes())).getnames())
 
 
@@ -97,7 +97,7 @@ def test_root_on_linux_needs_no_engine(bare):
 @pytest.mark.parametrize(
     ("system", "user", "arguments"), [("Linux", 1000, ()), ("Darwin", 0, ()), ("Linux", 0, ("IN_CONTAINER=1",))]
 )
-def test_others_and_who_says_so_get_a_container(bare, system, user, arguments):
+def test_other_users_and_users_that_ask_for_it_get_a_container(bare, system, user, arguments):
     bare.system, bare.user = system, user
 
     done = bare.make("-n", "demo", "NAME=a", *arguments)
@@ -105,7 +105,7 @@ def test_others_and_who_says_so_get_a_container(bare, system, user, arguments):
     assert done.stdout == "landscape/container/run.sh demo a\n"
 
 
-def test_without_engine_one_learns_what_is_needed(bare):
+def test_without_an_engine_the_command_names_what_is_needed(bare):
     done = bare.make("demo")
 
     assert done.returncode != 0
@@ -113,7 +113,7 @@ def test_without_engine_one_learns_what_is_needed(bare):
     assert "this is Linux, you are user 1000, and there is no docker command" in done.stderr
 
 
-def test_an_engine_that_does_not_answer_is_none(machine):
+def test_an_engine_that_does_not_answer_is_not_used(machine):
     (machine.path / "silent").touch()
 
     done = machine.make("demo")
@@ -165,7 +165,7 @@ def test_a_container_that_runs_is_used_again(machine):
     assert len(re.findall("^build ", machine.asked, re.MULTILINE)) == 1
 
 
-def test_what_a_stopped_container_held_is_made_anew(machine):
+def test_a_landscape_of_a_stopped_container_is_created_again(machine):
     """Its processes are gone, and what was mounted."""
     (machine.path / "container").write_text("false\n")
 
@@ -175,7 +175,7 @@ def test_what_a_stopped_container_held_is_made_anew(machine):
     assert machine.asked.index("gardener landscape down") < machine.asked.index(" demo NAME=default")
 
 
-def test_a_container_without_landscape_is_removed_all_the_same(machine):
+def test_a_container_without_a_landscape_is_removed(machine):
     """The user gave up while packages were installed."""
     machine.install("docker", _DOCKER.replace('"port "*)', '*" test -x "*) exit 1 ;;\n    "port "*)'))
     (machine.path / "container").write_text("true\n")
@@ -187,8 +187,8 @@ def test_a_container_without_landscape_is_removed_all_the_same(machine):
     assert "rm --force gardener-default" in machine.asked
 
 
-def test_a_failure_inside_is_one_outside(machine):
-    """No address is printed of what is not there."""
+def test_a_failure_in_the_container_fails_the_command(machine):
+    """No address of a missing landscape is printed."""
     machine.install("docker", _DOCKER.replace('"port "*)', '*" demo "*) exit 7 ;;\n    "port "*)'))
 
     done = machine.make("demo")
@@ -197,7 +197,7 @@ def test_a_failure_inside_is_one_outside(machine):
     assert "Temporal UI" not in done.stdout
 
 
-def test_what_a_company_needs_is_handed_on(machine):
+def test_proxies_and_authorities_are_passed_into_the_container(machine):
     machine.make(
         "demo",
         HTTPS_PROXY="http://proxy.example.org:3128",
@@ -261,7 +261,7 @@ def test_the_image_is_debian_with_the_packages_of_packages_sh():
 
 
 def test_in_an_empty_image_everything_is_missing(bare):
-    """From nothing: make and Python, too, which whoever calls packages.sh elsewhere has."""
+    """The empty image also lacks make and Python, which other callers of packages.sh have."""
     for program in ("make", "python3"):
         (bare.path / "bin" / program).unlink()
     (bare.path / "bin/id").write_text("#!/bin/sh\necho 1000\n")

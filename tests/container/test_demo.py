@@ -1,7 +1,7 @@
 """`make demo` in a privileged container, for real: a landscape, and a first cluster with a node that is Ready.
 
 ``make test-container``. Where no engine answers, one is run. It has no images, so debian:12 is made here, too. The
-container gets this machine's caches as links and trusts whom this machine trusts; ``GARDENER_ENGINE_CACHE`` and
+container gets this machine's caches as links and trusts its authorities; ``GARDENER_ENGINE_CACHE`` and
 ``GARDENER_ENGINE_ARGS`` say otherwise.
 """
 
@@ -48,7 +48,7 @@ def inside(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[str]:
-    """What `make demo` printed. Afterwards nothing is left, whatever the tests did."""
+    """Output of `make demo`. Afterwards nothing is left, whatever the tests did."""
     with ExitStack() as stack:
         runtime(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         stack.enter_context(engine())
@@ -75,7 +75,7 @@ def runtime(directory: Path) -> None:
 
 
 def debian(stack: ExitStack) -> None:
-    """The image that anybody else pulls."""
+    """Create the image debian:12, which other users pull."""
     if docker("images", "--quiet", "debian:12").strip():
         return
     tree = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "tree"
@@ -135,7 +135,7 @@ def test_a_second_demo_only_shows_what_is_there(demo):
     assert docker("inspect", "--format", "{{.Id}} {{.State.StartedAt}}", CONTAINER) == before
 
 
-def test_after_its_container_was_stopped_a_landscape_is_made_anew(demo):
+def test_a_landscape_is_created_again_after_its_container_was_stopped(demo):
     """An engine stops it when the machine is shut down."""
     docker("stop", "--time", "1", CONTAINER)
 

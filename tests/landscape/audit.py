@@ -1,4 +1,4 @@
-"""What the API servers of a cluster wrote into their audit logs: who changed something, and when, in which seed.
+"""Entries of the audit logs of a cluster's API servers: the user of a change, its time, and its seed.
 
 Kubelets delete the logs with their pods, so they are followed.
 """
@@ -17,7 +17,7 @@ from tests.landscape.shoots import Shoot
 _PERIOD = 0.5
 _CHANGES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 _QUESTIONS = frozenset({"authentication.k8s.io", "authorization.k8s.io"})
-"""Groups of what is created to be answered, and not kept."""
+"""API groups whose objects are answered at creation and not stored."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _File:
 
 @dataclass
 class AuditLogs:
-    """Of the kube-apiservers of a Shoot in both seeds."""
+    """Audit logs of the kube-apiservers of a Shoot in both seeds."""
 
     shoot: Shoot
     accepted: dict[str, list[Write]] = field(default_factory=lambda: {"seed-1": [], "seed-2": []})
@@ -86,7 +86,7 @@ class AuditLogs:
 
 
 def _write(line: bytes) -> Write | None:
-    """Of a line ``TIME stdout F {...}``; None if it tells of something else."""
+    """Entry of a line ``TIME stdout F {...}``; None if the line has no such entry."""
     _, found, event = line.partition(b' stdout F {"kind":"Event","apiVersion":"audit.k8s.io/v1",')
     if not found:
         return None
@@ -106,7 +106,7 @@ def _write(line: bytes) -> Write | None:
 
 
 def assert_one_after_the_other(logs: AuditLogs, source: str, destination: str) -> None:
-    """What the source accepted, it had been asked for before the destination accepted anything; and nothing twice."""
+    """The source received its last request before the destination accepted any; and no request was accepted twice."""
     earlier, later = logs.accepted[source], logs.accepted[destination]
     assert earlier
     assert later

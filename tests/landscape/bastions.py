@@ -44,7 +44,7 @@ def order(shoot: Shoot) -> None:
 
 
 def serve(shoot: Shoot, **ingress: str) -> None:
-    """Say that the host is as it was asked for."""
+    """Report that the host is as ordered."""
     shoot.control_plane("annotate", HOST_KIND, NAME, "gardener.cloud/operation-")
     done = {"type": "Reconcile", "state": "Succeeded", "progress": 100, "lastUpdateTime": timestamp()}
     generation = host_of(shoot)["metadata"]["generation"]
@@ -63,7 +63,7 @@ def _patch(**metadata: Any) -> str:
 
 
 def bastion(shoot: Shoot, **spec: Any) -> dict[str, Any]:
-    """Manifest of a Bastion that leads to a Shoot."""
+    """Manifest of a Bastion for a Shoot."""
     ingress = [{"ipBlock": {"cidr": FROM}}]
     return {
         "apiVersion": "operations.gardener.cloud/v1alpha1",

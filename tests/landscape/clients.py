@@ -1,4 +1,4 @@
-"""Clients of a cluster that ask all the time, try nothing twice, and go from old credentials to new ones."""
+"""Clients of a cluster that send requests all the time, retry none, and change from old credentials to new ones."""
 
 import base64
 import http.client
@@ -32,11 +32,11 @@ _THREADS = 4
 _CONNECTION_SECONDS = 2.0
 """A connection is kept for so long: that is ten requests of a thread. A server that goes ends older ones by itself."""
 _LATE_SECONDS = 30.0
-"""So much of what was not asked for meanwhile is made up for."""
+"""Seconds of missed requests that are made up for, at most."""
 _PODS = "/api/v1/namespaces/kube-system/pods"
 _COMMAND = ("/usr/local/bin/envoy", "--version")
 _METRICS_PORT = 16910
-"""What there is in a pod of the apiserver-proxy."""
+"""A program and a port in pods of the apiserver-proxy."""
 
 
 class Access:
@@ -99,14 +99,14 @@ class Session:
         self._connection = None
 
     def fault(self, method: str, path: str, body: dict[str, Any] | None = None, *, expected: str = "") -> str:
-        """What is wrong with the answer; nothing if it is a success, or has the text that is expected."""
+        """Fault of the answer; empty if it is a success, or has the text that is expected."""
         status, text = self.ask(method, path, body)
         return "" if (expected in text if expected else status < 300) else f"{method} {path}: {status} {text[:200]}"
 
 
 @dataclass
 class Tally:
-    """Of one kind of requests with one kind of credentials."""
+    """Counts of one kind of requests with one kind of credentials."""
 
     answered: int = 0
     failed: list[str] = field(default_factory=list)
@@ -129,11 +129,11 @@ class Clients:
         self._lock = threading.Lock()
 
     def trust(self, what: str, access: Access) -> None:
-        """Go on with other credentials: an authority, and what it trusts."""
+        """Continue with other credentials; ``what`` names them."""
         self._trusting = (what, access)
 
     def kinds(self) -> "list[tuple[str, float, Callable[[Session], str | None]]]":
-        """Of requests: name, seconds between two, and what asks. That says what is wrong, or ``None``: it was ended."""
+        """Series of requests: name, seconds between two, and a function that returns the fault; ``None`` ends it."""
         raise NotImplementedError
 
     @contextmanager

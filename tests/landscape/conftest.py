@@ -1,4 +1,4 @@
-"""What tests do with a landscape; the fixtures are in tests/conftest.py."""
+"""Helpers of tests on a landscape; the fixtures are in tests/conftest.py."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ _UP_SECONDS = 25 * 60
 
 @dataclass(frozen=True)
 class Landscape:
-    """What tests do with a landscape, by the commands that a user has."""
+    """A landscape, used with the commands that a user has."""
 
     name: str
 
@@ -53,7 +53,7 @@ class Landscape:
         return facts
 
     def address(self, cluster: str) -> str:
-        """Of its API server; a seed's gateway has it, too."""
+        """Address of its API server; a seed's gateway has it, too."""
         server: str = self.facts["clusters"][cluster]["server"]
         return urlsplit(server).hostname or ""
 

@@ -31,7 +31,7 @@ class _Holding(ActivityInboundInterceptor):
         return answer
 
     async def _hold(self, task: str) -> None:
-        """Until a cancellation comes with the answer to a heartbeat, or the test wants no more."""
+        """Wait until the answer to a heartbeat cancels the task, or the test releases it."""
         wanted = self._directory / "task"
         while wanted.exists() and wanted.read_text() == task:
             (self._directory / "held").touch()

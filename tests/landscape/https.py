@@ -1,4 +1,4 @@
-"""Requests by a name of the landscape's DNS: who connects trusts one authority, and nothing else."""
+"""Requests by a name of the landscape's DNS, which trust exactly one authority."""
 
 import http.client
 import socket

@@ -25,7 +25,7 @@ _PROCESSES = ("gardenlet", "controller-manager", "admission", "scheduler", "prov
 
 
 def needles(shoot: Shoot) -> Needles:
-    """What must not be found anywhere but in Secrets, as they are now."""
+    """Values that must be found only in Secrets, as they are now."""
     landscape = shoot.landscape
     secrets = [
         *_secrets(landscape, "garden", NAMESPACE),
@@ -59,7 +59,7 @@ def found(needles: Needles, text: bytes) -> list[str]:
 
 
 async def histories(shoot: Shoot) -> tuple[bytes, bytes]:
-    """Of all workflows since the Shoot was ordered: as stored, and as the codec reads them."""
+    """Histories of all workflows since the Shoot was ordered: as stored, and as the codec reads them."""
     client = await temporal(shoot.landscape)
     raw, clear = bytearray(), bytearray()
     async for event in _events(client, shoot):
@@ -72,7 +72,7 @@ async def histories(shoot: Shoot) -> tuple[bytes, bytes]:
 
 
 def logs(shoot: Shoot) -> dict[str, bytes]:
-    """Of the landscape's processes, of pods in the seeds, of machines and the pods on them."""
+    """Logs of the landscape's processes, of pods in the seeds, of machines and the pods on them."""
     directory = shoot.landscape.directory
     paths = [*directory.glob("logs/*"), *directory.glob("*/pod-logs/*/*/*.log")]
     told = {}
@@ -98,14 +98,14 @@ def events(shoot: Shoot) -> bytes:
 
 
 def command_lines() -> bytes:
-    """Of all processes of this machine, and so of all pods of the landscape."""
+    """Command lines of all processes of this machine, and so of all pods of the landscape."""
     lines = b"\n".join(_command_lines())
     assert b"kube-apiserver" in lines
     return lines
 
 
 def metrics(shoot: Shoot) -> dict[str, bytes]:
-    """Of our processes and of all API servers."""
+    """Metrics of our processes and of all API servers."""
     landscape = shoot.landscape
     told = {
         cluster: landscape.kubectl(cluster, "get", "--raw", "/metrics", timeout=60).encode() for cluster in CLUSTERS
@@ -174,7 +174,7 @@ def payloads(message: Message) -> Iterator[Payload]:
 
 
 async def _events(client: Client, shoot: Shoot) -> Any:
-    """Of all workflows since the Shoot was ordered, the provider's too."""
+    """Histories of all workflows since the Shoot was ordered, the provider's too."""
     since = shoot.get()["metadata"]["creationTimestamp"]
     async for workflow in client.list_workflows(f"StartTime >= '{since}'"):
         handle = client.get_workflow_handle(workflow.id, run_id=workflow.run_id)
@@ -196,7 +196,7 @@ _JWT = re.compile(rb"eyJ[\w-]{10,}\.[\w-]{10,}\.([\w-]{20,})")
 _BOOTSTRAP = re.compile(rb"\b[a-z0-9]{6}\.([a-z0-9]{16})\b")
 _EMBEDDED = re.compile(rb"(?:client-key-data|token)\W+([A-Za-z0-9+/=_-]{16,})")
 _SECRET_KEYS = re.compile(r"(?!.*\.yaml$).*(token|secret|password)", re.IGNORECASE)
-"""Names of values that are secret as a whole; a manifest's name in a ManagedResource tells the kind of its object."""
+"""Names of values that are secret as a whole; a manifest's name in a ManagedResource shows the kind of its object."""
 _SHORTEST = 16
 _WORD = re.compile(rb"[A-Za-z0-9+/=_.-]{16,}")
 
@@ -221,7 +221,7 @@ def _needles(key: str, value: bytes) -> Iterator[bytes]:
 
 
 def _middle(text: bytes) -> bytes:
-    """What of an encoded key is its own: its beginning is that of all keys of the kind."""
+    """The unique part of an encoded key: all keys of a kind begin equally."""
     return text[64:128] if len(text) >= 128 else text
 
 

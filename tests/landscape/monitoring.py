@@ -13,7 +13,7 @@ JOBS = {
     "gardener-resource-manager", "machine-controller-manager", "kubelet", "cadvisor", "node-exporter",
     "blackbox-exporter-k8s-service-check", "kube-state-metrics", "blackbox-apiserver",
 }  # fmt: skip
-"""What it asks where there are nodes."""
+"""Scrape jobs of a shoot with nodes."""
 
 
 def access(shoot: Shoot, name: str = "prometheus") -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What users run in a cluster, for tests: pods of our own image, which has a Python, and what leads to them."""
+"""Workloads of users in a cluster, for tests: pods of our own image, which has a Python, and their Services."""
 
 import base64
 import hashlib
@@ -15,15 +15,15 @@ from api import images
 PROBE = "probe"
 """The namespace in the cluster that the tests work in."""
 GROUP = "served.example.org"
-"""Of an API that pods serve."""
+"""Group of an API that pods serve."""
 DENIAL = "this name is not for you"
 LINGER_SECONDS = 5
-"""How long a pod serves that was told to go: others hear of it a little later than it does."""
+"""How long a terminating pod still serves: its clients learn of its end a little later."""
 
 Manifest = dict[str, Any]
 _SERVES: Manifest = {"tcpSocket": {"port": 8080}}
 ALIVE: Manifest = {"exec": {"command": ["true"]}}
-"""For pods that serve nobody: they are ready as soon as they run."""
+"""Probe of pods that serve no requests: they are ready as soon as they run."""
 
 
 def namespace() -> Manifest:
@@ -228,7 +228,7 @@ context.load_cert_chain("/secret/tls.crt", "/secret/tls.key")
 class Server(http.server.ThreadingHTTPServer):
     request_queue_size = 64
     def finish_request(self, request, address):
-        # In the request's own thread: who connects and says nothing holds up nobody else.
+        # In the request's own thread: a silent connection holds up no others.
         request.settimeout(20)
         with context.wrap_socket(request, server_side=True) as tls:
             super().finish_request(tls, address)

@@ -1,4 +1,4 @@
-"""Somebody who reads and writes all the time, and what of a cluster must be the same after its control plane moved."""
+"""A client that reads and writes all the time, and properties of a cluster that a move must not change."""
 
 import base64
 import http.client
@@ -31,9 +31,9 @@ class Probe:
     shoot: Shoot
     name: str = "probe"
     address: str = ""
-    """Of one seed, whatever the DNS says."""
+    """Address of the gateway of one seed, whatever the DNS says."""
     acknowledged: dict[str, float] = field(default_factory=dict)
-    """Names of what was written, and when that was answered (monotonic seconds)."""
+    """Names of written objects, and when the write was answered (monotonic seconds)."""
     revisions: dict[str, int] = field(default_factory=dict)
     """At which that was written."""
     answered: list[float] = field(default_factory=list)
@@ -69,12 +69,12 @@ class Probe:
 
     @property
     def written(self) -> dict[str, float]:
-        """What was acknowledged up to now."""
+        """Writes that were acknowledged up to now."""
         return dict(self.acknowledged)
 
     @property
     def lost(self) -> dict[str, float]:
-        """What was acknowledged and is not there, at the revision that was told."""
+        """Writes that were acknowledged and are missing at the revision in the acknowledgement."""
         written = self.written
         found = json.loads(self.shoot.kubectl("get", "configmaps", "-l", f"probe={self.name}", "-o", "json"))["items"]
         kept = {each["metadata"]["name"]: int(each["metadata"]["resourceVersion"]) for each in found}

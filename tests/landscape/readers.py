@@ -1,4 +1,4 @@
-"""A user of the garden who may get Shoots, and so read decoded histories."""
+"""A user of the garden with the right to get Shoots, and so to read decoded histories."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

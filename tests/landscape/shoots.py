@@ -1,4 +1,4 @@
-"""What tests do with a Shoot, by the commands that a user has, and what of it can be found in the landscape."""
+"""A Shoot for tests, with the commands that a user has, and its objects in the landscape."""
 
 import asyncio
 import base64
@@ -56,7 +56,7 @@ class Shoot:
         """The example, with another name, so many machines, and fields of the spec replaced."""
         manifest: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
         manifest["metadata"]["name"] = self.name
-        # Nobody is served by nodes that wait for their turn.
+        # All nodes may apply a new configuration at once.
         manifest["metadata"]["annotations"] = {constants.SHOOT_NODE_JITTER: "0"}
         manifest["spec"]["provider"]["workers"][0].update(minimum=machines, maximum=machines)
         manifest["spec"].update(spec)
@@ -67,7 +67,7 @@ class Shoot:
 
     @contextmanager
     def created(self, manifest: dict[str, Any] | None = None) -> Iterator[None]:
-        """It is there, like the example or as told; in the end it is removed, however far it came."""
+        """Create it, by this manifest or like the example; in the end it is removed, however far it came."""
         self.apply(manifest or self.manifest())
         try:
             self.wait_for_state("Succeeded", CREATION)
@@ -129,7 +129,7 @@ class Shoot:
         return {"seed-1": "seed-2", "seed-2": "seed-1"}[self.seed]
 
     def has_moved(self) -> None:
-        """What is asked for once is another one from now on."""
+        """Forget seed and kubeconfig, so that they are read again."""
         for name in ("seed", "kubeconfig"):
             self.__dict__.pop(name, None)
 
@@ -178,7 +178,7 @@ class Shoot:
         return run("env", environment, BIN / "gardener", *arguments, timeout=timeout)
 
     def flow(self, workflow_id: str = "") -> dict[str, Any]:
-        """The newest operation, or the one named."""
+        """The newest operation, or the operation with this id."""
         chosen = ["--id", workflow_id] if workflow_id else []
         flow: dict[str, Any] = json.loads(self.gardener("flow", "show", self.reference, *chosen, "-o", "json"))
         return flow
@@ -225,7 +225,7 @@ class Shoot:
         return f"api.{self.name}.local.internal.{zone}", f"api.{self.name}.local.shoot.{zone}"
 
     def address_of(self, name: str) -> str:
-        """What the landscape's DNS says; empty if there is no such name."""
+        """Answer of the landscape's DNS; empty if there is no such name."""
         answer = dns.query.udp(dns.message.make_query(name, "A"), self.landscape.facts["dns"]["server"], timeout=5)
         return answer.answer[0][0].to_text() if answer.answer else ""
 
@@ -296,7 +296,7 @@ class CloudAccount(CloudCredentials):
         self.bind()
 
     def permit(self) -> None:
-        """Let it do what every tenant may."""
+        """Give it the rights that every tenant has."""
         account = f"--serviceaccount=default:{self.name}"
         self._cloud("create", "clusterrolebinding", self.name, "--clusterrole=tenants", account)
         eventually(self._may, f"{self.name} may do something in the cloud", 20)
@@ -342,7 +342,7 @@ async def temporal(landscape: Landscape) -> Client:
 
 
 def temporal_command(landscape: Landscape, *arguments: str, **environment: str) -> str:
-    """What the command line of Temporal prints for an administrator, with these variables in its environment."""
+    """Output of the command line of Temporal for an administrator, with these variables in its environment."""
     facts = landscape.facts["temporal"]
     connection = ["--address", facts["address"], "--tls-ca-path", facts["tls"]["ca"]]
     connection += ["--tls-cert-path", facts["tls"]["certificate"], "--tls-key-path", facts["tls"]["key"]]
@@ -366,7 +366,7 @@ async def started(client: Client, shoot: Shoot, task: str, operation: str = "Cre
 
 
 def refused(*argv: str | Path, stdin: str | None = None) -> str:
-    """What a command says that must fail."""
+    """Output of a command that must fail."""
     done = subprocess.run(
         [str(part) for part in argv], input=stdin, capture_output=True, text=True, timeout=60, check=False
     )

@@ -36,7 +36,7 @@ GROUP_WAIT = 300
 
 
 class Smarthost:
-    """Takes mails of whoever knows the password, by TLS alone."""
+    """Takes mails from clients with the password, by TLS alone."""
 
     def __init__(self, address: str, directory: Path) -> None:
         self.address = f"{address}:{PORT}"
@@ -85,7 +85,7 @@ def smarthost(landscape: Landscape, shoot: Shoot, tmp_path_factory: pytest.TempP
     smarthost.controller.stop()
 
 
-def test_who_asks_for_mails_has_an_alertmanager(shoot: Shoot, smarthost: Smarthost) -> None:
+def test_a_shoot_with_mail_receivers_has_an_alertmanager(shoot: Shoot, smarthost: Smarthost) -> None:
     want(shoot, [RECEIVER])
     host, words = monitoring.access(shoot, "alertmanager")
     status, answer = monitoring.get(shoot, "/api/v2/status", host, words)
@@ -95,7 +95,7 @@ def test_who_asks_for_mails_has_an_alertmanager(shoot: Shoot, smarthost: Smartho
     assert monitoring.get(shoot, "/api/v2/status", host, "Basic YWRtaW46YWRtaW4=") == (401, None)
 
 
-def test_prometheus_tells_it_what_it_finds(shoot: Shoot, smarthost: Smarthost) -> None:
+def test_prometheus_sends_its_alerts_to_the_alertmanager(shoot: Shoot, smarthost: Smarthost) -> None:
     host, words = monitoring.access(shoot)
 
     def known() -> Any:
@@ -105,8 +105,8 @@ def test_prometheus_tells_it_what_it_finds(shoot: Shoot, smarthost: Smarthost) -
     assert eventually(known, "it knows of it", 60) == [f"https://{NAME}:9093/api/v2/alerts"]
 
 
-def test_its_rules_ask_for_what_is_measured(shoot: Shoot, smarthost: Smarthost) -> None:
-    """Of a cluster that all is well with: an alert about a job that nobody asks for would be about to be raised."""
+def test_alert_rules_query_metrics_that_exist(shoot: Shoot, smarthost: Smarthost) -> None:
+    """The cluster is healthy: an alert about a job that is not scraped would be pending."""
     host, words = monitoring.access(shoot)
 
     def evaluated() -> Any:
@@ -123,8 +123,8 @@ def test_its_rules_ask_for_what_is_measured(shoot: Shoot, smarthost: Smarthost) 
 @pytest.mark.slow
 @pytest.mark.timeout(GROUP_WAIT + 120, func_only=True)
 def test_a_mail_comes(shoot: Shoot, smarthost: Smarthost) -> None:
-    """Of what its owner is to hear of, and of nothing else."""
-    want(shoot, [RECEIVER])  # by itself among slow tests: nobody before it has asked
+    """The mail is about an alert for the owner, and about no other."""
+    want(shoot, [RECEIVER])  # alone among slow tests: no earlier test has asked
     host, words = monitoring.access(shoot, "alertmanager")
     # Without an end they would be over when the wait for more of them is.
     until = timestamp(datetime.now(UTC) + timedelta(hours=1))
@@ -140,7 +140,7 @@ def test_a_mail_comes(shoot: Shoot, smarthost: Smarthost) -> None:
     assert "ForOwners" in mail["Subject"]
 
 
-def test_who_asks_for_none_any_more_has_none(shoot: Shoot, smarthost: Smarthost) -> None:
+def test_a_shoot_without_mail_receivers_loses_its_alertmanager(shoot: Shoot, smarthost: Smarthost) -> None:
     want(shoot, [])
     assert monitoring.access(shoot, "alertmanager")[0] == ""
     kinds = "deployments,services,configmaps,serviceaccounts,persistentvolumeclaims"
@@ -149,6 +149,6 @@ def test_who_asks_for_none_any_more_has_none(shoot: Shoot, smarthost: Smarthost)
 
 
 def want(shoot: Shoot, receivers: list[str]) -> None:
-    """Have these people written to, or nobody."""
+    """Set the receivers of mails."""
     shoot.change({"monitoring": {"alerting": {"emailReceivers": receivers}}})
     shoot.wait_until_reconciled(120)

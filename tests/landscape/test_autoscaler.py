@@ -1,4 +1,4 @@
-"""Worker pools that may grow: machines come for pods that find no room, and go when nobody needs them.
+"""Worker pools that may grow: machines come for pods that find no room, and go when no pod needs them.
 
 The tests run in the order in which they stand, each on what the one before has left. How long it took is printed:
 ``pytest -rP``. What the autoscaler does while its cluster sleeps is in test_hibernation.
@@ -46,7 +46,7 @@ def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
 _TAINT = {"key": "for", "value": "batch", "effect": "NoSchedule"}
 
 
-def test_it_runs_and_leaves_pools_alone_that_have_what_they_need(shoot: Shoot) -> None:
+def test_the_autoscaler_leaves_pools_of_the_right_size_alone(shoot: Shoot) -> None:
     shoot.control_plane("rollout", "status", "deployment/cluster-autoscaler", "--timeout=90s")
     assert _sizes(shoot) == {"pool": 1, "web": 1}
 
@@ -81,19 +81,19 @@ def test_a_move_leaves_the_size_to_the_autoscaler(shoot: Shoot) -> None:
     shoot.control_plane("rollout", "status", "deployment/cluster-autoscaler", "--timeout=90s")
 
 
-def test_the_machine_goes_that_no_pod_needs(shoot: Shoot) -> None:
+def test_the_autoscaler_deletes_the_machine_that_no_pod_needs(shoot: Shoot) -> None:
     with _timed("from the end of its pod to the end of its node"):
         shoot.kubectl("-n", PROBE, "scale", "deployment/web", "--replicas=1")
         eventually(lambda: _sizes(shoot)["web"] == 1, "a machine less", GROWTH)
 
     shoot.kubectl("-n", PROBE, "rollout", "status", "deployment/web", "--timeout=60s")
     assert _nodes_of_pods(shoot, "web") == shoot.nodes()["web"]
-    eventually(lambda: TRIGGER_DELETION not in _annotations(shoot, "web"), "nobody is to go any more", 60)
+    eventually(lambda: TRIGGER_DELETION not in _annotations(shoot, "web"), "no machine is chosen any more", 60)
     assert _deployment(shoot, "web")["spec"]["replicas"] == 1
 
 
 def test_a_pool_without_machines_gets_one(shoot: Shoot) -> None:
-    """What such a node would be like is known from its machine class alone."""
+    """The autoscaler knows such a node from its machine class alone."""
     batch = pods.python("batch", 1, _IDLE, pool="batch", ready=pods.ALIVE)
     batch["spec"]["template"]["spec"]["tolerations"] = [{**_TAINT, "operator": "Equal"}]
     with _timed("from a pod to the first node of its pool"):
@@ -102,8 +102,8 @@ def test_a_pool_without_machines_gets_one(shoot: Shoot) -> None:
     assert _sizes(shoot) == {"pool": 1, "web": 1, "batch": 1}
 
 
-def test_an_autoscaler_that_starts_anew_goes_on_down_to_no_machine(shoot: Shoot) -> None:
-    """The one before looks again at a node that a pod needed only after five minutes."""
+def test_a_restarted_autoscaler_scales_down_to_no_machine(shoot: Shoot) -> None:
+    """The previous autoscaler checks a node that a pod needed again only after five minutes."""
     shoot.kubectl("-n", PROBE, "delete", "deployment", "batch", "--wait")
     shoot.control_plane("delete", "pods", "-l", "app=cluster-autoscaler", "--wait=false")
 
@@ -111,7 +111,7 @@ def test_an_autoscaler_that_starts_anew_goes_on_down_to_no_machine(shoot: Shoot)
         eventually(lambda: "batch" not in _sizes(shoot), "no machine of the pool", GROWTH)
 
 
-def test_nothing_of_it_is_left_where_no_pool_may_grow(shoot: Shoot) -> None:
+def test_the_autoscaler_is_removed_if_no_pool_may_grow(shoot: Shoot) -> None:
     shoot.change({"provider": {"workers": _pools(shoot, web={"maximum": 1}, batch=None)}})
     shoot.wait_until_reconciled(RECONCILIATION)
 

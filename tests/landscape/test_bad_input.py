@@ -1,4 +1,4 @@
-"""What a user does wrong: refused where it can be known, else told in the Shoot, and gone on from once it is mended."""
+"""Mistakes of users: refused where possible, else reported in the Shoot, which continues after the correction."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ def _workers(**fields: Any) -> dict[str, Any]:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_can_never_be_is_refused_and_named(
+def test_an_impossible_spec_is_refused_with_the_field(
     landscape: Landscape, tmp_path: Any, change: dict[str, Any], answer: str
 ) -> None:
     shoot = Shoot(landscape, "impossible", tmp_path)
@@ -64,7 +64,7 @@ def test_what_can_never_be_is_refused_and_named(
     assert answer in said
 
 
-def test_what_is_accepted_and_not_done_is_told(landscape: Landscape, tmp_path: Any) -> None:
+def test_an_accepted_field_without_effect_is_reported(landscape: Landscape, tmp_path: Any) -> None:
     manifest = Shoot(landscape, "possible", tmp_path).manifest(
         monitoring={"alerting": {"emailReceivers": ["a@example.org"]}}
     )
@@ -75,7 +75,7 @@ def test_what_is_accepted_and_not_done_is_told(landscape: Landscape, tmp_path: A
     assert "Warning: spec.monitoring.alerting.emailReceivers: this garden sends no mails" in done.stderr
 
 
-def test_what_may_not_change_is_refused_in_a_shoot_that_is_there(shoot: Shoot) -> None:
+def test_a_change_of_an_immutable_field_is_refused(shoot: Shoot) -> None:
     change = json.dumps({"spec": {"region": "mars"}})
     kubectl: list[str | Path] = [BIN / "kubectl", f"--kubeconfig={shoot.landscape.directory}/kubeconfigs/garden.yaml"]
 
@@ -85,15 +85,15 @@ def test_what_may_not_change_is_refused_in_a_shoot_that_is_there(shoot: Shoot) -
     assert "immutable" in said
 
 
-# Wrong credentials for the cloud: nobody can know before they are used. The tests run in the order in which they stand.
+# Wrong credentials for the cloud cannot be noticed before their use. The tests run in the order in which they stand.
 
 
 @pytest.fixture(scope="module")
 def unauthenticated(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
-    """A Shoot whose binding leads to a Secret that the cloud does not accept; its operation has failed."""
+    """A Shoot whose binding names a Secret that the cloud does not accept; its operation has failed."""
     shoot = Shoot(landscape, "wrong", tmp_path_factory.mktemp("kubeconfigs"))
     credentials = CloudCredentials(shoot, CREDENTIALS)
-    credentials.write(credentials.with_token("nobody-knows-this-token"))
+    credentials.write(credentials.with_token("unknown-token"))
     credentials.bind()
     shoot.apply(shoot.manifest(credentialsBindingName=CREDENTIALS))
     shoot.wait_for_state("Failed", CREATION)
@@ -104,19 +104,19 @@ def unauthenticated(landscape: Landscape, tmp_path_factory: pytest.TempPathFacto
     credentials.remove()
 
 
-def test_wrong_credentials_are_told_with_a_code_and_what_to_do(unauthenticated: Shoot) -> None:
+def test_wrong_credentials_are_reported_with_a_code_and_a_remedy(unauthenticated: Shoot) -> None:
     status = unauthenticated.get()["status"]
 
     [error] = status["lastErrors"]
     assert error["codes"] == ["ERR_INFRA_UNAUTHENTICATED"]
     assert error["taskID"] == "wait_infrastructure"
     assert "check the Secret behind the Shoot's binding" in error["description"]
-    assert "nobody-knows-this-token" not in json.dumps(status)
+    assert "unknown-token" not in json.dumps(status)
     assert status["lastOperation"]["type"] == "Create"
     assert "wait_infrastructure" in status["lastOperation"]["description"]
 
 
-def test_only_what_needs_the_cloud_is_held_up(unauthenticated: Shoot) -> None:
+def test_only_tasks_that_need_the_cloud_are_blocked(unauthenticated: Shoot) -> None:
     states = {task["name"]: task["state"] for task in unauthenticated.flow()["tasks"]}
 
     assert states["wait_infrastructure"] == "Failed"
@@ -124,7 +124,7 @@ def test_only_what_needs_the_cloud_is_held_up(unauthenticated: Shoot) -> None:
     assert states["wait_apiserver"] == "Finished"
 
 
-def test_what_only_a_user_can_mend_is_not_tried_again(unauthenticated: Shoot) -> None:
+def test_an_error_that_only_a_user_can_fix_is_not_retried(unauthenticated: Shoot) -> None:
     """Not in the operation, and not by another one."""
     [flow] = unauthenticated.flows()
     task = next(each for each in unauthenticated.flow()["tasks"] if each["name"] == "wait_infrastructure")
@@ -135,7 +135,7 @@ def test_what_only_a_user_can_mend_is_not_tried_again(unauthenticated: Shoot) ->
 
 
 @pytest.mark.timeout(CREATION + 60, func_only=True)
-def test_once_mended_it_goes_on_from_the_failed_task(unauthenticated: Shoot) -> None:
+def test_once_fixed_the_operation_continues_from_the_failed_task(unauthenticated: Shoot) -> None:
     shoot = unauthenticated
     done = {task["name"]: task for task in shoot.flow()["tasks"] if task["state"] == "Finished"}
 
@@ -157,7 +157,7 @@ def test_once_mended_it_goes_on_from_the_failed_task(unauthenticated: Shoot) -> 
 
 
 @pytest.mark.timeout(CREATION + DELETION, func_only=True)
-def test_deleted_in_the_middle_of_its_creation_it_goes_away_cleanly(unauthenticated: Shoot) -> None:
+def test_a_shoot_deleted_during_its_creation_leaves_nothing(unauthenticated: Shoot) -> None:
     shoot = unauthenticated
     assert shoot.get()["status"]["lastOperation"]["type"] == "Create"
     assert shoot.flow()["state"] == "Running", "this test begins in the middle of a creation"

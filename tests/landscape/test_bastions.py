@@ -25,14 +25,14 @@ def reached(shoot: Shoot) -> Iterator[Shoot]:
         yield shoot
 
 
-def test_one_that_nobody_could_make_is_refused(reached: Shoot) -> None:
-    said = refused(*_create(reached), stdin=json.dumps(bastion(reached, shootRef={"name": "nobody"})))
-    assert "shoot garden-local/nobody not found" in said
+def test_an_impossible_bastion_is_refused(reached: Shoot) -> None:
+    said = refused(*_create(reached), stdin=json.dumps(bastion(reached, shootRef={"name": "missing"})))
+    assert "shoot garden-local/missing not found" in said
     said = refused(*_create(reached), stdin=json.dumps(bastion(reached, sshPublicKey="ssh-ed25519 AAAA")))
     assert "must be a public key as in authorized_keys" in said
 
 
-def test_it_is_made_in_the_cloud_and_its_owner_is_told_where(reached: Shoot) -> None:
+def test_a_bastion_is_created_in_the_cloud_and_reports_its_address(reached: Shoot) -> None:
     order(reached)
     host = host_of(reached)
     assert host["spec"]["type"] == "local"
@@ -48,13 +48,13 @@ def test_it_is_made_in_the_cloud_and_its_owner_is_told_where(reached: Shoot) -> 
     assert reached.name in reached.garden("get", KIND)
 
 
-def test_nodes_let_in_who_has_the_key_of_the_shoot(reached: Shoot) -> None:
+def test_nodes_accept_ssh_with_the_key_of_the_shoot(reached: Shoot) -> None:
     pair = json.loads(reached.garden("get", "secret", f"{reached.name}.ssh-keypair", "-o", "json"))
     public = decoded(pair)["id_rsa.pub"].decode().strip()
     assert _authorized(reached) == {public}
 
 
-def test_who_needs_it_longer_says_so(reached: Shoot) -> None:
+def test_a_keepalive_request_extends_the_life_of_a_bastion(reached: Shoot) -> None:
     before = _lifetime(_get(reached))
     eventually(lambda: datetime.now(before[0].tzinfo) - before[0] > timedelta(seconds=1), "another second", 5)
     reached.garden("annotate", KIND, NAME, "gardener.cloud/operation=keepalive")
@@ -65,7 +65,7 @@ def test_who_needs_it_longer_says_so(reached: Shoot) -> None:
     assert expires - heard == timedelta(hours=1)
 
 
-def test_its_owner_may_come_from_elsewhere_but_with_no_other_key(reached: Shoot) -> None:
+def test_a_bastion_accepts_changed_sources_but_no_other_key(reached: Shoot) -> None:
     elsewhere = [{"ipBlock": {"cidr": "192.0.2.7/32"}}]
     reached.garden("patch", KIND, NAME, "--type=merge", "-p", json.dumps({"spec": {"ingress": elsewhere}}))
     eventually(lambda: host_of(reached)["spec"]["ingress"] == elsewhere, "the cloud is asked to let them in", 10)
@@ -76,7 +76,7 @@ def test_its_owner_may_come_from_elsewhere_but_with_no_other_key(reached: Shoot)
     assert "field is immutable" in refused(*argv)
 
 
-def test_it_goes_with_the_access_that_it_was_for(reached: Shoot) -> None:
+def test_a_bastion_is_deleted_with_the_ssh_access_of_its_shoot(reached: Shoot) -> None:
     reached.change({"provider": {"workersSettings": {"sshAccess": {"enabled": False}}}})
     let_go(reached)
     eventually(lambda: not names(reached, KIND), "the garden's is gone, too", 20)
@@ -92,7 +92,7 @@ def test_it_goes_with_the_access_that_it_was_for(reached: Shoot) -> None:
 
 
 def _authorized(shoot: Shoot) -> set[str]:
-    """Whose keys the machines of a Shoot take."""
+    """Keys that the machines of a Shoot accept."""
     command = "cat /home/gardener/.ssh/authorized_keys 2> /dev/null || true"
     cloud = functools.partial(shoot.landscape.kubectl, "cloud", "-n", f"infra-{shoot.technical_id}")
     machines = cloud("get", "pods", "-o", "name").split()

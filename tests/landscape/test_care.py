@@ -1,4 +1,4 @@
-"""What is said of a cluster while something of it is broken, and which controllers rest meanwhile.
+"""Conditions of a cluster while a part of it is broken, and controllers that are stopped meanwhile.
 
 The tests run in the order in which they stand.
 """
@@ -30,7 +30,7 @@ def silent(shoot: Shoot) -> Iterator[Shoot]:
 
 
 def test_controllers_rest_while_no_node_can_report(silent: Shoot) -> None:
-    """A node that is only cut off runs on; whoever replaced it would throw out what it serves."""
+    """A node that is only cut off runs on; a controller that replaced it would end its pods."""
     machines = _machines(silent)
 
     eventually(lambda: set(_replicas(silent).values()) == {0}, "controllers are stopped", SILENCE)
@@ -49,7 +49,7 @@ def test_each_condition_says_what_is_wrong(silent: Shoot) -> None:
     eventually(lambda: _reason(silent, "SystemComponentsHealthy") in faults, "system components are missed", 90)
     conditions = _conditions(silent)
     assert conditions["SystemComponentsHealthy"]["status"] in ("Progressing", "False")
-    assert conditions["APIServerAvailable"]["status"] == "True", "who is in the seed still reaches it"
+    assert conditions["APIServerAvailable"]["status"] == "True", "clients in the seed still reach it"
     labels = silent.get()["metadata"]["labels"]
     assert labels["shoot.gardener.cloud/status"] in ("progressing", "unhealthy")
 
@@ -66,7 +66,7 @@ def test_controllers_come_back_with_the_nodes(silent: Shoot) -> None:
     assert {node["metadata"]["name"] for node in nodes} == machines
 
 
-def test_what_is_missing_is_named_and_a_reconciliation_brings_it_back(shoot: Shoot) -> None:
+def test_a_missing_component_is_named_and_restored_by_a_reconciliation(shoot: Shoot) -> None:
     _wait_until_well(shoot)
     shoot.kubectl("apply", "-f", "-", stdin=json.dumps(_WEBHOOK))
     shoot.control_plane("delete", "deployment", "kube-scheduler")
@@ -76,7 +76,7 @@ def test_what_is_missing_is_named_and_a_reconciliation_brings_it_back(shoot: Sho
     assert message == f"Deployment {shoot.technical_id}/kube-scheduler does not exist"
     constraint = eventually(lambda: _constraint(shoot, "False"), "the webhook is seen", 90)
     assert "owners-webhook" in constraint["message"]
-    assert "scheduling.k8s.io/priorityclasses, and with failurePolicy Fail" in constraint["message"]
+    assert "scheduling.k8s.io/priorityclasses with failurePolicy Fail" in constraint["message"]
 
     shoot.kubectl("delete", "validatingwebhookconfiguration", _WEBHOOK["metadata"]["name"])
     shoot.garden("annotate", "shoot", shoot.name, "gardener.cloud/operation=reconcile")
@@ -91,7 +91,7 @@ _WEBHOOK: dict[str, Any] = {
     "metadata": {"name": "owners-webhook"},
     "webhooks": [
         {
-            "name": "nobody.answers.example",
+            "name": "no.answers.example",
             "clientConfig": {"url": "https://127.0.0.1:1/"},
             "failurePolicy": "Fail",
             "sideEffects": "None",
@@ -111,7 +111,7 @@ _WEBHOOK: dict[str, Any] = {
 
 
 def _on_machines(shoot: Shoot, verb: str, *, strict: bool = True) -> None:
-    """Add or delete a route that leads what goes to the seed nowhere, on every machine."""
+    """Add or delete a route that drops packets to the seed, on every machine."""
     address = shoot.address_of(shoot.host_names[0])
     for machine in sorted(_machines(shoot)):
         command = f"ip route {verb} blackhole {address}" + ("" if strict else " || true")

@@ -1,4 +1,4 @@
-"""Processes die in the middle of a creation: it goes on where it stopped, and nothing is made twice."""
+"""Processes die in the middle of a creation: it continues where it stopped, and nothing is created twice."""
 
 import asyncio
 import json
@@ -30,12 +30,12 @@ class Disturbed:
 
     shoot: Shoot
     starts: dict[str, tuple[int, int]]
-    """Of each process that was killed: how often it had been started before, and afterwards."""
+    """Starts of each process that was killed: before and afterwards."""
 
 
 @pytest.fixture(scope="module")
 def disturbed(landscape: Landscape, shoot: Shoot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disturbed]:
-    """Made beside the Shoot that tests share, which is there already."""
+    """Created next to the Shoot that tests share, which exists already."""
     shoot = Shoot(landscape, "disturbed", tmp_path_factory.mktemp("kubeconfigs"))
     before = _starts(landscape)
     shoot.apply(shoot.manifest())
@@ -63,7 +63,7 @@ def _starts(landscape: Landscape) -> dict[str, int]:
     return {name: process["starts"] for name, process in landscape.status["processes"].items()}
 
 
-def test_all_of_them_were_killed_and_the_creation_succeeded(disturbed: Disturbed) -> None:
+def test_the_creation_succeeded_though_each_process_was_killed(disturbed: Disturbed) -> None:
     for name, (before, after) in disturbed.starts.items():
         assert after > before, f"{name} was not killed"
     assert disturbed.shoot.get()["status"]["lastOperation"]["state"] == "Succeeded"
@@ -86,7 +86,7 @@ async def test_no_task_was_started_over(disturbed: Disturbed) -> None:
     assert sum(ordered.values()) - len(ordered) == unanswered, ordered.most_common(5)
 
 
-def test_its_flow_tells_the_interruptions(disturbed: Disturbed) -> None:
+def test_the_flow_reports_its_interruptions(disturbed: Disturbed) -> None:
     flow = disturbed.shoot.flow()
     told = [each["text"] for each in flow["interruptions"]]
 
@@ -102,8 +102,8 @@ def test_its_flow_tells_the_interruptions(disturbed: Disturbed) -> None:
     assert "went on with attempt" in text
 
 
-def test_it_has_the_secrets_of_an_undisturbed_one_and_no_more(disturbed: Disturbed, shoot: Shoot) -> None:
-    """A key made twice would be a Secret more: names end with a hash of what is in them."""
+def test_a_disturbed_shoot_has_the_secrets_of_an_undisturbed_one(disturbed: Disturbed, shoot: Shoot) -> None:
+    """A key created twice would be a Secret more: names end with a hash of the content."""
 
     def kinds(of: Shoot) -> Counter[str]:
         names = (
@@ -114,7 +114,7 @@ def test_it_has_the_secrets_of_an_undisturbed_one_and_no_more(disturbed: Disturb
     assert kinds(disturbed.shoot) == kinds(shoot)
 
 
-def test_it_has_one_machine_one_node_one_of_everything(disturbed: Disturbed) -> None:
+def test_a_disturbed_shoot_has_no_duplicate_objects(disturbed: Disturbed) -> None:
     shoot = disturbed.shoot
     machines = json.loads(shoot.control_plane("get", "machines.machine.sapcloud.io", "-o", "json"))["items"]
     pods = json.loads(

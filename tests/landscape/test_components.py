@@ -1,4 +1,4 @@
-"""Components that work for a cluster's owners once it is there: who watches its nodes, and who sizes its pods."""
+"""Components that work for a cluster's owners once it exists: they watch its nodes, and size its pods."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.landscape, pytest.mark.timeout(240, func_only=True)]
 
 RECONCILIATION = 150
 SERVER = "k8s-app=node-local-dns"
-"""Label of what answers names on each node."""
+"""Label of the DNS server of each node."""
 ASKS = """
 import socket, time
 asked, failed, slowest = 0, [], 0
@@ -58,7 +58,7 @@ SIZED: list[dict[str, Any]] = [
 ]
 
 
-def test_each_node_says_whether_its_kernel_complains(shoot: Shoot) -> None:
+def test_each_node_reports_problems_of_its_kernel(shoot: Shoot) -> None:
     def conditions() -> list[dict[str, tuple[str, str]]]:
         nodes = json.loads(shoot.kubectl("get", "nodes", "-o", "json"))["items"]
         found = [{each["type"]: (each["status"], each["reason"]) for each in node["status"]["conditions"]}
@@ -81,7 +81,7 @@ def sized(shoot: Shoot) -> Iterator[Shoot]:
     shoot.kubectl("delete", "-f", "-", stdin=manifest)
 
 
-def test_a_new_pod_gets_what_is_recommended(sized: Shoot) -> None:
+def test_a_new_pod_gets_the_recommended_resources(sized: Shoot) -> None:
     sized.kubectl("rollout", "status", "deployment/sized", "--timeout=60s")
     provided = "--for=condition=RecommendationProvided"
     sized.kubectl("wait", provided, "verticalpodautoscaler/sized", "--timeout=170s", timeout=180)
@@ -107,7 +107,7 @@ def asking(shoot: Shoot) -> Iterator[Shoot]:
     shoot.wait_until_reconciled(RECONCILIATION)
 
 
-def test_each_node_answers_its_pods_and_leaves_nothing_when_it_stops(asking: Shoot) -> None:
+def test_the_dns_of_a_node_answers_its_pods_and_leaves_nothing_when_it_stops(asking: Shoot) -> None:
     _heard(asking, 5)
 
     asking.change({"systemComponents": {"nodeLocalDNS": {"enabled": True}}})
@@ -158,7 +158,7 @@ def _kube_proxy(shoot: Shoot) -> str:
 @pytest.fixture
 def baseline(shoot: Shoot) -> Iterator[Shoot]:
     """The shoot, in a seed that has a manifest for it, and one for others."""
-    meant = {"mine": shoot.name, "others": "somebody-elses"}
+    meant = {"mine": shoot.name, "others": "another-shoot"}
     garden = ("-n", "garden")
     for name, label in meant.items():
         manifest = {

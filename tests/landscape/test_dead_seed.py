@@ -1,7 +1,7 @@
 """A control plane leaves a seed that takes no part: one that is dead, one that is cut off, one that stands still.
 
 An operator says so. What the seed did not back up any more is lost; nodes and pods go on. The seed comes back later, as
-one that knows nothing of it: it serves nobody, and cleans up what it has of the cluster and nothing else.
+one that knows nothing of it: it serves no client, and cleans up its remains of the cluster and nothing else.
 ``GARDENER_TEST_MOVES=10`` does each ten times, for the figures.
 """
 
@@ -51,7 +51,7 @@ class Move:
     after: dict[str, Any]
     probe: Probe
     zombie: Probe
-    """Asks the old seed, whatever the DNS says."""
+    """Requests to the old seed, whatever the DNS says."""
     audit: AuditLogs
     gone: float
     asked: float
@@ -115,7 +115,7 @@ def moved(victim: Shoot, request: SubRequest) -> Iterator[Move]:
 
 
 def _conditions(moved: Move) -> dict[str, dict[str, str]]:
-    """Of the Shoot, and of the Seed that was away."""
+    """Conditions of the Shoot, and of the Seed that was away."""
     seed = json.loads(moved.shoot.landscape.kubectl("garden", "get", "seed", moved.source, "-o", "json"))
     return {each["type"]: each for obj in (moved.shoot.get(), seed) for each in obj["status"]["conditions"]}
 
@@ -133,14 +133,14 @@ def test_the_destination_serves_soon(moved: Move) -> None:
     assert (status["lastOperation"]["type"], status["lastOperation"]["state"]) == ("Restore", "Succeeded")
 
 
-def test_what_is_lost_was_too_young_to_be_backed_up(moved: Move) -> None:
+def test_lost_writes_are_younger_than_the_period_of_deltas(moved: Move) -> None:
     ages = [moved.gone - at for at in moved.lost.values()]
     print(f"{len(ages)} writes are lost, the oldest {max(ages, default=0):.1f} s before the seed was out")
     assert all(age < DELTA + _SLACK for age in ages)
 
 
-def test_what_is_lost_is_the_end_of_what_the_source_had(moved: Move) -> None:
-    """By etcd's revisions: what is kept has the one it had, and nothing is missing between."""
+def test_lost_writes_are_the_last_ones_of_the_source(moved: Move) -> None:
+    """By etcd's revisions: kept writes have the same revision as before, and none between is missing."""
     told = {
         name: (at, probe.revisions[name])
         for probe in (moved.probe, moved.zombie)
@@ -161,7 +161,7 @@ def test_the_seed_that_is_back_accepts_no_write(moved: Move) -> None:
     assert not accepted
 
 
-def test_the_seed_that_is_back_cleans_up_and_nobody_notices(moved: Move) -> None:
+def test_the_seed_that_is_back_cleans_up_without_disturbing_the_cluster(moved: Move) -> None:
     shoot, landscape = moved.shoot, moved.shoot.landscape
 
     def marks() -> list[str]:
@@ -172,7 +172,7 @@ def test_the_seed_that_is_back_cleans_up_and_nobody_notices(moved: Move) -> None
     eventually(lambda: not shoot.is_in(moved.source), "the old seed is clean", _CLEAN_SECONDS)
     eventually(lambda: not marks(), "nothing has to tell it any more that it is not the one", 60)
     print(f"clean {time.monotonic() - moved.back:.1f} s after the seed was back")
-    eventually(lambda: not {_SEED_CLEANS, _SHOOT_WAITS} & _conditions(moved).keys(), "nobody speaks of it any more", 10)
+    eventually(lambda: not {_SEED_CLEANS, _SHOOT_WAITS} & _conditions(moved).keys(), "the conditions are removed", 10)
     assert running(shoot) == moved.before
     answered = len(moved.probe.answered)
     eventually(lambda: len(moved.probe.answered) > answered + 20, "the probe is answered", 20)
@@ -185,7 +185,7 @@ def test_the_seed_that_is_back_cleans_up_and_nobody_notices(moved: Move) -> None
 
 
 def test_the_seeds_accept_changes_one_after_the_other(moved: Move) -> None:
-    """The old one is clean by now, and has told all that it had to tell."""
+    """The old seed is clean by then, and has reported everything."""
     assert_one_after_the_other(moved.audit, moved.source, moved.destination)
 
 

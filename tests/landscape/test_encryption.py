@@ -1,4 +1,4 @@
-"""What etcd has is encrypted in another way, as its owner wishes: more kinds, or by another provider."""
+"""Objects in etcd are encrypted in another way, as the owner wishes: more kinds, or by another provider."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ _SECONDS = 200.0
 def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shoot]:
     shoot = Shoot(landscape, "cipher", tmp_path_factory.mktemp("kubeconfigs"))
     manifest = shoot.manifest()
-    # Asked of who wants aesgcm: its keys must not be used for long.
+    # Required for aesgcm: its keys must not be used for long.
     rotates = {"credentials": {"etcdEncryptionKey": {"rotationPeriod": "672h"}}}
     manifest["spec"].setdefault("maintenance", {})["autoRotation"] = rotates
     with shoot.created(manifest):
@@ -38,7 +38,7 @@ def _encrypt(shoot: Shoot, **config: Any) -> None:
     shoot.wait_until_reconciled(_SECONDS)
 
 
-def test_what_is_stored_is_rewritten_for_another_kind_and_for_each_provider(shoot: Shoot, tmp_path: Path) -> None:
+def test_stored_objects_are_rewritten_for_another_kind_and_for_each_provider(shoot: Shoot, tmp_path: Path) -> None:
     def look(provider: str) -> None:
         for kind in ("secrets", "configmaps"):
             assert wire.otherwise_encrypted(shoot, tmp_path, provider, f"/registry/{kind}/") == []

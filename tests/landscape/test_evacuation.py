@@ -1,4 +1,4 @@
-"""All control planes leave a seed, so many at a time, and it takes no new ones."""
+"""All control planes leave a seed, a limited number at a time, and no new ones are scheduled to it."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def evacuees(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> 
         landscape.kubectl("garden", "patch", "seed", LEFT, "--type=merge", "-p", json.dumps(visible))
 
 
-def test_all_of_them_are_in_the_other_seed_and_the_report_says_so(evacuees: list[Shoot]) -> None:
+def test_all_control_planes_have_moved_and_are_reported(evacuees: list[Shoot]) -> None:
     before = {each.name: each.kubectl("get", "namespace", "default", "-o", "jsonpath={.metadata.uid}")
               for each in evacuees}  # fmt: skip
     said = evacuees[0].gardener("seed", "evacuate", LEFT, "--at-once", "2", "-o", "json", timeout=_SECONDS)
@@ -51,7 +51,7 @@ def test_all_of_them_are_in_the_other_seed_and_the_report_says_so(evacuees: list
 
 
 def _most_at_once(progress: list[dict[str, str]]) -> int:
-    """Of how many the operations were told before one of them had arrived."""
+    """Greatest number of Shoots that were on their way at once."""
     under_way: set[str] = set()
     most = 0
     for each in progress[1:]:
@@ -60,12 +60,12 @@ def _most_at_once(progress: list[dict[str, str]]) -> int:
     return most
 
 
-def test_new_ones_go_elsewhere(evacuees: list[Shoot], landscape: Landscape) -> None:
+def test_new_shoots_are_scheduled_to_other_seeds(evacuees: list[Shoot], landscape: Landscape) -> None:
     path = "jsonpath={.spec.settings.scheduling.visible}"
     assert landscape.kubectl("garden", "get", "seed", LEFT, "-o", path) == "false"
 
 
-def test_again_there_is_nothing_left_to_move(evacuees: list[Shoot]) -> None:
+def test_a_repeated_evacuation_finds_nothing_to_move(evacuees: list[Shoot]) -> None:
     said = evacuees[0].gardener("seed", "evacuate", LEFT, "-o", "json")
     assert json.loads(said.splitlines()[-1]) == {"report": []}
 

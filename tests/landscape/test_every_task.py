@@ -1,4 +1,4 @@
-"""Each task of a cluster fails for good once, is mended, and is retried by kubectl: nothing finished runs again."""
+"""Each task of a cluster fails for good once, is repaired, and is retried by kubectl: nothing finished runs again."""
 
 import json
 import statistics
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(1200,
 
 ATTEMPT = 240
 RUN_BY_EACH_ATTEMPT = "survey"
-"""What is there to be deleted."""
+"""The task that reads which objects there are to be deleted."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Broken:
         return waited
 
     def _ended(self) -> str:
-        """How; empty while it goes on."""
+        """Result; empty while the operation runs."""
         found = self.shoot.garden("get", "shoot", self.shoot.name, "--ignore-not-found", "-o", "json")
         if not found:
             return "gone"
@@ -86,7 +86,7 @@ def test_a_creation(broken: Broken) -> None:
     _assert_once(broken, "ReconcileShoot", graph(OperationType.CREATE))
 
 
-def test_a_sleep_and_its_end(broken: Broken) -> None:
+def test_a_hibernation_and_a_wake_up(broken: Broken) -> None:
     """Only what did not run before fails."""
     shoot = broken.shoot
     for asleep in (True, False):
@@ -120,7 +120,7 @@ def _tell(what: str, broken: Broken, workflow: str, waited: list[float]) -> None
 
 
 def _assert_once(broken: Broken, workflow: str, flow: Flow) -> None:
-    """Each task failed once and was done once; who waits has what it waits for asked for again."""
+    """Each task failed once and was done once; a wait triggers its other half again."""
     failed, done = broken.runs(workflow, "failed"), broken.runs(workflow, "done")
     assert set(failed.values()) == {1}
     assert not failed.keys() - done.keys()

@@ -25,7 +25,7 @@ FORCE = "confirmation.gardener.cloud/force-deletion=true"
 
 @pytest.fixture(scope="module")
 def extension(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Its process runs beside the seed with a token of its ServiceAccount, its registration is in the garden."""
+    """Its process runs next to the seed with a token of its ServiceAccount, its registration is in the garden."""
     registration = (EXAMPLE / "controllerregistration.yaml").read_text()
     landscape.kubectl("garden", "apply", "-f", "-", stdin=registration)
     landscape.kubectl(SEED, "apply", "-f", str(EXAMPLE / "rbac.yaml"))
@@ -88,7 +88,7 @@ def test_each_extension_runs_in_its_phase(extended: tuple[Shoot, CloudCredential
     assert tasks["wait_extensions_after_worker"]["ended"] <= tasks["wait_worker"]["started"]
 
 
-def test_it_works_in_the_cluster_itself_with_what_the_owner_configured(
+def test_an_extension_works_in_the_cluster_with_its_provider_config(
     extended: tuple[Shoot, CloudCredentials],
 ) -> None:
     shoot, _ = extended
@@ -138,7 +138,7 @@ def test_force_deletion_is_refused_before_the_deletion_has_failed(extended: tupl
 
 
 @pytest.mark.timeout(DELETION + 60, func_only=True)
-def test_with_dead_credentials_it_goes_away_but_for_what_the_cloud_holds(
+def test_a_force_deletion_with_invalid_credentials_leaves_only_cloud_resources(
     extended: tuple[Shoot, CloudCredentials],
 ) -> None:
     shoot, _ = extended

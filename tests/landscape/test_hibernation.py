@@ -37,7 +37,7 @@ def sleeper(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> I
     shoot.remove()
 
 
-def test_what_can_never_fire_is_refused(sleeper: Shoot) -> None:
+def test_a_schedule_that_never_fires_is_refused(sleeper: Shoot) -> None:
     kubectl: list[str | Path] = [BIN / "kubectl", f"--kubeconfig={sleeper.landscape.directory}/kubeconfigs/garden.yaml"]
     for schedule, complaint in (
         ({"start": "0 0 30 2 *"}, "schedule '0 0 30 2 *' never fires"),
@@ -48,7 +48,7 @@ def test_what_can_never_fire_is_refused(sleeper: Shoot) -> None:
         assert complaint in refused(*kubectl, *where)
 
 
-def test_it_is_maintained_when_its_owner_asks(sleeper: Shoot) -> None:
+def test_a_shoot_is_maintained_on_request(sleeper: Shoot) -> None:
     sleeper.garden("annotate", "shoot", sleeper.name, "gardener.cloud/operation=maintain")
 
     def maintained() -> bool:
@@ -59,7 +59,7 @@ def test_it_is_maintained_when_its_owner_asks(sleeper: Shoot) -> None:
     sleeper.wait_for_state("Succeeded", SECONDS)
 
 
-def test_its_schedule_puts_it_to_sleep_and_then_nothing_of_it_runs(sleeper: Shoot) -> None:
+def test_a_schedule_hibernates_the_shoot_and_stops_all_its_pods(sleeper: Shoot) -> None:
     sleeper.kubectl("create", "configmap", "memory", "--from-literal=of=yesterday")
     volumes = _volumes(sleeper)
     assert all(map(sleeper.address_of, sleeper.host_names))
@@ -83,7 +83,7 @@ def test_its_schedule_puts_it_to_sleep_and_then_nothing_of_it_runs(sleeper: Shoo
     assert "Hibernated" in sleeper.garden("describe", "shoot", sleeper.name)
 
 
-def test_asleep_it_is_not_sick(sleeper: Shoot) -> None:
+def test_a_hibernated_shoot_is_healthy(sleeper: Shoot) -> None:
     def reasons() -> set[str]:
         conditions = {each["type"]: each for each in sleeper.get()["status"]["conditions"]}
         return {f"{conditions[each]['status']} {conditions[each]['reason']}" for each in CONDITIONS}
@@ -101,7 +101,7 @@ def test_a_reconciliation_does_not_wake_it(sleeper: Shoot) -> None:
     assert _pods(sleeper) == []
 
 
-def test_awake_it_knows_what_it_knew(sleeper: Shoot) -> None:
+def test_a_shoot_that_wakes_up_has_its_objects(sleeper: Shoot) -> None:
     began = time.monotonic()
     _patch(sleeper, {"hibernation": {"enabled": False, "schedules": None}})
     _await_hibernated(sleeper, False)
@@ -119,7 +119,7 @@ def test_awake_it_knows_what_it_knew(sleeper: Shoot) -> None:
         sleeper.garden("wait", path, f"shoot/{sleeper.name}", "--timeout=60s", timeout=70)
 
 
-def test_asleep_it_can_be_deleted(sleeper: Shoot) -> None:
+def test_a_hibernated_shoot_can_be_deleted(sleeper: Shoot) -> None:
     sleeper.kubectl("create", "namespace", "of-the-user")
     _patch(sleeper, {"hibernation": {"enabled": True}})
     _await_hibernated(sleeper, True)

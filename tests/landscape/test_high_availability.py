@@ -1,4 +1,4 @@
-"""A control plane gets tolerant of failures while somebody reads and writes; members are killed, and lose their data.
+"""A control plane gets tolerant of failures while clients read and write; members are killed, and lose their data.
 
 What was acknowledged is there afterwards, and two members serve while the third is away.
 """
@@ -79,7 +79,7 @@ def _harm(shoot: Shoot) -> Tolerant:
         shoot.control_plane("delete", "pvc", "main-etcd-etcd-main-0", "--wait=false")
         shoot.control_plane("delete", "pod", "etcd-main-0")
         eventually(lambda: _uid(shoot, "etcd-main-0") not in ("", uid), "etcd-main-0 has another pod", 60)
-        eventually(lambda: _ids(shoot)["etcd-main-0"] != before["etcd-main-0"], "it joined anew", _BACK_SECONDS)
+        eventually(lambda: _ids(shoot)["etcd-main-0"] != before["etcd-main-0"], "it joined again", _BACK_SECONDS)
         _await_members(shoot, "etcd-main")
         note("a member lost its data")
     return Tolerant(shoot, probe, silences, before, _ids(shoot))
@@ -124,12 +124,12 @@ def test_two_members_serve_while_the_third_is_away(tolerant: Tolerant) -> None:
     assert tolerant.silences["a member lost its data"] < 30
 
 
-def test_who_lost_its_data_is_another_member_and_the_others_are_not(tolerant: Tolerant) -> None:
+def test_a_member_that_lost_its_data_is_replaced_and_the_others_stay(tolerant: Tolerant) -> None:
     changed = {name for name in tolerant.after if tolerant.after[name] != tolerant.before[name]}
     assert changed == {"etcd-main-0"}
 
 
-def test_it_is_healthy_and_backed_up(tolerant: Tolerant) -> None:
+def test_an_etcd_with_a_replaced_member_is_healthy_and_backed_up(tolerant: Tolerant) -> None:
     shoot = tolerant.shoot
     for condition in ("APIServerAvailable", "ControlPlaneHealthy"):
         shoot.garden("wait", f"--for=condition={condition}", f"shoot/{shoot.name}", "--timeout=60s", timeout=70)

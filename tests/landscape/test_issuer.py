@@ -33,7 +33,7 @@ def trusted(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> I
         yield shoot
 
 
-def test_a_token_is_verified_by_what_its_issuer_publishes(trusted: Shoot) -> None:
+def test_a_token_is_verified_with_the_published_keys_of_its_issuer(trusted: Shoot) -> None:
     trusted.kubectl("-n", "default", "create", "serviceaccount", "caller")
     token = trusted.kubectl("-n", "default", "create", "token", "caller", "--audience=third-party").strip()
     issuer = _part(token, 1)["iss"]
@@ -46,13 +46,13 @@ def test_a_token_is_verified_by_what_its_issuer_publishes(trusted: Shoot) -> Non
     _verify(token, keys[_part(token, 0)["kid"]])
 
 
-def test_nobody_is_left_with_tokens_that_nothing_explains(trusted: Shoot) -> None:
+def test_the_managed_issuer_cannot_be_removed_from_a_shoot(trusted: Shoot) -> None:
     garden = trusted.landscape.argv("garden", "-n", "garden-local")
     said = refused(*garden, "annotate", "shoot", trusted.name, f"{ANNOTATION}-")
     assert "must stay managed" in said
 
 
-def test_what_was_published_goes_with_the_cluster(trusted: Shoot) -> None:
+def test_the_published_keys_are_deleted_with_the_cluster(trusted: Shoot) -> None:
     issuer = _advertised(trusted)
     trusted.delete()
 

@@ -1,4 +1,4 @@
-"""The backups of a cluster of some purposes outlive it, until their time is over or somebody says that it is."""
+"""The backups of a cluster of some purposes outlive it, until they expire or an operator has them deleted."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def _snapshots(shoot: Shoot) -> list[Path]:
     return [path for prefix in shoot.backups() for path in (buckets / prefix).rglob("Full-*")]
 
 
-def test_backups_are_kept_and_go_when_somebody_says_so(shoot: Shoot) -> None:
+def test_kept_backups_are_deleted_when_an_operator_requests_it(shoot: Shoot) -> None:
     shoot.kubectl("create", "configmap", "kept")
     eventually(lambda: _snapshots(shoot), "it is backed up", 60)
     shoot.delete()

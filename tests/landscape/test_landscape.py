@@ -1,4 +1,4 @@
-"""The landscape itself: brought up beside another one, cut, killed, paused, and taken down without a trace.
+"""The landscape itself: brought up next to another one, cut, killed, paused, and taken down without a trace.
 
 These tests break things, so they have a landscape of their own. They compare what the machine has before and after it,
 so no other test changes a landscape meanwhile. They run in the order in which they stand.
@@ -33,7 +33,7 @@ NAME = "test-own"
 
 @pytest.fixture(scope="module")
 def before(landscape: Landscape) -> dict[str, set[str]]:
-    """The machine before this landscape; the one of the other tests is there already."""
+    """The machine before this landscape; the landscape of the other tests exists already."""
     return _traces()
 
 
@@ -54,7 +54,7 @@ def _comes_up_in_time(own: Landscape) -> None:
     assert time.monotonic() - started < 120
 
 
-def test_it_comes_up_beside_another_one(own, landscape):
+def test_a_landscape_comes_up_next_to_another_one(own, landscape):
     """Tests never touch a user's demo."""
     mine, other = own.status, landscape.status
 
@@ -75,7 +75,7 @@ def test_a_second_up_starts_nothing(own):
     assert time.monotonic() - started < 30
 
 
-def test_all_nodes_are_ready_and_of_the_version_that_status_tells(own):
+def test_all_nodes_are_ready_and_have_the_version_in_the_status(own):
     for cluster in ("cloud", "seed-1", "seed-2"):
         nodes = json.loads(own.kubectl(cluster, "get", "nodes", "-o", "json"))["items"]
         assert [node["metadata"]["name"] for node in nodes] == [cluster]
@@ -134,7 +134,7 @@ def pod(own: Landscape) -> str:
     return "probe"
 
 
-def test_pods_run_and_can_be_looked_into(own, pod):
+def test_pods_run_and_accept_exec(own, pod):
     assert own.kubectl("seed-1", "exec", pod, "--", "cat", "/proc/1/comm").strip() == "sleep"
 
 
@@ -145,7 +145,7 @@ def test_names_of_the_cluster_and_of_the_zone_resolve_in_pods(own, pod):
         assert own.kubectl("seed-1", "exec", pod, "--", "python3", "-c", code).strip()
 
 
-def test_volumes_come_fast_and_their_data_goes_with_the_claim(own, pod):
+def test_volumes_are_provisioned_fast_and_deleted_with_their_claim(own, pod):
     own.kubectl("seed-1", "exec", pod, "--", "sh", "-c", "echo kept > /data/file")
     claim = json.loads(own.kubectl("seed-1", "get", "pvc", "data", "-o", "json"))
     volume = json.loads(own.kubectl("seed-1", "get", "pv", claim["spec"]["volumeName"], "-o", "json"))
@@ -260,7 +260,7 @@ def test_a_paused_process_does_nothing_until_it_is_resumed(own):
     assert dns.query.udp(query, status["dns"]["server"], timeout=10).rcode() == dns.rcode.NOERROR
 
 
-def test_a_cut_seed_reaches_nobody_but_itself(own):
+def test_a_cut_off_seed_reaches_only_itself(own):
     central, cloud, seed = own.status["dns"]["server"], own.address("cloud"), own.address("seed-1")
 
     own.gardener("cut", "seed-1")
@@ -300,7 +300,7 @@ def test_down_leaves_nothing_behind(own, before, landscape):
 
 
 @pytest.mark.slow
-def test_it_comes_up_again_after_it_was_down(own):
+def test_a_landscape_comes_up_again_after_down(own):
     """The first ``up`` stands for this one among the faster tests, since nothing of a landscape stays after its end."""
     own.down()
 

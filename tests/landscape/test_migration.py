@@ -1,4 +1,4 @@
-"""A control plane moves to the other seed while somebody reads and writes: nodes, pods and data are the same after.
+"""A control plane moves to the other seed while clients read and write: nodes, pods and data are the same after.
 
 ``GARDENER_TEST_MOVES=10`` has it go there and back as often, for the figures.
 """
@@ -33,9 +33,9 @@ class Moved:
     gone: frozenset[str]
     """Objects of the cluster that it had before."""
     revision: int
-    """Of etcd, just before the move."""
+    """Revision of etcd, just before the move."""
     hashes: tuple[str, str]
-    """Of what etcd had at that revision, in the one seed and in the other."""
+    """Hashes of etcd's content at that revision, in the one seed and in the other."""
     audit: AuditLogs
     probe: Probe
     late: Probe
@@ -99,8 +99,8 @@ def test_no_acknowledged_write_is_lost(moves: list[Moved]) -> None:
         assert not moved.gone
 
 
-def test_etcd_has_what_it_had(moves: list[Moved]) -> None:
-    """Clients go on from the revision that they know."""
+def test_etcd_has_the_same_content_after_the_move(moves: list[Moved]) -> None:
+    """Clients continue from the revision that they know."""
     for moved in moves:
         there, here = moved.hashes
         print(f"hash at revision {moved.revision}: {there[:12]} in {moved.source}, {here[:12]} in {moved.destination}")

@@ -1,4 +1,4 @@
-"""What our own processes show each other is renewed while they run."""
+"""Certificates between our own processes are renewed while they run."""
 
 import base64
 import json
@@ -39,12 +39,12 @@ def is_asked(seed: dict[str, Any]) -> bool:
 
 
 def renewed(landscape: Landscape) -> datetime:
-    """When the gardenlet last told the garden that it lives."""
+    """Last renewal of the gardenlet's lease."""
     lease = landscape.kubectl("garden", "-n", "gardener-system-seed-lease", "get", "lease", SEED, "-o", "json")
     return datetime.fromisoformat(json.loads(lease)["spec"]["renewTime"])
 
 
-def test_a_gardenlet_renews_its_certificate_when_asked_and_goes_on(landscape: Landscape) -> None:
+def test_a_gardenlet_renews_its_certificate_on_request_and_keeps_working(landscape: Landscape) -> None:
     """Signed by the garden for a request of its own; the process stays, and so do its connections to the seed."""
     before, pids = certificate(landscape), landscape.pids
     subject = f"CN=gardener.cloud:system:seed:{SEED},O=gardener.cloud:system:seeds"
@@ -60,7 +60,7 @@ def test_a_gardenlet_renews_its_certificate_when_asked_and_goes_on(landscape: La
     assert after.subject.rfc4514_string() == subject
     assert after.not_valid_after_utc == ends
     process = landscape.status["processes"][f"{SEED}/gardenlet"]
-    told = f"going on with a client certificate for the garden until {ends:%Y-%m-%dT%H:%M:%SZ}"
+    told = f"continuing with a client certificate for the garden until {ends:%Y-%m-%dT%H:%M:%SZ}"
     eventually(lambda: told in Path(process["log"]).read_text(), "the gardenlet's word that it uses it", 20)
     beat = renewed(landscape)
     eventually(lambda: renewed(landscape) > beat, "the gardenlet's next sign of life", 40)
@@ -68,7 +68,7 @@ def test_a_gardenlet_renews_its_certificate_when_asked_and_goes_on(landscape: La
 
 
 class Admission:
-    """As the garden's API server sees it, and those who write."""
+    """Admission as the garden's API server and clients that write see it."""
 
     def __init__(self, landscape: Landscape) -> None:
         self._landscape = landscape
@@ -112,7 +112,7 @@ class Admission:
 
 
 def test_admission_gets_another_authority_while_every_write_is_answered(landscape: Landscape) -> None:
-    """The new one is trusted beside the old one, a minute before anything is shown by it."""
+    """The new authority is trusted next to the old one, a minute before it signs the first certificate in use."""
     admission, pids = Admission(landscape), landscape.pids
     # Of an earlier run.
     landscape.kubectl(

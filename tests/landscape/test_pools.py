@@ -104,7 +104,7 @@ def test_a_pool_that_can_never_drain_is_named_with_its_pods_and_cut_off(shoot: S
 
 
 def _with_pools(manifest: dict[str, Any], **pools: dict[str, Any] | None) -> dict[str, Any]:
-    """With pools added or changed, beside the first one; None: without it."""
+    """The spec with pools added or changed next to the first one; None: without that pool."""
     manifest = deepcopy(manifest)
     workers = manifest["spec"]["provider"]["workers"]
     first = workers[0]
@@ -167,7 +167,7 @@ def _web(pool: str, replicas: int) -> dict[str, Any]:
 
 
 def _seen(shoot: Shoot) -> dict[str, Any]:
-    """What the client has counted so far."""
+    """The client's counts so far."""
     seen: dict[str, Any] = json.loads(shoot.kubectl("-n", PROBE, "exec", "deployment/client", "--", "cat", "/tmp/seen"))
     return seen
 

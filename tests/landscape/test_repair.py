@@ -1,4 +1,4 @@
-"""Operations that fail for good, and what people do then: each is told as Event, in history and by ``flow show``.
+"""Operations that fail for good, and their repair: each step is recorded as Event, in history and by ``flow show``.
 
 The cloud's account of one Shoot loses its rights, and gets them back. The tests run in the order in which they stand.
 """
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.landscape, pytest.mark.timeout(240, 
 
 BROKEN = "wait_infrastructure"
 STEP = {"deploy_infrastructure", BROKEN}
-"""The wait, and who asks for what it waits for: one step, which runs again as a whole."""
+"""The wait and the task that triggers it: one step, which runs again as a whole."""
 OPERATOR = "olga"
 RECONCILIATION = 120
 SOON = 5.0
@@ -41,7 +41,7 @@ SOON = 5.0
 
 @pytest.fixture(scope="module")
 def account(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudAccount]:
-    """Of a Shoot whose creation has failed, because its account may do nothing in the cloud."""
+    """A Shoot whose creation has failed, because its account has no rights in the cloud."""
     shoot = Shoot(landscape, "mended", tmp_path_factory.mktemp("kubeconfigs"))
     account = CloudAccount(shoot, "account-with-changing-rights")
     account.open()
@@ -77,7 +77,7 @@ def test_a_creation_that_fails_for_good_is_explained(shoot: Shoot) -> None:
     assert f"gardener flow retry {shoot.reference}" in told["todo"]
 
 
-def test_once_mended_a_retry_begins_at_once_with_the_failed_task(account: CloudAccount, shoot: Shoot) -> None:
+def test_after_a_fix_a_retry_starts_at_once_with_the_failed_task(account: CloudAccount, shoot: Shoot) -> None:
     account.permit()
     shoot.garden("annotate", "shoot", shoot.name, "gardener.cloud/operation=retry")
     asked = datetime.now(UTC)
@@ -105,7 +105,7 @@ def test_a_paused_operation_starts_no_task(shoot: Shoot) -> None:
     assert f"`gardener flow resume {shoot.reference}`" in told
 
 
-def test_it_is_canceled_put_back_and_goes_on_from_there(shoot: Shoot) -> None:
+def test_a_canceled_operation_is_reset_and_continues_from_the_task(shoot: Shoot) -> None:
     _repair(shoot, "cancel", reason="wrong machine image")
     shoot.wait_for_state("Failed", 60)
     told = shoot.get()["status"]["lastOperation"]["description"]
@@ -141,11 +141,11 @@ def test_a_failed_task_is_skipped(account: CloudAccount, shoot: Shoot) -> None:
 
     tasks = _tasks(_flow(shoot))
     assert (tasks[BROKEN]["state"], tasks[BROKEN]["started"]) == ("Skipped", None)
-    assert tasks["cleanup_secrets"]["state"] == "Skipped", "nobody knows what the skipped task would have named"
+    assert tasks["cleanup_secrets"]["state"] == "Skipped", "the Secrets of the skipped task are unknown"
     assert "olga skipped wait_infrastructure: the network is there" in _row(shoot, BROKEN)
 
 
-def test_its_result_is_provided_by_an_annotation(account: CloudAccount, shoot: Shoot) -> None:
+def test_a_result_is_provided_by_an_annotation(account: CloudAccount, shoot: Shoot) -> None:
     _fail_reconciliation(account)
     text = json.dumps({"task": BROKEN, "result": {"note": "made by hand"}, "reason": "the cloud is slow"})
     shoot.garden("annotate", "shoot", shoot.name, f"repair.shoot.gardener.cloud/provide={text}")
@@ -172,7 +172,7 @@ def test_a_result_is_provided_from_a_file(account: CloudAccount, shoot: Shoot, t
     assert "olga provided the result of wait_infrastructure: it took an hour" in _row(shoot, BROKEN)
 
 
-def test_a_deletion_that_failed_is_replayed_and_goes_on(account: CloudAccount, shoot: Shoot, tmp_path: Path) -> None:
+def test_a_failed_deletion_is_replayed_and_continues(account: CloudAccount, shoot: Shoot, tmp_path: Path) -> None:
     account.forbid()
     shoot.delete(wait=False)
     eventually(lambda: _last(shoot) == ("Delete", "Failed"), "the deletion fails", DELETION)
@@ -180,12 +180,12 @@ def test_a_deletion_that_failed_is_replayed_and_goes_on(account: CloudAccount, s
     [failed] = [name for name, task in _tasks(first).items() if task["state"] == "Failed"]
 
     told = shoot.gardener("flow", "replay", shoot.reference)
-    assert "every decision the same" in told
+    assert "all decisions are the same" in told
     history = tmp_path / "history.json"
     history.write_text(temporal_command(shoot.landscape, "workflow", "show", "-w", first["workflowId"]))
     key = shoot.landscape.facts["codecKeyFile"]
     told = shoot.gardener("flow", "replay", "--history", str(history), "--codec-key", key)
-    assert "every decision the same" in told
+    assert "all decisions are the same" in told
 
     account.permit()
     _repair(shoot, "retry")
@@ -232,7 +232,7 @@ def _fail_reconciliation(account: CloudAccount) -> None:
 
 
 def _retry(shoot: Shoot) -> None:
-    """Go on with the failed operation, to its end."""
+    """Continue the failed operation, to its end."""
     number = _flow(shoot)["attempt"] + 1
     _repair(shoot, "retry")
     eventually(lambda: _attempt(shoot, number), f"attempt {number}", 30)
@@ -276,7 +276,7 @@ def _attempt(shoot: Shoot, number: int) -> dict[str, Any] | None:
 
 
 def _flow(shoot: Shoot, before: int = 0) -> dict[str, Any]:
-    """The newest operation, or one before it, as ``flow show`` tells it; sooner than by the command."""
+    """The newest operation, or one before it, as ``flow show`` reads it; faster than by the command."""
     return asyncio.run(_read(shoot, before))
 
 
@@ -310,7 +310,7 @@ def _repair_annotations(shoot: Shoot) -> list[str]:
 
 
 async def _recorded(shoot: Shoot) -> list[str]:
-    """The interventions in the histories of what decides about the Shoot."""
+    """The repairs in the histories of the Shoot's lifecycle and flows."""
     client = await temporal(shoot.landscape)
     lifecycle = lifecycle_id(ShootRef(namespace="garden-local", name=shoot.name, uid=shoot.uid))
     found = []

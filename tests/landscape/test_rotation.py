@@ -1,4 +1,4 @@
-"""All credentials of a cluster are rotated under clients: none is refused, none is forgotten, nothing old is left.
+"""All credentials of a cluster are rotated under clients: no request is refused, and no old credential is left.
 
 Meanwhile processes of ours are killed, in both halves.
 """
@@ -159,7 +159,7 @@ def _new_kubeconfig(shoot: Shoot, name: str) -> Path:
 
 
 def _refusal_of_completion(shoot: Shoot, old: frozenset[str]) -> str:
-    """With a node that was forgotten: one that has joined by hand, and that no pool rolls."""
+    """The refusal of a completion because of a node that joined by hand, and that no pool rolls."""
     client = next(name for name in old if name.startswith("ca-client"))
     annotations = {"credentials.gardener.cloud/certificate-issuers": json.dumps({"kubelet-client": client})}
     node = {
@@ -175,8 +175,8 @@ def _refusal_of_completion(shoot: Shoot, old: frozenset[str]) -> str:
         shoot.kubectl("delete", "node", _FORGOTTEN_NODE)
 
 
-def test_nobody_was_refused(rotated: Rotated) -> None:
-    """Three clients that read and write, and one for whatever comes through the tunnel."""
+def test_no_request_was_refused_during_the_rotation(rotated: Rotated) -> None:
+    """Three clients that read and write, and one whose requests pass the tunnel."""
     assert [fault for each in rotated.clients for fault in each.failed] == []
     for each in rotated.clients:
         assert {trusted for _, trusted in each.tallies} == {"old", "both", "new"}
@@ -197,7 +197,7 @@ def test_each_component_shows_and_trusts_what_the_docs_say_in_each_phase(rotated
     check_table("credentials.md", "wire", ([f"`{name}`", *seen] for name, seen in cells.items()))
 
 
-def test_the_completion_names_a_kubeconfig_and_a_node_that_somebody_forgot(rotated: Rotated) -> None:
+def test_the_completion_names_a_kubeconfig_and_a_node_with_old_credentials(rotated: Rotated) -> None:
     assert re.search(r"kubeconfig [0-9a-f]{8} of \S+ is valid until", rotated.refusal), rotated.refusal
     assert f"node {_FORGOTTEN_NODE} has an old certificate" in rotated.refusal
 
@@ -208,7 +208,7 @@ def test_all_machines_were_replaced_once(rotated: Rotated) -> None:
     assert prepared == completed
 
 
-def test_what_is_old_is_not_let_in(rotated: Rotated) -> None:
+def test_old_credentials_are_refused_after_the_completion(rotated: Rotated) -> None:
     shoot = rotated.shoot
     with pytest.raises(ssl.SSLCertVerificationError):
         Access(shoot, rotated.first).connect()
@@ -226,7 +226,7 @@ def test_every_value_in_etcd_is_encrypted_with_the_new_key(rotated: Rotated, tmp
     assert wire.otherwise_encrypted(rotated.shoot, tmp_path, "aescbc", "/registry/secrets/") == []
 
 
-def test_the_event_tells_who_has_no_kubeconfig_any_more_and_why(rotated: Rotated) -> None:
+def test_an_event_names_the_discarded_kubeconfig_and_the_reason(rotated: Rotated) -> None:
     events = json.loads(rotated.shoot.garden("get", "events", "-o", "json"))["items"]
     told = [each["message"] for each in events if each["reason"] == "KubeconfigDiscarded"]
     assert any(_WHY in each for each in told)

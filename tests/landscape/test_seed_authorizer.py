@@ -16,7 +16,7 @@ pytestmark = pytest.mark.landscape
 
 GROUP = "gardener.cloud:system:seeds"
 ELSEWHERE = "seed-3"
-"""A seed that has nothing: nobody but these tests asks in its name."""
+"""A seed without objects: only these tests use its name."""
 _LATE = 2
 
 
@@ -45,7 +45,7 @@ def test_gardenlets_have_done_all_that_they_do_without_a_refusal(landscape: Land
     assert [each for each, times in refused.items() if times > _LATE] == []
 
 
-def test_a_seed_gets_at_its_own_clusters_alone(landscape: Landscape, shoot: Shoot, tmp_path: Path) -> None:
+def test_a_seed_reads_its_own_clusters(landscape: Landscape, shoot: Shoot, tmp_path: Path) -> None:
     """Both ask for the same: the home of the Shoot gets it, another seed does not."""
     listed = landscape.kubectl(shoot.seed, "-n", "garden", "get", "secret", "gardenlet-kubeconfig", "-o", "json")
     home = tmp_path / "gardenlet.kubeconfig"
@@ -59,7 +59,7 @@ def test_a_seed_gets_at_its_own_clusters_alone(landscape: Landscape, shoot: Shoo
         assert mine.returncode == 0, mine.stderr
         assert theirs.returncode == 1
         assert f"nothing of seed {ELSEWHERE} needs that" in theirs.stderr
-    assert as_elsewhere(landscape, "get", "shoots").returncode == 0, "who is elsewhere looks where the Shoots are"
+    assert as_elsewhere(landscape, "get", "shoots").returncode == 0, "a gardenlet of another seed may list Shoots"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_seed_gets_at_its_own_clusters_alone(landscape: Landscape, shoot: Shoo
         "create clusterrolebinding mine --clusterrole=cluster-admin --user=me --dry-run=server",
     ],
 )
-def test_no_seed_gets_at_what_is_not_its_own(landscape: Landscape, question: str) -> None:
+def test_a_seed_cannot_read_objects_of_other_seeds(landscape: Landscape, question: str) -> None:
     done = as_elsewhere(landscape, *question.split())
 
     assert done.returncode == 1, done.stdout
@@ -82,7 +82,7 @@ def test_no_seed_gets_at_what_is_not_its_own(landscape: Landscape, question: str
 
 
 def test_gardenlets_have_no_role(landscape: Landscape) -> None:
-    """What roles grant is granted, whoever is asked beside them."""
+    """Roles grant a right whatever the seed authorizer answers."""
     listed = landscape.kubectl("garden", "get", "clusterrolebindings,rolebindings", "-A", "-o", "json")
     subjects = {subject["name"] for each in json.loads(listed)["items"] for subject in each.get("subjects") or ()}
 

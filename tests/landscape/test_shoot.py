@@ -27,7 +27,7 @@ CONDITIONS = ("APIServerAvailable", "ControlPlaneHealthy", "EveryNodeReady", "Sy
 # What its owner sees in the garden
 
 
-def test_the_table_of_shoots_tells_how_it_is(shoot: Shoot) -> None:
+def test_the_table_of_shoots_shows_the_state_of_the_shoot(shoot: Shoot) -> None:
     header, row = shoot.garden("get", "shoots", shoot.name).splitlines()
 
     told = dict(zip(re.split(r"\s{2,}", header), re.split(r"\s{2,}", row), strict=True))
@@ -55,7 +55,7 @@ def test_describe_shows_its_conditions_and_what_happened(shoot: Shoot) -> None:
         assert expected in described, described
 
 
-def test_its_status_says_what_it_is_and_where(shoot: Shoot) -> None:
+def test_the_status_names_the_seed_and_the_technical_id(shoot: Shoot) -> None:
     live = shoot.get()
     status = live["status"]
 
@@ -83,7 +83,7 @@ def test_an_owner_who_applies_the_same_again_changes_nothing(shoot: Shoot) -> No
 # Its flow
 
 
-def test_the_flow_is_told_task_by_task(shoot: Shoot) -> None:
+def test_the_flow_is_shown_task_by_task(shoot: Shoot) -> None:
     creation = shoot.flows()[-1]["workflowId"]
     flow = shoot.flow(creation)
 
@@ -99,8 +99,8 @@ def test_the_flow_is_told_task_by_task(shoot: Shoot) -> None:
     assert "✔ wait_worker" in text
 
 
-def test_its_workflows_are_found_by_search_attributes_and_say_what_they_do(shoot: Shoot) -> None:
-    """What the Temporal UI shows in its list and on a workflow's page."""
+def test_workflows_are_found_by_search_attributes_and_have_summaries(shoot: Shoot) -> None:
+    """The Temporal UI shows these texts in its list and on a workflow's page."""
     lifecycle = lifecycle_id(ShootRef(namespace="garden-local", name=shoot.name, uid=shoot.uid))
     of_shoot = f'GardenerProject = "local" AND GardenerShoot = "{shoot.reference}"'
 
@@ -110,7 +110,7 @@ def test_its_workflows_are_found_by_search_attributes_and_say_what_they_do(shoot
     assert creation in _workflows(shoot.landscape, of_operation)
 
 
-async def test_its_workflows_show_the_tree_of_tasks(shoot: Shoot) -> None:
+async def test_workflows_show_the_tree_of_tasks(shoot: Shoot) -> None:
     client = await temporal(shoot.landscape)
     ref = ShootRef(namespace="garden-local", name=shoot.name, uid=shoot.uid)
 
@@ -137,7 +137,7 @@ def workload(shoot: Shoot) -> dict[str, str]:
     return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
 
 
-def test_both_machines_are_ready_and_of_its_version(shoot: Shoot) -> None:
+def test_both_machines_are_ready_and_have_the_version_of_the_shoot(shoot: Shoot) -> None:
     nodes = json.loads(shoot.kubectl("get", "nodes", "-o", "json"))["items"]
 
     assert len(nodes) == 2
@@ -157,7 +157,7 @@ def test_a_service_is_reached_by_name_from_a_pod(shoot: Shoot, workload: dict[st
     seen = {_get(shoot, pod, url) for _ in range(20)}
 
     assert seen <= workload.keys()
-    assert seen, "nobody answered"
+    assert seen, "no pod answered"
 
 
 def test_pods_of_each_machine_reach_pods_of_the_other_one(shoot: Shoot, workload: dict[str, str]) -> None:
@@ -206,7 +206,7 @@ def test_ports_are_forwarded_through_the_tunnel(shoot: Shoot, workload: dict[str
 
 
 @pytest.mark.parametrize("what", ["nodes", "pods"])
-def test_top_shows_what_is_used(shoot: Shoot, workload: dict[str, str], what: str) -> None:
+def test_top_shows_the_used_resources(shoot: Shoot, workload: dict[str, str], what: str) -> None:
     names = set(workload) if what == "pods" else set(workload.values())
 
     def shown() -> set[str]:
@@ -240,13 +240,13 @@ def webhook(shoot: Shoot, workload: dict[str, str]) -> None:
 # What its owner sees of the control plane
 
 
-def test_all_of_its_control_plane_and_its_nodes_is_seen(shoot: Shoot) -> None:
+def test_prometheus_scrapes_the_whole_control_plane_and_all_nodes(shoot: Shoot) -> None:
     host, words = monitoring.access(shoot)
 
     def whole() -> bool:
         try:
             _, found = monitoring.ask(shoot, "up == 1", host, words)
-        except OSError:  # nobody waits for it while a Shoot is created
+        except OSError:  # it may come up after the creation of the Shoot
             return False
         return {each["metric"]["job"] for each in found} >= monitoring.JOBS
 
@@ -260,7 +260,7 @@ def test_all_of_its_control_plane_and_its_nodes_is_seen(shoot: Shoot) -> None:
     assert reached == {"blackbox-apiserver": "1", "blackbox-exporter-k8s-service-check": "1"}
 
 
-def test_nobody_sees_it_without_the_password(shoot: Shoot) -> None:
+def test_the_monitoring_needs_its_password(shoot: Shoot) -> None:
     host, _ = monitoring.access(shoot)
     assert monitoring.ask(shoot, "up", host, "Basic YWRtaW46YWRtaW4=") == (401, None)
 
@@ -287,7 +287,7 @@ def _last_rotation(shoot: Shoot) -> str:
 # The end
 
 
-def test_without_confirmation_it_is_not_deleted(landscape: Landscape, shoot: Shoot) -> None:
+def test_a_shoot_without_confirmation_is_not_deleted(landscape: Landscape, shoot: Shoot) -> None:
     answer = refused(
         BIN / "kubectl",
         f"--kubeconfig={landscape.directory}/kubeconfigs/garden.yaml",
@@ -343,7 +343,7 @@ def _workflows(landscape: Landscape, query: str) -> list[str]:
 
 
 def _get(shoot: Shoot, pod: str, url: str) -> str:
-    """What a pod gets from a URL; the status where it is not 200."""
+    """Answer that a pod gets from a URL; the status where it is not 200."""
     code = (
         "import urllib.request as r, urllib.error as e\n"
         f"try: print(r.urlopen({url!r}, timeout=10).read().decode().strip())\n"
@@ -353,7 +353,7 @@ def _get(shoot: Shoot, pod: str, url: str) -> str:
 
 
 def _answers(shoot: Shoot, pod: str, url: str) -> bool:
-    """Whether a pod reaches anybody there."""
+    """Whether a pod reaches a server there."""
     code = f"import urllib.request as r; r.urlopen({url!r}, timeout=10)"
     argv = shoot.argv("-n", PROBE, "exec", pod, "--", "python3", "-c", code)
     return subprocess.run(argv, capture_output=True, timeout=60, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""A seed falls silent: the garden says so, and a move out of it that nobody called lost goes on without it."""
+"""A seed falls silent: the garden reports it, and a move out of it that was not called lost goes on without it."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def _gardenlet_ready(landscape: Landscape, seed: str) -> str:
     return landscape.kubectl("garden", "get", "seed", seed, "-o", path)
 
 
-def test_a_move_out_of_a_silent_seed_goes_on_without_it(shoot: Shoot) -> None:
+def test_a_move_out_of_a_silent_seed_continues_without_it(shoot: Shoot) -> None:
     landscape, source, destination = shoot.landscape, shoot.seed, shoot.other_seed
     before = running(shoot)
     landscape.gardener("kill", source)

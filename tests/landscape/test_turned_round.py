@@ -1,4 +1,4 @@
-"""A move is turned round in each of its steps before the point of no return: nodes, pods and data notice nothing."""
+"""A move is aborted in each of its steps before the point of no return: nodes, pods and data stay undisturbed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Turner:
 
     shoot: Shoot
     directory: Path
-    """What the gardenlets look at."""
+    """Directory that the gardenlets read."""
 
     def hold(self, task: str) -> None:
         self.held.unlink(missing_ok=True)
@@ -58,7 +58,7 @@ def turner(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.mark.parametrize("task", before_no_return())
-def test_a_move_is_turned_round_in_each_step_before_the_point_of_no_return(turner: Turner, task: str) -> None:
+def test_a_move_is_aborted_in_each_step_before_the_point_of_no_return(turner: Turner, task: str) -> None:
     shoot = turner.shoot
     source, destination = shoot.seed, shoot.other_seed
     before, objects, flows = running(shoot), inventory(shoot), len(shoot.flows())

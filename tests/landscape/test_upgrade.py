@@ -31,7 +31,7 @@ def shoot(landscape: Landscape, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield shoot
 
 
-def test_it_runs_the_older_version(shoot: Shoot) -> None:
+def test_the_shoot_runs_the_older_version(shoot: Shoot) -> None:
     assert _server(shoot) == f"v{OLDER_KUBERNETES_VERSION}"
     assert {version for version, _ in _nodes(shoot).values()} == {f"v{OLDER_KUBERNETES_VERSION}"}
 
@@ -66,7 +66,7 @@ def test_the_control_plane_was_new_before_the_first_node_was(shoot: Shoot) -> No
         assert tasks[node_task]["started"] >= tasks["wait_apiserver"]["ended"]
 
 
-def test_a_pool_of_its_own_version_follows_when_it_is_told_to(shoot: Shoot) -> None:
+def test_a_pool_with_its_own_version_is_upgraded_on_request(shoot: Shoot) -> None:
     workers = shoot.get()["spec"]["provider"]["workers"]
     for worker in workers:
         worker.get("kubernetes", {}).pop("version", None)
@@ -76,7 +76,7 @@ def test_a_pool_of_its_own_version_follows_when_it_is_told_to(shoot: Shoot) -> N
     assert {version for version, _ in _nodes(shoot).values()} == {f"v{KUBERNETES_VERSION}"}
 
 
-def test_there_is_no_way_back(shoot: Shoot) -> None:
+def test_a_downgrade_is_refused(shoot: Shoot) -> None:
     patch = json.dumps({"spec": {"kubernetes": {"version": OLDER_KUBERNETES_VERSION}}})
     garden = shoot.landscape.directory / "kubeconfigs/garden.yaml"
     kubectl = shoot.argv()[0]

@@ -1,4 +1,4 @@
-"""What a reconciliation of a Shoot writes, counted from the audit logs of the API servers it could write to."""
+"""Writes of a reconciliation of a Shoot, counted from the audit logs of the API servers it could write to."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from tests.landscape.shoots import Shoot
 pytestmark = [pytest.mark.slow, pytest.mark.landscape]
 
 OURS = "gardener-on-temporal"
-"""How our clients call themselves; nobody else's writes are counted."""
+"""User agent of our clients; writes of other clients are not counted."""
 _UNCOUNTED = ("leases", "events", "selfsubjectaccessreviews")
 """Written by the clock, about the operation, and only asked for."""
 RECONCILIATION = 120
@@ -34,7 +34,7 @@ class Write:
         return f"{self.cluster}: {self.verb} {self.kind} {self.name} by {self.user}"
 
 
-def test_a_second_reconciliation_without_a_change_writes_nothing_but_how_it_went(shoot: Shoot) -> None:
+def test_a_second_reconciliation_without_a_change_writes_only_status(shoot: Shoot) -> None:
     """Thousands of Shoots are reconciled every hour: what nothing changes in must not load any API server.
 
     Left, and not to be saved: the operation in the Shoot's status, and the Event that it was asked for and done.

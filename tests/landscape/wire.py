@@ -1,4 +1,4 @@
-"""What components show and store, read from the wire and from etcd, and not from what we know of them."""
+"""Certificates and stored objects of components, read from the wire and from etcd, not from our own records."""
 
 import base64
 import hashlib
@@ -25,7 +25,7 @@ def authorities(shoot: Shoot) -> frozenset[str]:
 
 
 def read(shoot: Shoot, old: frozenset[str]) -> Wire:
-    """What each component shows to whoever connects; ``old`` are the authorities from before."""
+    """Certificate that each component presents to a client; ``old`` are the authorities from before."""
 
     def pod(labels: str) -> str:
         listed = json.loads(shoot.control_plane("get", "pods", "-o", "json", "-l", labels))["items"]
@@ -50,7 +50,7 @@ def read(shoot: Shoot, old: frozenset[str]) -> Wire:
 
 
 def peers(shoot: Shoot, old: frozenset[str]) -> Wire:
-    """The same of what the members of etcd-main show to each other."""
+    """The same for the certificates that the members of etcd-main present to each other."""
     listed = shoot.control_plane("get", "pods", "-o", "json", "-l", "app.kubernetes.io/part-of=etcd-main")
     seed = f"gardener-{shoot.landscape.name}-{shoot.seed}"
     return {

@@ -47,7 +47,7 @@ async def created(world: World) -> None:
 
 
 async def failed_and_resumed(world: World) -> None:
-    """Two attempts: the first fails in two branches, the second goes on from there."""
+    """Two attempts: the first fails in two branches, the second continues from there."""
     world.fail_always("wait_infrastructure", "ERR_INFRA_UNAUTHENTICATED", "the cloud refused the credentials")
     world.fail_always("wait_backup_entry", "ERR_CONFIGURATION_PROBLEM", "no such bucket")
     await world.wake()
@@ -83,7 +83,7 @@ async def deleted_whole(world: World) -> None:
 
 
 async def force_deleted(world: World) -> None:
-    """A deletion fails for want of credentials, and its owner gives up what the cloud holds."""
+    """A deletion fails because of its credentials, and its owner has it forced."""
     world.change(deleting=True, uid_recorded=True, status_seed="seed-1")
     world.fail_always("wait_worker_deleted", "ERR_INFRA_UNAUTHENTICATED", "the cloud refused the credentials")
     await world.wake()
@@ -107,7 +107,7 @@ async def rotated(world: World) -> None:
 
 
 async def scheduled(world: World) -> None:
-    """What Temporal's schedules start."""
+    """Run the workflows that Temporal's schedules start."""
     request = ScheduledShoot(shoot=SHOOT)
     for run, id_ in (
         (SwitchHibernation.run, "hibernation/demo/start-0"),
@@ -182,7 +182,7 @@ SCENES: dict[str, Callable[[World], Awaitable[None]]] = {
 }
 
 
-# Beside a Shoot's: operations of seeds.
+# Operations of seeds, next to those of a Shoot.
 
 SEED = SeedTask(name="seed-1", uid="5eed", generation=1, trigger="2026-01-01T00:00:00Z")
 

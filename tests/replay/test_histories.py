@@ -86,7 +86,7 @@ class NextRelease(OperationWorkflow):
 
 @workflow.defn(name="ReconcileShoot")
 class Unpatched(NextRelease):
-    """Somebody changed the flow and thought of nothing."""
+    """A flow with a change without a patch."""
 
     @workflow.init
     def __init__(self, request: FlowInput) -> None:
@@ -100,7 +100,7 @@ class Unpatched(NextRelease):
 
 @workflow.defn(name="ReconcileShoot")
 class Patched(NextRelease):
-    """The same change behind a patch: flows that began before it go on as they began."""
+    """The same change behind a patch: flows that began before it continue unchanged."""
 
     @workflow.init
     def __init__(self, request: FlowInput) -> None:
@@ -113,7 +113,7 @@ class Patched(NextRelease):
 
 
 RECONCILED = [path.stem for path in HISTORIES if "-ReconcileShoot-" in path.stem]
-"""Completed, failed, resumed and canceled ones."""
+"""Completed, failed, resumed and canceled flows."""
 
 
 async def test_an_incompatible_change_would_be_noticed() -> None:
@@ -122,7 +122,7 @@ async def test_an_incompatible_change_would_be_noticed() -> None:
 
 
 @pytest.mark.parametrize("name", RECONCILED)
-async def test_the_same_change_behind_a_patch_lets_earlier_flows_go_on(name: str) -> None:
+async def test_the_same_change_behind_a_patch_keeps_earlier_flows_running(name: str) -> None:
     await replayer([Patched]).replay_workflow(recorded(name))
 
 
@@ -174,7 +174,7 @@ async def test_the_view_of_a_move_tells_what_runs_in_which_seed() -> None:
     assert "deploy_worker" not in states, "its graph is that of a move"
 
 
-async def test_a_worker_that_died_between_two_steps_is_told() -> None:
+async def test_a_worker_lost_between_two_steps_is_reported() -> None:
     """It leaves no other trace than that another one took the next step."""
     history = recorded("created-1-ReconcileShoot-completed")
     steps = [each for each in history.events if each.HasField("workflow_task_completed_event_attributes")]

@@ -218,7 +218,7 @@ async def test_the_key_of_an_etcd_opens_its_own_backups(seed: Seed, secret: str)
 
 @contextmanager
 def listening() -> Iterator[tuple[str, list[bytes]]]:
-    """URL of a server that a client cannot tell from one of another machine, and what arrives there."""
+    """URL of a server that a client cannot distinguish from one of another machine, and its received requests."""
     arrived: list[bytes] = []
 
     class Listener(BaseHTTPRequestHandler):

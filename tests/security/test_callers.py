@@ -1,4 +1,4 @@
-"""An update says who asks for it. Where Temporal knows its clients, their certificates say it."""
+"""An update names its author. Where Temporal knows its clients, the name comes from their certificates."""
 
 import json
 import uuid
@@ -35,7 +35,7 @@ RUNNER = workflow_runner()
 
 @workflow.defn
 class Repaired:
-    """Remembers who repaired it."""
+    """Remembers the author of its repair."""
 
     def __init__(self) -> None:
         self._by: list[str] = []
@@ -53,8 +53,8 @@ class Repaired:
 
     @repair.validator
     def _check(self, request: Repair) -> None:
-        if request.by == "nobody":
-            raise ValueError("nobody may not")
+        if request.by == "refused":
+            raise ValueError("refused may not repair")
 
 
 class Headers(Interceptor):
@@ -93,7 +93,7 @@ async def running(
 
 
 @pytest.mark.attack(actor="T5", asset="A5", finding=20)
-async def test_a_repair_under_another_name_is_told_under_the_name_in_the_certificate(temporal_address: str) -> None:
+async def test_a_repair_under_another_name_is_recorded_under_the_name_in_the_certificate(temporal_address: str) -> None:
     """A person with the right to repair writes another person's name into the request."""
     async with running(temporal_address, certified("alice")) as handle:
         assert await handle.execute_update(Repaired.repair, SPOKEN) == "alice"
@@ -110,14 +110,14 @@ async def test_a_repair_under_another_name_is_told_under_the_name_in_the_certifi
 
 
 async def test_the_check_of_an_update_sees_the_name_in_the_certificate(temporal_address: str) -> None:
-    async with running(temporal_address, certified("nobody")) as handle:
+    async with running(temporal_address, certified("refused")) as handle:
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await handle.execute_update(Repaired.repair, SPOKEN)
         await handle.terminate()
-    assert "nobody may not" in str(refused.value.cause)
+    assert "refused may not repair" in str(refused.value.cause)
 
 
-async def test_a_process_of_the_garden_passes_on_the_name_of_those_who_asked_it(temporal_address: str) -> None:
+async def test_a_process_of_the_garden_passes_on_the_name_of_its_caller(temporal_address: str) -> None:
     """Annotations of a Shoot: admission wrote their author, and the controller-manager repeats it."""
     headers = certified("gardener.cloud:system:controller-manager", "gardener.cloud:system:operators")
     async with running(temporal_address, headers) as handle:
@@ -130,7 +130,7 @@ async def test_without_certificates_the_request_names_its_author(temporal_addres
 
 
 @pytest.mark.attack(actor="T5", asset="A5", finding=20)
-async def test_a_repair_that_temporal_names_no_client_for_is_refused_where_that_is_required(
+async def test_a_repair_without_a_client_name_is_refused_where_the_name_is_required(
     temporal_address: str,
 ) -> None:
     """A request that did not pass Temporal's authorization."""
@@ -138,7 +138,7 @@ async def test_a_repair_that_temporal_names_no_client_for_is_refused_where_that_
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await handle.execute_update(Repaired.repair, SPOKEN)
         await handle.terminate()
-    assert "Temporal does not say who asks" in str(refused.value.cause)
+    assert "Temporal does not report the name of the caller" in str(refused.value.cause)
 
 
 async def test_a_history_from_before_names_were_required_replays(temporal_address: str) -> None:

@@ -219,7 +219,7 @@ async def test_a_bootstrap_token_asks_for_the_certificate_of_a_living_seed_and_i
 async def test_an_old_token_asks_while_the_operator_lets_another_one_bootstrap_a_living_seed_and_is_denied(
     garden: Decide, api: ApiServer
 ) -> None:
-    """The annotation names the one token that the operator has just made."""
+    """The annotation names the token that the operator has just created."""
     annotations = {"seed.gardener.cloud/bootstrap-token-id": "newone"}
     api.put(SEEDS_PATH, living(timedelta(hours=1), annotations=annotations))
     assert await garden(pem(o(SEEDS), cn(SEED_A)), user=TOKEN, groups=OF_SEED_A) == "Denied"

@@ -1,4 +1,4 @@
-"""What the real credentials of a gardenlet and of a node agent get from real API servers and signers."""
+"""Rights of real credentials of a gardenlet and of a node agent, at real API servers and signers."""
 
 import base64
 import json
@@ -198,7 +198,7 @@ def without_approver(shoot: Shoot) -> Iterator[None]:
         scale(1)
 
 
-def test_a_wrong_certificate_that_was_issued_is_told_in_the_shoots_status(
+def test_a_wrongly_issued_certificate_is_reported_in_the_status_of_the_shoot(
     shoot: Shoot, node_agent: Intruder, without_approver: None
 ) -> None:
     """Its owner has to rotate the certificate authorities: nothing else ends the certificate."""
@@ -309,7 +309,7 @@ def test_a_node_agent_reads_the_node_of_another_machine_and_is_refused(
         assert "forbidden" in done.stderr.lower()
 
 
-def test_a_node_agent_goes_on_with_its_own_work(shoot: Shoot, node_agent: Intruder) -> None:
+def test_a_node_agent_still_does_its_own_work(shoot: Shoot, node_agent: Intruder) -> None:
     """The policy lets through all that the agent writes: its Lease, and three entries of its Node."""
     place = ("-n", "kube-system", "get", "lease", f"gardener-node-agent-{node_agent.name}", "-o", "json")
 

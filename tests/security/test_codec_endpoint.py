@@ -1,4 +1,4 @@
-"""The codec endpoint decodes histories for users of the garden who may get Shoots, and for them alone."""
+"""The codec endpoint decodes histories only for users of the garden with the right to get Shoots."""
 
 import ssl
 from collections.abc import AsyncIterator

@@ -47,7 +47,7 @@ def test_a_gardenlet_of_a_chart_with_default_values_has_no_role_in_the_garden() 
     assert SEEDS not in groups(setup_of({"admission": {"seedAuthorizer": {"tlsSecret": "mine"}}}))
 
 
-def test_an_operator_who_allows_it_is_told_what_it_means() -> None:
+def test_an_operator_who_grants_unrestricted_reads_is_warned() -> None:
     allowed = {"allowUnrestrictedGardenlets": True}
 
     assert SEEDS in groups(setup_of(allowed))
@@ -59,10 +59,10 @@ def test_an_operator_who_allows_it_is_told_what_it_means() -> None:
 
 
 @pytest.mark.parametrize("unrestricted", [True, False])
-async def test_a_garden_that_lets_gardenlets_read_everything_is_measured(
+async def test_a_garden_with_unrestricted_gardenlets_is_shown_by_a_metric(
     unrestricted: bool,
 ) -> None:
-    """Whatever gives them the right: the API server itself is asked, in the name of no seed."""
+    """Whatever grants them the right: admission asks the API server, in the name of no seed."""
     asked: list[tuple[User, str, Resource]] = []
 
     class Garden:

@@ -1,4 +1,4 @@
-"""An etcd of several members: what a member believes that is said in the name of the others."""
+"""An etcd of several members: a member verifies answers in the name of the others."""
 
 import json
 import socket
@@ -93,9 +93,7 @@ def ca() -> KeyPair:
 
 @pytest.mark.attack(actor="T6", asset="A3", finding=20)
 @pytest.mark.parametrize("how", ["plain", "another-authority"])
-def test_a_process_that_says_in_place_of_a_member_that_all_data_are_gone_is_not_believed(
-    tmp_path: Path, ca: KeyPair, how: str
-) -> None:
+def test_a_false_report_of_lost_data_in_the_name_of_a_member_is_rejected(tmp_path: Path, ca: KeyPair, how: str) -> None:
     """The first member would begin a new cluster, without the data that the others hold."""
     security = write(tmp_path / "own", ca, ca)
     tls = None
@@ -111,7 +109,7 @@ def test_a_process_that_says_in_place_of_a_member_that_all_data_are_gone_is_not_
 
 
 @pytest.mark.attack(actor="T6", asset="A3", finding=20)
-def test_a_process_of_another_authority_is_told_nothing_of_the_data_by_tls(tmp_path: Path, ca: KeyPair) -> None:
+def test_a_process_with_a_certificate_of_another_authority_gets_no_data(tmp_path: Path, ca: KeyPair) -> None:
     other = self_signed_ca("ca-etcd", **OPTIONS)
     second = member(NAMES[1], tmp_path, write(tmp_path / "own", ca, ca), {NAMES[1]: "http://127.0.0.1:0"})
     port = second.serve()
@@ -134,7 +132,7 @@ def test_members_tell_each_other_of_their_data(tmp_path: Path, ca: KeyPair) -> N
 def test_a_flood_of_connections_does_not_pile_up_in_a_member(
     tmp_path: Path, ca: KeyPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each connection has a thread, and the member would run out of memory beside its etcd."""
+    """Each connection has a thread, and the member would run out of memory together with its etcd."""
     monkeypatch.setattr(membership, "_TIMEOUT", 60)
     security = write(tmp_path / "own", ca, ca)
     port = member(NAMES[1], tmp_path, security, {NAMES[1]: "http://127.0.0.1:0"}).serve()

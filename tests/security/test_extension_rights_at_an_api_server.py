@@ -41,7 +41,7 @@ class Seed:
         self.extension = extension
 
     async def prepare(self) -> None:
-        """What the gardenlet, the chart and an operator apply."""
+        """Apply the objects that the gardenlet, the chart and an operator apply."""
         for each in crds("seed"):
             await self.admin.apply(each, manager="test")
         for name in (OWN, "garden", CONTROL_PLANE):
@@ -142,7 +142,7 @@ async def _ready(client: KubeClient) -> bool:
 
 
 @pytest.mark.attack(actor="T4", asset="A2", finding=14)
-async def test_an_extension_gets_what_it_needs_and_nothing_beside(seed: Seed) -> None:
+async def test_an_extension_gets_the_rights_that_it_needs_and_no_others(seed: Seed) -> None:
     """All of it at one API server: that starts once."""
     kinds = (resources.SECRET, resources.CONFIG_MAP, resources.POD, resources.DEPLOYMENT, resources.MACHINE)
     assert [await seed.may("list", kind) for kind in kinds] == [False] * 5

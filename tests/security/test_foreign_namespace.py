@@ -113,7 +113,7 @@ async def test_a_task_names_a_namespace_that_cannot_be_the_shoots_and_is_refused
 
 @pytest.mark.attack(actor="T3", asset="A2", finding=6)
 async def test_a_task_names_a_namespace_that_belongs_to_no_shoot_and_is_refused(gardenlet: Gardenlet) -> None:
-    """What an operator has made by hand under such a name is not the Shoot's."""
+    """Objects that an operator created in a namespace of such a name do not belong to the Shoot."""
     gardenlet.api.put(NAMESPACES, {"metadata": {"name": "shoot--z--demo"}})
 
     with pytest.raises(ApplicationError, match="belongs to no Shoot"):
@@ -138,7 +138,7 @@ async def test_a_namespace_that_is_not_there_is_no_reason_to_refuse(gardenlet: G
 async def test_a_new_shoot_waits_until_an_earlier_one_of_its_name_is_gone(
     gardenlet: Gardenlet, operation: OperationType
 ) -> None:
-    """What takes down would wait for its own end."""
+    """Tasks that delete objects would wait for their end in vain."""
     with pytest.raises(ApplicationError) as no:
         await gardenlet.does(task(operation=operation))
 
@@ -146,7 +146,7 @@ async def test_a_new_shoot_waits_until_an_earlier_one_of_its_name_is_gone(
 
 
 @pytest.mark.parametrize("name", sorted(UNGUARDED))
-async def test_what_is_known_by_uid_can_be_cleaned_up_beside_another_shoot(gardenlet: Gardenlet, name: str) -> None:
+async def test_objects_known_by_uid_are_cleaned_up_next_to_another_shoot(gardenlet: Gardenlet, name: str) -> None:
     """A Shoot must be able to go though its name is taken: its backups, for example."""
     assert await gardenlet.does(task(), name)
 
@@ -163,7 +163,7 @@ def test_only_activities_of_a_seed_are_exempt() -> None:
 async def test_a_status_names_the_namespace_of_another_shoot_and_controllers_leave_it_alone(
     gardenlet: Gardenlet, uid: str, foreign: bool
 ) -> None:
-    """Care, watchdog, Bastions and ShootStates find control planes by the status, and act beside the guard."""
+    """Care, watchdog, Bastions and ShootStates find control planes by the status, and do not use the guard."""
     cache = gardenlet.guard._clusters.seed_caches.of(resources.NAMESPACE)
     await cache.synced(10)
 
@@ -187,7 +187,7 @@ def test_a_shoot_is_deleted_or_moved_in_the_namespace_of_another_one_which_loses
 
 
 @pytest.mark.attack(actor="T3", asset="A3", finding=6)
-async def test_a_survey_tells_the_namespace_of_another_shoot_from_an_absent_one(gardenlet: Gardenlet) -> None:
+async def test_a_survey_distinguishes_the_namespace_of_another_shoot_from_an_absent_one(gardenlet: Gardenlet) -> None:
     """The flow leaves out what it would do in that namespace."""
     activities = SurveyActivities(gardenlet.guard._clusters)
 

@@ -40,7 +40,7 @@ SHOOT: dict[str, Any] = {
     },
 }
 ROOM_BYTES = 120 << 20
-"""Memory that one look at a Shoot may take, however much its API server sends. Each list has 200 MB."""
+"""Memory that one check of a Shoot may take, however much its API server sends. Each list has 200 MB."""
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ async def test_one_endless_answer_is_cut_off(clusters: Clusters, query: str) -> 
 
 
 @pytest.mark.attack(actor="T1", asset="A2", finding=15)
-async def test_a_flow_that_lists_what_a_tenant_filled_is_told_so(clusters: Clusters) -> None:
+async def test_a_flow_that_lists_too_many_objects_of_a_tenant_fails_with_the_reason(clusters: Clusters) -> None:
     """Flows keep what they list."""
     client = await clusters.shoot(NAMESPACE)
     with (

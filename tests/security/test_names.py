@@ -88,7 +88,7 @@ def service(namespace: str, address: str) -> dict[str, Any]:
 
 
 async def owner(host: str, exposures: list[dict[str, Any]]) -> list[str]:
-    """Namespaces that the gateway leads a host to."""
+    """Namespaces that the gateway routes a host to."""
     async with ApiServer().running() as api, api.client() as client:
         for each in exposures:
             api.put(KIND, service(each["metadata"]["namespace"], "100.64.1.1"))
@@ -116,7 +116,7 @@ async def test_a_control_plane_that_claims_the_internal_name_of_another_one_does
 
 @pytest.mark.attack(actor="T1", asset="A6", finding=7)
 async def test_a_control_plane_that_comes_later_does_not_get_the_name_of_an_older_one() -> None:
-    """Names outside the internal domain tell no namespace, so the older exposure keeps its name."""
+    """Names outside the internal domain contain no namespace, so the older exposure keeps its name."""
     victim = exposure("shoot--proj--victim", "api.example.org", age=timedelta(days=9))
     thief = exposure("shoot--aaa--x", "api.example.org", age=timedelta(days=1))
 
@@ -132,7 +132,7 @@ async def test_a_control_plane_that_claims_all_names_below_a_domain_gets_none() 
     assert await owner("*", [thief]) == []
 
 
-def test_the_shoot_whose_name_is_refused_says_so_and_the_other_one_does_not() -> None:
+def test_only_the_shoot_whose_name_is_refused_reports_it() -> None:
     """Only the gateway's log names both; the message names no control plane of another project."""
     thief = exposure("shoot--aaa--x", NAME, "api.x.aaa.example.org", age=timedelta(days=9))
     victim = exposure("shoot--proj--victim", NAME, age=timedelta(days=1))

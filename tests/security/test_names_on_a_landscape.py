@@ -46,7 +46,7 @@ def test_a_second_shoot_whose_domain_is_the_internal_name_of_another_one_is_refu
 
 @contextmanager
 def claiming(landscape: Landscape, seed: str, *hosts: str) -> Iterator[None]:
-    """Something in the seed that claims host names at its gateway, and leads nowhere."""
+    """An exposure in the seed that claims host names at its gateway, without a server."""
     what = ApiServerExposure(hosts=hosts, api_server=Upstream(service="kube-apiserver", port=443))
     service = {
         "apiVersion": "v1",
@@ -64,7 +64,7 @@ def claiming(landscape: Landscape, seed: str, *hosts: str) -> Iterator[None]:
 
 
 @pytest.mark.attack(actor="T1", asset="A6", finding=7)
-def test_the_gateway_leads_a_name_to_its_control_plane_though_another_one_claims_it(
+def test_the_gateway_routes_a_name_to_its_control_plane_though_another_one_claims_it(
     landscape: Landscape, shoot: Shoot
 ) -> None:
     hosts = names_of(shoot)

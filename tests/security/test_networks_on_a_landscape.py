@@ -1,4 +1,4 @@
-"""A node or a pod goes where its network or its namespace must not let it, on a landscape."""
+"""A node or a pod reaches addresses that its network or namespace must deny, on a landscape."""
 
 import json
 
@@ -36,7 +36,7 @@ def _open_ports(shoot: Shoot, address: str, *ports: int) -> list[int]:
 
 
 @pytest.mark.attack(actor="T2", asset="A5", finding=19)
-def test_a_machine_reaches_the_dns_and_nothing_else_of_what_is_central(shoot: Shoot) -> None:
+def test_a_machine_reaches_no_central_service_but_the_dns(shoot: Shoot) -> None:
     """Temporal with its HTTP port and its UI, the codec server, the object store and the garden are at one address."""
     central = _open_ports(shoot, _plan(shoot).central_address, 53, 6443, 7233, 7243, 8233, 8234, 9000, 9443, 9444)
 

@@ -39,7 +39,7 @@ def rights() -> set[tuple[str, str]]:
     ],
 )
 def test_a_node_agent_uses_a_right_that_its_work_does_not_need_and_has_none(right: tuple[str, str]) -> None:
-    """A node's addresses are in its status: set on another Node, they lead its traffic elsewhere."""
+    """A node's addresses are in its status: set on another Node, they redirect its traffic."""
     assert right not in rights()
 
 

@@ -44,7 +44,7 @@ def test_page_says_for_each_actor_and_asset_what_stands_for_the_boundary() -> No
     check_table("security.md", "cells", rows)
 
 
-def test_no_reason_stands_where_an_attack_does() -> None:
+def test_a_boundary_with_an_attack_has_no_reason() -> None:
     """A reason that says there is no path is wrong as soon as an attack tries the path."""
     attacked = {(each.actor, each.asset) for each in attacks()}
 

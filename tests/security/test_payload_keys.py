@@ -50,7 +50,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @workflow.defn
 class Operation:
-    """An operation of the garden that has one task on a seed and notes what it is told by signal."""
+    """An operation of the garden that has one task on a seed and records the signals that it gets."""
 
     def __init__(self) -> None:
         self._told: list[str] = []
@@ -109,7 +109,7 @@ class Place:
         )
 
     async def sealed_by_a(self, value: Any, context: SerializationContext, claims: str = "") -> Payload:
-        """What an attacker with the key file of seed a encrypts, and says of it."""
+        """A payload that an attacker encrypts with the key file of seed a, with the place that the attacker claims."""
         return await sealed(value, self.directory / "a.key", A, context, claims)
 
     async def schedule(self, queue: str, kind: str, argument: Payload) -> None:
@@ -130,7 +130,7 @@ class Place:
         )
 
     async def argument_of(self, handle: "WorkflowHandle[Operation, str]") -> Payload:
-        """The argument that the garden wrote for the operation's task, as everybody sees it who reads histories."""
+        """The argument that the garden wrote for the operation's task; every reader of histories sees it."""
         async for event in handle.fetch_history_events(wait_new_event=True):
             if event.HasField("activity_task_scheduled_event_attributes"):
                 return event.activity_task_scheduled_event_attributes.input.payloads[0]
@@ -171,7 +171,7 @@ async def place(server: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Pl
             await server.client.get_workflow_handle(each.id, run_id=each.run_id).terminate("end of test")
 
 
-async def test_what_the_garden_orders_is_done_and_its_result_is_read(place: Place) -> None:
+async def test_a_task_of_the_garden_runs_and_its_result_is_read(place: Place) -> None:
     """Otherwise the refusals below would prove nothing."""
     async with place.gardenlet(await place.connected("b.key", B), B):
         handle = await place.begun(B)
@@ -181,7 +181,7 @@ async def test_what_the_garden_orders_is_done_and_its_result_is_read(place: Plac
 
 @pytest.mark.attack(actor="T3", asset="A5", finding=4)
 @pytest.mark.parametrize(("claims", "reason"), [("", "destination"), (B, "changed")])
-async def test_a_task_forged_under_the_key_of_seed_a_is_refused_by_seed_b_and_told(
+async def test_a_task_forged_under_the_key_of_seed_a_is_refused_by_seed_b_and_reported(
     place: Place, claims: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Seed a encrypts a deletion by its own key, schedules it on the queue of seed b, and may name seed b in it."""

@@ -19,7 +19,7 @@ from workers.controller_manager.watchers.kept_backups import KeptBackupsWatcher
 from workers.controller_manager.watchers.remains import RemainsWatcher
 
 TRUE = "zz-true"
-"""Name of the Shoot of the true request; it is looked at last."""
+"""Name of the Shoot of the true request; it is processed last."""
 FORGOTTEN = f"shoot/garden-dev/{TRUE}/uid-of-{TRUE}/forget/{OURS}"
 DELETED = f"shoot/garden-dev/{TRUE}/uid-of-{TRUE}/delete-backups"
 
@@ -62,7 +62,7 @@ def test_a_gardenlet_has_no_code_that_starts_or_changes_a_workflow() -> None:
         "of a Shoot that the garden does not know",
     ],
 )
-async def test_a_gardenlet_cannot_have_the_control_plane_of_a_live_shoot_forgotten(
+async def test_a_gardenlet_cannot_request_the_cleanup_of_a_live_shoot(
     lie: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The cleaning deletes a whole control plane, so the garden decides by its own record what is left over."""
@@ -72,7 +72,7 @@ async def test_a_gardenlet_cannot_have_the_control_plane_of_a_live_shoot_forgott
         world.shoot("moving", THEIRS, "Restore", "Processing")
         world.shoot(TRUE, THEIRS)
         world.claim(lie, remnant(TRUE))
-        await until(lambda: "asks for a cleaning that is refused" in caplog.text)
+        await until(lambda: "asks for a cleanup that is refused" in caplog.text)
         flow = await world.only(FORGOTTEN)
     task = flow.request.task
     assert (task.technical_id, task.seed, task.destination) == (f"shoot--dev--{TRUE}", OURS, THEIRS)
@@ -124,7 +124,7 @@ async def test_a_list_that_cannot_be_read_starts_nothing_and_stops_no_other_seed
         world.shoot(TRUE, THEIRS)
         bad = {"metadata": {"annotations": {"seed.gardener.cloud/remains": text}}}
         world.garden.api.change(resources.SEED.path(), THEIRS, None, bad)
-        await until(lambda: f"seed {THEIRS}: its gardenlet asks for a cleaning that is refused" in caplog.text)
+        await until(lambda: f"seed {THEIRS}: its gardenlet asks for a cleanup that is refused" in caplog.text)
         world.claim(remnant(TRUE))
         await world.only(FORGOTTEN)
 
@@ -153,7 +153,7 @@ async def test_a_gardenlet_that_makes_up_shoots_and_does_no_work_holds_up_no_oth
         {"shoot": "gone", "name": "shoot--dev--live--uid-of-gone"},
         {"shoot": "gone", "seed": THEIRS, "bucket": f"uid-of-{OURS}"},
         {"shoot": "gone", "bucket": f"uid-of-{THEIRS}"},
-        {"shoot": "gone", "seed": "seed-of-nobody"},
+        {"shoot": "gone", "seed": "seed-without-shoots"},
     ],
     ids=[
         "of a live Shoot",

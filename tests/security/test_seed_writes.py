@@ -72,7 +72,7 @@ def _merge(target: Object, patch: Object) -> None:
 
 
 async def write(new: Object, old: Object | None = None, subresource: str = "", user: str = f"{PREFIX}seed-1") -> str:
-    """What the webhooks that are registered for a write say against it; empty if all of them allow it."""
+    """Refusal by the webhooks that are registered for a write; empty if all of them allow it."""
     garden, resource = FakeGarden(), resources.resource_of(new)
     garden.objects = deepcopy(
         [*GARDEN, {"kind": "Secret", "metadata": {"name": "cloud", "namespace": "garden-victim"}}]

@@ -112,7 +112,7 @@ def test_the_bucket_of_the_seed_is_pointed_to_another_secret_and_that_is_refused
         ("uid", "status.uid: Invalid value: field is immutable"),
     ],
 )
-def test_the_status_of_a_shoot_is_led_to_another_control_plane_and_that_is_refused(
+def test_the_status_of_a_shoot_is_pointed_to_another_control_plane_and_that_is_refused(
     shoot: Shoot, certificate: Path, field: str, why: str
 ) -> None:
     """Operations run in the seed and in the namespace that the garden has recorded."""
@@ -183,7 +183,7 @@ def test_an_event_is_written_below_the_seed_of_another_and_that_is_refused(
         assert is_refused(done, refusal) if refusal else done.returncode == 0, done.stderr
 
 
-def test_the_gardenlet_goes_on_with_what_it_owns(landscape: Landscape, shoot: Shoot, certificate: Path) -> None:
+def test_the_gardenlet_still_writes_its_own_objects(landscape: Landscape, shoot: Shoot, certificate: Path) -> None:
     """Its own writes pass the same webhook: the Seed is reconciled when it asks for that itself."""
     asked = {"metadata": {"annotations": {"gardener.cloud/operation": "reconcile"}}}
 

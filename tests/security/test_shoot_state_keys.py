@@ -164,7 +164,7 @@ async def test_a_content_of_another_shoot_or_item_is_refused(garden: Garden, sho
 
 
 @pytest.mark.attack(actor="T3", asset="A2", finding=5)
-async def test_a_seed_that_was_left_cannot_read_what_the_next_one_keeps(garden: Garden) -> None:
+async def test_a_source_seed_cannot_read_states_of_the_destination(garden: Garden) -> None:
     """Seed a keeps its key file, and reads the garden."""
     await garden.persist("a")
     await garden.reseal()

@@ -199,10 +199,10 @@ async def test_a_restored_secret_has_neither_labels_nor_owners_of_the_shoot_stat
     assert restored["data"] == item["data"]
 
 
-async def test_what_an_extension_refers_to_by_its_own_name_is_persisted_and_restored(
+async def test_an_object_that_an_extension_refers_to_by_its_own_name_is_persisted_and_restored(
     clusters: Any, garden: ApiServer, seed: ApiServer
 ) -> None:
-    """Copies of what the Shoot refers to come from the garden, and are left out."""
+    """Copies of objects that the Shoot refers to come from the garden, and are not persisted."""
     garden.put("/apis/core.gardener.cloud/v1beta1/shoots", {"metadata": {"name": "demo", "uid": "uid"}}, "garden-local")
     names = {"Secret": ("infrastructure-demo-key", "ref-of-the-owner"), "ConfigMap": ("infrastructure-demo",)}
     references = [
@@ -231,7 +231,7 @@ async def test_what_an_extension_refers_to_by_its_own_name_is_persisted_and_rest
     assert state["status"]["resources"] == references
 
 
-async def test_an_extension_that_refers_to_what_is_never_restored_is_told_before_the_move(
+async def test_an_extension_state_that_cannot_be_restored_is_reported_before_the_move(
     clusters: Any, garden: ApiServer, seed: ApiServer
 ) -> None:
     """Otherwise the control plane would have left its seed, and could not start on the other one."""
@@ -276,7 +276,7 @@ async def test_a_shoot_state_restores_only_secrets_that_the_secrets_manager_pers
 async def test_labels_of_other_controllers_do_not_come_back_with_a_persisted_secret(
     clusters: Any, garden: ApiServer, seed: ApiServer
 ) -> None:
-    """The secrets manager's own are needed to tell generations apart."""
+    """The secrets manager's own labels are needed to distinguish generations."""
     labels = {"managed-by": "secrets-manager", "manager-identity": "gardenlet", "persist": "true", "name": "ca"}
     other = {"resources.gardener.cloud/purpose": "token-requestor"}
     item = {"name": "ca", "type": "secret", "labels": labels | other, "data": {"type": "Opaque", "data": {}}}

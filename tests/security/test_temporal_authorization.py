@@ -1,4 +1,4 @@
-"""What a client may do in a Temporal cluster, by its certificate: a real server, and each method of its API.
+"""Rights of each client in a Temporal cluster, by its certificate: a real server, and each method of its API.
 
 The server is built from ``temporal-server`` the first time, in minutes; it then answers within seconds.
 """
@@ -66,7 +66,7 @@ from workers.promote import PromoteConfig, promote
 pytestmark = [pytest.mark.binaries, pytest.mark.timeout(120, func_only=True)]
 
 CODE_BYTES = 36
-"""What the server adds to a token."""
+"""Bytes that the server adds to a token."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ async def work(name: str) -> str:
 
 @workflow.defn
 class Flow:
-    """Runs one activity on the queue that its input names; waits first if told to."""
+    """Runs one activity on the queue that its input names; waits first if the input says so."""
 
     def __init__(self) -> None:
         self._by = ""
@@ -136,7 +136,7 @@ async def waiting_task(temporal: Cluster, seed: str) -> tuple[WorkflowHandle[Any
 
 @pytest.mark.attack(actor="T3", asset="A5", finding=4)
 async def test_a_gardenlet_calls_each_method_of_temporal_on_another_seed_and_all_are_refused(temporal: Cluster) -> None:
-    """The gardenlet of seed A aims each method at queue, flow and task of seed B; A's own work goes on."""
+    """The gardenlet of seed A aims each method at queue, flow and task of seed B; A's own work continues."""
     flow, token = await waiting_task(temporal, "b")
     attacker = await temporal.gardenlet("a")
     for forged in (token, token[:-CODE_BYTES]):
@@ -225,7 +225,7 @@ def http_status(temporal: Cluster, pair: KeyPair) -> int:
 
 @pytest.mark.attack(actor="T5", asset="A5", finding=4)
 @pytest.mark.parametrize("service", ["history", "matching", "internal-frontend"])
-async def test_a_client_is_cut_off_by_the_services_that_do_not_ask_who_calls(temporal: Cluster, service: str) -> None:
+async def test_a_client_is_refused_by_the_services_without_authorization(temporal: Cluster, service: str) -> None:
     """An operator's certificate, though its authority signs for the services' clients here, too."""
     operator = temporal.authority.for_process("controller-manager")
     assert not await asyncio.to_thread(stays_connected, temporal, service, operator)
@@ -234,7 +234,7 @@ async def test_a_client_is_cut_off_by_the_services_that_do_not_ask_who_calls(tem
 
 
 def stays_connected(temporal: Cluster, service: str, pair: KeyPair) -> bool:
-    """Whether the service answers HTTP/2 after the handshake: a refused certificate is told of only then."""
+    """Whether the service answers HTTP/2 after the handshake: only then does the client learn of a refusal."""
     context = ssl.create_default_context(cafile=str(temporal.authority.of_servers))
     context.load_cert_chain(pair.certificate, pair.key)
     context.set_alpn_protocols(["h2"])
@@ -393,7 +393,7 @@ async def told(temporal: Cluster, client: str) -> bool:
 
 @pytest.mark.attack(actor="T4", asset="A5", finding=4)
 async def test_an_extension_gets_no_workflow_task_of_the_garden_by_calling_its_queue_sticky(temporal: Cluster) -> None:
-    """Temporal tells queues apart by name, whatever kind and normal name a poll gives."""
+    """Temporal distinguishes queues by name, whatever kind and normal name a poll gives."""
     extension = await temporal.extension("provider-local", "a")
     poll = PollWorkflowTaskQueueRequest(
         namespace="default",
@@ -413,7 +413,7 @@ async def test_an_extension_reads_ends_and_changes_no_flow_of_the_garden(tempora
 
 
 @pytest.mark.attack(actor="T5", asset="A5", finding=20)
-async def test_people_look_repair_or_administer_by_their_role_and_repair_under_their_own_name(
+async def test_people_read_repair_or_administer_by_their_role_and_repair_under_their_own_name(
     temporal: Cluster,
 ) -> None:
     """A viewer changes nothing; a repairer repairs under the name in the certificate, and ends nothing."""

@@ -91,7 +91,7 @@ def test_metrics_of_temporal_are_where_they_were(plan: Plan) -> None:
         assert b"service_requests" in answer.read()
 
 
-def test_a_gardenlet_goes_on_with_a_renewed_certificate_without_a_restart(landscape: Landscape, plan: Plan) -> None:
+def test_a_gardenlet_uses_a_renewed_certificate_without_a_restart(landscape: Landscape, plan: Plan) -> None:
     authority = TemporalAuthority(plan.temporal_authority)
     old = authority.for_gardenlet("seed-1")
     first, pid = _serial(old), landscape.pids["seed-1/gardenlet"]

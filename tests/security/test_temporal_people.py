@@ -1,4 +1,4 @@
-"""People whom a token names, in a Temporal cluster: a real server, an issuer of tokens, and a gateway's certificate."""
+"""People named by a token, in a Temporal cluster: a real server, an issuer of tokens, and a gateway's certificate."""
 
 import asyncio
 import ssl
@@ -39,7 +39,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issuer]:
 def temporal(tokens: Issuer) -> Iterator[Cluster]:
     """A server that has read the issuer's keys."""
     with cluster(f"--oidc-config={tokens.config_file}") as running:
-        asyncio.run(until(lambda: _knows(running, tokens.token("anybody", "everybody")), 30))
+        asyncio.run(until(lambda: _knows(running, tokens.token("anyone", "everyone")), 30))
         yield running
 
 
@@ -56,8 +56,8 @@ async def test_people_with_a_token_do_what_their_groups_may_and_repair_under_the
     temporal: Cluster, tokens: Issuer
 ) -> None:
     """A viewer changes nothing; a repairer repairs under the token's subject, and ends nothing."""
-    viewer = await temporal.by_token(tokens.token("alice", "everybody"))
-    repairer = await temporal.by_token(tokens.token("bob", "everybody", "on-call"))
+    viewer = await temporal.by_token(tokens.token("alice", "everyone"))
+    repairer = await temporal.by_token(tokens.token("bob", "everyone", "on-call"))
     admin = await temporal.by_token(tokens.token("carol", "platform"))
     garden = await temporal.process()
     spoken = Repair(action=Action.PAUSE, reason="a flood", by="mallory")
@@ -164,11 +164,11 @@ async def test_a_gardenlet_with_the_token_of_an_administrator_may_nothing_at_all
 
 async def test_the_http_api_asks_for_the_token_too(temporal: Cluster, tokens: Issuer) -> None:
     gateway = temporal.authority.for_gateway("ui")
-    assert await asyncio.to_thread(http_status, temporal, gateway, tokens.token("alice", "everybody")) == 200
+    assert await asyncio.to_thread(http_status, temporal, gateway, tokens.token("alice", "everyone")) == 200
 
 
 def http_status(temporal: Cluster, pair: KeyPair, token: str | None) -> int:
-    """What Temporal's HTTP API answers to one who lists workflows."""
+    """Status of the answer of Temporal's HTTP API to a client that lists workflows."""
     context = ssl.create_default_context(cafile=str(temporal.authority.of_servers))
     context.load_cert_chain(pair.certificate, pair.key)
     request = urllib.request.Request(f"https://{temporal.http_address}/api/v1/namespaces/default/workflows")

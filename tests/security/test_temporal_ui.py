@@ -48,8 +48,8 @@ _SECONDS = 60
 _PICTURE = Path(__file__).parents[2] / "docs/images/temporal-ui-payloads.png"
 PAYLOAD = "shoot--local--demo"
 PEOPLE = {
-    "reader": Person(("everybody",)),
-    "developer": Person(("everybody",)),  # may look in Temporal, and read no Shoots
+    "reader": Person(("everyone",)),
+    "developer": Person(("everyone",)),  # may read Temporal, but no Shoots
     "guest": Person(("guests",)),
 }
 

@@ -133,7 +133,7 @@ async def test_the_api_server_is_answered(admission: Admission, path: str) -> No
 @pytest.mark.attack(actor="T6", asset="A1", finding=16)
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_caller_without_a_certificate_gets_no_answer(admission: Admission, path: str) -> None:
-    """A made-up review tells which Secrets there are, and what any user or seed may do."""
+    """A made-up review reveals which Secrets exist, and the rights of any user or seed."""
     with pytest.raises(aiohttp.ClientError):
         await admission.ask(path, None)
     assert admission.reviewed == []
@@ -153,7 +153,7 @@ async def test_a_caller_with_the_certificate_of_another_authority_gets_no_answer
 
 
 @pytest.mark.attack(actor="T6", asset="A1", finding=16)
-async def test_a_certificate_of_admission_itself_is_none_of_a_client(admission: Admission) -> None:
+async def test_a_serving_certificate_of_admission_is_refused_as_client_certificate(admission: Admission) -> None:
     """The authority signs servers, too."""
     server = signed("kube-apiserver", ca=admission.authority, usage=Usage.SERVER, **OPTIONS)
 
@@ -226,7 +226,7 @@ async def test_another_authority_of_clients_needs_no_restart(
 
 @pytest.mark.attack(actor="T6", asset="A1", finding=16)
 async def test_a_flood_of_reviews_does_not_pile_up_in_admission(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each review reads all Shoots and Seeds. What is too much is told to come again, as the API server then does."""
+    """Each review reads all Shoots and Seeds. Excess calls get Retry-After, and the API server retries."""
     monkeypatch.setattr(webhook_clients, "_PATIENCE", 0.2)
     async with admission_with(reviewsAtOnce=2) as admission, admission.client(None) as client:
         admission.free.clear()

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation SEED [VARIANT]``: one run of the takeover, told from its beginning to its end."""
+"""``python -m tests.simulation SEED [VARIANT]``: one run of the takeover, printed from its beginning to its end."""
 
 import logging
 import sys

@@ -16,14 +16,14 @@ from workers.etcd.snapshotter import SnapshotError
 
 EPOCH = 1_800_000_000
 _HUNG_SECONDS = 10.0
-"""A request that gets no answer is given up."""
+"""Seconds after which a request without an answer times out."""
 
 here: contextvars.ContextVar["Container"] = contextvars.ContextVar("here")
-"""Whose code runs."""
+"""Container whose code runs."""
 
 
 class Killed(BaseException):
-    """This process is no more."""
+    """This process has been killed."""
 
 
 class CutOff(Exception):
@@ -98,7 +98,7 @@ class Fiber:
                 self._target()
         except (Killed, SystemExit):
             pass
-        except BaseException as error:  # a bug of ours or of what is tested: the run is to end with it
+        except BaseException as error:  # a bug of the simulation or of the tested code ends the run
             self._loop.call_soon(self._container.machine.fail, error)
         finally:
             self._loop.call_soon(self._end)
@@ -123,9 +123,9 @@ class Machine:
         self.fail = fail
         self.current = threading.local()
         self.skew = 0.0
-        """Of its wall clock, which may be set at any time."""
+        """Offset of the machine's wall clock, which may be set at any time."""
         self.cut: set[str] = set()
-        """What it does not reach."""
+        """Services that the machine does not reach."""
         self.refused = False
         """Whether it hears so at once."""
         self.containers: list[Container] = []
@@ -140,7 +140,7 @@ class Machine:
         return EPOCH + self.loop.now * self.rate + self.skew
 
     def change(self) -> None:
-        """Whoever waits looks again."""
+        """Have waiters check their condition again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -223,7 +223,7 @@ class Container:
             raise CutOff from None
 
     async def ask(self, place: str, answer: Callable[[], Any], timeout: float = _HUNG_SECONDS) -> Any:
-        """What is there when the question arrives; the answer may be lost. Raises CutOff."""
+        """Answer with the state at the arrival of the question; the answer may be lost. Raises CutOff."""
         await self.pass_to(place, timeout)
         found = answer()
         await self.pass_to(place, timeout)

@@ -38,7 +38,7 @@ Do = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a run."""
+    """Result of a run."""
 
     seed: int
     violations: tuple[str, ...]
@@ -75,7 +75,7 @@ class Run:
         self.restored = False
         self.taken_over = False
         self.home = "source"
-        """Whose the backups are, by the garden."""
+        """Seed that the backups belong to, by the garden."""
         self.disturbed: dict[str, list[tuple[float, float]]] = {"source": [], "destination": []}
         self.lost_data_at: float | None = None
         self.harm: str | None = None
@@ -87,7 +87,7 @@ class Run:
         self.moves_at = self.random.uniform(6.0, 20.0)
         self.fault_count = self.random.randint(0, 10)
         self.cut_off_when_flushed = self.random.random() < 0.1
-        """From the garden: its API server goes on."""
+        """Cut off from the garden: its API server continues."""
         self.loses_data = self.random.random() < 0.4
         self._zombies: set[asyncio.Task[None]] = set()
         variant.trial(self)
@@ -130,7 +130,7 @@ class Run:
         for _ in range(self.fault_count):
             world.loop.call_later(random.uniform(0.0, _FAULTS_END), self._break_something)
         if self.takes_over_killed:
-            world.when_fenced.append(lambda: self.later(random.uniform(0.1, 12.0), self.kill_who_takes_over))
+            world.when_fenced.append(lambda: self.later(random.uniform(0.1, 12.0), self.kill_the_destination))
         await asyncio.sleep(self.moves_at)
         world.note(f"the control plane is to move: {self.kind}")
         moving = world.loop.create_task(self._move())
@@ -196,7 +196,7 @@ class Run:
         await machine.until(lambda: not machine.off and "garden" not in machine.cut)
         await asyncio.sleep(self.random.uniform(0.01, 0.3))
         world.note(f"{operation}: {name}")
-        # Who is canceled, and cut off from where it would hear of it, goes on.
+        # A canceled process that is cut off from the cancellation continues.
         running = world.loop.create_task(do())
         self._zombies.add(running)
         await asyncio.shield(running)
@@ -308,7 +308,7 @@ class Run:
     def later(self, seconds: float, do: Callable[..., None], *args: Any) -> None:
         self.world.loop.call_later(seconds, do, *args)
 
-    def kill_who_takes_over(self) -> None:
+    def kill_the_destination(self) -> None:
         pod = self.world.pods["destination"]
         if pod.wanted:
             self.world.note("the destination's etcd is killed")
@@ -380,7 +380,7 @@ class Run:
                     f"split brain: the source takes {write.key} at {write.at:.2f}, "
                     f"the destination serves since {served:.2f}"
                 )
-        fence = world.fenced_at if self._given_up() else None
+        fence = world.fenced_at if self._superseded() else None
         for write in theirs:
             if write.key not in held and (fence is None or self._is_promised(write, fence)):
                 found.append(f"lost: {write.key} of the source, {write.at:.2f}")
@@ -392,12 +392,12 @@ class Run:
                 found.append(f"another revision: {write.key} has {held[write.key]}, it was {write.revision}")
         return found
 
-    def _given_up(self) -> bool:
+    def _superseded(self) -> bool:
         names = [name for name in self.world.buckets["source"].objects if name.startswith(PREFIX)]
         return snapshots.taken_over(names) is not None
 
     def _is_promised(self, write: Write, end: float) -> bool:
-        """Whether it was in the bucket for certain: after the delta's period, or once the sidecar could begin anew."""
+        """Whether it was in the bucket for certain: after the delta's period, or once the sidecar could start again."""
         due = write.at + DELTA_PERIOD
         first, last = -1e9, -1e9
         for start, stop in sorted(self.disturbed[write.seed]):

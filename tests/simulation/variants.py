@@ -39,7 +39,7 @@ class NoWitness(Variant):
 
 
 class NoFence(Variant):
-    """Nobody tells the source."""
+    """The source is not informed."""
 
     name = "no fence"
     noticed_as = "split brain"
@@ -55,7 +55,7 @@ class NoFence(Variant):
 
 
 class ToleranceIgnored(Variant):
-    """Who takes over serves at once."""
+    """The destination serves at once."""
 
     name = "tolerance ignored"
     noticed_as = "split brain"
@@ -82,7 +82,7 @@ class ClockTrusted(Variant):
 
 
 class KeptBeforeWaiting(Variant):
-    """Who is killed while it waits finds data at its next start, and serves."""
+    """A destination that is killed while it waits finds data at its next start, and serves."""
 
     name = "kept before waiting"
     noticed_as = "split brain"
@@ -102,12 +102,12 @@ class KeptBeforeWaiting(Variant):
         run.takes_over_killed = False
         run.world.when_fenced += [
             lambda: run.cut(run.world.source, {"source"}, 60.0),
-            lambda: run.later(run.random.uniform(0.5, 2.5), run.kill_who_takes_over),
+            lambda: run.later(run.random.uniform(0.5, 2.5), run.kill_the_destination),
         ]
 
 
 class GapWrittenOver(Variant):
-    """A delta is written though the store has not taken the one before."""
+    """A delta is written though the store has not accepted the previous one."""
 
     name = "gap written over"
     noticed_as = "not restored"
@@ -132,9 +132,9 @@ class GapWrittenOver(Variant):
 
 
 class WaitsAnew(Variant):
-    """What a session could not write waits for the whole period of the next one, too."""
+    """Changes that a session could not write wait for the whole period of the next session."""
 
-    name = "waits anew"
+    name = "waits again"
     noticed_as = "of the source"
 
     def apply(self, stack: contextlib.ExitStack) -> None:
@@ -154,7 +154,7 @@ class WaitsAnew(Variant):
 
 
 class NothingCompared(Variant):
-    """What a full snapshot holds beyond its name is taken for what the destination has written since."""
+    """Later revisions in a full snapshot are taken for revisions of the destination."""
 
     name = "nothing compared"
     noticed_as = "of the destination"

@@ -37,7 +37,7 @@ TASK = Key("shoot--local--demo", "demo")
 TOLERANCE = 6.0
 DELTA_PERIOD = 5.0
 DRIFT = 0.6 / TOLERANCE
-"""Of a clock: as much as the tolerance and the time to stop leave room for. At 2 min it is 0.5 %."""
+"""Drift of a clock: as much as the tolerance and the time to stop leave room for. At 2 min it is 0.5 %."""
 SCHEDULE = Schedule(
     full="0 0 1 1 *",
     delta_period=timedelta(seconds=DELTA_PERIOD),
@@ -57,7 +57,7 @@ class Bucket:
 
 
 class Store:
-    """What ``etcd.store`` says of a bucket, for whoever opens it."""
+    """The part of ``etcd.store`` that tested code calls."""
 
     def __init__(self, world: "World", bucket: Bucket) -> None:
         self._world = world
@@ -109,7 +109,7 @@ class Store:
 
 
 class Reader:
-    """What ``workers.etcd.store_reader`` says of a bucket."""
+    """The part of ``workers.etcd.store_reader`` that tested code calls."""
 
     def __init__(self, world: "World", store: dict[str, Any], timeout: float = 10.0) -> None:
         try:
@@ -174,7 +174,7 @@ class Etcd:
     def stop(self, sig: int) -> None:
         if sig == signal.SIGKILL:
             self.end()
-        else:  # it answers whom it has
+        else:  # it answers the clients that it has
             delay = self._world.random.uniform(0.0, 0.4)
             self._world.loop.call_later(delay, self.end)
 
@@ -196,7 +196,7 @@ class Etcd:
 
 
 class Client:
-    """What ``etcd.client`` says of an etcd, for the sidecar in its pod."""
+    """The part of ``etcd.client`` that the sidecar in the pod of an etcd calls."""
 
     def __init__(self, pod: "EtcdPod") -> None:
         self._pod = pod
@@ -248,7 +248,7 @@ class Client:
 
 
 class Connection:
-    """Etcd's API, to whoever restores."""
+    """Etcd's API for the restore."""
 
     def __init__(self, data: Data) -> None:
         self._data = data
@@ -262,20 +262,20 @@ class Connection:
         return self._data.revision
 
     def seal(self) -> None:
-        """Clients are told by the file that is left beside; nobody reads here."""
+        """The file next to the data makes clients read only; no client reads here."""
 
     def unseal(self) -> None:
         """Likewise."""
 
     def save(self, file: Path) -> None:
-        """Revisions stay as they are here: nobody watches for ones that are lost."""
+        """Revisions stay unchanged here: no client watches for lost ones."""
 
     def holds(self, changes: Iterable[Change]) -> bool:
         return all(self._data.log[each.revision - 2] == each for each in changes)
 
 
 class EtcdPod:
-    """Etcd with its wrapper in one container, its sidecar in another; who ends is started again."""
+    """Etcd with its wrapper in one container, its sidecar in another; a container that ends is started again."""
 
     def __init__(self, machine: Machine, world: "World", directory: Path) -> None:
         self.machine = machine
@@ -339,7 +339,7 @@ class EtcdPod:
             self.sidecar.kill()
 
     def spawn_etcd(self, container: Container) -> int:
-        """What becomes of the wrapper's child."""
+        """Start etcd as the wrapper's child; returns its process id."""
         [file] = (
             (self._directory / "data" / "member" / "wal").glob("*.wal")
             if (self._directory / "data").exists()
@@ -405,14 +405,14 @@ class Variant:
         return True
 
     def clock(self, container: Container) -> float:
-        """The one by which the witness tells how long it has heard nothing."""
+        """The clock by which the witness measures its time without an answer."""
         return container.machine.clock()
 
     def apply(self, stack: contextlib.ExitStack) -> None:
         """Build it, until the stack is closed."""
 
     def trial(self, run: Any) -> None:
-        """What it has to stand beside what chance brings."""
+        """Faults that a run has besides the random ones."""
 
 
 @dataclass(frozen=True)
@@ -484,7 +484,7 @@ class World:
     # Clients
 
     async def write(self, machine: Machine) -> None:
-        """A client of one seed's API server, whatever the cluster's name leads to: names are kept for long."""
+        """A client of one seed's API server, whatever the cluster's name resolves to: names are cached for long."""
         pod = self.pods[machine.name]
         for number in count(1):
             await asyncio.sleep(self.random.uniform(0.03, self.pause_between_writes))

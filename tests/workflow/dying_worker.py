@@ -1,4 +1,4 @@
-"""A worker that is killed in the middle of each task that it meets for the first time; another process goes on then.
+"""A worker that is killed in the middle of each task that it meets for the first time; another process continues.
 
 ``python -m tests.workflow.dying_worker ADDRESS DIRECTORY``: the directory gets a file for each task that was met so.
 """
@@ -20,7 +20,7 @@ from api.contracts.operations import TaskResult, seed_queue
 from tests.workflow.world import SEED
 
 _TOGETHER_SECONDS = 0.1
-"""Whatever has begun beside it meanwhile dies with it."""
+"""Tasks that run at the same time die with it."""
 
 
 class Mortal:
@@ -38,7 +38,7 @@ class Mortal:
             return TaskResult(secrets=(f"secret-of-{name}",))
         await asyncio.sleep(_TOGETHER_SECONDS)
         os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("nobody outlives this")
+        raise AssertionError("the process must have ended here")
 
 
 async def work(address: str, met: Path) -> None:

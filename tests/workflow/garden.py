@@ -97,7 +97,7 @@ def shoot(**metadata: Any) -> dict[str, Any]:
 
 
 def surroundings() -> list[dict[str, Any]]:
-    """What a Shoot needs in the garden: its Project with a namespace, a ready Seed, credentials."""
+    """Objects that a Shoot needs in the garden: its Project with a namespace, a ready Seed, credentials."""
     ready = [{"type": each, "status": "True"} for each in ("GardenletReady", "SeedSystemComponentsHealthy")]
     return [
         {

@@ -11,7 +11,7 @@ from workflows.shoot.reconcile import reconcile_flow
 
 FACTS = ShootFacts(credentials="1", managed_issuer=True, ssh_access=False)
 NO_RETURN = "deploy_source_backup_entry_there"
-"""The first trace of the destination: from then on a move can only go on."""
+"""The first trace of the destination: from then on a move cannot be aborted."""
 
 
 def asked(what: OperationType, shoot: ShootRef = SHOOT) -> FlowInput:

@@ -1,4 +1,4 @@
-"""A later build of our workflows, for tests that go on with it in the middle of what an earlier one began.
+"""A later build of our workflows, for tests that continue workflows of an earlier build with it.
 
 What lives for months takes a step more, behind a patch; what lives for minutes has a task more, as it stays with the
 build that it began with.
@@ -42,7 +42,7 @@ class NextLifecycle(ShootLifecycle):
 
 @workflow.defn(name="RotateCertificateAuthorities")
 class NextRotation(RotateCertificateAuthorities):
-    """Looks at alerts before it asks for the completion."""
+    """Reads alerts before it requests the completion."""
 
     @workflow.run
     async def run(self, request: RotationInput) -> None:

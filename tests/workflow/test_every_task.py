@@ -1,4 +1,4 @@
-"""Every task of every operation: it fails for good, is mended, is retried, and nothing finished runs again."""
+"""Every task of every operation: it fails for good, is repaired, is retried, and nothing finished runs again."""
 
 from datetime import timedelta
 
@@ -39,7 +39,7 @@ def begin(world: World, what: OperationType) -> None:
 
 
 def runs_of(flow: Flow) -> dict[str, int]:
-    """How often each task runs if each has to run twice: who waits asks the world to try again, too."""
+    """How often each task runs if each has to run twice: a wait triggers its other half again, too."""
     run = [name for name in flow.names if not flow.skipped(name)]
     return {name: 2 + sum(flow.completes(each) == name for each in run) for name in run}
 
@@ -59,10 +59,8 @@ async def die(run: int) -> None:
 
 
 @pytest.mark.parametrize("what", TYPES)
-async def test_of_a_flow_in_which_everything_fails_nothing_finished_runs_again(
-    world: World, what: OperationType
-) -> None:
-    """All tasks that can run fail, are mended and retried, until the last of them has."""
+async def test_finished_tasks_of_a_failing_flow_do_not_run_again(world: World, what: OperationType) -> None:
+    """All tasks that can run fail, are repaired and retried, until the last of them has."""
     begin(world, what)
     world.every_task = fail_for_good
     await world.wake()
@@ -80,10 +78,8 @@ async def test_of_a_flow_in_which_everything_fails_nothing_finished_runs_again(
 
 
 @pytest.mark.parametrize("what", TYPES)
-async def test_of_a_flow_whose_worker_dies_in_every_task_each_goes_on_and_none_runs_twice(
-    world: World, what: OperationType
-) -> None:
-    """What a dead worker had begun begins again; what it had finished does not."""
+async def test_tasks_continue_after_a_lost_worker_and_none_runs_twice(world: World, what: OperationType) -> None:
+    """Tasks that a dead worker had begun run again; finished ones do not."""
     begin(world, what)
     world.every_task = die
     await world.wake()
@@ -93,7 +89,7 @@ async def test_of_a_flow_whose_worker_dies_in_every_task_each_goes_on_and_none_r
     assert seen(world, TYPES[what]) == {name: 2 for name in flow.names if not flow.skipped(name)}
 
 
-async def test_what_is_forgotten_goes_on_where_it_failed(world: World) -> None:
+async def test_a_failed_cleanup_continues_from_the_failed_task(world: World) -> None:
     """It is no operation of the Shoot: the controller-manager keeps what an attempt leaves, for the next one."""
     request = asked(OperationType.MIGRATE, world.shoot)
     world.every_task = fail_for_good
@@ -127,7 +123,7 @@ EVERY = [
 
 @pytest.mark.parametrize(("what", "task"), EVERY)
 async def test_a_task_that_failed_for_good_is_retried_alone(world: World, what: OperationType, task: str) -> None:
-    """What comes before it, or beside it, is finished when it fails; what comes after it waits."""
+    """Tasks before and next to it are finished when it fails; tasks after it wait."""
     flow = graph(what, world.shoot)
     later = {name for name in flow.names if flow.comes_after(name, task)}
     finished = [name for name in flow.names if name != task and name not in later and not flow.skipped(name)]
@@ -170,9 +166,7 @@ _THERE_FIRST = "wait_required_extensions_there"
 
 
 @pytest.mark.parametrize("task", before_no_return())
-async def test_a_move_can_be_turned_round_in_each_step_before_the_destination_is_prepared(
-    world: World, task: str
-) -> None:
+async def test_a_move_can_be_aborted_in_each_step_before_the_destination_is_prepared(world: World, task: str) -> None:
     """It ends at once, though it makes progress, and what it has dismantled is restored in place."""
     flow = graph(OperationType.MIGRATE, world.shoot)
     held = {task} if flow.comes_after(task, _THERE_FIRST) else {task, _THERE_FIRST}
@@ -200,8 +194,8 @@ async def test_a_move_can_be_turned_round_in_each_step_before_the_destination_is
     assert world.finished == []
 
 
-async def test_a_move_that_is_turned_round_too_late_goes_on_and_then_moves_back(world: World) -> None:
-    """Its destination may serve already: nothing is put up in the source beside it."""
+async def test_a_move_aborted_too_late_completes_and_then_moves_back(world: World) -> None:
+    """Its destination may serve already: nothing is restored in the source next to it."""
     begin(world, OperationType.MIGRATE)
     gate = world.hold("flush_etcd")
     await world.wake()
@@ -219,7 +213,7 @@ async def test_a_move_that_is_turned_round_too_late_goes_on_and_then_moves_back(
     ]
 
 
-async def test_a_move_that_failed_too_late_to_be_turned_round_goes_on(world: World) -> None:
+async def test_a_move_that_failed_after_the_point_of_no_return_continues(world: World) -> None:
     begin(world, OperationType.MIGRATE)
     world.fail_always("snapshot_etcd", "ERR_CONFIGURATION_PROBLEM")
     await world.wake()

@@ -1,4 +1,4 @@
-"""Whatever an operation stands still for: the task, the object and the reason are told, and what to do about it."""
+"""Explanations of an operation that does not progress: task, object, reason, and a remedy."""
 
 import asyncio
 import contextlib
@@ -71,7 +71,9 @@ def stall(how: str, thing: str, reason: str, code: str) -> Callable[[], Awaitabl
 
 
 @pytest.mark.parametrize(("task", "how", "number"), STALLS, ids=lambda value: str(value))
-async def test_each_stall_is_told_with_task_object_and_reason(world: World, task: str, how: str, number: int) -> None:
+async def test_each_stall_is_explained_with_task_object_and_reason(
+    world: World, task: str, how: str, number: int
+) -> None:
     thing, reason, code = (
         f"{KINDS[number % len(KINDS)]} shoot--local--demo/x-{number}",
         f"reason {number}",
@@ -102,17 +104,17 @@ async def test_each_stall_is_told_with_task_object_and_reason(world: World, task
     gone.set()
 
 
-async def test_a_queue_that_nobody_polls_is_named(temporal: Client) -> None:
+async def test_a_queue_without_a_worker_is_named(temporal: Client) -> None:
     world = World(temporal, uid="unserved", seed="elsewhere")
     async with world:
         await world.wake()
         said = await told(world, lambda each: bool(each.task), later=timedelta(minutes=1))
     assert (said.task, said.state) == ("sync_cluster", "Stalled")
-    assert "waits to be taken from queue seed-elsewhere" in said.text
+    assert "no worker of queue seed-elsewhere has taken it yet" in said.text
     assert said.todo == "start the gardenlet that serves this queue"
 
 
-async def test_a_worker_that_was_lost_is_told(world: World) -> None:
+async def test_a_lost_worker_is_explained(world: World) -> None:
     """Its heartbeats stop; ten seconds later another attempt begins."""
 
     async def dies_once() -> None:
@@ -125,10 +127,10 @@ async def test_a_worker_that_was_lost_is_told(world: World) -> None:
     said = await told(world, lambda each: each.task == "wait_etcds" and bool(each.error))
     assert said.error == "its worker was lost"
     assert said.attempts == 2
-    assert said.todo.startswith("nothing: another worker goes on")
+    assert said.todo.startswith("nothing: another worker continues")
 
 
-async def test_a_pause_and_a_cancellation_are_told_with_who_and_why(world: World) -> None:
+async def test_a_pause_and_a_cancellation_are_explained_with_user_and_reason(world: World) -> None:
     world.hold("wait_etcds")
     await world.wake()
     await world.until(lambda: world.ran("wait_etcds") == 1)
@@ -147,7 +149,7 @@ async def test_a_pause_and_a_cancellation_are_told_with_who_and_why(world: World
     assert "gardener flow retry garden-local/demo" in said.todo
 
 
-async def test_what_keeps_an_operation_from_beginning_is_told(world: World) -> None:
+async def test_the_reason_that_blocks_an_operation_is_explained(world: World) -> None:
     world.change(seed_fault="Seed seed-1 is not ready: condition GardenletReady is Unknown")
     await world.wake()
     progress = await world.resting("Seed seed-1 is not ready")
@@ -173,5 +175,7 @@ def test_only_kinds_that_we_know_are_objects() -> None:
     assert named_object("Nothing here is named") == ""
 
 
-def test_a_shoot_that_never_was_is_said_to_be_unknown() -> None:
-    assert explain("a/b", None, None, datetime.now(UTC)).text == "Nothing is known of Shoot a/b."
+def test_an_unknown_shoot_is_reported() -> None:
+    assert (
+        explain("a/b", None, None, datetime.now(UTC)).text == "There is no Shoot a/b, and no record of its operations."
+    )

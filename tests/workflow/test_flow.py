@@ -179,7 +179,7 @@ async def test_independent_tasks_run_side_by_side(env: WorkflowEnvironment) -> N
         assert (await handle.query(RunGraph.progress)).percent == 100
 
 
-async def test_a_failed_branch_stops_no_other_and_all_errors_are_told(env: WorkflowEnvironment) -> None:
+async def test_a_failed_branch_stops_no_other_and_all_errors_are_reported(env: WorkflowEnvironment) -> None:
     graph = nodes(a="", b="a", c="a", d="c", e="b d")
     async with worker(env) as tasks:
         tasks.failing = {"b"}
@@ -220,7 +220,7 @@ async def test_a_wait_and_what_it_completes_are_one_step_with_one_trigger(env: W
     assert tasks.triggers["b"] == "second"
 
 
-async def test_a_wait_looks_for_the_trigger_of_a_kept_task(env: WorkflowEnvironment) -> None:
+async def test_a_wait_uses_the_trigger_of_a_kept_task(env: WorkflowEnvironment) -> None:
     graph = nodes(a="", x="", b=Node(after=("a", "x"), completes="a"))
     async with worker(env) as tasks:
         tasks.failing = {"x"}
@@ -257,7 +257,7 @@ async def test_a_canceled_flow_ends_at_a_task_border_with_its_outcome_recorded(e
 
 
 async def test_another_branch_that_retries_for_ever_does_not_hide_a_failure(env: WorkflowEnvironment) -> None:
-    """The user has mended the error and wants to retry; a flow that never ends would not let them."""
+    """The user has fixed the error and wants to retry; a flow that never ends would prevent that."""
     async with worker(env) as tasks:
         tasks.failing = {"a"}
         tasks.flaky = {"b"}
@@ -267,19 +267,19 @@ async def test_another_branch_that_retries_for_ever_does_not_hide_a_failure(env:
     assert outcome.finished == ()
 
 
-async def test_a_queue_that_nobody_polls_is_noticed_and_waited_for(dev_server: WorkflowEnvironment) -> None:
-    graph = Graph(nodes=nodes(a=""), elsewhere="nobody", patience=timedelta(seconds=1))
+async def test_a_queue_without_a_worker_is_reported_and_awaited(dev_server: WorkflowEnvironment) -> None:
+    graph = Graph(nodes=nodes(a=""), elsewhere="unserved", patience=timedelta(seconds=1))
     async with worker(dev_server):
         handle = await dev_server.client.start_workflow(RunGraph.run, graph, id="flow", task_queue=QUEUE)
         async with asyncio.timeout(20):
             while not (task := (await handle.query(RunGraph.progress)).tasks[0]).unanswered_since:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         assert task.state is TaskState.RUNNING
-        assert task.note == "no worker polls queue nobody"
+        assert task.note == "no worker polls queue unserved"
         assert task.unanswered_since == task.started
 
         late = Tasks()
-        async with Worker(dev_server.client, task_queue="nobody", activities=[late.work]):
+        async with Worker(dev_server.client, task_queue="unserved", activities=[late.work]):
             await handle.result()
     assert late.ended == ["a"]
 

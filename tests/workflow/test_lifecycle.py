@@ -37,7 +37,7 @@ async def test_a_shoot_without_a_seed_waits_for_the_scheduler(world: World) -> N
 
 
 async def test_a_retry_runs_the_failed_task_and_what_follows_and_nothing_else(world: World) -> None:
-    """What no other system of the field does: go on where it stopped."""
+    """A failed operation continues from the failed task, which no other system of the field does."""
     world.fail_always("deploy_apiserver", "ERR_CONFIGURATION_PROBLEM")
     await world.wake()
     await world.until(lambda: bool(world.finished))
@@ -60,7 +60,7 @@ async def test_a_retry_runs_the_failed_task_and_what_follows_and_nothing_else(wo
 
 
 async def test_a_wait_that_failed_asks_the_world_again(world: World) -> None:
-    """An extension reconciles when it is told to: its wait alone would wait for ever."""
+    """An extension reconciles only when it is triggered: the wait alone would wait for ever."""
     world.fail_always("wait_infrastructure", "ERR_INFRA_UNAUTHENTICATED")
     await world.wake()
     await world.until(lambda: bool(world.finished))
@@ -140,7 +140,7 @@ async def test_an_error_without_a_final_code_is_tried_again_by_the_lifecycle(wor
     assert (await handle.query(ShootLifecycle.progress)).memory.outcome.failed == ()
 
 
-async def test_a_deletion_that_nobody_can_mend_is_forced_and_asks_the_cloud_for_nothing(world: World) -> None:
+async def test_a_forced_deletion_makes_no_request_to_the_cloud(world: World) -> None:
     world.change(deleting=True, uid_recorded=True, status_seed="seed-1")
     world.fail_always("wait_worker_deleted", "ERR_INFRA_UNAUTHENTICATED")
     handle = await world.wake()
@@ -200,7 +200,7 @@ async def test_deletion_cancels_a_creation_that_retries_an_error(world: World) -
     assert world.log[-1] == "release_shoot"
 
 
-async def test_a_shoot_of_which_nothing_exists_is_released_at_once(world: World) -> None:
+async def test_a_shoot_without_any_object_is_released_at_once(world: World) -> None:
     world.change(deleting=True)
     handle = await world.wake()
     await handle.result()
@@ -234,7 +234,7 @@ async def test_retry_is_refused_while_nothing_has_failed(world: World) -> None:
     assert "nothing to retry" in str(refused.value.cause)
 
 
-async def test_retry_by_update_goes_on_at_the_failed_task(world: World) -> None:
+async def test_retry_by_update_continues_at_the_failed_task(world: World) -> None:
     world.fail_always("deploy_vpn_server", "ERR_CONFIGURATION_PROBLEM")
     await world.wake()
     await world.until(lambda: bool(world.finished))
@@ -263,7 +263,7 @@ async def test_a_reconcile_annotation_starts_a_reconciliation(world: World) -> N
     assert world.view.operations == ()
 
 
-async def test_a_moved_control_plane_is_taken_down_in_one_seed_and_then_put_up_in_the_other(world: World) -> None:
+async def test_a_moved_control_plane_is_removed_from_the_source_and_then_restored(world: World) -> None:
     world.change(status_seed=SEED, observed_generation=1, uid_recorded=True, gardener_version="v0", generation=2,
                  spec_seed=DESTINATION, last_operation=operation(OperationType.RECONCILE, "Succeeded"))  # fmt: skip
     await world.wake()
@@ -288,7 +288,7 @@ async def test_a_moved_control_plane_is_taken_down_in_one_seed_and_then_put_up_i
     assert order[0] < handed_over < there, "the destination reads it once it is sealed for it"
 
 
-async def test_a_move_that_fails_goes_on_where_it_failed(world: World) -> None:
+async def test_a_failed_move_continues_from_the_failed_task(world: World) -> None:
     world.change(status_seed=SEED, observed_generation=1, uid_recorded=True, gardener_version="v0", generation=2,
                  spec_seed=DESTINATION, last_operation=operation(OperationType.RECONCILE, "Succeeded"))  # fmt: skip
     world.fail_always("snapshot_etcd", "ERR_CONFIGURATION_PROBLEM")
@@ -324,7 +324,7 @@ async def test_a_move_out_of_a_lost_seed_does_not_wait_for_it(world: World) -> N
     assert world.ran("snapshot_etcd") == 0
 
 
-async def test_a_seed_that_is_back_forgets_beside_all_operations(world: World) -> None:
+async def test_the_cleanup_of_a_lost_seed_runs_next_to_all_operations(world: World) -> None:
     """Its last step is the other seed's: nothing is left that would have to find the mark in the bucket."""
     task = ShootTask(shoot=world.shoot, technical_id="shoot--local--demo", seed=SEED, generation=3,
                      operation=OperationType.MIGRATE, destination=DESTINATION, trigger="t")  # fmt: skip
@@ -365,8 +365,8 @@ async def test_a_sleeping_control_plane_is_woken_to_leave_and_sleeps_on_where_it
     assert "hibernate_control_plane" in world.log[left:]
 
 
-async def test_a_shoot_that_fell_asleep_is_told_to_be_asleep(world: World) -> None:
-    """Of what the operation worked towards, not of what is wanted by now."""
+async def test_a_hibernated_shoot_is_reported_as_hibernated(world: World) -> None:
+    """The status shows the goal of the operation, not the present spec."""
     world.facts = world.facts.model_copy(update={"hibernated": True})
     await world.wake()
     await world.until(lambda: bool(world.finished))

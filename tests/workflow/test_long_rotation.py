@@ -52,7 +52,7 @@ _SYNC_PERIOD = timedelta(hours=84)
 
 
 class Clock(datetime):
-    """The time of the server that skips it, for those who write it down."""
+    """The time of the time-skipping server, for activities that record it."""
 
     skipped = timedelta()
 
@@ -62,7 +62,7 @@ class Clock(datetime):
 
 
 class Cluster:
-    """A Shoot in a garden in memory, and seeds that do whatever they are told."""
+    """A Shoot in a garden in memory, and seeds that behave as a test sets it."""
 
     def __init__(self, env: WorkflowEnvironment) -> None:
         self.env = env
@@ -74,7 +74,7 @@ class Cluster:
         """By operation and task."""
         self.surveyed: set[str] = set()
         self.alerts_looked_at: Counter[str] = Counter()
-        """By the later build, of what began with the earlier one."""
+        """Runs by the later build, in flows that began with the earlier one."""
         self.faults = 0
         """How often each task of an operation fails."""
         garden = cast(KubeClient, self.garden)
@@ -282,7 +282,7 @@ async def rotate(cluster: Cluster) -> dict[str, Any]:
 
 
 async def complete(cluster: Cluster, begun: dict[str, Any]) -> None:
-    """The owner's second word on what waits for it; and then all of it is over."""
+    """The owner completes the rotation, which then ends."""
     for kind in (Kind.CERTIFICATE_AUTHORITIES, Kind.SERVICE_ACCOUNT_KEY):
         request = RotationInput(shoot=DEMO, kind=kind, initiated=begun[kind]["lastInitiationTime"])
         rotation = cluster.env.client.get_workflow_handle(rotation_id(request))

@@ -1,4 +1,4 @@
-"""Temporal's SDK tells the codec the place of every payload: nothing that our processes send each other is refused."""
+"""Temporal's SDK passes the place of every payload to the codec: no payload between our processes is refused."""
 
 import asyncio
 import uuid
@@ -23,7 +23,7 @@ _SHORT = timedelta(seconds=10)
 
 @activity.defn
 async def told_before() -> str:
-    """Fails once; its second attempt says what its first one told by heartbeat."""
+    """Fails once; its second attempt returns what the first one sent by heartbeat."""
     activity.heartbeat("from the first attempt")
     if activity.info().attempt == 1:
         raise ApplicationError("not yet", "a detail")

@@ -1,4 +1,4 @@
-"""What an operator does when an operation fails at night: go on where it stopped, and say who did what, and why."""
+"""Repairs of an operation that fails at night: it continues where it stopped, and records author and reason."""
 
 import pytest
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
@@ -63,7 +63,7 @@ async def test_a_skipped_task_does_not_run_and_what_follows_does(world: World) -
     assert await ended(world) == "Succeeded"
     assert world.ran(BROKEN) == 1
     assert "wait_apiserver" in after(world, mark)
-    assert "cleanup_secrets" not in after(world, mark), "nobody knows which Secrets the skipped task would have named"
+    assert "cleanup_secrets" not in after(world, mark), "the Secrets of the skipped task are unknown"
     view = await shown(world, 2)
     [task] = [task for task in view.tasks if task.name == BROKEN]
     assert (task.state, task.note) == (TaskState.SKIPPED, f"olga skipped {BROKEN}: it is night")
@@ -105,7 +105,7 @@ async def test_a_reset_runs_a_task_and_all_after_it_again_and_only_in_that_attem
     assert "deploy_etcds" not in after(world, mark)
 
 
-async def test_a_running_operation_is_put_back_and_goes_on(world: World) -> None:
+async def test_a_running_operation_is_reset_and_continues(world: World) -> None:
     gate = world.hold("wait_worker")
     await world.wake()
     await world.until(lambda: world.ran("wait_worker") == 1)
@@ -158,7 +158,7 @@ async def test_a_task_that_failed_is_provided_while_others_still_run(world: Worl
     assert await ended(world, 1) == "Succeeded"
 
 
-async def test_a_paused_flow_starts_no_task_and_a_resumed_one_goes_on(world: World) -> None:
+async def test_a_paused_flow_starts_no_task_and_a_resumed_one_continues(world: World) -> None:
     gate = world.hold("init_secrets")
     await world.wake()
     await world.until(lambda: world.ran("init_secrets") == 1)
@@ -195,7 +195,7 @@ async def test_a_paused_shoot_gets_no_operation_until_it_is_resumed(world: World
     assert texts == ["olga paused: it is night", "olga resumed: it is night"]
 
 
-async def test_a_canceled_operation_rests_and_goes_on_where_it_was(world: World) -> None:
+async def test_a_canceled_operation_rests_and_continues_where_it_stopped(world: World) -> None:
     gate = world.hold("wait_etcds")
     await world.wake()
     await world.until(lambda: world.ran("wait_etcds") == 1)
@@ -217,10 +217,8 @@ async def test_a_canceled_operation_rests_and_goes_on_where_it_was(world: World)
 
 
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
-async def test_an_operation_that_somebody_ended_in_temporal_rests_too_and_keeps_what_is_finished(
-    world: World, how: str
-) -> None:
-    """Today's other systems would begin anew, at once, against the will of who stopped it."""
+async def test_a_terminated_operation_rests_and_keeps_finished_tasks(world: World, how: str) -> None:
+    """Other systems would start again at once, against the will of the operator that stopped it."""
     world.hold("wait_etcds")
     await world.wake()
     await world.until(lambda: world.ran("wait_etcds") == 1)
@@ -235,7 +233,7 @@ async def test_an_operation_that_somebody_ended_in_temporal_rests_too_and_keeps_
     assert world.ran("init_secrets") == 1
 
 
-async def test_annotations_do_the_same_and_are_taken_away(world: World) -> None:
+async def test_repair_annotations_are_executed_and_removed(world: World) -> None:
     await failed(world)
     world.change(repairs=(asking(Action.SKIP, BROKEN),), operations=("retry",), asked_by="olga")
     await world.wake()
@@ -282,7 +280,7 @@ async def test_an_annotation_that_cannot_be_followed_is_refused_in_an_event(worl
         (asking(Action.CANCEL), "no operation of Shoot garden-local/demo runs"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_with_a_reason_and_leaves_no_trace(
+async def test_invalid_repairs_are_refused_with_a_reason_and_leave_no_trace(
     world: World, repair: Repair, why: str
 ) -> None:
     await failed(world)
@@ -290,7 +288,7 @@ async def test_what_makes_no_sense_is_refused_with_a_reason_and_leaves_no_trace(
     assert world.repairs == []
 
 
-async def test_what_a_running_flow_cannot_do_is_refused_by_it(world: World) -> None:
+async def test_a_running_flow_refuses_impossible_repairs(world: World) -> None:
     gate = world.hold("wait_etcds")
     await world.wake()
     await world.until(lambda: world.ran("wait_etcds") == 1)

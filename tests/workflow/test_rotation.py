@@ -1,4 +1,4 @@
-"""A rotation of credentials from its start to its end: what it asks for, what it refuses, whom it names."""
+"""A rotation of credentials from its start to its end: its requests, its refusals, and the users that it names."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def complete(handle: "WorkflowHandle[Any, None]", **request: Any) -> str:
 CA = Kind.CERTIFICATE_AUTHORITIES
 
 
-def test_its_id_says_whose_rotation_it_is_and_when_it_was_begun() -> None:
+def test_the_workflow_id_names_shoot_and_start_of_the_rotation() -> None:
     request = RotationInput(shoot=SHOOT, kind=CA, initiated=STARTED)
     assert rotation_id(request) == f"shoot/garden-local/demo/0f3c/rotate-ca/{STARTED}"
 
@@ -67,7 +67,7 @@ async def test_completing_before_clients_trust_the_new_ca_is_refused(
     assert garden.asked == []
 
 
-async def test_one_forgotten_node_holds_the_completion_by_its_name(
+async def test_a_node_with_an_old_certificate_blocks_the_completion_by_name(
     env: WorkflowEnvironment, garden: RotationGarden
 ) -> None:
     garden.turn(CA, Phase.PREPARED)
@@ -112,7 +112,7 @@ async def test_a_cluster_that_cannot_be_asked_holds_the_completion_and_ends_no_r
     assert garden.asked == [("rotate-ca-complete", "")]
 
 
-async def test_who_needs_the_old_ones_is_looked_for_anew_when_asked(
+async def test_users_of_old_credentials_are_searched_again_on_request(
     env: WorkflowEnvironment, garden: RotationGarden
 ) -> None:
     garden.turn(CA, Phase.PREPARED)
@@ -124,7 +124,9 @@ async def test_who_needs_the_old_ones_is_looked_for_anew_when_asked(
     assert garden.reports[-1] == Survey()
 
 
-async def test_what_needs_no_owner_goes_on_by_itself(env: WorkflowEnvironment, garden: RotationGarden) -> None:
+async def test_rotations_without_an_owners_step_complete_automatically(
+    env: WorkflowEnvironment, garden: RotationGarden
+) -> None:
     kind = Kind.ETCD_ENCRYPTION_KEY
     garden.turn(kind, Phase.PREPARING)
     handle = await garden.start(env.client, kind)

@@ -1,4 +1,4 @@
-"""What Temporal's schedules start: by the real server, which the one that skips time does not do as it does."""
+"""Workflows that Temporal's schedules start, on the real server: the time-skipping server differs."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -52,7 +52,7 @@ async def fire(client: Client, schedule: WantedSchedule, asked: "asyncio.Queue[S
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["hibernation", "maintenance"])
-async def test_a_schedule_has_its_shoot_looked_at(dev_server: WorkflowEnvironment, number: int) -> None:
+async def test_a_schedule_starts_a_workflow_for_its_shoot(dev_server: WorkflowEnvironment, number: int) -> None:
     asked, schedule = Asked(), wanted()[number]
     async with Worker(
         dev_server.client,

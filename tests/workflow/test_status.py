@@ -1,4 +1,4 @@
-"""What a Shoot's status says while a flow runs, against a real Temporal server with encrypted histories."""
+"""A Shoot's status while a flow runs, against a real Temporal server with encrypted histories."""
 
 import asyncio
 import contextlib
@@ -163,7 +163,7 @@ async def test_a_creation_ends_in_succeeded_with_all_of_its_fields(landscape: La
     assert live["metadata"]["finalizers"] == ["gardener"]
 
 
-async def test_running_tasks_and_retried_errors_are_told_while_the_flow_runs(landscape: Landscape) -> None:
+async def test_running_tasks_and_retried_errors_are_shown_while_the_flow_runs(landscape: Landscape) -> None:
     landscape.gates["wait_etcds"] = asyncio.Event()
     landscape.failing["wait_infrastructure"] = ApplicationError(
         "the cloud has no machines left", type="ERR_INFRA_RESOURCES_DEPLETED"
@@ -197,10 +197,10 @@ async def test_a_permanent_error_ends_in_failed_with_its_code(landscape: Landsca
     assert landscape.garden.events()[-1] == ("ReconcileError", "deploy_etcds: the bucket's credentials are wrong")
 
 
-async def test_a_seed_that_nobody_serves_is_named(landscape: Landscape, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_seed_without_a_gardenlet_is_named(landscape: Landscape, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garden_flows, "_UNANSWERED", timedelta(seconds=1))
     await landscape.wake()
-    status = await landscape.status(description="nobody takes tasks from queue seed-seed-1")
+    status = await landscape.status(description="no worker takes tasks from queue seed-seed-1")
     assert status["lastOperation"]["state"] == "Processing"
     async with landscape.seed_worker():
         await landscape.status(state="Succeeded")
@@ -252,7 +252,7 @@ async def test_two_operations_never_meet_even_if_a_lifecycle_is_terminated(lands
     async with landscape.seed_worker():
         handle = await landscape.wake()
         await landscape.status(description="Wait for etcds")
-        await handle.terminate("somebody made a mistake")
+        await handle.terminate("an operator made a mistake")
         landscape.gates.clear()
         await landscape.wake()
         await landscape.status(state="Succeeded")

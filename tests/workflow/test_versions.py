@@ -1,4 +1,4 @@
-"""Two versions of our code beside each other, on the real server: who ends what was begun, and who begins anew."""
+"""Two versions of our code next to each other, on the real server: which one ends and which one starts workflows."""
 
 import asyncio
 import sys
@@ -95,7 +95,7 @@ class LifecycleV1:
 
 @workflow.defn(name="Lifecycle", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class LifecycleV2(LifecycleV1):
-    """One step more, behind a patch: what version 1 did is replayed as it was."""
+    """One step more, behind a patch: steps of version 1 replay unchanged."""
 
     @workflow.run
     async def run(self) -> list[str]:
@@ -160,10 +160,10 @@ async def until_done(handle, activities: int) -> None:
             done = [each for each in history.events if each.HasField("activity_task_completed_event_attributes")]
             if len(done) >= activities:
                 return
-            await asyncio.sleep(0.1)  # the server tells nobody who does not poll
+            await asyncio.sleep(0.1)  # the server informs only clients that poll
 
 
-async def test_a_version_that_nobody_works_for_does_not_become_current(server: Client) -> None:
+async def test_a_version_without_workers_does_not_become_current(server: Client) -> None:
     """New flows would wait for it for ever."""
     address = server.service_client.config.target_host
     nobody = PromoteConfig(address=address, deployment=CONTROLLER_MANAGER, build_id="v9", wait_seconds=1)
@@ -171,8 +171,8 @@ async def test_a_version_that_nobody_works_for_does_not_become_current(server: C
         await promote(nobody)
 
 
-async def test_only_what_lives_for_months_changes_under_way() -> None:
-    """What is not listed here is pinned, and may be changed without a patch once no older flow runs."""
+async def test_only_long_lived_workflows_upgrade_while_running() -> None:
+    """Workflows that are not listed here are pinned, and may change without a patch once no older flow runs."""
     program = (
         "from api import versioning; versioning.enabled = True\n"
         "from temporalio import workflow\n"
@@ -186,7 +186,7 @@ async def test_only_what_lives_for_months_changes_under_way() -> None:
     assert set(printed.decode().splitlines()) == {f"{name} AUTO_UPGRADE" for name in moving}
 
 
-def test_workflows_say_nothing_of_versions_where_workers_have_none() -> None:
+def test_workflows_have_no_versioning_behavior_without_worker_versioning() -> None:
     """Temporal refuses it."""
     assert not any(workflow._Definition.must_from_class(each).versioning_behavior for each in WORKFLOWS)
 

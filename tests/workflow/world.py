@@ -1,4 +1,4 @@
-"""A garden with one Shoot and a seed, in memory: activities that do nothing but tell that they ran."""
+"""A garden with one Shoot and a seed, in memory: activities that only record that they ran."""
 
 import asyncio
 import contextlib
@@ -77,9 +77,9 @@ _RUNNER = _Runner()
 
 
 class _Own(Interceptor):
-    """Lets in activities of workflows of one Shoot alone.
+    """Accepts activities of workflows of one Shoot alone.
 
-    A flow that began as its test ended may not be listed yet when all are terminated, and goes on in the next test.
+    A flow that began as its test ended may not be listed yet when all are terminated, and continues in the next test.
     """
 
     def __init__(self, shoot: ShootRef) -> None:
@@ -127,12 +127,12 @@ class World:
         self.tasks: dict[tuple[str, str], int] = defaultdict(int)
         """The same by the workflow's type and the task's name: a move has one activity in both seeds."""
         self.every_task: Callable[[int], Awaitable[None]] | None = None
-        """What each task does, by which of its runs it is."""
+        """Behaviour of each task, by the number of its run."""
         self.begun: dict[str, list[float]] = defaultdict(list)
         """When the attempts of a task began (monotonic seconds)."""
         self.repairs: list[RecordRepair] = []
         self._real = FlowActivities(cast(KubeClient, None))
-        """Of it, what needs Temporal alone."""
+        """Only its methods that need nothing but Temporal are used."""
         self._closing = asyncio.Event()
         self._stack = AsyncExitStack()
         self._seed_worker: Worker | None = None
@@ -182,7 +182,7 @@ class World:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closing.set()  # their heartbeats would tell them only after a while
+        self._closing.set()  # their heartbeats would report it only after a while
         await self._end_all()
         await self._stack.aclose()
 
@@ -207,7 +207,7 @@ class World:
     # What tests do
 
     async def wake(self, memory: LifecycleState | None = None) -> "WorkflowHandle[ShootLifecycle, None]":
-        """Like the watcher: signal with start. With a memory: a lifecycle that goes on with it."""
+        """Like the watcher: signal with start. With a memory: a lifecycle that continues with it."""
         return await self.client.start_workflow(
             ShootLifecycle.run,
             LifecycleInput(shoot=self.shoot, memory=memory or LifecycleState(), continued=memory is not None),

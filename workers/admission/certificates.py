@@ -185,7 +185,7 @@ class AdmissionCertificates:
                 metadata["annotations"] = {name: text for name, text in annotations.items() if name != OPERATION}
             await self._client.replace(secret | {"metadata": metadata, "data": encoded})
         except (AlreadyExists, Conflict):
-            raise TryAgain("another replica was faster", after=0.1) from None
+            raise TryAgain("another replica has written the Secret first", after=0.1) from None
 
 
 def _held(secret: Object) -> Held | None:
@@ -200,7 +200,7 @@ def _held(secret: Object) -> Held | None:
         for certificate in (held.authority.certificate, *held.old, held.serving.certificate):
             validity_of(certificate)
     except (KeyError, ValueError):
-        log.warning("Secret %s holds no certificates that can be used: it gets others", SECRET)
+        log.warning("Secret %s holds no valid certificates: creating new ones", SECRET)
         return None
     return held
 

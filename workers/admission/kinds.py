@@ -102,7 +102,9 @@ async def validate_shoot(review: Review, garden: Garden) -> list[str]:
         refuse_forbidden(review, check_deletion_confirmed(KubeObject.of(review.old or {})))
         doomed = review.old or {}
         if "spec" in doomed and is_moving(Shoot.of(doomed)):
-            raise Refusal.forbidden(review, f"its control plane moves to {doomed['spec']['seedName']}: wait for that")
+            raise Refusal.forbidden(
+                review, f"its control plane moves to {doomed['spec']['seedName']}: wait for the end of the move"
+            )
         return []
     shoot, old = review.models(Shoot)
     refuse_invalid(review, check_operations(shoot, old))
@@ -136,7 +138,7 @@ async def _check_issuer(review: Review, shoot: Shoot, old: Shoot | None, garden:
     text, managed = f"metadata.annotations[{AUTHENTICATION_ISSUER}]", is_managed(shoot.metadata.annotations)
     before = old is not None and is_managed(old.metadata.annotations)
     if before and not managed:
-        raise Refusal.forbidden(review, f"{text}: must stay {MANAGED}: others know the cluster's tokens by it")
+        raise Refusal.forbidden(review, f"{text}: must stay {MANAGED}: third parties verify the cluster's tokens by it")
     server = shoot.spec.kubernetes.kube_api_server
     accounts = server.service_account_config if server else None
     if managed and accounts and accounts.issuer:
@@ -187,8 +189,8 @@ async def _check_nothing_left_behind(review: Review, old: Shoot, garden: Garden)
         return
     raise Refusal.forbidden(
         review,
-        f"spec.seedName: the lost seed that it was taken from (bucket {entry['spec']['bucketName']}) has not cleaned "
-        "up what it has of it: wait until it is back and has; if it never comes back, delete BackupEntry "
+        f"spec.seedName: the lost source seed (bucket {entry['spec']['bucketName']}) has not deleted its remains of "
+        "the control plane: wait until it is back and has deleted them; if it never comes back, delete BackupEntry "
         f"{entry['metadata']['name']}",
     )
 

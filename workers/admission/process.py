@@ -218,7 +218,7 @@ async def watch_gardenlets(garden: Authorizer) -> None:
         try:
             unrestricted = await garden.allowed(_ANY_GARDENLET, "get", resources.SECRET, GARDEN_NAMESPACE, "any")
         except ApiError as error:
-            log.warning("cannot ask what gardenlets may do: %s", error)
+            log.warning("checking what gardenlets may do: %s", error)
         else:
             UNRESTRICTED.set(unrestricted)
             if unrestricted:

@@ -107,7 +107,7 @@ def without_unmade(deployment: Mapping[str, Any], delta: int, machines: Objects)
     if delta >= 0:
         raise Refused(f"{_named(deployment)} cannot shrink by {-delta}")
     if size < made:
-        raise Refused(f"{_named(deployment)} has {made} machines: for {size} some would have to be named")
+        raise Refused(f"{_named(deployment)} has {made} machines: a decrease to {size} must name those to delete")
     return resized(deployment, size)
 
 

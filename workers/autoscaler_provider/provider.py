@@ -144,7 +144,7 @@ class CloudProvider:
         for node in request.nodes:
             found = [each for each in self._machines(group.name) if node_groups.is_of(each, node)]
             if not found:
-                raise Refused(f"node {node.name} is of no machine of {group.name}")
+                raise Refused(f"node {node.name} belongs to no machine of {group.name}")
             doomed += found
         return await self._change(
             group.name, lambda live, machines: node_groups.without(live, doomed, machines, group.minimum)
@@ -175,7 +175,7 @@ class CloudProvider:
 
     def _known(self, name: str) -> MachineDeploymentStatus:
         if name not in self._groups:
-            raise Refused(f"MachineDeployment {self._namespace}/{name} is not ours to scale")
+            raise Refused(f"MachineDeployment {self._namespace}/{name} is no configured node group")
         return self._groups[name]
 
     def _group(self, name: str) -> pb.NodeGroup:

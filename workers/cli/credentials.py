@@ -39,7 +39,7 @@ _KINDS = {
 }
 _ONE_STEP = ("etcd-encryption-key", "ssh-keypair", "observability-credentials")
 _NEXT = {
-    Phase.PREPARED: "have your clients take the new ones, then: gardener credentials complete {shoot} {what}",
+    Phase.PREPARED: "give your clients the new credentials, then: gardener credentials complete {shoot} {what}",
     Phase.WAITING_FOR_WORKERS_ROLLOUT: "roll the worker pools: gardener credentials roll {shoot} {pools}",
 }
 
@@ -54,7 +54,7 @@ def credentials() -> None:
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 @connected
 def status(shoot: tuple[str, str], garden_kubeconfig: str | None, output: str, **connection: Any) -> None:
-    """Rotations of the Shoot NAMESPACE/NAME, and who still needs the old credentials."""
+    """Show rotations of the Shoot NAMESPACE/NAME, and clients that still use the old credentials."""
 
     async def look(garden: KubeClient, temporal: Client) -> list[dict[str, Any]]:
         live = await garden.get(resources.SHOOT, shoot[1], shoot[0])
@@ -79,7 +79,7 @@ def status(shoot: tuple[str, str], garden_kubeconfig: str | None, output: str, *
 @click.option("--without-workers-rollout", is_flag=True, help="Roll the worker pools later, by `roll`.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 def rotate(shoot: tuple[str, str], what: str, without_workers_rollout: bool, garden_kubeconfig: str | None) -> None:
-    """Start a rotation of WHAT, for the Shoot NAMESPACE/NAME."""
+    """Start to rotate WHAT, for the Shoot NAMESPACE/NAME."""
     if what in _ONE_STEP:
         if without_workers_rollout:
             raise click.UsageError(f"the rotation of {what} rolls no workers")
@@ -102,8 +102,8 @@ def roll(shoot: tuple[str, str], pools: tuple[str, ...], garden_kubeconfig: str 
 @credentials.command()
 @click.argument("shoot", callback=namespaced_name)
 @click.argument("what", type=click.Choice([name for name, kind in _KINDS.items() if kind in COMPLETION]))
-@click.option("--force", is_flag=True, help="Although somebody needs the old ones; needs --reason.")
-@click.option("--reason", default="", help="Why they may be left behind; recorded.")
+@click.option("--force", is_flag=True, help="Complete although clients use the old ones; needs --reason.")
+@click.option("--reason", default="", help="Why these clients may lose access; it is recorded.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 @connected
 def complete(
@@ -115,7 +115,7 @@ def complete(
     output: str,
     **connection: Any,
 ) -> None:
-    """Drop the old WHAT of the Shoot NAMESPACE/NAME, unless somebody known still needs them."""
+    """Drop the old WHAT of the Shoot NAMESPACE/NAME, unless a known client still uses them."""
     kind = _KINDS[what]
 
     async def drop(garden: KubeClient, temporal: Client) -> str:
@@ -155,16 +155,16 @@ def kubeconfigs(shoot: tuple[str, str], garden_kubeconfig: str | None, output: s
 @credentials.command()
 @click.argument("shoot", callback=namespaced_name)
 @click.argument("ids", nargs=-1, required=True, metavar="KUBECONFIG...")
-@click.option("--reason", required=True, help="How you know it; recorded.")
+@click.option("--reason", required=True, help="How you know that no client has it; it is recorded.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 def discard(shoot: tuple[str, str], ids: tuple[str, ...], reason: str, garden_kubeconfig: str | None) -> None:
-    """Note that nobody has a KUBECONFIG of the Shoot NAMESPACE/NAME any more.
+    """Record that no client has a KUBECONFIG of the Shoot NAMESPACE/NAME any more.
 
-    No rotation waits for it then. It stays valid for whoever has it nevertheless, until it expires or the authority
-    goes that has signed it.
+    Rotations then do not wait for it. It stays valid until it expires, or until the authority that signed it is
+    dropped.
     """
     if not reason.strip():
-        raise click.UsageError("who says that a kubeconfig is gone must give a reason")
+        raise click.UsageError("--reason must say how you know that no client has the kubeconfig any more")
 
     async def note() -> list[str]:
         async with garden_client(garden_kubeconfig) as garden:
@@ -193,9 +193,9 @@ async def discard_kubeconfigs(
         word = Discard(by=by, at=timestamp(), reason=reason)
         data = {serial: noted(entry.model_copy(update={"discarded": word}))}
         await garden.patch(resources.CONFIG_MAP, issued_kubeconfigs(shoot[1]), shoot[0], {"data": data})
-        told = f"Nobody has {what} any more, which is valid until {entry.expires}: {reason} (by {by})"
+        told = f"No client has {what} any more, which is valid until {entry.expires}: {reason} (by {by})"
         await events.record(garden, ShootRef.of(live), f"discard/{serial}", "Normal", "KubeconfigDiscarded", told)
-        said.append(f"{what} is noted as discarded; whoever has it can use it until {entry.expires}")
+        said.append(f"{what} is recorded as discarded; it stays valid until {entry.expires}")
     return said
 
 

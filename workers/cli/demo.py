@@ -99,7 +99,7 @@ async def _follow(caches: Caches, namespace: str, name: str) -> None:
         await caches.of(resources.SHOOT, namespace).wait_for(name, namespace, state, _CREATION_SECONDS)
     except TimeoutError:
         raise click.ClickException(
-            f"Shoot {namespace}/{name} is not there after {_CREATION_SECONDS // 60} min; "
+            f"Shoot {namespace}/{name} does not exist after {_CREATION_SECONDS // 60} min; "
             f"see `gardener flow show {namespace}/{name}`"
         ) from None
     except NotFound as error:

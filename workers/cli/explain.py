@@ -45,16 +45,16 @@ _TODO = {
     ErrorCode.INFRA_UNAUTHENTICATED: "correct the Secret behind the Shoot's binding",
     ErrorCode.INFRA_UNAUTHORIZED: "give the account behind the Shoot's binding the rights that the error names",
     ErrorCode.INFRA_QUOTA_EXCEEDED: "raise the quota, or ask for less",
-    ErrorCode.INFRA_RATE_LIMITS_EXCEEDED: "wait: it is retried by itself after ten minutes",
-    ErrorCode.INFRA_DEPENDENCIES: "remove what stands in the way in the cloud account",
-    ErrorCode.RETRYABLE_INFRA_DEPENDENCIES: "wait: the cloud is expected to mend it; it is tried again by itself",
+    ErrorCode.INFRA_RATE_LIMITS_EXCEEDED: "wait: the operation is retried automatically after ten minutes",
+    ErrorCode.INFRA_DEPENDENCIES: "remove the resources that the error names from the cloud account",
+    ErrorCode.RETRYABLE_INFRA_DEPENDENCIES: "wait: the cloud is expected to recover; the task is retried automatically",
     ErrorCode.INFRA_RESOURCES_DEPLETED: "wait for the cloud, or choose another machine type or zone",
-    ErrorCode.CLEANUP_CLUSTER_RESOURCES: "look at the finalizers of what is left in the cluster",
+    ErrorCode.CLEANUP_CLUSTER_RESOURCES: "check the finalizers of the objects that are left in the cluster",
     ErrorCode.CONFIGURATION_PROBLEM: "correct what the error names",
-    ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM: "correct what the error names; it is tried again by itself",
+    ErrorCode.RETRYABLE_CONFIGURATION_PROBLEM: "correct what the error names; the task is retried automatically",
     ErrorCode.PROBLEMATIC_WEBHOOK: "correct or remove the webhook that the error names",
     UNANSWERED: "start the gardenlet that serves this queue",
-    WORKER_LOST: "nothing: another worker goes on; if it happens again, look at the gardenlet's log",
+    WORKER_LOST: "nothing: another worker continues; if it happens again, read the gardenlet's log",
 }
 
 
@@ -67,7 +67,9 @@ def explain(shoot: str, view: FlowView | None, lifecycle: LifecycleProgress | No
     """
     if lifecycle is None:
         if view is None:
-            return Explanation(shoot=shoot, state="Gone", text=f"Nothing is known of Shoot {shoot}.")
+            return Explanation(
+                shoot=shoot, state="Gone", text=f"There is no Shoot {shoot}, and no record of its operations."
+            )
         text = f"Shoot {shoot} is gone: {view.operation} ended as {view.state} at {_clock(view.ended)}."
         return _of(shoot, view, state="Gone", text=text)
     if view is None or (lifecycle.child is None and view.state in ("Completed", "Running")):
@@ -124,7 +126,7 @@ def _ended(shoot: str, view: FlowView, lifecycle: LifecycleProgress) -> Explanat
     again = f" {lifecycle.resting[:1].upper()}{lifecycle.resting[1:]}." if lifecycle.resting else ""
     if not failed:
         by = f" ({last})" if last else ""
-        todo = f"`gardener flow retry {shoot}` goes on where it was"
+        todo = f"`gardener flow retry {shoot}` continues where it stopped"
         text = (
             f"{where} ended as {view.state} at {_clock(view.ended)}, {view.percent} % done{by}.{again} To do: {todo}."
         )
@@ -137,7 +139,7 @@ def _ended(shoot: str, view: FlowView, lifecycle: LifecycleProgress) -> Explanat
 
 
 def _resting(shoot: str, view: FlowView | None, lifecycle: LifecycleProgress) -> Explanation:
-    reason = lifecycle.resting or "it is being looked at"
+    reason = lifecycle.resting or "its lifecycle has not decided yet"
     done = f" The last operation, {view.operation}, ended as {view.state} at {_clock(view.ended)}." if view else ""
     paused = lifecycle.memory.paused
     todo = f"`gardener flow resume {shoot}` once the reason is gone" if paused else ""
@@ -191,11 +193,11 @@ def _about(task: TaskView) -> str:
     text = f"{about} {verb}, begun at {_clock(task.started)}, attempt {max(task.attempts, 1)}"
     if task.error:
         return f"{text}; {'' if task.state is TaskState.FAILED else 'last '}error: {task.error.rstrip('.')}."
-    return f"{text}; it sees: {task.sees}." if task.sees else f"{text}."
+    return f"{text}; it reports: {task.sees}." if task.sees else f"{text}."
 
 
 def _todo(task: TaskView, shoot: str) -> str:
-    advice = _TODO.get(task.code, "look at the object that the error names" if object_of(task) else "read the error")
+    advice = _TODO.get(task.code, "check the object that the error names" if object_of(task) else "read the error")
     if task.state is TaskState.FAILED:
         return f"{advice}, then `gardener flow retry {shoot}`"
     return advice

@@ -44,7 +44,7 @@ def _intervention(command: Callable[..., Any]) -> Callable[..., Any]:
             "--by",
             default=_myself,
             show_default="user@host",
-            help="Who does it; where Temporal knows you by your certificate, the name in it counts.",
+            help="Your name, for the record; the name in your certificate replaces it if Temporal reports that.",
         ),
         click.argument("shoot", callback=namespaced_name),
     ):
@@ -52,7 +52,7 @@ def _intervention(command: Callable[..., Any]) -> Callable[..., Any]:
     return connected(command)
 
 
-_REASON = click.option("--reason", required=True, help="Why, for those who look at the operation later.")
+_REASON = click.option("--reason", required=True, help="Why you do it, for operators that read it later.")
 _TASK = click.argument("task")
 
 
@@ -139,7 +139,7 @@ def replay(shoot: str | None, chosen: str | None, history: Path | None, output: 
     Exits 1 if this version would decide otherwise: such a flow must not be run by it.
     """
     if (shoot is None) == (history is None):
-        raise click.UsageError("say NAMESPACE/NAME or --history FILE")
+        raise click.UsageError("give NAMESPACE/NAME or --history FILE")
     where = connection_of(**connection) if shoot or connection["codec_key"] or connection["codec_endpoint"] else None
     said = run_async(_replay(where, shoot, chosen, history))
     click.echo(json.dumps(said, indent=2) if output == "json" else said["text"])
@@ -161,7 +161,7 @@ async def _send(where: Connection, shoot: str, repair: Repair) -> str:
     client = await where.connect()
     lifecycle = await running_lifecycle(client, shoot)
     if lifecycle is None:
-        raise click.ClickException(f"nothing runs or rests for Shoot {shoot}: it is gone, or was never there")
+        raise click.ClickException(f"no lifecycle of Shoot {shoot} runs: the Shoot is deleted, or was never created")
     try:
         answer: OperationAnswer = await lifecycle.execute_update("repair", repair, result_type=OperationAnswer)
     except WorkflowUpdateFailedError as error:
@@ -189,9 +189,11 @@ async def _replay(where: Connection | None, shoot: str | None, chosen: str | Non
     try:
         await replayer.replay_workflow(history)
     except NondeterminismError as error:
-        text = f"{history.workflow_id}: this version decides otherwise than the one that wrote the history: {error}"
+        text = (
+            f"{history.workflow_id}: this version decides differently from the version that wrote the history: {error}"
+        )
         return told | {"same": False, "text": text}
-    return told | {"same": True, "text": f"{history.workflow_id}: {events} events replayed, every decision the same"}
+    return told | {"same": True, "text": f"{history.workflow_id}: {events} events replayed, all decisions are the same"}
 
 
 class _Unsent(PayloadCodec):

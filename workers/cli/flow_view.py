@@ -227,7 +227,7 @@ class FlowHistory:
                 Interruption(at=at, text=f"{run.name}: its worker was stopped; went on with attempt {run.attempts}")
             )
         elif isinstance(error, TimeoutError) and error.type == TimeoutType.SCHEDULE_TO_START:
-            run.error, run.code = f"nobody took it from queue {run.queue}", UNANSWERED
+            run.error, run.code = f"no worker took it from queue {run.queue}", UNANSWERED
             self._interruptions.append(Interruption(at=at, text=f"{run.name}: {run.error}"))
         else:
             run.error, run.code = error.message if isinstance(error, ApplicationError) else str(error), _code(error)
@@ -291,7 +291,7 @@ class FlowHistory:
             text = error.message if isinstance(error, ApplicationError) else str(error)
             run.error, run.code = ("its worker was lost", WORKER_LOST) if lost else (text, _code(error))
         elif item.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
-            run.error, run.code = f"waits to be taken from queue {run.queue}", UNANSWERED
+            run.error, run.code = f"no worker of queue {run.queue} has taken it yet", UNANSWERED
         else:
             run.error = run.code = ""
 

@@ -43,7 +43,7 @@ def admission_files(
     except UnusableAuthority as error:
         raise click.ClickException(str(error)) from None
     except ApiError as error:
-        raise click.ClickException(f"the authority of admission cannot be read or made: {error}") from None
+        raise click.ClickException(f"the authority of admission cannot be read or created: {error}") from None
     client = client_certificate(authority, now)
     seen = path or str(directory.absolute())
     directory.mkdir(parents=True, exist_ok=True)

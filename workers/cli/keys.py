@@ -66,7 +66,9 @@ def derive(root: Path, gardenlet: str | None, provider_local: str | None, operat
     from workers.lib.codec import derived_keys
 
     if sum(map(bool, (gardenlet, provider_local, operators))) != 1:
-        raise click.UsageError("say one of --gardenlet, --provider-local and --operators: each has a file of its own")
+        raise click.UsageError(
+            "give exactly one of --gardenlet, --provider-local and --operators: each needs its own file"
+        )
     try:
         write_private(
             output,

@@ -5,7 +5,7 @@ from typing import Any
 import click
 from temporalio.client import Client, WorkflowExecution, WorkflowHandle
 
-CHOICE = click.option("--id", "chosen", help="Another than the newest operation: its ID in `flow list`.")
+CHOICE = click.option("--id", "chosen", help="ID of the operation in `flow list`; default: the newest.")
 
 
 async def operations_of(client: Client, shoot: str) -> list[WorkflowExecution]:

@@ -35,9 +35,11 @@ def seed() -> None:
 
 @seed.command()
 @click.argument("name", metavar="SEED")
-@click.option("--to", "destination", help="Seed that all of them go to; default: where the scheduler would put each.")
-@click.option("--at-once", type=click.IntRange(1, 50), default=3, show_default=True, help="How many move side by side.")
-@click.option("--source-lost", is_flag=True, help="SEED is lost for good, and takes no part.")
+@click.option("--to", "destination", help="Destination of all Shoots; default: the scheduler's choice for each.")
+@click.option(
+    "--at-once", type=click.IntRange(1, 50), default=3, show_default=True, help="Maximum number of simultaneous moves."
+)
+@click.option("--source-lost", is_flag=True, help="SEED is lost for good: the moves do not wait for it.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def evacuate(
@@ -49,7 +51,7 @@ def evacuate(
     end names each Shoot; its status is 1 if one of them has not moved.
     """
     if destination == name:
-        raise click.BadParameter(f"{name} is the seed that they are to leave", param_hint="--to")
+        raise click.BadParameter(f"{name} is the seed to evacuate: name another destination", param_hint="--to")
     narrator = Narrator(as_json=output == "json")
     try:
         moves = asyncio.run(_evacuate(name, destination, at_once, source_lost, garden_kubeconfig, narrator))
@@ -105,7 +107,7 @@ class Evacuation:
         shoots = await self._garden.list(resources.SHOOT)
         self._placed.update(each["spec"].get("seedName") or "" for each in shoots)
         here = [each for each in shoots if seed_of(each) == self._name]
-        text = f"takes no new control planes; {len(here)} of {len(shoots)} are to leave it, {at_once} at a time"
+        text = f"accepts no new control planes; {len(here)} of {len(shoots)} leave it, {at_once} at a time"
         self._narrator.say(text, phase="Accepted", seed=self._name)
         turn = asyncio.Semaphore(at_once)
         return await asyncio.gather(*(self._move(each, turn) for each in sorted(here, key=_reference)))
@@ -165,9 +167,11 @@ def report(moves: list[Move], *, as_json: bool) -> None:
     type=click.IntRange(5, 24 * 60),
     default=60,
     show_default=True,
-    help="Minutes that the token is good for.",
+    help="Minutes that the token is valid.",
 )
-@click.option("--replace", is_flag=True, help="Let it replace the certificate of a gardenlet that still has one.")
+@click.option(
+    "--replace", is_flag=True, help="Let the token replace a certificate of the gardenlet that is still valid."
+)
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 def bootstrap_kubeconfig(name: str, valid: int, replace: bool, garden_kubeconfig: str | None) -> None:
     """Write a kubeconfig with a new bootstrap token, by which the gardenlet of SEED gets its first certificate.

@@ -25,8 +25,8 @@ def shoot() -> None:
 
 @shoot.command()
 @click.argument("shoot", callback=namespaced_name)
-@click.option("--to", "seed", required=True, help="Name of the Seed that the control plane goes to.")
-@click.option("--source-lost", is_flag=True, help="The seed it is in is lost for good, and takes no part.")
+@click.option("--to", "seed", required=True, help="Name of the destination Seed.")
+@click.option("--source-lost", is_flag=True, help="The source seed is lost for good: the move does not wait for it.")
 @click.option("--follow", is_flag=True, help="Show the phases, and end when the control plane has arrived.")
 @click.option("--garden-kubeconfig", help="Kubeconfig of the garden; default: the landscape's.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -131,6 +131,8 @@ async def _operations(garden: KubeClient, namespace: str, name: str) -> AsyncIte
             try:
                 found = await asyncio.wait_for(events.get(), _PATIENCE)
             except TimeoutError:
-                raise MoveFailed(f"nothing has been heard of it for {_PATIENCE / 60:.0f} minutes") from None
+                raise MoveFailed(
+                    f"the garden's API server has sent no event of the Shoot for {_PATIENCE / 60:.0f} minutes"
+                ) from None
             status = found.get("status") or {}
             yield status.get("lastOperation") or {}, status.get("seedName", "")

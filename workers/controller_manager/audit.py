@@ -49,7 +49,7 @@ class AuditLog(Interceptor):
             flow = temporal.get_workflow_handle(request.workflow_id)
             progress = await flow.query("progress", result_type=FlowProgress)
         except RPCError as error:
-            log.warning("tasks of %s for the audit log: %s", request.workflow_id, error.status.name)
+            log.warning("reading tasks of %s for the audit log: %s", request.workflow_id, error.status.name)
         line = json.dumps(record(request, live, progress, datetime.now(UTC)), ensure_ascii=False)
         await asyncio.to_thread(_append, self._path, line)
 

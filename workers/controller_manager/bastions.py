@@ -64,7 +64,7 @@ class _Keeper:
             return None
         # Read from the server: the Bastion was admitted for a Shoot that the cache may not hold yet.
         shoot = await self._client.find(resources.SHOOT, _shoot_of(bastion), key.namespace)
-        if shoot is not None and _is_given_up(shoot):
+        if shoot is not None and _is_force_deleted(shoot):
             bastion = await self._give_up(bastion)
         if "deletionTimestamp" in bastion["metadata"]:
             return None
@@ -78,7 +78,9 @@ class _Keeper:
         oldest = datetime.fromisoformat(bastion["metadata"]["creationTimestamp"]) + self._config.max_lifetime
         if (left := min(expires, oldest) - now) > timedelta():
             return Requeue(left.total_seconds())
-        await self._end(bastion, "nobody needs it any more" if expires <= now else "it is too old")
+        await self._end(
+            bastion, "its expiration time has passed" if expires <= now else "it has reached the maximum lifetime"
+        )
         return None
 
     async def _prolong(self, bastion: Object) -> Object:
@@ -116,7 +118,7 @@ class _Keeper:
         try:
             return await self._client.patch(*place, patch, subresource=subresource)
         except NotFound:
-            raise TryAgain("it is gone", after=0.1) from None
+            raise TryAgain("the Bastion is gone", after=0.1) from None
 
 
 def _shoot_of(bastion: Mapping[str, Any]) -> str:
@@ -132,7 +134,7 @@ def _is_confirmed(obj: Mapping[str, Any]) -> bool:
     return is_true(_annotations(obj).get(constants.CONFIRMATION_FORCE_DELETION))
 
 
-def _is_given_up(shoot: Mapping[str, Any]) -> bool:
+def _is_force_deleted(shoot: Mapping[str, Any]) -> bool:
     return "deletionTimestamp" in shoot["metadata"] and _is_confirmed(shoot)
 
 
@@ -149,8 +151,8 @@ def _unreachable(bastion: Mapping[str, Any], shoot: Mapping[str, Any] | None) ->
     if "deletionTimestamp" in shoot["metadata"]:
         return "its Shoot is being deleted"
     if shoot["spec"].get("seedName") != bastion["spec"].get("seedName"):
-        return f"its Shoot is for seed {shoot['spec'].get('seedName')} now"
-    return "" if ssh.has_access(shoot) else "its Shoot takes no SSH any more"
+        return f"its Shoot is assigned to seed {shoot['spec'].get('seedName')} now"
+    return "" if ssh.has_access(shoot) else "SSH access to the nodes of its Shoot is disabled"
 
 
 def _concerns(event: WatchEvent) -> bool:

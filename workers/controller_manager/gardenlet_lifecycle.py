@@ -113,7 +113,7 @@ class _Listener:
         conditions = merge(known, [_UNKNOWN], Operation(), {}, datetime.now(UTC))
         if not known or conditions == known:
             return  # a Seed without conditions has never been ready, so its gardenlet is not lost
-        log.warning("Seed %s: its gardenlet is silent", seed["metadata"]["name"])
+        log.warning("Seed %s: its gardenlet does not renew its lease", seed["metadata"]["name"])
         await self._write_status(resources.SEED, seed, {"conditions": conditions})
         await emit(self._client, seed, _NAME, _UNKNOWN.reason, _UNKNOWN.message, "Warning")
 
@@ -145,7 +145,7 @@ class _Listener:
         annotations = {constants.CONTROL_PLANE_MIGRATION: constants.MIGRATION_BAD_CASE}
         await self._patch(resources.SHOOT, shoot, {"metadata": {"annotations": annotations}})
         since = f"The gardenlet of Seed {seed} is silent for {silent.seconds // 60} min"
-        text = f"{since}: {destination} goes on with what is in its bucket"
+        text = f"{since}: {destination} takes over from its backups"
         log.warning("Shoot %s/%s: %s", metadata["namespace"], metadata["name"], text)
         await emit(self._client, shoot, _NAME, "SourceSeedLost", text, "Warning")
 

@@ -74,7 +74,7 @@ class _Keeper:
 
     async def _end(self, shoot: Object, end: datetime) -> None:
         metadata = shoot["metadata"]
-        text = f"its quota lets the cluster live until {end:%Y-%m-%d %H:%M} UTC: deleting it"
+        text = f"its Quota allows the cluster to exist until {end:%Y-%m-%d %H:%M} UTC: deleting it"
         await self._annotate(shoot, {constants.CONFIRMATION_DELETION: "true"})
         await self._client.delete(
             resources.SHOOT, metadata["name"], metadata["namespace"], uid=metadata["uid"], propagation="Background"
@@ -83,7 +83,7 @@ class _Keeper:
         await emit(self._client, shoot, _NAME, "ClusterLifetimeExpired", text)
 
     async def _annotate(self, shoot: Object, annotations: dict[str, str | None]) -> Object:
-        """Patch the Shoot that was read. Raises Conflict: the owner may have extended the lifetime meanwhile."""
+        """Patch the Shoot that was read. Raises Conflict if its owner has changed it since."""
         return await patch_as_read(self._client, resources.SHOOT, shoot, {"metadata": {"annotations": annotations}})
 
 

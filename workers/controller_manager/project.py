@@ -124,7 +124,7 @@ class _ProjectReconciler:
         return await self._patch(obj, {"status": wanted}, subresource="status"), status.get("phase") != phase
 
     async def _patch(self, obj: dict[str, Any], patch: dict[str, Any], subresource: str = "") -> dict[str, Any]:
-        """Patch the Project that was read. Raises Conflict if it has changed meanwhile."""
+        """Patch the Project that was read. Raises Conflict if it has changed since."""
         return await patch_as_read(self._client, resources.PROJECT, obj, patch, subresource=subresource)
 
 

@@ -173,7 +173,7 @@ class EtcdController:
         name, now = etcd["metadata"]["name"], timestamp()
         if state == _operation(etcd).get("state") == "Processing":
             return etcd
-        said = "the member that is alone is made ready for others" if state == "Processing" else f"{name} is rolled out"
+        said = "the single member is prepared for further members" if state == "Processing" else f"{name} is rolled out"
         status: dict[str, Any] = {
             "observedGeneration": etcd["metadata"]["generation"],
             "lastOperation": {
@@ -283,7 +283,9 @@ class EtcdController:
             _condition("AllMembersUpdated", updated, "Rollout", "" if updated else "members are being changed"),
         ]
         if manifests.has_backup(etcd):
-            conditions.append(backup or _condition("BackupReady", None, "NotAsked", "the sidecar was not asked yet"))
+            conditions.append(
+                backup or _condition("BackupReady", None, "NotAsked", "the sidecar is not queried yet")
+            )
         labels = manifests.own_labels(etcd)
         types = {each["type"] for each in conditions}
         known = [each for each in (etcd.get("status") or {}).get("conditions") or () if each["type"] in types]

@@ -126,7 +126,7 @@ class CopyBackupsController:
         """Until when the source may still write its final snapshot: for the task's timeout, by the monotonic clock."""
         patience = timedelta(seconds=manifests.seconds(task["spec"]["waitForFinalSnapshot"].get("timeout") or "5m"))
         shown = _left(self._patient, key, patience)
-        return f"{_NO_FINAL} yet; it is waited for until {shown:%H:%M:%S} UTC" if shown else ""
+        return f"{_NO_FINAL} yet; the copy waits for it until {shown:%H:%M:%S} UTC" if shown else ""
 
     async def _write(self, task: Object, status: dict[str, Any]) -> None:
         metadata, live = task["metadata"], task.get("status") or {}
@@ -145,7 +145,7 @@ class CopyBackupsController:
             return
 
 
-_MAY_SERVE = "the old seed may serve still"
+_MAY_SERVE = "the source's etcd may still serve"
 _NO_FINAL = "there is no final snapshot"
 
 

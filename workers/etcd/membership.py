@@ -78,7 +78,7 @@ class Membership:
                     return joined
                 if self._name == min(self._config["members"]) and set(self._data()) <= nothing:
                     return None
-                waiting = "none serves with a quorum"
+                waiting = "no other member serves with a quorum"
             except Refused as error:
                 waiting = str(error)
             if waiting != said:
@@ -103,12 +103,12 @@ class Membership:
                 and entry["peerURLs"] != [self._config["members"].get(entry["name"])]
             ]
             if strangers:
-                raise Refused(f"members {', '.join(strangers)} do not listen yet where they will")
+                raise Refused(f"members {', '.join(strangers)} do not use their final peer URLs yet")
             if any(entry.get("isLearner") and self._peer not in entry["peerURLs"] for entry in there):
-                raise Refused("another one joins")
+                raise Refused("another member is joining")
             for entry in there:
                 if entry.get("name") == self._name or self._peer in entry["peerURLs"]:
-                    log("info", f"the cluster forgets member {int(entry['ID']):x}, whose data are gone")
+                    log("info", f"removing member {int(entry['ID']):x} from the cluster: its data are lost")
                     self._ask(url, "cluster/member/remove", {"ID": entry["ID"]}, _CHANGE_TIMEOUT)
             added = self._ask(url, "cluster/member/add", {"peerURLs": [self._peer], "isLearner": True}, _CHANGE_TIMEOUT)
             log("info", f"joining as member {int(added['member']['ID']):x}")
@@ -130,7 +130,7 @@ class Membership:
                 continue
             answer = _get(f"{url}/data", self._tls)
             if (answer.get("name"), answer.get("cluster")) != (name, self._token):
-                raise Refused(f"somebody else answers in place of {name}")
+                raise Refused(f"another process answers in place of member {name}")
             found.append(answer["data"])
         return found
 
@@ -168,7 +168,7 @@ class Membership:
         if entry is None:
             return False
         if entry["peerURLs"] != [self._peer]:
-            log("info", f"the others will find us at {self._peer}")
+            log("info", f"announcing peer URL {self._peer} to the other members")
             update = {"ID": ours, "peerURLs": [self._peer]}
             self._ask(self._own_client, "cluster/member/update", update, _CHANGE_TIMEOUT)
             return False
@@ -304,7 +304,7 @@ class Membership:
             return 200, {"name": self._name, "cluster": self._token, "data": data_of(Path(self._config["dataDir"]))}
         if path == "/readyz":
             if not self._settled:
-                return 503, {"reason": "it has no vote yet"}
+                return 503, {"reason": "the member has no vote yet"}
             try:
                 _get(f"{self._config['etcd']['listen-metrics-urls'].replace('0.0.0.0', '127.0.0.1')}/readyz")
             except Refused as error:

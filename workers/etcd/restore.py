@@ -140,13 +140,13 @@ def follow(
                         connection = stack.enter_context(_etcd(config, name, part, read=True))
                         revision = connection.revision()
                 except _Blocked as error:
-                    log("warning", f"following from {plan.full.name}: {error}; beginning anew")
+                    log("warning", f"replicating from {plan.full.name}: {error}; starting again")
                 else:
                     await_silence()
                     _keep(part, data)
                     # Only after the rename may clients write: a next start then finds what they have written.
                     _unseal(connection, data)
-                    log("info", f"followed to the end of the old seed's history; going on from revision {revision}")
+                    log("info", f"replicated the source's history to its end; serving from revision {revision}")
                     readers.enter_context(stack.pop_all())
                     return revision
         time.sleep(_LOOK_SECONDS if plan is None else _AGAIN_SECONDS)
@@ -176,7 +176,7 @@ def _follow_deltas(connection: "_Connection", reader: StoreReader, tell: Callabl
         if end is not None and revision >= end:
             return revision
         if revision < snapshots.last_revision(there):
-            raise _Blocked(f"no delta leads on from revision {revision}")
+            raise _Blocked(f"no delta snapshot continues from revision {revision}")
         if revision > told:
             tell(told := revision)
         time.sleep(_LOOK_SECONDS)
@@ -193,7 +193,7 @@ def _leap(config: dict[str, Any], name: str, part: Path) -> None:
     shutil.rmtree(part)
     try:
         if fault := _restore_file(config, name, file, part, f"--bump-revision={_LEAP}", "--mark-compacted"):
-            raise _Blocked(f"what was followed cannot be put ahead: {fault}")
+            raise _Blocked(f"the revision of the replicated data cannot be raised: {fault}")
     finally:
         file.unlink()
     (part / SEALED).touch()
@@ -273,13 +273,13 @@ def _apply_delta(connection: "_Connection", reader: StoreReader, snapshot: Snaps
                 # A full snapshot may hold later revisions than its name says: changes that its etcd accepted before
                 # another etcd went on from the revision in the name.
                 if not connection.holds(changes):
-                    raise _Blocked(f"{snapshot.name} tells of another revision {number} than there is")
+                    raise _Blocked(f"revision {number} in {snapshot.name} differs from revision {number} in etcd")
                 continue
             if number != revision + 1:
                 raise _Blocked(f"revisions {revision + 1} to {number - 1} are missing in {snapshot.name}")
             revision = connection.apply(changes)
             if revision != number:
-                raise _Blocked(f"applying revision {number} of {snapshot.name} led to {revision}")
+                raise _Blocked(f"applying revision {number} of {snapshot.name} resulted in revision {revision}")
     except DamagedDelta as error:
         raise _Blocked(f"{snapshot.name} is damaged: {error}") from None
     return revision
@@ -343,7 +343,9 @@ class _Connection:
         try:
             self.revision()
         except _Refused as error:
-            raise RestoreFailed(f"etcd's clients may only read, and that cannot be changed: {error}") from None
+            raise RestoreFailed(
+                f"etcd's clients have only read access, and write access cannot be restored: {error}"
+            ) from None
 
     def save(self, file: Path) -> None:
         """Write the whole database into a snapshot file, with its checksum."""

@@ -38,7 +38,7 @@ this time, although another seed has taken over its cluster."""
 _LEADERSHIP_SECONDS = 2.0
 """Time between checks whether this pod's member is still the leader. If two sidecars back up for a moment, they only
 write the same changes twice."""
-_LOST = "changes that the store did not take are read from etcd again"
+_LOST = "the store did not accept changes; they are read from etcd again"
 
 
 class SnapshotError(Exception):
@@ -231,7 +231,7 @@ class Snapshotter:
         while True:
             await asyncio.sleep(_LEADERSHIP_SECONDS)
             if not (await self._etcd.status()).is_leader:
-                raise SnapshotError("another member leads now, and backs up")
+                raise SnapshotError("another member is the leader now, and its sidecar takes the snapshots")
 
     async def _notice_loss(self) -> None:
         await self._lost.wait()
@@ -341,7 +341,7 @@ class Snapshotter:
             return
         if snapshots.taken_over(there) is not None:
             await self._etcd.seal()
-        raise SnapshotError(f"another seed has taken over at revision {revision}: this etcd is not the one any more")
+        raise SnapshotError(f"this etcd is superseded: another seed has taken over at revision {revision}")
 
     async def _notice_takeover(self) -> None:
         while True:

@@ -216,7 +216,7 @@ class Supervisor:
         try:
             ssl.create_default_context(cafile=authorities).load_cert_chain(certificate, key)
         except OSError as error:  # ssl.SSLError is an OSError
-            log("error", f"new TLS files are of no use, etcd goes on with those of before: {error.strerror}")
+            log("error", f"the new TLS files cannot be used, etcd continues with the previous ones: {error.strerror}")
             return False
         bound = self._bound()
         following = self._start(generation)
@@ -224,12 +224,12 @@ class Supervisor:
         while self._bound() <= bound:
             ended, _ = os.waitpid(following, os.WNOHANG)
             if ended or time.monotonic() > deadline or self._ending or self._doubtful:
-                log("error", "etcd does not start with the new TLS files; the last one goes on, trying again")
+                log("error", "etcd does not start with the new TLS files; the running etcd continues, trying again")
                 if not ended:
                     _end(following)
                 return False
             time.sleep(0.02)
-        log("info", "TLS files have changed; the next etcd takes over")
+        log("info", "TLS files have changed; a new etcd process takes over")
         _end(self._etcd, _HAND_OVER_SECONDS, lambda: self._doubtful)
         self._etcd = following
         for older in Path(self._config["runDirectory"]).glob("tls-*"):
@@ -250,7 +250,7 @@ class Witness:
         self._tolerance = tolerance
         self._told: float | None = None
         """Start of the last read that found no takeover by another seed; None if there is none, or one was found."""
-        self.doubt = "the bucket was not asked yet"
+        self.doubt = "the bucket has not been read yet"
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> "Witness | None":
@@ -288,7 +288,7 @@ class Witness:
         if revision is not None:
             self._told, self.doubt = None, f"another seed has taken over at revision {revision}"
             return False
-        self._told, self.doubt = begun, "nothing was heard from the bucket for too long"
+        self._told, self.doubt = begun, "the bucket could not be read for longer than the takeover tolerance"
         return True
 
     def _watch(self) -> None:
@@ -422,11 +422,11 @@ def _follow(config: dict[str, Any], name: str, readers: contextlib.ExitStack) ->
     from workers.etcd.store_reader import Unreadable
 
     def tell(revision: int) -> None:
-        _report(config, "Progress", detail="following the old seed's etcd", revision=revision)
+        _report(config, "Progress", detail="replicating the source's etcd", revision=revision)
 
     def await_silence() -> None:
         if (tolerance := config.get("takeoverTolerance")) and _may_serve(config):
-            log("info", f"the old seed may serve still; it stops within {tolerance:.0f} s")
+            log("info", f"the source's etcd may still serve; it stops within {tolerance:.0f} s")
             time.sleep(tolerance + STOP_SECONDS)
 
     while True:
@@ -471,7 +471,7 @@ def _names(store: dict[str, Any]) -> list[str]:
         try:
             return StoreReader(store).names()
         except Unreadable as error:
-            log("warning", f"{error}; trying again, nothing is started without knowing the backups")
+            log("warning", f"{error}; trying again, etcd starts only once its backups are known")
             time.sleep(_RETRY_SECONDS)
 
 

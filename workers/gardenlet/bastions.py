@@ -68,7 +68,7 @@ class BastionController:
             return  # the garden is about to delete this Bastion
         status = shoot.get("status") or {}
         if status.get("seedName") != self._clusters.seed_name:
-            raise TryAgain("its Shoot has no control plane here yet", after=_IN_THE_WAY_SECONDS)
+            raise TryAgain("its Shoot has no control plane in this seed yet", after=_IN_THE_WAY_SECONDS)
         if is_foreign(self._namespaces, shoot):
             raise TryAgain("the namespace that its Shoot names belongs to another Shoot", after=_IN_THE_WAY_SECONDS)
         await self._put_up(bastion, status["technicalID"])
@@ -82,7 +82,9 @@ class BastionController:
             # It belongs to a deleted Bastion of the same name. It has another SSH key, and its label does not hold this
             # Bastion's uid, so it would not be deleted with this Bastion.
             await self._delete(live, given_up=False)
-            raise TryAgain("one of the same name, made for another, has to go first", after=_IN_THE_WAY_SECONDS)
+            raise TryAgain(
+                "a bastion of a deleted Bastion with the same name must be deleted first", after=_IN_THE_WAY_SECONDS
+            )
         if live is not None and "deletionTimestamp" in live["metadata"]:
             return  # the end of that object requeues this Bastion
         if live is not None and live["spec"]["ingress"] == spec["ingress"]:

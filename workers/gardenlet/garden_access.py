@@ -41,7 +41,7 @@ from workers.lib.signing_requests import CLIENT_SIGNER
 log = logging.getLogger(__name__)
 
 _MANAGER = "gardenlet"
-_NOT_OURS = "this gardenlet's kubeconfig for the garden comes from a file: who wrote it renews it"
+_NOT_OURS = "this gardenlet's kubeconfig for the garden comes from a file: the gardenlet does not renew it"
 _KUBECONFIG = "kubeconfig"
 _SIGNED_SECONDS = 60.0
 _FIRST_LOOK, _LONGEST_LOOK = 0.25, 5.0
@@ -161,7 +161,7 @@ class GardenAccess:
                 return
             if held.endpoint != garden.endpoint:
                 garden.reconfigure(held.endpoint)
-                log.info("going on with a client certificate for the garden until %s", timestamp(held.validity[1]))
+                log.info("continuing with a client certificate for the garden until %s", timestamp(held.validity[1]))
 
         cache.subscribe(take)
         async with cache:
@@ -265,7 +265,7 @@ class GardenAccess:
             return held.endpoint
         bootstrap = self._bootstrap()
         if bootstrap is None:
-            what = "has expired" if held is not None else "is not there, or holds no client certificate"
+            what = "has expired" if held is not None else "does not exist, or holds no client certificate"
             raise NotSigned(
                 f"the kubeconfig in {self} {what}, and gardenClientConnection.bootstrapKubeconfig is not set"
             )

@@ -136,7 +136,7 @@ class RemainsController:
             return (None if await self._has_gone(known) else known), _SETTLED_SECONDS
         if self._owner(technical_id) != shoot.uid or not await self._was_taken_over(technical_id, shoot.uid):
             return None, _ABSENT_SECONDS
-        log.warning("Shoot %s was taken over, and is deleted: something of it is left here", shoot)
+        log.warning("Shoot %s was taken over by another seed and is deleted: this seed still has objects of it", shoot)
         return Remnant.of(shoot, technical_id, deleted=True), _SETTLED_SECONDS
 
     def _owner(self, technical_id: str) -> str | None:
@@ -171,7 +171,7 @@ class RemainsController:
         if (seed["metadata"].get("annotations") or {}).get(SEED_REMAINS) != text:
             patch = {"metadata": {"annotations": {SEED_REMAINS: text}}}
             seed = await patch_as_read(self._clusters.garden, resources.SEED, seed, patch)
-            log.info("seed %s holds something of %d Shoots", key.name, len(left))
+            log.info("seed %s still has objects of %d Shoots", key.name, len(left))
         if text is None:
             await self._take_back(seed)
 

@@ -67,7 +67,10 @@ class _Required(_Named):
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
         # Only the validator checks this: an update that was accepted before the setting must replay as it ran.
         if any(map(_names_author, input.args)) and caller_of(input.headers) is None:
-            raise ValueError("Temporal does not say who asks: connect with a client certificate to a server that does")
+            raise ValueError(
+                "Temporal does not report the name of the caller: connect with a client certificate to a server that "
+                "reports it"
+            )
         super().handle_update_validator(input)
 
 

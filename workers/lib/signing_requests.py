@@ -47,7 +47,7 @@ class Request:
         """Reason to deny the request because of its usages; empty if they are for ``purpose`` only."""
         if purpose in self.usages and self.usages <= _OF_THE_KEY | {purpose}:
             return ""
-        return f"usages must be {purpose}, and beside it no others than {' and '.join(sorted(_OF_THE_KEY))}"
+        return f"usages must be {purpose}, and otherwise only {' and '.join(sorted(_OF_THE_KEY))}"
 
     @property
     def has_alternative_names(self) -> bool:

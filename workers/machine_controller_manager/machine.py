@@ -83,7 +83,7 @@ class MachineController:
                 return await self._delete(machine)
             return await self._converge(await hold(self._seed, MACHINE, machine))
         except (Conflict, NotFound) as error:
-            _log.debug("machine %s changed meanwhile: %s", key.name, error)
+            _log.debug("machine %s has changed since it was read: %s", key.name, error)
             return Requeue(0.2)
         except MachineError as error:
             await self._refused(machine, error)
@@ -225,7 +225,7 @@ class MachineController:
         until = datetime.fromisoformat(machine["metadata"]["deletionTimestamp"]) + allowed
         description = (
             f"node {machine['metadata']['name']} cannot be drained: {'; '.join(map(str, shown[:_LISTED_PODS]))}{more};"
-            f" let them go, or they are deleted with their machine at {until:%Y-%m-%dT%H:%M:%SZ}"
+            f" allow their eviction, or they are deleted with their machine at {until:%Y-%m-%dT%H:%M:%SZ}"
         )
         await self._write_phase(
             machine, "Terminating", "Delete", "Failed", description, code=MachineCode.FAILED_PRECONDITION
@@ -241,7 +241,9 @@ class MachineController:
         except ApiError as error:
             if not forced:
                 raise
-            _log.info("node and token of machine %s stay in its cluster: %s", machine["metadata"]["name"], error)
+            _log.info(
+                "node and token of machine %s cannot be deleted in its cluster: %s", machine["metadata"]["name"], error
+            )
 
     def _driver(self, class_: Object) -> Driver:
         provider = str(class_.get("provider") or "")

@@ -26,7 +26,7 @@ async def run(config_path: str) -> None:
     health = Health()
     runner = await health.serve(config.health)
     health.ready = True
-    _log.info("looking after the machines of %s", config.namespace)
+    _log.info("managing the machines of %s", config.namespace)
     try:
         await run_until_signal(
             MachineDeploymentController(seed, seed_caches, config.namespace).run(),

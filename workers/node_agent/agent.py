@@ -109,7 +109,7 @@ class NodeAgent:
         document: dict[str, Any] = yaml.safe_load(text)
         if self._applier.last_applied() != document or (node is not None and applied != checksum):
             if await self._applier.apply(document):
-                log.info("starting anew: the node agent itself has changed")
+                log.info("restarting: the files of the node agent have changed")
                 await self._system.systemctl("restart", "--no-block", OWN_UNIT)
                 return period
             log.info("operating system config %s applied", checksum[:12])
@@ -161,7 +161,7 @@ class NodeAgent:
             NODE, self._node_name, None, {"metadata": {"annotations": {constants.RESTART_SYSTEMD_SERVICES: None}}}
         )
         for unit in filter(None, (name.strip() for name in wanted.split(","))):
-            log.info("restarting %s: asked for by annotation", unit)
+            log.info("restarting %s: requested by annotation", unit)
             await self._system.systemctl("restart", "--no-block", unit)
 
     def _lease(self, node: Object) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Applier:
         immutable = obj["kind"] in ("ConfigMap", "Secret") and live.get("immutable") is True
         if not immutable and not truthy_annotation(obj, names.DELETE_ON_INVALID_UPDATE):
             return
-        _log.info("deleting %s %s/%s to create it anew: %s", obj["kind"], namespace, name, error.reason)
+        _log.info("deleting %s %s/%s to create it again: %s", obj["kind"], namespace, name, error.reason)
         propagation = annotation(obj, names.PROPAGATION_ON_INVALID_UPDATE)
         await self._target.delete(
             resource,
@@ -181,7 +181,7 @@ class Applier:
 
     async def _finalize(self, resource: Resource, live: Object) -> None:
         metadata = live["metadata"]
-        _log.info("clearing finalizers of %s %s: its grace is over", resource, metadata["name"])
+        _log.info("removing finalizers of %s %s: its grace period has passed", resource, metadata["name"])
         try:
             if resource == NAMESPACE:
                 body = {**live, "spec": {"finalizers": []}}

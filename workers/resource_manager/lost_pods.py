@@ -27,13 +27,13 @@ class LostPods:
         self._watched: frozenset[str] = frozenset()
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, who: Key, namespaces: Iterable[str]) -> None:
-        """Start to watch: ManagedResource ``who`` waits for the deletion of workloads in these namespaces."""
-        self._waiting[who] = frozenset(namespaces)
+    def begin(self, waiter: Key, namespaces: Iterable[str]) -> None:
+        """Start to watch: ManagedResource ``waiter`` waits for the deletion of workloads in these namespaces."""
+        self._waiting[waiter] = frozenset(namespaces)
         self._adapt()
 
-    def end(self, who: Key) -> None:
-        if self._waiting.pop(who, None) is not None:
+    def end(self, waiter: Key) -> None:
+        if self._waiting.pop(waiter, None) is not None:
             self._adapt()
 
     async def close(self) -> None:

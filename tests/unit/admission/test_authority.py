@@ -144,7 +144,7 @@ async def test_the_command_writes_what_the_api_server_needs_and_the_key_for_its_
     assert json.loads((directory / "webhooks.kubeconfig").read_text())["users"][0]["name"] == f"{HOST}:9443"
 
 
-def test_the_client_certificate_is_none_of_a_server() -> None:
+def test_the_client_certificate_cannot_serve() -> None:
     made = self_signed_ca("ca", algorithm=KeyAlgorithm.P256, now=NOW, validity=timedelta(days=1))
     certificate = x509.load_pem_x509_certificate(client_certificate(made, NOW).certificate)
 

@@ -46,7 +46,7 @@ async def stored(client):
     return patched(changed(BASTION), await mutated(client, BASTION))
 
 
-async def test_it_knows_who_made_it_and_where_its_shoot_is(client):
+async def test_a_new_bastion_records_its_creator_and_seed(client):
     bastion = await stored(client)
     assert (bastion["spec"]["seedName"], bastion["spec"]["providerType"]) == ("seed-1", "local")
     assert bastion["metadata"]["annotations"] == {"gardener.cloud/created-by": "alice"}
@@ -55,7 +55,7 @@ async def test_it_knows_who_made_it_and_where_its_shoot_is(client):
     assert await refusal(client, bastion) == ""
 
 
-async def test_who_writes_it_again_cannot_take_it_elsewhere(client, garden):
+async def test_an_update_cannot_move_a_bastion_to_another_shoot(client, garden):
     before = await stored(client)
     garden.objects.remove(SHOOT)
     garden.objects.append(changed(SHOOT, "spec.seedName", "seed-2"))
@@ -76,13 +76,13 @@ async def test_who_writes_it_again_cannot_take_it_elsewhere(client, garden):
         ("metadata.name", "other", "shoot garden-local/demo not found"),
     ],
 )
-async def test_a_shoot_without_nodes_to_get_into_has_none(client, garden, path, value, said):
+async def test_a_shoot_without_reachable_nodes_has_no_bastion(client, garden, path, value, said):
     garden.objects.remove(SHOOT)
     garden.objects.append(changed(SHOOT, path, value))
     assert said in await refusal(client, changed(BASTION))
 
 
-async def test_one_that_nobody_would_make_is_refused(client, garden):
+async def test_a_bastion_without_an_extension_for_its_type_is_refused(client, garden):
     garden.objects.remove(PROVIDER)
     assert "no extension is registered for Bastion" in await refusal(client, changed(BASTION))
 
@@ -127,7 +127,7 @@ def test_no_lines_of_authorized_keys(line):
     assert ssh.key_fault(line)
 
 
-def test_what_its_owner_says_is_no_command_on_the_host():
+def test_a_public_key_runs_no_command_on_the_host():
     script = base64.b64decode(ssh.user_data(f"{KEY} $(reboot) '; reboot")).decode()
     [line] = [line for line in script.splitlines() if "reboot" in line]
     assert line == f"echo '{KEY} $(reboot) '\"'\"'; reboot' > /home/gardener/.ssh/authorized_keys"

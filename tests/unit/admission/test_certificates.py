@@ -64,7 +64,7 @@ def test_a_renewal_from_its_beginning_to_its_end() -> None:
     assert step(ended, forget, trusted=due) > forget + 20 * DAY
 
 
-def test_whoever_asks_gets_another_authority_at_once_and_no_third_one_before_the_first_is_forgotten() -> None:
+def test_a_requested_authority_is_created_at_once_and_no_third_one_before_the_first_is_dropped() -> None:
     held = first(HOST, NOW)
     assert step(held, NOW, asked=True) is Step.RENEW_AUTHORITY
     both = taken(held, Step.RENEW_AUTHORITY, HOST, NOW)
@@ -78,7 +78,7 @@ def test_another_address_needs_no_other_authority() -> None:
 
 
 def test_old_and_new_authorities_never_share_a_name() -> None:
-    """Who verifies looks for the issuer by it."""
+    """Clients find the issuer of a certificate by this name."""
     one, other = (first(HOST, NOW + timedelta(seconds=number)).authority for number in (0, 1))
     subjects = {x509.load_pem_x509_certificate(each.certificate).subject.rfc4514_string() for each in (one, other)}
     assert len(subjects) == 2
@@ -145,7 +145,7 @@ async def test_the_first_replica_makes_them_and_the_webhooks_trust_them(garden: 
         assert replica.shows == KeyPair(garden.data["tls.crt"], garden.data["tls.key"])
 
 
-async def test_all_replicas_show_the_same(garden: Garden) -> None:
+async def test_all_replicas_present_the_same_certificate(garden: Garden) -> None:
     async with garden.replica() as one, garden.replica() as other:
         await asyncio.wait_for(asyncio.gather(one.keeper.ready.wait(), other.keeper.ready.wait()), 10)
         assert one.shows == other.shows

@@ -21,12 +21,12 @@ __all__ = ["authorizer"]
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("activities/seed", "activities/shoot", "workers/gardenlet", "workers/etcd")
-"""Code of gardenlets. The garden's activities are registered beside it, and run in no gardenlet."""
+"""Code of gardenlets. The garden's activities are registered next to it, and run in no gardenlet."""
 REGISTRY = Path("workers/lib/registry.py")
 CLIENT = {"garden", "_garden"}
 METHODS = {"create", "replace", "apply", "apply_blindly", "patch", "delete", "remove", "request"}
 READERS = {"Caches", "access.follow", "cloud_credentials", "control_plane_of", "seed_credentials", "_project"}
-"""Functions that get the garden's client and only read; those that name it ``garden`` are looked at themselves."""
+"""Functions that get the garden's client and only read; functions that name it ``garden`` are checked themselves."""
 
 DEMO = "garden-local/shoot--local--demo--uid-demo"
 SOURCE = "garden-local/source-shoot--local--mover--uid-mover"
@@ -126,7 +126,7 @@ async def test_the_garden_grants_it(authorizer: TestClient, question: str) -> No
 
 
 @pytest.mark.parametrize("question", sorted({each for questions in WRITES.values() for each in questions}))
-def test_the_webhook_knows_fields_that_it_may_set(question: str) -> None:
+def test_the_webhook_lists_the_fields_that_gardenlets_may_set(question: str) -> None:
     verb, what = question.split()[:2]
     kind, _, subresource = what.partition("/")
     plural, _, group = kind.partition(".")

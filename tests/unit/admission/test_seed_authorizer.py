@@ -1,4 +1,4 @@
-"""What a gardenlet may do in the garden: seed-1 has the Shoot "demo", seed-2 has "other", "mover" goes from 2 to 1."""
+"""Rights of a gardenlet in the garden: seed-1 has the Shoot "demo", seed-2 has "other", "mover" goes from 2 to 1."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -184,7 +184,7 @@ REQUESTS = "certificatesigningrequests.certificates.k8s.io"
         f"get {REQUESTS} /mine",
     ],
 )
-async def test_what_belongs_to_a_seed_is_open_to_its_gardenlet(authorizer, question):
+async def test_a_gardenlet_may_access_objects_of_its_seed(authorizer, question):
     assert await ask(authorizer, question) == {"allowed": True}
 
 
@@ -237,10 +237,10 @@ async def test_what_belongs_to_a_seed_is_open_to_its_gardenlet(authorizer, quest
         "create clusterrolebindings.rbac.authorization.k8s.io /mine",
     ],
 )
-async def test_nothing_else_is(authorizer, question):
-    """It lies in a cluster that others may run: whoever takes it over must not get at other seeds' clusters.
+async def test_a_gardenlet_may_access_no_other_object(authorizer, question):
+    """Others may run the seed's cluster: with its gardenlet's credentials they must not reach clusters of other seeds.
 
-    Nor at what is not there yet: asked for again and again, it would be had in the moment in which it is made.
+    Objects that do not exist yet are refused, too: otherwise a gardenlet that keeps asking would read them first.
     """
     answer = await ask(authorizer, question)
 
@@ -249,7 +249,7 @@ async def test_nothing_else_is(authorizer, question):
 
 
 async def test_the_source_of_a_move_loses_the_shoot_when_the_move_ends():
-    """Also one that was lost meanwhile, comes back, and takes itself for the one."""
+    """This includes a seed that was lost, comes back, and still considers itself the Shoot's seed."""
     request = seed_authorizer.Request(f"{USER}seed-2", "patch", resources.SHOOT, "status", "garden-local", "mover")
     assert await seed_authorizer.allows(request, Garden(GARDEN))
 
@@ -266,7 +266,7 @@ async def test_the_source_of_a_move_loses_the_shoot_when_the_move_ends():
         ("alerting", "NotIn", False),
     ],
 )
-async def test_only_what_is_for_all_seeds_is_listed_in_the_gardens_namespace(authorizer, role, operator, allowed):
+async def test_only_objects_for_all_seeds_are_listed_in_the_gardens_namespace(authorizer, role, operator, allowed):
     selector = {"requirements": [{"key": "gardener.cloud/role", "operator": operator, "values": [role]}]}
     attributes = {"verb": "list", "resource": "secrets", "namespace": "garden", "labelSelector": selector}
 
@@ -283,7 +283,7 @@ async def test_only_what_is_for_all_seeds_is_listed_in_the_gardens_namespace(aut
         {"resourceAttributes": None, "nonResourceAttributes": {"verb": "get", "path": "/metrics"}},
     ],
 )
-async def test_about_others_and_other_things_it_has_no_opinion(authorizer, spec):
+async def test_the_authorizer_has_no_opinion_on_other_users_and_kinds(authorizer, spec):
     """Neither yes nor no: roles decide."""
     assert await ask(authorizer, f"list shoots.{CORE}", **spec) == {"allowed": False}
 
@@ -297,7 +297,7 @@ def test_a_gardenlet_may_write_all_that_activities_publish():
     assert {resource: set(suffixes) for resource, suffixes in PUBLISHED.items()} == found
 
 
-def test_nothing_is_written_without_a_condition():
+def test_each_write_rule_has_a_condition():
     free = {resources.EVENT, resources.EVENTS_EVENT, resources.CERTIFICATE_SIGNING_REQUEST}
     for resource, rights in RIGHTS.items():
         for right in rights:
@@ -307,7 +307,7 @@ def test_nothing_is_written_without_a_condition():
 
 
 def test_the_api_server_asks_about_gardenlets_alone_and_remembers_nothing():
-    """What it remembers it would still grant after a Shoot has gone elsewhere."""
+    """A remembered answer would still permit access after a Shoot has moved."""
     _, webhook, roles = configuration("/etc/seed-authorizer.kubeconfig")["authorizers"]
 
     assert webhook["webhook"]["matchConditions"] == [{"expression": "'gardener.cloud:system:seeds' in request.groups"}]

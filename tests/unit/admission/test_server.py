@@ -89,7 +89,7 @@ async def test_choosing_a_seed_needs_a_right_of_its_own(client, garden):
     assert "user alice may not update shoots/binding" in response["status"]["message"]
 
 
-async def test_a_control_plane_stays_until_the_seed_that_lost_it_is_clean(client, garden):
+async def test_a_control_plane_does_not_move_until_its_lost_seed_is_clean(client, garden):
     """The seed that comes back is to find where it looks that the cluster is elsewhere."""
     old = complete("spec.seedName", "seed-1", bound=True).to_wire()
     last = {"type": "Restore", "state": "Succeeded"}
@@ -107,7 +107,7 @@ async def test_a_control_plane_stays_until_the_seed_that_lost_it_is_clean(client
     assert "wait until it is back" in response["status"]["message"]
 
 
-async def test_another_seed_is_judged_by_itself_where_nothing_was_begun(client, garden):
+async def test_another_seed_is_validated_alone_if_nothing_was_created(client, garden):
     """Without a status nothing can be left anywhere."""
     old = complete("spec.seedName", "seed-1", bound=True).to_wire()
     garden.objects.append(changed(SEED, "metadata.name", "seed-2"))
@@ -164,7 +164,7 @@ async def test_a_seed_with_shoots_cannot_be_deleted(client, garden):
 
 
 async def test_a_binding_keeps_its_finalizer_while_shoots_use_it(client, garden):
-    """Its deletion may be asked for; nobody may cut it short."""
+    """A user may delete it, but not remove its finalizer."""
     held = changed(BINDING, "metadata.finalizers", ["gardener"])
     assert (await ask(client, "/validate", "UPDATE", BINDING, held))["allowed"]
     garden.objects.append(SHOOT)
@@ -173,7 +173,7 @@ async def test_a_binding_keeps_its_finalizer_while_shoots_use_it(client, garden)
     assert "garden-local/demo" in response["status"]["message"]
 
 
-async def test_who_binds_a_secret_must_be_able_to_read_it(client, garden):
+async def test_binding_a_secret_needs_the_right_to_read_it(client, garden):
     """A binding would be a way to use credentials that one may not see."""
     assert (await ask(client, "/validate", "CREATE", BINDING))["allowed"]
     garden.denied.add(("get", "secrets"))
@@ -183,7 +183,7 @@ async def test_who_binds_a_secret_must_be_able_to_read_it(client, garden):
     assert "there is no such Secret" in (await ask(client, "/validate", "CREATE", BINDING))["status"]["message"]
 
 
-async def test_a_projects_namespace_goes_only_with_its_project(client, garden):
+async def test_a_projects_namespace_is_deleted_only_with_its_project(client, garden):
     """Kubernetes would delete every Shoot and credential in it at once."""
     labels = {"gardener.cloud/role": "project", "project.gardener.cloud/name": "local"}
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "garden-local", "labels": labels}}
@@ -229,8 +229,8 @@ def asking(operation):
         ("reconcile", "renew-kubeconfig", "reconcile was requested before and is not done yet"),
     ],
 )
-async def test_what_a_seed_can_be_asked_for(client, before, operation, said):
-    """Who asks for what nobody does would wait for ever."""
+async def test_a_seed_accepts_known_operations_only(client, before, operation, said):
+    """A request of an unknown operation would wait for ever."""
     response = await ask(client, "/validate", "UPDATE", asking(operation), asking(before))
     assert response["allowed"] is not bool(said)
     assert said in response.get("status", {}).get("message", "")
@@ -282,7 +282,7 @@ def test_whole_numbers_are_written_without_a_fraction():
 
 
 async def test_repairing_an_operation_needs_a_right_of_its_own(client, garden):
-    """Who skips a task decides that the cluster is well without it; owners cannot know that."""
+    """A user that skips a task decides that the cluster works without it; owners cannot know that."""
     stored = complete(bound=True).to_wire()
     wanted = complete(bound=True).to_wire()
     wanted["metadata"]["annotations"]["repair.shoot.gardener.cloud/skip"] = "wait_worker:it is broken"
@@ -305,7 +305,7 @@ async def test_repairing_an_operation_needs_a_right_of_its_own(client, garden):
         ("provide", "wait_worker:ok", 'must have the form {"task"'),
     ],
 )
-async def test_repairs_that_say_too_little_are_refused(client, name, text, fault):
+async def test_incomplete_repairs_are_refused(client, name, text, fault):
     stored, wanted = complete(bound=True).to_wire(), complete(bound=True).to_wire()
     wanted["metadata"]["annotations"][f"repair.shoot.gardener.cloud/{name}"] = text
     response = await ask(client, "/validate", "UPDATE", wanted, stored)

@@ -30,7 +30,7 @@ class FakeGarden:
         self.denied: set[tuple[str, str]] = set()
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
-        assert name, "who names none gets a list from an API server"
+        assert name, "without a name an API server would return a list"
         return next((each for each in await self.list(resource, namespace) if each["metadata"]["name"] == name), None)
 
     async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Who is written to about a Shoot, and by which server."""
+"""Receivers of mails about a Shoot, and the mail server."""
 
 import base64
 from typing import Any
@@ -25,11 +25,11 @@ def secret(**data: str) -> dict[str, Any]:
         (changed(SHOOT, "spec.monitoring", {"alerting": {}}), []),
     ],
 )
-def test_whom_its_owner_names(shoot: dict[str, Any], expected: list[str]) -> None:
+def test_mails_go_to_the_receivers_that_the_owner_names(shoot: dict[str, Any], expected: list[str]) -> None:
     assert alerting.receivers(shoot) == expected
 
 
-def test_the_server_of_the_garden() -> None:
+def test_the_mail_server_comes_from_the_secret_of_the_garden() -> None:
     known = {"auth_username": "me", "auth_password": "secret", "auth_identity": "us", "ca.crt": "PEM"}
     found = alerting.smarthost([secret(auth_type="none", url="https://other"), secret(**WHOLE, **known)])
     sender, address = WHOLE["from"], WHOLE["smarthost"]
@@ -38,7 +38,7 @@ def test_the_server_of_the_garden() -> None:
 
 
 @pytest.mark.parametrize("secrets", [[], [secret(auth_type="none")], [{}]])
-def test_a_garden_without_one_sends_no_mails(secrets: list[dict[str, Any]]) -> None:
+def test_a_garden_without_a_mail_server_sends_no_mails(secrets: list[dict[str, Any]]) -> None:
     assert alerting.smarthost(secrets) is None
 
 
@@ -50,6 +50,6 @@ def test_a_garden_without_one_sends_no_mails(secrets: list[dict[str, Any]]) -> N
         ([secret(auth_type="smtp")], "lacks from, smarthost"),
     ],
 )
-def test_what_is_not_whole_is_named(secrets: list[dict[str, Any]], said: str) -> None:
+def test_an_incomplete_mail_secret_is_named(secrets: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         alerting.smarthost(secrets)

@@ -1,4 +1,4 @@
-"""Which moves of a control plane are refused, and why: the reason is for who asked."""
+"""Refused moves of a control plane, and the reason that the user reads."""
 
 from typing import Any
 
@@ -51,12 +51,12 @@ def test_a_move_between_two_good_seeds_is_allowed() -> None:
         ({"spec__dns__internal__domain": "other.example.org"}, "nodes would not find their API server"),
     ],
 )
-def test_a_seed_that_cannot_take_it_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_a_move_to_an_unsuitable_seed_is_refused(changes: dict[str, Any], reason: str) -> None:
     shoot, old = pair()
     assert reason in str(check_move(shoot, old, seed("seed-1"), seed("seed-2", **changes)))
 
 
-def test_what_is_not_there_yet_does_not_move() -> None:
+def test_a_control_plane_that_is_not_created_yet_does_not_move() -> None:
     shoot, old = pair({"type": "Create", "state": "Processing"})
     assert "the creation in seed-1 has not succeeded" in str(check_move(shoot, old, seed("seed-1"), seed("seed-2")))
 
@@ -65,7 +65,7 @@ def test_what_is_not_there_yet_does_not_move() -> None:
     ("wanted", "asleep", "refusal"),
     [(True, True, ""), (True, False, "is being hibernated: wait until"), (False, True, "wakes up: wait until")],
 )
-def test_a_cluster_moves_awake_or_asleep_but_not_in_between(wanted: bool, asleep: bool, refusal: str) -> None:
+def test_a_cluster_does_not_move_while_it_hibernates_or_wakes_up(wanted: bool, asleep: bool, refusal: str) -> None:
     shoot, old = pair(hibernated=asleep)
     for each in (shoot, old):
         each.spec.hibernation = Hibernation(enabled=wanted)
@@ -80,7 +80,7 @@ def test_a_move_changes_nothing_else() -> None:
     assert "must be the only change" in str(check_move(shoot, old, seed("seed-1"), seed("seed-2")))
 
 
-def test_a_move_can_be_turned_round_until_the_backups_are_handed_over() -> None:
+def test_a_move_can_be_aborted_until_the_backups_are_handed_over() -> None:
     moving, _ = pair({"type": "Migrate", "state": "Processing"})
     _, home = pair({"type": "Migrate", "state": "Processing"})
     assert is_moving(moving)
@@ -90,13 +90,13 @@ def test_a_move_can_be_turned_round_until_the_backups_are_handed_over() -> None:
     assert "wait for the end" in str(check_while_moving(moving, home, "seed-3"))
 
 
-def test_nothing_else_changes_while_it_moves() -> None:
+def test_no_other_change_is_allowed_during_a_move() -> None:
     moving, _ = pair({"type": "Migrate", "state": "Processing"})
     other, _ = pair({"type": "Migrate", "state": "Processing"})
     other.spec.purpose = "production"
     assert "change the spec after the move" in str(check_while_moving(other, moving, "seed-1"))
 
 
-def test_what_has_arrived_is_not_moving() -> None:
+def test_a_finished_move_is_not_moving() -> None:
     _, arrived = pair({"type": "Restore", "state": "Succeeded"})
     assert not is_moving(arrived)

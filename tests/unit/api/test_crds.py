@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions: what users' tools meet before any code of ours runs."""
+"""The CustomResourceDefinitions: users' tools read them before any code of ours runs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +43,7 @@ def test_schemas_are_structural(side):
 
 
 @pytest.mark.parametrize(("side", "model"), ALL, ids=lambda each: getattr(each, "__name__", each))
-def test_a_kind_is_served_where_our_clients_look_for_it(side, model):
+def test_a_kind_is_served_at_the_path_of_its_resource(side, model):
     served = model.definition
     resource = resource_of(f"{served.group}/{served.version}", model.__name__)
     assert (resource.plural, resource.namespaced) == (served.plural, served.namespaced)
@@ -89,7 +89,7 @@ def test_raw_sections_are_kept_whole():
     assert raw == {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
-def test_pools_are_told_apart_by_name():
+def test_pools_are_merged_by_name():
     """So server-side apply merges them, and the API server refuses two of one name."""
     pools = schema_of("shoots")["properties"]["spec"]["properties"]["provider"]["properties"]["workers"]
     assert (pools["x-kubernetes-list-type"], pools["x-kubernetes-list-map-keys"]) == ("map", ["name"])
@@ -103,7 +103,7 @@ def test_static_defaults_are_the_api_servers():
     assert record["recordType"]["enum"] == ["A", "AAAA", "CNAME", "TXT"]
 
 
-def test_a_model_keeps_what_it_does_not_know():
+def test_a_model_keeps_unknown_fields():
     """A newer writer's field must survive our reading and writing."""
     shoot = next(model for side, model in ALL if model.__name__ == "Shoot")
     wire = {
@@ -126,7 +126,7 @@ def test_kubectl_explain_says_what_a_field_means():
     assert schema_of("shoots")["description"].startswith("Shoot: desired and present state")
 
 
-def test_extension_objects_need_a_second_word_before_they_go():
+def test_extension_objects_need_a_confirmation_before_their_deletion():
     """Deleting an Infrastructure by mistake would delete a cluster's network."""
     policies = {
         each["metadata"]["name"]: each["spec"]

@@ -19,7 +19,7 @@ def test_a_shoot_uses_the_binding_that_it_names(spec, expected):
     assert (bound and (bound[0].resource, bound[1])) == expected
 
 
-def test_a_binding_means_a_secret_of_its_own_namespace_unless_it_says_otherwise():
+def test_a_binding_without_a_namespace_refers_to_its_own_namespace():
     metadata = {"name": "cloud", "namespace": "garden-dev"}
     identity = {"apiVersion": "security.gardener.cloud/v1alpha1", "kind": "WorkloadIdentity"}
     elsewhere = {**identity, "name": "key", "namespace": "garden-keys"}

@@ -74,7 +74,7 @@ def test_schedules_follow_the_clock_on_the_wall(expression, zone, after, expecte
     st.integers(-3000, 3000),
 )
 def test_the_last_time_until_the_next_is_the_next(expression, around, minutes):
-    """What decides afterwards must see the very time at which it was started."""
+    """Later decisions must see the same time at which the schedule was started."""
     cron, time = Cron.parse(expression), around + timedelta(minutes=minutes)
     following = cron.next_after(time, BERLIN)
     assert cron.last_until(following, time, BERLIN) == following

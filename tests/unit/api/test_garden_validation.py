@@ -1,4 +1,4 @@
-"""What the garden API refuses of cloud profiles, seeds and projects."""
+"""Cloud profiles, seeds and projects that the garden API refuses."""
 
 import pytest
 
@@ -55,7 +55,7 @@ def test_a_bad_cloud_profile(path, value, complaint):
         ("spec.type", "aws", "spec.type: Invalid value"),
     ],
 )
-def test_what_shoots_use_cannot_leave_a_cloud_profile(path, value, complaint):
+def test_entries_that_shoots_use_cannot_be_removed_from_a_cloud_profile(path, value, complaint):
     new = CloudProfile.of(changed(PROFILE, path, value))
     assert complaint in str(check_cloud_profile_change(new, profile(), [complete()], NOW))
 

@@ -27,7 +27,7 @@ def tick(now: str, *schedules: dict[str, str], since: datetime | None = None) ->
         # More than two hours late: left out.
         ("2026-11-20T21:01", None),
         ("2026-11-23T05:30", ("end-0", "2026-11-23T05:00")),
-        # Saturday: nobody wakes it.
+        # Saturday: no schedule wakes it.
         ("2026-11-21T05:30", None),
         # In summer the clock is an hour ahead.
         ("2026-07-01T18:00", ("start-0", "2026-07-01T18:00")),
@@ -41,24 +41,24 @@ def test_the_edge_that_is_due(now: str, expected: tuple[str, str] | None) -> Non
     assert tick(now, NIGHTS) == expected
 
 
-def test_the_last_one_wins() -> None:
+def test_the_latest_due_schedule_wins() -> None:
     """After an hour without us only the present state counts, not how it came about."""
     assert tick("2026-11-23T05:10", NIGHTS, {"start": "5 5 * * *"}) == ("start-1", "2026-11-23T05:05")
     assert tick("2026-11-23T05:10", NIGHTS, {"start": "55 4 * * *"}) == ("end-0", "2026-11-23T05:00")
 
 
-def test_of_two_at_once_the_one_that_stands_later_wins() -> None:
+def test_of_two_schedules_at_the_same_time_the_later_in_the_list_wins() -> None:
     assert tick("2026-11-23T05:10", {"start": "0 5 * * *", "end": "0 5 * * *"}) == ("end-0", "2026-11-23T05:00")
     assert tick("2026-11-23T05:10", {"end": "0 5 * * *"}, {"start": "0 5 * * *"}) == ("start-1", "2026-11-23T05:00")
 
 
-def test_what_was_done_is_not_done_again() -> None:
+def test_a_schedule_that_was_executed_is_not_executed_again() -> None:
     """The owner may have switched since."""
     assert tick("2026-11-23T05:10", NIGHTS, since=at("2026-11-23T05:00")) is None
     assert tick("2026-11-23T05:10", NIGHTS, since=at("2026-11-23T05:00") - timedelta(seconds=1)) is not None
 
 
-def test_what_cannot_be_read_hinders_nothing_else() -> None:
+def test_an_unreadable_schedule_does_not_stop_the_others() -> None:
     """Stored before it was refused."""
     broken = [{"start": "0 20 31 2"}, {"start": "0 20 * * *", "location": "Mars"}, {"end": "61 * * * *"}]
     assert tick("2026-11-23T05:10", *broken, {"end": "0 5 * * *"}) == ("end-3", "2026-11-23T05:00")

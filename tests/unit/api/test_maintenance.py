@@ -1,4 +1,4 @@
-"""What maintenance changes in a Shoot, for what its cloud profile offers."""
+"""Changes of maintenance in a Shoot, for the versions that its cloud profile offers."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -66,7 +66,7 @@ def image_after(made: Plan) -> str | None:
         ("1.37.1", "1.37.1, 1.37.2 supported, 1.37.3 deprecated, 1.37.4 preview, 1.37.5 expired", True, "1.37.2"),
         ("1.37.1", "1.37.1, 1.37.3 deprecated", True, "1.37.3"),
         ("1.37.1", "1.37.1 expiring, 1.37.3 expiring", True, "1.37.3"),
-        # What has expired cannot stay, whatever its owner wants: a patch if there is one, else the next minor.
+        # An expired version cannot stay, whatever its owner wants: a patch if there is one, else the next minor.
         ("1.37.1", "1.37.1 expired, 1.37.4, 1.38.0", False, "1.37.4"),
         ("1.37.1", "1.37.1 expired, 1.38.0, 1.38.2, 1.39.1", False, "1.38.2"),
         ("1.37.1", "1.37.1 expired, 1.38.0 expired, 1.39.0", False, "1.38.0"),
@@ -153,7 +153,7 @@ def test_an_image_without_a_way_out_is_a_failure(offered: str, strategy: str, na
     ],
     ids=["architecture", "runtime", "kubelet", "container runtime", "not in place", "not in place from here"],
 )
-def test_an_image_that_does_not_fit_the_pool_is_none(misfit: dict[str, Any], pool: dict[str, Any]) -> None:
+def test_an_image_that_does_not_fit_the_pool_is_not_chosen(misfit: dict[str, Any], pool: dict[str, Any]) -> None:
     offered = {"name": "local", "versions": [{"version": "1.0.0"}, {"version": "1.1.0", **misfit}]}
     profile = CloudProfile.of(changed(PROFILE, IMAGES, offered))
     obj = changed(complete().to_wire(), *image("1.0.0"))
@@ -182,13 +182,13 @@ def test_a_pool_never_overtakes_the_control_plane() -> None:
     assert made.spec["provider"]["workers"][0]["kubernetes"]["version"] == "1.37.2"
 
 
-def test_all_else_of_a_pool_stays_as_its_owner_wrote_it() -> None:
+def test_other_fields_of_a_pool_stay_unchanged() -> None:
     obj = changed(complete().to_wire(), *image("1.0.0"))
     (pool,) = plan(image("1.0.0"), images="1.0.0, 1.0.1").spec["provider"]["workers"]
     assert pool == {**obj["spec"]["provider"]["workers"][0], "machine": {**pool["machine"]}}
 
 
-def test_a_new_minor_leaves_behind_what_it_does_not_know() -> None:
+def test_a_new_minor_version_removes_unsupported_fields() -> None:
     """Otherwise admission would refuse it, and an expired cluster stay for ever."""
     setting = ("spec.kubernetes.kubeAPIServer.enableAnonymousAuthentication", False)
     made = plan(OFF, setting, ("spec.kubernetes.version", "1.34.9"), kubernetes="1.34.9 expired, 1.35.1")
@@ -272,7 +272,7 @@ def test_a_rotation_that_is_due_says_why() -> None:
     )
 
 
-def test_the_updates_say_what_and_why() -> None:
+def test_updates_name_the_change_and_the_reason() -> None:
     made = plan(image("1.0.0"), kubernetes="1.37.1 expired, 1.37.2", images="1.0.0, 1.1.0")
     assert list(map(str, made.updates)) == [
         "Control Plane: Updated Kubernetes version from 1.37.1 to 1.37.2."

@@ -33,7 +33,7 @@ def test_times_are_read_with_their_offset(begin: str, end: str, first: str, leng
 
 
 @pytest.mark.parametrize("text", ["", "220000", "250000+0000", "226000+0000", "220000+1500", "ten o'clock", "220000Z"])
-def test_what_is_no_time_is_refused_by_name(text: str) -> None:
+def test_an_invalid_time_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="is no time of day like"):
         MaintenanceWindow.parse(text, "230000+0000")
 

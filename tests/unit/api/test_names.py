@@ -69,14 +69,14 @@ def test_which_changes_need_new_machines(of: str, field: str, value: Any, rolls:
     assert (node_agent_secret_name(shoot, pool) != node_agent_secret_name(SHOOT, POOL)) is rolls
 
 
-def test_what_a_seed_serves_of_a_shoot_is_one_label_below_its_ingress_domain() -> None:
+def test_services_of_a_shoot_are_one_label_below_the_ingress_domain_of_the_seed() -> None:
     assert ingress_host("p", "dev", "demo", "ingress.seed-1.test") == "p-dev--demo.ingress.seed-1.test"
 
 
 @pytest.mark.parametrize(
     ("address", "type_"), [("198.18.2.2", "A"), ("fd00::1", "AAAA"), ("gateway.example.org", "CNAME")]
 )
-def test_an_address_says_which_record_leads_to_it(address: str, type_: str) -> None:
+def test_an_address_determines_the_type_of_its_record(address: str, type_: str) -> None:
     assert dns_record_type(address) == type_
 
 

@@ -53,7 +53,7 @@ def test_a_shoot_has_the_extensions_it_asks_for_and_those_that_come_by_themselve
     assert [each.type for each in wanted_extensions(subject, [registered])] == (["local-ext"] if on else [])
 
 
-def test_what_the_owner_configures_and_how_long_it_may_take_comes_along():
+def test_provider_config_and_timeouts_are_passed_to_the_extension():
     (plain,) = wanted_extensions(shoot(ASKED), [registration()])
     assert (plain.provider_config, plain.phase, plain.timeout) == (
         {"a": 1},
@@ -72,7 +72,7 @@ def test_each_phase_has_its_own(phase):
     assert list(versions_by_phase(wanted_extensions(shoot(ASKED), registered))) == [phase]
 
 
-def test_another_configuration_is_another_version():
+def test_a_changed_configuration_changes_the_version():
     one = versions_by_phase(wanted_extensions(shoot(ASKED), [registration()]))
     other = versions_by_phase(wanted_extensions(shoot(ASKED | {"providerConfig": {"a": 2}}), [registration()]))
     assert one != other
@@ -86,7 +86,7 @@ def test_another_configuration_is_another_version():
         ({"delete": "AfterKubeAPIServer"}, Phase.AFTER_API_SERVER),
     ],
 )
-def test_an_extension_goes_before_the_api_server_unless_its_registration_says_otherwise(lifecycle, phase):
+def test_an_extension_is_deleted_before_the_api_server_by_default(lifecycle, phase):
     rest = {"lifecycle": lifecycle} if lifecycle else {}
     assert deletion_phases([registration(**rest)]) == {"local-ext": phase}
 

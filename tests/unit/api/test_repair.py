@@ -33,13 +33,13 @@ def test_an_annotation_is_read(name: str, text: str, repair: Repair, said: str) 
 
 
 @pytest.mark.parametrize("text", ["[]", "1", "{", '{"task": "x", "result": {"secret": "s3cr3t"}}', "null"])
-def test_what_is_no_result_is_said_without_repeating_it(text: str) -> None:
+def test_an_invalid_result_is_refused_without_quoting_it(text: str) -> None:
     [fault] = faults({PREFIX + "provide": text}).values()
     assert fault.startswith("must have the form")
     assert "s3cr3t" not in fault
 
 
-def test_the_author_goes_with_the_last_wish() -> None:
+def test_the_author_is_removed_with_the_last_repair_annotation() -> None:
     annotations = {PREFIX + "skip": "a:b", PREFIX + "pause": "c", PREFIX + "by": "olga"}
     assert without(annotations, PREFIX + "skip") == {PREFIX + "skip": None}
     del annotations[PREFIX + "skip"]

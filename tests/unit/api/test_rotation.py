@@ -100,7 +100,7 @@ STARTS = [
 
 
 @pytest.mark.parametrize(("before", "operation", "after"), STARTS)
-def test_what_the_start_of_an_operation_makes_of_a_rotation(before: Any, operation: str, after: Any) -> None:
+def test_the_start_of_an_operation_advances_a_rotation(before: Any, operation: str, after: Any) -> None:
     assert begin({CA: before}, [operation], FACTS, NOW).get(CA) == after
 
 
@@ -144,11 +144,11 @@ SUCCESSES = [
 
 
 @pytest.mark.parametrize(("before", "facts", "after"), SUCCESSES)
-def test_what_a_successful_reconcile_makes_of_a_rotation(before: Any, facts: Any, after: Any) -> None:
+def test_a_successful_reconcile_advances_a_rotation(before: Any, facts: Any, after: Any) -> None:
     assert succeed({KEY: before}, RotationFacts(pools=("a", "b"), **facts), NOW)[KEY] == after
 
 
-def test_owners_read_what_becomes_of_each_phase() -> None:
+def test_the_documents_list_the_transitions_of_each_phase() -> None:
     starts = [(str(row.id), *row.values) for row in STARTS]
     successes = [(str(row.id), before, "success", after) for row in SUCCESSES for before, _, after in [row.values]]
     changes: list[Any] = [*starts, *successes]
@@ -159,7 +159,7 @@ def test_owners_read_what_becomes_of_each_phase() -> None:
     check_table("credentials.md", "phases", rows)
 
 
-def test_the_encryption_keys_rotation_goes_through_by_itself() -> None:
+def test_the_rotation_of_the_encryption_key_completes_automatically() -> None:
     facts = RotationFacts(automatic_encryption=False)
     status = begin({}, ["rotate-etcd-encryption-key"], facts, BEFORE)
     assert status[ENCRYPTION]["autoCompleteAfterPrepared"] is True
@@ -176,7 +176,7 @@ def test_the_encryption_keys_rotation_goes_through_by_itself() -> None:
 
 
 @pytest.mark.parametrize("automatic", [True, False])
-def test_another_way_to_encrypt_takes_a_new_key_without_another_word(automatic: bool) -> None:
+def test_a_changed_encryption_provider_rotates_the_key_automatically(automatic: bool) -> None:
     facts = RotationFacts(automatic_encryption=automatic, encryption_changes=True)
     status = begin({ENCRYPTION: state("Completed", lastCompletionTime=BEFORE)}, (), facts, NOW)
     assert status[ENCRYPTION] == {
@@ -205,7 +205,7 @@ def test_another_way_to_encrypt_takes_a_new_key_without_another_word(automatic: 
         ({"resources": ["a"]}, {"resources": ["a", "b"]}, True),
     ],
 )
-def test_what_is_another_way_to_encrypt(config: Any, at_rest: Any, changes: bool) -> None:
+def test_a_change_of_the_encryption_provider_is_detected(config: Any, at_rest: Any, changes: bool) -> None:
     wire: dict[str, Any] = {"spec": {"kubernetes": {"version": "1.37.1"}, "provider": {}}, "status": {}}
     if config is not None:
         wire["spec"]["kubernetes"]["kubeAPIServer"] = {"encryptionConfig": config}
@@ -246,20 +246,20 @@ def test_all_credentials_start_and_complete_at_once() -> None:
         (PASSWORDS, "rotate-observability-credentials", RotationFacts(pools=("a",), observability=False)),
     ],
 )
-def test_of_what_is_switched_off_the_rotation_is_forgotten(kind: str, operation: str, off: RotationFacts) -> None:
+def test_the_rotation_status_of_a_disabled_feature_is_removed(kind: str, operation: str, off: RotationFacts) -> None:
     status = begin({kind: {"lastInitiationTime": BEFORE}}, [operation], off, NOW)
     assert status == {}
     assert patch_of({kind: {"lastInitiationTime": BEFORE}}, status) == {kind: None}
     assert normalized([operation], off) == []
 
 
-def test_who_only_tests_has_no_observability_passwords() -> None:
+def test_a_testing_shoot_has_no_observability_passwords() -> None:
     wire = {"spec": {"kubernetes": {"version": "1.37.1"}, "provider": {}, "purpose": "testing"}}
     assert not RotationFacts.of_shoot(wire).observability
     assert RotationFacts.of_shoot({"spec": {**wire["spec"], "purpose": "production"}}).observability
 
 
-def test_a_patch_takes_away_what_is_gone() -> None:
+def test_a_patch_removes_status_fields_that_no_longer_apply() -> None:
     old = {CA: state("Completing", lastCompletionTriggeredTime=NOW), KEY: state("Prepared")}
     new = succeed(old, FACTS, NOW)
     assert patch_of(old, new) == {
@@ -335,13 +335,13 @@ def test_every_start_is_accepted_of_an_idle_shoot(operation: str) -> None:
 
 @pytest.mark.parametrize("operation", EVERY_START)
 @pytest.mark.parametrize("last", [("Create", "Processing"), ("Migrate", "Succeeded"), ("Restore", "Error")])
-def test_no_start_before_the_shoot_is_there(operation: str, last: tuple[str, str]) -> None:
+def test_a_rotation_is_refused_before_the_shoot_is_created(operation: str, last: tuple[str, str]) -> None:
     version = "1.33.1" if operation in OLD else "1.37.1"
     assert "must have been created or restored" in faults(shoot(operation, last=last, version=version))
 
 
 @pytest.mark.parametrize("operation", EVERY_START)
-def test_no_rotation_of_a_shoot_that_is_going(operation: str) -> None:
+def test_a_rotation_is_refused_while_the_shoot_is_being_deleted(operation: str) -> None:
     going = shoot(operation, metadata={"deletionTimestamp": NOW})
     assert "is being deleted" in faults(going)
 
@@ -483,17 +483,17 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("operation", "around", "why"), REFUSED)
-def test_what_is_out_of_order_is_refused(operation: str, around: Any, why: str) -> None:
+def test_an_operation_in_the_wrong_phase_is_refused(operation: str, around: Any, why: str) -> None:
     assert why in faults(shoot(operation, **around))
 
 
-def test_owners_read_what_is_refused() -> None:
+def test_the_documents_list_the_refused_operations() -> None:
     rows = [(str(row.id), f"`{operation}`", str(why)) for row in REFUSED for operation, _, why in [row.values]]
     check_table("credentials.md", "refusals", rows)
 
 
 @pytest.mark.parametrize("operation", ["rotate-ca-start", "rotate-ssh-keypair"])
-def test_what_needs_no_machines_is_allowed_asleep(operation: str) -> None:
+def test_rotations_without_machines_are_allowed_while_hibernated(operation: str) -> None:
     assert faults(shoot(operation, hibernated=True)) == ""
 
 
@@ -502,7 +502,7 @@ def test_two_rotations_at_once_are_allowed() -> None:
     assert faults(shoot("rotate-serviceaccount-key-start", rotation={CA: state("Prepared")})) == ""
 
 
-def test_complete_is_refused_while_somebody_needs_the_old_ones() -> None:
+def test_completion_is_refused_while_a_client_uses_the_old_credentials() -> None:
     seen = {
         "type": "OldCertificateAuthoritiesUnused",
         "status": "False",
@@ -531,7 +531,7 @@ def test_ssh_rotation_without_ssh_is_dropped() -> None:
     ("kind", "phase"),
     [(ENCRYPTION, "Preparing"), (ENCRYPTION, "Completing"), (KEY, "Preparing"), (KEY, "Completing")],
 )
-def test_nobody_is_put_to_sleep_in_the_middle(kind: str, phase: str) -> None:
+def test_hibernation_is_refused_during_a_rotation(kind: str, phase: str) -> None:
     assert hibernation_faults(shoot(rotation={kind: state(phase)}).to_wire())
     assert hibernation_faults(shoot(rotation={CA: state(phase)}).to_wire()) == []
 
@@ -540,7 +540,7 @@ def test_the_kinds_are_those_of_the_status() -> None:
     assert {str(kind) for kind in Kind} == {CA, KEY, ENCRYPTION, SSH, PASSWORDS}
 
 
-def test_owners_read_of_every_operation_and_phase() -> None:
+def test_the_documents_name_every_operation_and_phase() -> None:
     page = (Path(__file__).parents[3] / "docs/credentials.md").read_text()
     providers = get_args(EncryptionProvider.model_fields["type"].annotation)
     assert set(providers) == {"aescbc", "aesgcm", "secretbox"}
@@ -549,6 +549,6 @@ def test_owners_read_of_every_operation_and_phase() -> None:
 
 
 @pytest.mark.parametrize("version", ["latest", "", "1"])
-def test_a_version_that_is_none_is_left_to_who_checks_versions(version):
+def test_an_invalid_version_is_left_to_the_version_check(version):
     facts = RotationFacts.of_shoot({"spec": {"kubernetes": {"version": version}, "provider": {}}})
     assert not facts.automatic_encryption

@@ -53,7 +53,7 @@ def test_a_seed_that_does_not_fit_is_left_out(path, value, why):
 
 
 def test_the_reason_names_what_the_last_candidates_lacked():
-    """Of many seeds only those that met all earlier requirements tell the owner something."""
+    """The reason names only seeds that met all earlier requirements."""
     far = seeds("far", path="spec.provider.type", value="aws")
     near = seeds("near", path="spec.taints", value=[{"key": "x"}])
     with pytest.raises(NoSeed) as error:
@@ -61,7 +61,7 @@ def test_the_reason_names_what_the_last_candidates_lacked():
     assert str(error.value) == "none of the 1 seeds (near) has only taints that the shoot tolerates"
 
 
-def test_without_seeds_there_is_a_reason_too():
+def test_without_seeds_a_reason_is_given():
     with pytest.raises(NoSeed, match="there are no seeds"):
         choose_seed(shoot(), profile(), [], Counter())
 

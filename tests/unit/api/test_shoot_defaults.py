@@ -1,4 +1,4 @@
-"""What a Shoot's owner may leave out."""
+"""Fields that a Shoot's owner may omit."""
 
 import dataclasses
 from dataclasses import replace
@@ -48,7 +48,7 @@ def test_a_pool_gets_a_machine_image_that_fits(image, chosen):
 
 
 def test_networks_and_domain_come_from_the_seed_once_it_is_known():
-    """Before that nobody knows which networks the seed leaves free."""
+    """Until then it is unknown which networks the seed leaves free."""
     before, after = spec_of(bound=False), spec_of(bound=True)
     assert (before.networking.pods, before.dns) == (None, None)
     assert (after.networking.pods, after.networking.services) == ("100.112.0.0/16", "100.68.0.0/16")
@@ -76,7 +76,7 @@ def test_a_nodes_network_has_room_for_twice_its_pods(max_pods, mask):
     assert result.kubernetes.kube_controller_manager.node_cidr_mask_size == mask
 
 
-def test_what_is_defaulted_reaches_the_wire_though_its_parent_was_absent():
+def test_a_default_is_sent_though_its_parent_was_absent():
     """The API server stores what we send; a default that stays in the model is none."""
     wire = complete("spec.kubernetes", None).to_wire()
     assert wire["spec"]["kubernetes"]["version"] == "1.37.1"
@@ -92,7 +92,7 @@ def test_completing_twice_changes_nothing():
     assert again.to_wire() == once
 
 
-def test_an_older_manifest_keeps_what_was_chosen_for_the_owner():
+def test_an_older_manifest_keeps_the_defaults_of_the_creation():
     """``kubectl replace`` with the first manifest must neither fail nor roll machines."""
     stored = complete(bound=True)
     again = shoot("spec.seedName", "seed-1")
@@ -119,7 +119,7 @@ def test_the_creator_is_recorded_and_cannot_be_forged():
     assert later.metadata.annotations["gardener.cloud/created-by"] == "alice"
 
 
-def test_who_confirmed_the_deletion_is_ours_to_say():
+def test_the_user_that_confirmed_the_deletion_is_recorded_by_admission():
     confirmation, by = "confirmation.gardener.cloud/deletion", "deletion.gardener.cloud/confirmed-by"
     stored = complete()
     confirmed = Shoot.of(stored.to_wire())
@@ -143,7 +143,7 @@ def test_who_confirmed_the_deletion_is_ours_to_say():
         (lambda new: new.metadata.labels.update(mine="1"), "alice"),
     ],
 )
-def test_who_wished_something_is_recorded(change, by):
+def test_the_user_that_requested_an_operation_is_recorded(change, by):
     """The scheduler and our controllers write Shoots, too; the audit log asks whose wish it was."""
     stored = complete()
     default_shoot(stored, Shoot.of(stored.to_wire()), dataclasses.replace(around(), user="alice"))
@@ -173,7 +173,7 @@ def test_a_changed_infrastructure_asks_for_its_reconciliation():
     assert now.metadata.annotations["shoot.gardener.cloud/tasks"] == "deployInfrastructure"
 
 
-def test_labels_name_seed_and_extensions_and_forget_the_former_ones():
+def test_labels_name_seed_and_extensions_and_lose_former_ones():
     result = shoot(
         "metadata",
         SHOOT["metadata"] | {"labels": {"name.seed.gardener.cloud/old": "true", "mine": "yes"}},
@@ -224,7 +224,7 @@ def test_a_confined_change_of_a_failed_shoot_asks_maintenance_to_retry_it(confin
     assert ("maintenance.shoot.gardener.cloud/needs-retry-operation" in edited.metadata.annotations) is wanted
 
 
-def test_who_asks_for_a_repair_is_ours_to_say():
+def test_the_author_of_a_repair_is_recorded_by_admission():
     skip, by = "repair.shoot.gardener.cloud/skip", "repair.shoot.gardener.cloud/by"
     stored = complete()
     asked = Shoot.of(stored.to_wire())
@@ -241,7 +241,7 @@ def test_who_asks_for_a_repair_is_ours_to_say():
     assert by not in done.metadata.annotations
 
 
-def test_who_retries_is_said_too():
+def test_the_author_of_a_retry_is_recorded():
     stored = complete()
     retried = Shoot.of(stored.to_wire())
     retried.metadata.annotations["gardener.cloud/operation"] = "retry"

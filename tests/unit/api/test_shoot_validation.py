@@ -1,4 +1,4 @@
-"""What the garden API refuses of a Shoot, and how it says so."""
+"""Shoots that the garden API refuses, and the messages."""
 
 from copy import deepcopy
 from datetime import timedelta
@@ -71,7 +71,7 @@ def test_the_example_is_fine():
         ),
         ("spec.maintenance", {"timeWindow": {"begin": "000000+0000", "end": "070000+0000"}}, "is 420 minutes"),
         ("spec.maintenance", {"timeWindow": {"begin": "250000+0000", "end": "010000+0000"}}, "must be times like"),
-        ("spec.monitoring", {"alerting": {"emailReceivers": ["nobody"]}}, "must be an e-mail address"),
+        ("spec.monitoring", {"alerting": {"emailReceivers": ["olga"]}}, "must be an e-mail address"),
         (f"{POOL}.minimum", 3, "workers[0].minimum: Forbidden: must not be greater than maximum 2"),
         (f"{POOL}.maxSurge", 0, "workers[0].maxUnavailable: Invalid value: 0"),
         (f"{POOL}.maxSurge", "ten", 'workers[0].maxSurge: Invalid value: "ten"'),
@@ -84,11 +84,11 @@ def test_the_example_is_fine():
         (f"{POOL}.controlPlane", {}, "no self-hosted Shoots"),
     ],
 )
-def test_a_bad_field_is_named_with_what_is_wrong(path, value, complaint):
+def test_an_invalid_field_is_named_with_the_fault(path, value, complaint):
     assert complaint in faults_of(path, value)
 
 
-def test_all_faults_are_told_at_once():
+def test_all_faults_are_reported_at_once():
     obj = changed(SHOOT, f"{POOL}.minimum", 9)
     obj["spec"].pop("credentialsBindingName")
     text = str(check_shoot(Shoot.of(obj), None, "local"))
@@ -97,7 +97,7 @@ def test_all_faults_are_told_at_once():
     assert "workers[0].minimum" in text
 
 
-def test_a_shoot_without_workers_must_not_ask_for_what_nodes_need():
+def test_a_shoot_without_workers_must_not_have_fields_for_nodes():
     text = faults_of("spec.provider.workers", [])
     assert "spec.credentialsBindingName: Forbidden" in text
     assert "spec.networking.type: Forbidden" in text
@@ -118,7 +118,7 @@ def test_a_shoot_without_workers_must_not_ask_for_what_nodes_need():
         ("spec.provider.workers", [], "cannot switch between with and without workers"),
     ],
 )
-def test_what_is_fixed_stays_fixed(path, value, complaint):
+def test_immutable_fields_cannot_change(path, value, complaint):
     old = complete("spec.seedName", "seed-1", bound=True)
     new = Shoot.of(changed(old.to_wire(), path, value))
     assert complaint in str(check_shoot(new, old, "local"))
@@ -130,13 +130,13 @@ def tolerating(old, kind):
 
 
 @pytest.mark.parametrize(("before", "after"), [("node", None), ("node", "zone"), ("zone", "node")])
-def test_a_control_plane_that_tolerates_failures_stays_as_it_is(before, after):
+def test_the_failure_tolerance_of_a_control_plane_cannot_change(before, after):
     old = tolerating(complete("spec.seedName", "seed-1", bound=True), before)
     complaint = "spec.controlPlane.highAvailability.failureTolerance.type: Invalid value"
     assert complaint in str(check_shoot(tolerating(old, after), old, "local"))
 
 
-def test_a_control_plane_gets_tolerant_of_failures_while_it_is_awake():
+def test_a_control_plane_becomes_failure_tolerant_only_while_awake():
     awake = complete("spec.seedName", "seed-1", bound=True)
     assert "failureTolerance" not in str(check_shoot(tolerating(awake, "node"), awake, "local"))
     asleep = Shoot.of(changed(awake.to_wire(), "spec.hibernation", {"enabled": True}))
@@ -167,7 +167,7 @@ def test_a_control_plane_gets_tolerant_of_failures_while_it_is_awake():
         ),
     ],
 )
-def test_a_shoot_that_could_not_wake_up_is_not_put_to_sleep(status, complaint):
+def test_hibernation_is_refused_if_the_shoot_could_not_wake_up(status, complaint):
     awake = Shoot.of({**complete("spec.seedName", "seed-1", bound=True).to_wire(), "status": status})
     asleep = Shoot.of(changed(awake.to_wire(), "spec.hibernation", {"enabled": True}))
     assert complaint in str(check_shoot(asleep, awake, "local"))
@@ -219,7 +219,7 @@ TYPE, KINDS = "encryptionConfig.provider.type: Forbidden", "encryptionConfig.res
         ({"resources": ["configmaps"]}, {"hibernation": {"enabled": True}}, "while the Shoot is hibernated"),
     ],
 )
-def test_when_what_is_stored_may_be_encrypted_in_another_way(config, around, complaint):
+def test_the_encryption_config_may_change_only_between_rotations(config, around, complaint):
     fields = {name: value for name, value in (ROTATES | around).items() if name != "status"}
     wire = complete("spec.seedName", "seed-1", bound=True).to_wire()
     for name, value in fields.items():
@@ -233,12 +233,12 @@ def test_when_what_is_stored_may_be_encrypted_in_another_way(config, around, com
     assert not check_shoot(old, old, "local")
 
 
-def test_a_provider_that_is_none_is_refused():
+def test_an_unknown_encryption_provider_is_refused():
     with pytest.raises(ValueError, match=r"encryptionConfig\.provider\.type"):
         complete("spec.kubernetes.kubeAPIServer.encryptionConfig", {"provider": {"type": "identity"}})
 
 
-def test_a_healthy_shoot_may_be_put_to_sleep_and_be_made_asleep():
+def test_a_healthy_shoot_may_be_hibernated_or_created_hibernated():
     possible = {"constraints": [constraint("HibernationPossible", "True", "")]}
     awake = Shoot.of({**complete("spec.seedName", "seed-1", bound=True).to_wire(), "status": possible})
     asleep = Shoot.of(changed(awake.to_wire(), "spec.hibernation", {"enabled": True}))
@@ -274,7 +274,7 @@ def test_a_healthy_shoot_may_be_put_to_sleep_and_be_made_asleep():
         ("spec.accessRestrictions", [{"name": "eu"}], {}, "accessRestrictions[0].name: Unsupported value"),
     ],
 )
-def test_what_does_not_exist_or_fit_is_refused(path, value, difference, complaint):
+def test_references_that_do_not_exist_or_fit_are_refused(path, value, difference, complaint):
     assert complaint in str(check_references(complete(path, value), None, world(**difference)))
 
 
@@ -335,7 +335,7 @@ def test_a_missing_object_is_named_with_its_namespace():
     ],
 )
 def test_a_taint_is_tolerated_only_if_operators_allow_it(asked, whitelist, namespace, refused):
-    """Otherwise a seed that is kept for some would be anybody's."""
+    """Otherwise every Shoot could use a seed that is reserved for some."""
     subject = complete("spec.tolerations", [asked])
     subject.metadata.namespace = namespace
     project = Project.of({**PROJECT, "spec": {**PROJECT["spec"], "tolerations": {"whitelist": whitelist}}})
@@ -344,7 +344,7 @@ def test_a_taint_is_tolerated_only_if_operators_allow_it(asked, whitelist, names
     assert "spec.tolerations" not in str(check_references(subject, subject, world(project=project)))
 
 
-def test_what_was_so_before_is_not_held_against_an_update():
+def test_an_update_is_not_refused_for_unchanged_fields():
     """A version that expired, or a registration that went, must not block repairs of the Shoot."""
     old = complete("spec.kubernetes.version", "1.35.9", bound=True)
     new = Shoot.of(changed(old.to_wire(), f"{POOL}.maximum", 5))
@@ -370,7 +370,7 @@ def test_a_seed_chosen_by_hand_must_fit_too():
         ("dance", "Succeeded", 'Unsupported value: "dance"'),
     ],
 )
-def test_an_operation_is_checked_when_it_is_asked_for(value, state, complaint):
+def test_an_operation_is_checked_when_it_is_requested(value, state, complaint):
     status = {"lastOperation": {"type": "Reconcile", "state": state, "progress": 1}}
     asked = Shoot.of(SHOOT | {"status": status})
     asked.metadata.annotate("gardener.cloud/operation", value)
@@ -393,8 +393,8 @@ def test_an_operation_is_checked_when_it_is_asked_for(value, state, complaint):
         (True, ["ERR_INFRA_UNAUTHORIZED"], ""),
     ],
 )
-def test_force_deletion_is_for_deletions_that_failed_and_cannot_be_mended(deleting, codes, complaint):
-    """It leaves machines and disks in the cloud, which somebody pays for."""
+def test_force_deletion_needs_a_deletion_that_failed_for_good(deleting, codes, complaint):
+    """Machines and disks that it leaves in the cloud cost money."""
     status = {"lastErrors": [{"description": "it does not work", "codes": codes}]}
     old = Shoot.of(SHOOT | {"status": status})
     if deleting:
@@ -426,7 +426,7 @@ def test_a_deletion_needs_its_confirmation(word, refused):
     ],
 )
 def test_the_finalizer_falls_only_when_the_cluster_is_gone(status, refused):
-    """Whoever removes it by hand would leave machines and a control plane behind."""
+    """A user that removes it by hand would leave machines and a control plane behind."""
     old = Shoot.of(changed(SHOOT, "metadata.finalizers", ["gardener"]) | {"status": status})
     assert bool(check_finalizer_kept(shoot(), old)) == refused
 
@@ -441,7 +441,7 @@ def test_the_finalizer_falls_only_when_the_cluster_is_gone(status, refused):
         ("2026-12-05T12:00:00", None, "must be a time like"),
     ],
 )
-def test_a_life_is_prolonged_within_the_quotas(text, days, complaint):
+def test_the_expiration_is_extended_within_the_quotas(text, days, complaint):
     annotation = {"shoot.gardener.cloud/expiration-timestamp": text}
     prolonged = shoot("metadata.annotations", annotation)
     allowed = timedelta(days=days) if days else None
@@ -451,14 +451,14 @@ def test_a_life_is_prolonged_within_the_quotas(text, days, complaint):
     assert not check_expiration(prolonged, prolonged, allowed, NOW)
 
 
-def test_maintenance_is_asked_for_alone():
+def test_maintenance_cannot_be_requested_with_other_operations():
     asked = "metadata.annotations", {"gardener.cloud/operation": "maintain"}
     assert not check_operations(shoot(*asked), shoot())
     both = "metadata.annotations", {"gardener.cloud/operation": "maintain;reconcile"}
     assert "maintain cannot be combined with other operations" in str(check_operations(shoot(*both), shoot()))
 
 
-def test_what_is_there_gets_tolerant_of_the_loss_of_a_zone_only_where_there_are_three():
+def test_a_shoot_becomes_zone_tolerant_only_in_a_seed_with_three_zones():
     old = complete("spec.seedName", "seed-1", bound=True)
     one_zone = world(seed=Seed.of(SEED))
     assert not check_references(tolerating(old, "node"), old, one_zone)

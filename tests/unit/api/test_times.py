@@ -10,7 +10,7 @@ def test_times_are_written_in_utc_as_kubernetes_reads_them():
     assert micro_timestamp(time) == "2026-03-01T12:30:05.000250Z"
 
 
-def test_without_a_time_it_is_now():
+def test_the_default_time_is_now():
     before = datetime.now(UTC)
 
     assert before <= datetime.fromisoformat(micro_timestamp()) <= datetime.now(UTC)

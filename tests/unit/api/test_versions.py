@@ -14,7 +14,7 @@ def test_versions_are_ordered_by_number_and_releases_come_last():
 
 
 @pytest.mark.parametrize("text", ["1.2", "x", "1.2.3.4", "", "1.2.3-"])
-def test_half_a_version_is_none(text):
+def test_an_incomplete_version_is_invalid(text):
     with pytest.raises(ValueError, match="is not a version"):
         Version(text)
 
@@ -68,7 +68,7 @@ def test_durations(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "5", "1d", "h", "1h 2m"])
-def test_what_is_no_duration(text):
+def test_an_invalid_duration_is_refused(text):
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
 
@@ -78,7 +78,7 @@ def test_what_is_no_duration(text):
     [("", "1.37.1"), ("1", "1.37.1"), ("1.36", "1.36.3"), ("1.35", None), ("latest", None), ("1.37.x", None)],
 )
 def test_the_beginning_of_a_version_is_completed(wanted, completed):
-    """What is no beginning of one is left for validation to refuse."""
+    """An invalid beginning is left to validation."""
     offered = [ExpirableVersion(version=each) for each in ("1.36.3", "1.37.1", "1.37.0")]
 
     assert complete(wanted, offered, NOW) == completed

@@ -1,4 +1,4 @@
-"""What owners are told of a Shoot that is accepted."""
+"""Warnings for owners of a Shoot that is accepted."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ RECENTLY = "2026-11-01T12:00:00Z"
 
 
 def told(path: str = "", value: Any = None, **version: Any) -> list[str]:
-    """Of a Shoot with one pool of fixed size, with one thing changed, in this version."""
+    """Warnings for a Shoot with one pool of fixed size, with one thing changed, in this version."""
     known = profile("spec.kubernetes.versions", [{"version": "1.37.1", **version}])
     return warnings(Shoot.of(changed(STEADY, path, value)), known, NOW)
 
 
-def test_of_a_shoot_that_all_is_well_with_nothing_is_said() -> None:
+def test_a_valid_shoot_gets_no_warning() -> None:
     assert told() == []
 
 
@@ -48,7 +48,7 @@ WRITTEN_TO = changed(STEADY, RECEIVERS, ["a@example.org"])
         ),
     ],
 )
-def test_mails_that_nobody_will_get_are_named(shoot: dict[str, Any], mails: bool, said: list[str]) -> None:
+def test_mail_receivers_without_effect_get_a_warning(shoot: dict[str, Any], mails: bool, said: list[str]) -> None:
     found = warnings(Shoot.of(shoot), profile(), NOW, mails=mails)
     assert [each.removeprefix(f"{RECEIVERS}: ").partition(" (")[0] for each in found] == said
 
@@ -84,11 +84,11 @@ def test_mails_that_nobody_will_get_are_named(shoot: dict[str, Any], mails: bool
         ),
     ],
 )
-def test_a_version_that_ends_is_told_in_time(version: dict[str, Any], said: list[str]) -> None:
+def test_an_expiring_version_gets_a_warning(version: dict[str, Any], said: list[str]) -> None:
     assert told(**version) == [f"spec.kubernetes.version: {each}" for each in said]
 
 
-def test_a_machine_image_that_ends_is_told_with_its_pool() -> None:
+def test_an_expiring_machine_image_gets_a_warning_with_its_pool() -> None:
     image = {"machine": {"type": "local", "image": {"name": "local", "version": "1.1.0"}}}
     live = shoot("spec.provider", {"type": "local", "workers": [POOL, POOL | {"name": "other"} | image]})
     versions = [{"version": "1.1.0", "classification": "deprecated"}]
@@ -99,7 +99,7 @@ def test_a_machine_image_that_ends_is_told_with_its_pool() -> None:
     ]
 
 
-def test_old_credentials_are_told_and_only_those_that_the_shoot_has() -> None:
+def test_old_credentials_of_the_shoot_get_a_warning() -> None:
     rotation = {"certificateAuthorities": {"phase": "Completed", "lastInitiationTime": RECENTLY}}
     live = changed(STEADY, "spec.purpose", "testing") | {"status": {"credentials": {"rotation": rotation}}}
     live["metadata"]["creationTimestamp"] = LAST_YEAR

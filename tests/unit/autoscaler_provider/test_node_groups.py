@@ -45,7 +45,7 @@ def failed(code: str) -> dict[str, Any]:
         (machine(metadata={"deletionTimestamp": "2026-11-23T00:00:00Z"}), STATE.instanceDeleting, 0),
     ],
 )
-def test_what_the_autoscaler_is_told_of_a_machine(found: dict[str, Any], state: int, error: int) -> None:
+def test_a_machine_is_reported_to_the_autoscaler_with_its_state(found: dict[str, Any], state: int, error: int) -> None:
     told = node_groups.instance(found)
 
     assert told.id == "local:///infra/m"
@@ -75,8 +75,8 @@ def test_names_and_size_are_one_write_and_only_new_names_count() -> None:
     assert node_groups.without(found, [machines[0]], machines, 1) is None
 
 
-def test_a_name_of_which_nothing_came_can_be_named_again() -> None:
-    """The size was raised before anybody had looked."""
+def test_a_name_without_effect_can_be_named_again() -> None:
+    """The size was raised before a controller had read it."""
     machines = [machine("a"), machine("b")]
 
     assert node_groups.without(deployment(2, annotations={TRIGGER_DELETION: "a"}), [machines[0]], machines, 1) == {
@@ -95,16 +95,19 @@ def test_a_name_of_which_nothing_came_can_be_named_again() -> None:
         (lambda: node_groups.without(deployment(2, rolling=True), [machine()], [machine()], 1), "is being rolled"),
         (lambda: node_groups.grown(deployment(2), 2, 3), "would have 4 machines, more than its maximum 3"),
         (lambda: node_groups.grown(deployment(2), 0, 3), "cannot grow by 0"),
-        (lambda: node_groups.without_unmade(deployment(2), -1, [machine("a"), machine("b")]), "has 2 machines: for 1"),
+        (
+            lambda: node_groups.without_unmade(deployment(2), -1, [machine("a"), machine("b")]),
+            "has 2 machines: a decrease to 1",
+        ),
         (lambda: node_groups.without_unmade(deployment(2), 1, []), "cannot shrink by -1"),
     ],
 )
-def test_what_is_refused(call: Any, why: str) -> None:
+def test_impossible_sizes_are_refused(call: Any, why: str) -> None:
     with pytest.raises(Refused, match=why):
         call()
 
 
-def test_only_machines_that_were_not_made_are_given_up() -> None:
+def test_only_machines_that_do_not_exist_yet_are_removed() -> None:
     assert node_groups.without_unmade(deployment(3), -1, [machine("a"), machine("b")])["spec"] == {"replicas": 2}
 
 
@@ -118,7 +121,7 @@ DEFAULTS = pb.NodeGroupAutoscalingOptions(
 )
 
 
-def test_a_pool_goes_by_its_own_settings_and_else_by_the_clusters() -> None:
+def test_settings_of_a_pool_override_those_of_the_cluster() -> None:
     own = {
         "scale-down-utilization-threshold": "0.7",
         "scale-down-gpu-utilization-threshold": "0.6",
@@ -146,7 +149,7 @@ def test_no_node_of_a_pool_that_is_rolled_is_idle_for_long_enough() -> None:
     assert rolled.MaxNodeProvisionTime == DEFAULTS.MaxNodeProvisionTime
 
 
-def test_what_a_pool_without_machines_would_have() -> None:
+def test_a_pool_without_machines_offers_a_template_node() -> None:
     found = deployment(0)
     template = {
         "metadata": {"labels": {"worker.gardener.cloud/pool": "gpus"}, "annotations": {"a": "b"}},

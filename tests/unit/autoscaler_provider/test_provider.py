@@ -26,7 +26,7 @@ NAMESPACE = "shoot--dev--one"
 POOL = "shoot--dev--one-web-z1"
 SERVICE = pb.DESCRIPTOR.services_by_name["CloudProvider"]
 MINE = f"{POOL}-2"
-"""A machine that somebody else has chosen."""
+"""A machine that another client has chosen."""
 EMPTY = pb.Empty()
 
 
@@ -115,7 +115,7 @@ def pool(seed: FakeCluster) -> Object:
     return seed.objects[MACHINE_DEPLOYMENT, NAMESPACE, POOL]
 
 
-async def test_what_there_is_to_scale(autoscaler: Autoscaler) -> None:
+async def test_the_provider_lists_its_node_groups(autoscaler: Autoscaler) -> None:
     (group,) = (await autoscaler.ask("NodeGroups")).nodeGroups
     instances = (await autoscaler.ask("NodeGroupNodes", pb.NodeGroupRequest(id=POOL))).instances
     node = (await autoscaler.ask("NodeGroupTemplateNodeInfo", pb.NodeGroupRequest(id=POOL))).nodeInfo
@@ -128,10 +128,10 @@ async def test_what_there_is_to_scale(autoscaler: Autoscaler) -> None:
     assert await autoscaler.size() == 3
 
 
-async def test_whose_a_node_is(autoscaler: Autoscaler) -> None:
+async def test_node_belongs_to_the_group_of_its_machine(autoscaler: Autoscaler) -> None:
     assert await autoscaler.group_of(providerID=f"local:///infra/{POOL}-1") == POOL
     assert await autoscaler.group_of(name=f"{POOL}-1") == POOL, "before it has got its provider id"
-    assert await autoscaler.group_of(name="shoot--dev--one-fixed-z1-0") == "", "of a pool that nobody scales"
+    assert await autoscaler.group_of(name="shoot--dev--one-fixed-z1-0") == "", "of a pool that is not scaled"
     assert await autoscaler.group_of(name="a-guest") == ""
 
 
@@ -145,7 +145,7 @@ async def test_a_pool_grows_up_to_its_maximum(autoscaler: Autoscaler, seed: Fake
     assert pool(seed)["spec"]["replicas"] == 4
 
 
-async def test_machines_that_are_chosen_go_once(autoscaler: Autoscaler, seed: FakeCluster) -> None:
+async def test_chosen_machines_are_deleted_once(autoscaler: Autoscaler, seed: FakeCluster) -> None:
     seed.requests.clear()
     await autoscaler.delete(f"{POOL}-1", f"{POOL}-1")
     await autoscaler.delete(f"{POOL}-1")
@@ -160,11 +160,11 @@ async def test_machines_that_are_chosen_go_once(autoscaler: Autoscaler, seed: Fa
     ("names", "why"),
     [
         ((f"{POOL}-0", f"{POOL}-1", f"{POOL}-2"), "fewer than its minimum 1"),
-        ((f"{POOL}-0", "a-guest"), "node a-guest is of no machine"),
-        ((f"{POOL}-0", "shoot--dev--one-fixed-z1-0"), "node shoot--dev--one-fixed-z1-0 is of no machine"),
+        ((f"{POOL}-0", "a-guest"), "node a-guest belongs to no machine"),
+        ((f"{POOL}-0", "shoot--dev--one-fixed-z1-0"), "node shoot--dev--one-fixed-z1-0 belongs to no machine"),
     ],
 )
-async def test_of_a_deletion_that_is_refused_nothing_is_done(
+async def test_a_refused_deletion_changes_nothing(
     autoscaler: Autoscaler, seed: FakeCluster, names: tuple[str, ...], why: str
 ) -> None:
     with pytest.raises(GRPCError, match=why) as refused:
@@ -176,7 +176,7 @@ async def test_of_a_deletion_that_is_refused_nothing_is_done(
 
 
 @pytest.mark.parametrize(("grows", "size"), [(True, 3), (False, 1)])
-async def test_what_others_write_meanwhile_is_not_lost(
+async def test_concurrent_writes_of_other_clients_are_not_lost(
     autoscaler: Autoscaler, seed: FakeCluster, grows: bool, size: int
 ) -> None:
     get, others = seed.get, iter([{"spec": {"replicas": 2}, "metadata": {"annotations": {TRIGGER_DELETION: MINE}}}])
@@ -194,10 +194,10 @@ async def test_what_others_write_meanwhile_is_not_lost(
     assert pool(seed)["metadata"]["annotations"][TRIGGER_DELETION].split(",")[0] == MINE
 
 
-async def test_a_machine_that_goes_while_it_is_chosen_again_is_not_counted_twice(
+async def test_a_machine_deleted_while_it_is_chosen_again_is_not_counted_twice(
     autoscaler: Autoscaler, seed: FakeCluster
 ) -> None:
-    """Its manager forgets a name as soon as the machine goes: a list from before would make it new."""
+    """Its manager removes a name as soon as the machine is deleted: an older list would make the name new."""
     chosen = f"{POOL}-1"
     await autoscaler.delete(chosen)
     list_, went = seed.list, False
@@ -219,9 +219,7 @@ async def test_a_machine_that_goes_while_it_is_chosen_again_is_not_counted_twice
     assert pool(seed)["spec"]["replicas"] == 2
 
 
-async def test_a_machine_that_was_made_since_the_refresh_is_not_given_up(
-    autoscaler: Autoscaler, seed: FakeCluster
-) -> None:
+async def test_a_machine_created_since_the_refresh_is_not_removed(autoscaler: Autoscaler, seed: FakeCluster) -> None:
     await autoscaler.grow(1)
     metadata = {"name": f"{POOL}-3", "namespace": NAMESPACE, "labels": {"name": POOL}}
     await seed.create(
@@ -232,7 +230,9 @@ async def test_a_machine_that_was_made_since_the_refresh_is_not_given_up(
         await autoscaler.ask("NodeGroupDecreaseTargetSize", pb.ResizeRequest(id=POOL, delta=-1))
 
 
-async def test_only_machines_that_are_not_made_yet_are_given_up(autoscaler: Autoscaler, seed: FakeCluster) -> None:
+async def test_a_decrease_removes_only_machines_that_do_not_exist_yet(
+    autoscaler: Autoscaler, seed: FakeCluster
+) -> None:
     fewer = pb.ResizeRequest(id=POOL, delta=-1)
     with pytest.raises(GRPCError, match="has 3 machines"):
         await autoscaler.ask("NodeGroupDecreaseTargetSize", fewer)
@@ -242,7 +242,7 @@ async def test_only_machines_that_are_not_made_yet_are_given_up(autoscaler: Auto
     assert pool(seed)["spec"]["replicas"] == 3
 
 
-async def test_without_an_api_server_nothing_is_believed(autoscaler: Autoscaler, seed: FakeCluster) -> None:
+async def test_an_unreachable_api_server_fails_the_call(autoscaler: Autoscaler, seed: FakeCluster) -> None:
     seed.refuse("patch", MACHINE_DEPLOYMENT, Unreachable(0, "connection refused", "patching"))
 
     with pytest.raises(GRPCError) as refused:
@@ -252,7 +252,7 @@ async def test_without_an_api_server_nothing_is_believed(autoscaler: Autoscaler,
     assert await autoscaler.size() == 3
 
 
-async def test_it_sees_with_each_refresh_what_there_is(autoscaler: Autoscaler, seed: FakeCluster) -> None:
+async def test_each_refresh_reads_the_present_node_groups(autoscaler: Autoscaler, seed: FakeCluster) -> None:
     for machine in [each["metadata"]["name"] for each in seed.of(MACHINE)]:
         await seed.delete(MACHINE, machine, NAMESPACE)
     await seed.delete(MACHINE_DEPLOYMENT, POOL, NAMESPACE)
@@ -263,7 +263,7 @@ async def test_it_sees_with_each_refresh_what_there_is(autoscaler: Autoscaler, s
         await autoscaler.size()
 
 
-async def test_the_rest_is_answered_too(autoscaler: Autoscaler) -> None:
+async def test_the_remaining_methods_are_answered(autoscaler: Autoscaler) -> None:
     assert (await autoscaler.ask("GPULabel")).label == "gpu"
     for name in ("GetAvailableGPUTypes", "Cleanup"):
         assert await autoscaler.ask(name) == EMPTY

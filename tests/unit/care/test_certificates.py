@@ -1,4 +1,4 @@
-"""A certificate that a node should not have got is told until the authorities are rotated."""
+"""A wrongly issued certificate of a node is reported until the authorities are rotated."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ FORGED = issued("forged", o(ADMINS), cn(AGENT))
     ],
     ids=lambda request_: request_["metadata"]["name"],
 )
-def test_a_certificate_that_a_node_should_not_have_got_is_told(request_):
+def test_a_wrongly_issued_certificate_of_a_node_is_reported(request_):
     found = constraint([request_], {})
     assert (found.status, found.reason) == ("False", "ForeignCertificateIssued")
     assert request_["metadata"]["name"] in found.message
@@ -55,7 +55,7 @@ def test_a_certificate_that_a_node_should_not_have_got_is_told(request_):
     ],
     ids=lambda request_: request_["metadata"]["name"],
 )
-def test_other_certificates_are_no_reason_to_worry(request_):
+def test_correct_certificates_are_not_reported(request_):
     assert constraint([request_], {}).status == "True"
 
 
@@ -81,15 +81,15 @@ def status(known: str = "2026-11-25T10:00:05Z", begun: str = "", done: str = "")
     ],
     ids=["forgotten", "rotation-under-way", "rotated-before", "begun-before", "rotated", "never-seen"],
 )
-def test_it_is_told_until_a_rotation_that_began_later_is_completed(before, told):
-    """Kubernetes forgets the request after an hour; the certificate is good for 30 days."""
+def test_a_wrong_certificate_is_reported_until_a_later_rotation_is_completed(before, told):
+    """Kubernetes deletes the request after an hour; the certificate is valid for 30 days."""
     found = constraint([], before)
     assert (found.status == "False") is told
     if told:
         assert "forged" in found.message
 
 
-def test_a_request_from_before_the_rotation_is_told_no_more():
+def test_a_request_older_than_the_rotation_is_not_reported():
     """Its authority is gone."""
     before = status(known="", begun="2026-11-25T10:01:00Z", done="2026-11-25T10:30:00Z")
     assert constraint([FORGED], before).status == "True"

@@ -1,4 +1,4 @@
-"""What objects tell about a cluster: one row per reason of spec/flows.md 10."""
+"""Findings about a cluster from its objects: one row per reason of spec/flows.md 10."""
 
 import copy
 from collections.abc import Sequence
@@ -109,7 +109,7 @@ def test_control_plane(seen: ControlPlane, status: str, reason: str) -> None:
     assert (finding.type, finding.status, finding.reason) == ("ControlPlaneHealthy", status, reason), finding.message
 
 
-def test_what_was_not_looked_at_yet_is_not_healthy() -> None:
+def test_an_unchecked_managed_resource_is_not_healthy() -> None:
     outdated, unreported = managed("a"), managed("b")
     outdated["metadata"]["generation"] = 2
     unreported["status"]["conditions"] = []
@@ -121,7 +121,7 @@ def test_what_was_not_looked_at_yet_is_not_healthy() -> None:
     assert reasons == ["OutdatedStatus", "ManagedResourceMissingCondition"]
 
 
-def test_a_broken_tunnel_makes_the_system_sick() -> None:
+def test_a_broken_tunnel_makes_system_components_unhealthy() -> None:
     tunnel = Finding("SystemComponentsHealthy", "False", "TunnelConnectionBroken", "timeout")
 
     assert checks.system_components(plane(), tunnel, HOUR, NOW) == tunnel
@@ -129,7 +129,7 @@ def test_a_broken_tunnel_makes_the_system_sick() -> None:
 
 
 @pytest.mark.parametrize(("purpose", "status"), [("production", "False"), ("testing", "True")])
-def test_observability_counts_where_it_is_wanted(purpose: str, status: str) -> None:
+def test_observability_is_checked_only_if_it_is_wanted(purpose: str, status: str) -> None:
     seen = plane([*DEPLOYMENTS, deployment("plutono", "False", "monitoring")])
 
     assert checks.observability(seen, purpose, HOUR, NOW).status == status
@@ -241,13 +241,13 @@ WORKER = {
 TYPES = ("EveryNodeReady", "SystemComponentsHealthy")
 
 
-def test_extensions_are_heard_where_they_speak_of_our_conditions() -> None:
+def test_conditions_of_extensions_count_if_their_type_is_mapped() -> None:
     (found,) = checks.extension_findings([WORKER], TYPES, {("Worker", "local"): timedelta(seconds=30)}, 5 * HOUR / 60)
 
     assert (found.type, found.status, found.reason, found.codes) == ("EveryNodeReady", "False", "Theirs", ("ERR_X",))
 
 
-def test_an_extension_that_has_died_is_not_believed() -> None:
+def test_conditions_of_a_silent_extension_become_unknown() -> None:
     """Its last word was that all is well."""
     found = checks.extension_findings([WORKER], TYPES, {("Worker", "local"): timedelta(minutes=6)}, 5 * HOUR / 60)
 

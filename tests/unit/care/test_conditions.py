@@ -1,4 +1,4 @@
-"""What conditions and the status label say of a Shoot: one row per rule of spec/flows.md 9 and 10."""
+"""Conditions and the status label of a Shoot: one row per rule of spec/flows.md 9 and 10."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -69,7 +69,7 @@ def test_a_failed_check(before: dict[str, str] | None, operation: Operation, thr
 
 
 @pytest.mark.parametrize("status", ["True", "Unknown"])
-def test_what_did_not_fail_is_said_at_once(status: str) -> None:
+def test_a_success_is_written_at_once(status: str) -> None:
     finding = Finding("APIServerAvailable", status, "x", "y")
 
     assert next_status(known("False"), finding, IDLE, MINUTE, NOW) == status
@@ -99,7 +99,7 @@ def test_conditions_of_others_are_kept() -> None:
     assert foreign in merge([foreign], [UP], IDLE, {}, NOW)
 
 
-def test_the_worst_of_an_extension_and_of_ourselves_speaks() -> None:
+def test_the_worst_finding_of_extension_and_gardenlet_counts() -> None:
     theirs = Finding("APIServerAvailable", "False", "Theirs", "cloud controller is down")
     unknown = Finding("APIServerAvailable", "Unknown", "Stale", "not heard of")
     other = Finding("EveryNodeReady", "False", "x", "y")
@@ -113,7 +113,7 @@ def test_a_hibernated_cluster_is_not_checked() -> None:
     assert {(each.status, each.reason) for each in not_checked(["A", "B"])} == {("True", "ConditionNotChecked")}
 
 
-def test_after_a_success_all_but_what_is_false_is_looked_at_anew() -> None:
+def test_after_a_success_all_conditions_except_false_ones_start_again() -> None:
     conditions = [{"type": "A", "status": each} for each in ("True", "Unknown", "False")]
     foreign = {"type": "B", "status": "True"}
 

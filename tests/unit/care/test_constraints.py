@@ -57,7 +57,7 @@ def configuration(*found: dict[str, Any], **metadata: Any) -> dict[str, Any]:
     }
 
 
-def test_problematic_webhooks_stand_in_the_way_of_hibernation_and_maintenance() -> None:
+def test_problematic_webhooks_prevent_hibernation_and_maintenance() -> None:
     found = webhooks.constraints([configuration(webhook(["pods"]))])
 
     assert {(each.type, each.status, each.reason) for each in found} == {
@@ -68,14 +68,14 @@ def test_problematic_webhooks_stand_in_the_way_of_hibernation_and_maintenance() 
     assert {each.status for each in webhooks.constraints([])} == {"True"}
 
 
-def test_our_own_webhooks_know_what_they_do() -> None:
+def test_our_own_webhooks_are_not_problematic() -> None:
     ours = configuration(webhook(["pods"]), labels={"resources.gardener.cloud/managed-by": "gardener"})
 
     assert {each.status for each in webhooks.constraints([ours])} == {"True"}
     assert webhooks.remedy(ours) is None
 
 
-def test_the_remedy_is_the_least_that_helps_and_is_told() -> None:
+def test_the_remedy_is_minimal_and_is_annotated() -> None:
     bad = configuration(webhook(["widgets"], ["example.org"]), webhook(["leases"], LEASES, timeoutSeconds=30))
     patch = webhooks.remedy(bad) or []
 
@@ -91,7 +91,7 @@ def test_the_remedy_is_the_least_that_helps_and_is_told() -> None:
     assert webhooks.constraints([mended])[0].reason == "RemediatedWebhooks"
 
 
-def test_an_owner_may_keep_us_off() -> None:
+def test_an_owner_may_exclude_a_webhook_from_remediation() -> None:
     labels = {"remediation.webhook.shoot.gardener.cloud/exclude": "true"}
 
     assert webhooks.remedy(configuration(webhook(["pods"]), labels=labels)) is None
@@ -111,7 +111,7 @@ def authority(name: str, days: int) -> dict[str, Any]:
         ([], "True"),
     ],
 )
-def test_authorities_that_end_within_a_year(secrets: list[dict[str, Any]], status: str) -> None:
+def test_authorities_that_expire_within_a_year_are_reported(secrets: list[dict[str, Any]], status: str) -> None:
     assert constraints.certificate_authorities(secrets, NOW).status == status
 
 
@@ -128,7 +128,7 @@ def test_crds_that_need_their_webhook(strategy: str, stored: list[str], status: 
     assert constraints.crds([crd]).status == status
 
 
-def test_what_an_owner_has_to_do_is_shown_until_it_is_done() -> None:
+def test_pending_work_of_an_owner_is_shown_until_it_is_done() -> None:
     pending = {"inPlaceUpdates": {"pendingWorkerUpdates": {"manualInPlaceUpdate": ["b", "a"]}}}
     ignored = {"metadata": {"name": "x", "annotations": {"resources.gardener.cloud/ignore": "true"}}}
     preserved = {
@@ -189,5 +189,5 @@ def ending(seconds: int) -> dict[str, Any]:
         (ending(301), [True]),
     ],
 )
-def test_pods_that_nobody_removes(found: dict[str, Any], removed: list[bool]) -> None:
+def test_pods_that_no_controller_deletes_are_deleted(found: dict[str, Any], removed: list[bool]) -> None:
     assert [each.force for each in garbage.removals([found], NOW)] == removed

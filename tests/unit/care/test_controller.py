@@ -134,7 +134,7 @@ async def test_a_lost_seed_is_named_until_it_has_cleaned_up(world: World) -> Non
     assert len(world.conditions()) == 4
 
 
-async def test_a_name_that_leads_to_another_control_plane_is_shown_until_it_leads_here(world: World) -> None:
+async def test_a_name_that_routes_to_another_control_plane_is_reported_until_it_routes_here(world: World) -> None:
     world.garden.put(SHOOTS, SHOOT)
     older = {"creationTimestamp": "2026-11-01T00:00:00Z"}
     for namespace, metadata in (("shoot--aaa--x", older), (NAMESPACE, {"creationTimestamp": "2026-11-02T00:00:00Z"})):
@@ -149,7 +149,7 @@ async def test_a_name_that_leads_to_another_control_plane_is_shown_until_it_lead
         await until(lambda: "HostNamesUnique" not in world.conditions("constraints"))
 
 
-async def test_a_sleeping_shoot_is_left_in_peace(world: World) -> None:
+async def test_a_hibernated_shoot_is_not_checked(world: World) -> None:
     world.garden.put(SHOOTS, {**SHOOT, "spec": {**SHOOT["spec"], "hibernation": {"enabled": True}}})
     async with world.running(CareController(world.clusters, ShootCareConfig())):
         await until(lambda: len(world.conditions()) == 4)
@@ -158,7 +158,7 @@ async def test_a_sleeping_shoot_is_left_in_peace(world: World) -> None:
     assert not world.shoot.requests
 
 
-async def test_leftovers_go_and_webhooks_are_made_harmless_where_that_is_wanted(world: World) -> None:
+async def test_leftover_pods_are_deleted_and_webhooks_remedied_if_enabled(world: World) -> None:
     world.garden.put(SHOOTS, SHOOT)
     for name, namespace in (("evicted", "kube-system"), ("mine", "default")):
         evicted = pod("Evicted", "Failed")
@@ -178,7 +178,9 @@ async def test_leftovers_go_and_webhooks_are_made_harmless_where_that_is_wanted(
         await until(lambda: [path for method, path in world.shoot.requests if method == "PATCH"])
 
 
-async def test_what_cannot_be_asked_is_unknown_or_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_credentials_make_conditions_unknown_or_false(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from kube.errors import NotFound
 
     async def none(_: str) -> Any:

@@ -36,7 +36,7 @@ def lease(name: str, ago: float) -> dict[str, Any]:
         ([60, 60, 5, 5, 5], Verdict.REPORTING),
     ],
 )
-def test_silence_of_most_nodes_is_the_fault_of_their_way(ages: list[float], verdict: Verdict) -> None:
+def test_missing_leases_of_most_nodes_mean_a_broken_connection(ages: list[float], verdict: Verdict) -> None:
     """One silent node is broken; most of them at once cannot reach the API server."""
     nodes = [node(f"n{index}") for index in range(len(ages))]
     leases = [lease(f"n{index}", ago) for index, ago in enumerate(ages)]
@@ -52,7 +52,7 @@ def deployment(name: str, replicas: int, **annotations: str) -> dict[str, Any]:
 RUNNING = {name: deployment(name, 2) for name in ("kube-controller-manager", "machine-controller-manager", "other")}
 
 
-def test_controllers_are_stopped_once_and_come_back_as_many_as_they_were() -> None:
+def test_controllers_are_stopped_once_and_restored_to_their_replicas() -> None:
     stopped = watchdog.stop(RUNNING)
 
     assert [(each.name, each.patch["spec"]["replicas"]) for each in stopped] == [
@@ -69,7 +69,7 @@ def test_controllers_are_stopped_once_and_come_back_as_many_as_they_were() -> No
     assert set(started[0].patch["metadata"]["annotations"].values()) == {None}
 
 
-def test_what_others_have_stopped_stays_stopped() -> None:
+def test_controllers_stopped_by_others_stay_stopped() -> None:
     """Hibernation, or an operator."""
     asleep = {"kube-controller-manager": deployment("kube-controller-manager", 0)}
 

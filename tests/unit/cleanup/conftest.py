@@ -17,7 +17,7 @@ async def shoot():
 
 
 class OneShoot:
-    """What ``Clusters`` gives to these activities."""
+    """The part of ``Clusters`` that these activities call."""
 
     def __init__(self, client):
         self._client = client

@@ -1,4 +1,4 @@
-"""What goes, what stays, and what is said when something won't go."""
+"""Objects that the cleanup deletes and keeps, and its message about objects that remain."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -53,7 +53,7 @@ def owned_by(owner):
 
 
 async def handles_another(server):
-    """Wait until a Pod is deleted that is there only now: what was there before has been looked at."""
+    """Wait until a Pod is deleted that is created only now: by then all earlier objects have been checked."""
     put(server, POD, "later")
     await until(lambda: server.find(POD.path(), "later", "user") is None)
 
@@ -62,7 +62,7 @@ def left(server):
     return sorted(f"{path.rsplit('/', 1)[1]}/{name}" for path, _, name in server.objects)
 
 
-async def test_the_users_things_go_and_ours_and_kubernetes_own_stay(shoot, activities, task):
+async def test_objects_of_users_are_deleted_and_system_objects_stay(shoot, activities, task):
     put(shoot, DEPLOYMENT, "theirs")
     put(shoot, SERVICE, "load-balancer", spec={"type": "LoadBalancer"})
     put(shoot, PERSISTENT_VOLUME_CLAIM, "data")
@@ -109,7 +109,7 @@ async def test_a_load_balancer_is_waited_for(shoot, activities, task):
     await until(lambda: shoot.find(SERVICE.path(), "lb", "user")["metadata"].get("deletionTimestamp"))
     await handles_another(shoot)
     assert not cleaning.done()
-    # Namespaces go last: whoever cleans up a Service may need what else is in there.
+    # Namespaces are deleted last: the controller that cleans up a Service may need other objects in them.
     assert "deletionTimestamp" not in shoot.find(NAMESPACE.path(), "user")["metadata"]
 
     shoot.change(SERVICE.path(), "lb", "user", {"metadata": {"finalizers": None}})
@@ -117,7 +117,7 @@ async def test_a_load_balancer_is_waited_for(shoot, activities, task):
     assert left(shoot) == []
 
 
-async def test_what_will_not_go_is_named_with_who_holds_it_and_can_be_tried_again(shoot, activities, task, monkeypatch):
+async def test_remaining_objects_are_named_with_their_finalizers_and_retried(shoot, activities, task, monkeypatch):
     monkeypatch.setattr(cleanup, "_PATIENCE", 3.0)
     put(shoot, SERVICE, "lb", finalizers=["example.org/holds"])
     for number in range(12):
@@ -172,7 +172,7 @@ async def test_finalizers_are_respected_for_five_minutes_by_default(shoot, activ
     assert left(shoot) == ["services/young"]
 
 
-async def test_pods_on_nodes_that_are_gone_are_not_waited_for(shoot, activities, task):
+async def test_the_cleanup_does_not_wait_for_pods_on_deleted_nodes(shoot, activities, task):
     """A hibernated cluster has no kubelet that would confirm the end of a pod."""
     put(shoot, NODE, "alive")
     deleted = datetime.now(UTC).isoformat()
@@ -188,7 +188,7 @@ async def test_pods_on_nodes_that_are_gone_are_not_waited_for(shoot, activities,
     await cleaning
 
 
-async def test_who_still_makes_things_does_not_keep_us_for_ever(shoot, activities, clusters, task):
+async def test_a_client_that_keeps_creating_objects_does_not_block_the_cleanup(shoot, activities, clusters, task):
     """A user's operator outside the cluster may create objects faster than we delete them."""
     clusters.annotations[GRACE] = "60"
     began = datetime.now(UTC) - timedelta(minutes=5)
@@ -200,7 +200,7 @@ async def test_who_still_makes_things_does_not_keep_us_for_ever(shoot, activitie
     assert left(shoot) == ["deployments/late"]
 
 
-async def test_an_owner_may_skip_all_but_what_costs_money(shoot, activities, clusters, task):
+async def test_an_owner_may_skip_all_cleanups_except_of_billed_resources(shoot, activities, clusters, task):
     clusters.annotations["shoot.gardener.cloud/skip-cleanup"] = "true"
     put(shoot, DEPLOYMENT, "theirs")
     put(shoot, NAMESPACE, "user")
@@ -212,7 +212,7 @@ async def test_an_owner_may_skip_all_but_what_costs_money(shoot, activities, clu
     assert left(shoot) == ["deployments/theirs", "namespaces/user"]
 
 
-async def test_snapshots_go_where_the_cluster_has_such_a_thing(shoot, activities, task):
+async def test_volume_snapshots_are_deleted_if_the_cluster_has_their_kind(shoot, activities, task):
     shoot.answer = lambda _: None
     shoot.kinds["snapshot.storage.k8s.io/v1"] = []
     put(shoot, VOLUME_SNAPSHOT, "backup")
@@ -233,7 +233,7 @@ async def test_webhooks_of_the_user_go(shoot, activities, task):
 
 
 async def test_aggregated_apis_go_before_custom_resources(shoot, activities, task):
-    """With a broken aggregated API the server can't tell whether all objects of a kind are gone."""
+    """With a broken aggregated API the server cannot know whether all objects of a kind are gone."""
     put(shoot, API_SERVICE, "v1.theirs.example.org", finalizers=["x/y"])
     put(shoot, API_SERVICE, "v1.apps", labels={"kube-aggregator.kubernetes.io/automanaged": "onstart"})
     put(shoot, CUSTOM_RESOURCE_DEFINITION, "foos.example.org")
@@ -277,7 +277,7 @@ async def test_a_controller_manager_counts_as_active_only_while_it_renews_its_le
     await asyncio.wait_for(waiting, 5)
 
 
-async def test_a_shoot_that_does_not_answer_is_said_so(shoot, activities, task, monkeypatch):
+async def test_an_unreachable_shoot_is_reported(shoot, activities, task, monkeypatch):
     monkeypatch.setattr(cleanup, "_SYNC_PATIENCE", 2.0)
     shoot.answer = lambda _: refuse(503, "ServiceUnavailable", "starting")
 

@@ -1,4 +1,4 @@
-"""What an owner knows of kubeconfigs, and no cluster can: that nobody has one any more."""
+"""Owners record that no client has a kubeconfig any more, which no cluster can know."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -40,10 +40,10 @@ def known(server: ApiServer) -> dict[str, IssuedKubeconfig]:
     return issued(server.find(CONFIG_MAPS, "demo.issued-kubeconfigs", "garden-local"))
 
 
-async def test_who_says_that_nobody_has_it_is_noted_and_told(garden: ApiServer) -> None:
+async def test_a_discarded_kubeconfig_is_recorded_with_an_event(garden: ApiServer) -> None:
     (said,) = await discard(garden, "aaaaaaa1")
 
-    assert said == f"kubeconfig aaaaaaa1 of ann is noted as discarded; whoever has it can use it until {SOON}"
+    assert said == f"kubeconfig aaaaaaa1 of ann is recorded as discarded; it stays valid until {SOON}"
     word = known(garden)[ANN].discarded
     assert word is not None
     assert (word.by, word.reason) == ("zoe", "the laptop was wiped")
@@ -54,7 +54,7 @@ async def test_who_says_that_nobody_has_it_is_noted_and_told(garden: ApiServer) 
     assert event["involvedObject"]["uid"] == "0f3c"
 
 
-async def test_the_first_word_stays(garden: ApiServer) -> None:
+async def test_the_first_discard_of_a_kubeconfig_is_kept(garden: ApiServer) -> None:
     await discard(garden, ANN)
     (said,) = await discard(garden, ANN, reason="another one")
     assert "was discarded by zoe on" in said
@@ -64,7 +64,7 @@ async def test_the_first_word_stays(garden: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("given", ["aaaaaaa", "bbbbbbbb", "ccccccc3"], ids=["too short", "unknown", "expired"])
-async def test_what_is_not_known_is_refused_and_nothing_noted(garden: ApiServer, given: str) -> None:
+async def test_an_unknown_kubeconfig_is_refused_and_nothing_recorded(garden: ApiServer, given: str) -> None:
     with pytest.raises(click.ClickException, match="see `gardener credentials kubeconfigs garden-local/demo`"):
         await discard(garden, ANN, given)
     assert not any(each.discarded for each in known(garden).values())

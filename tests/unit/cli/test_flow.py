@@ -1,4 +1,4 @@
-"""What ``gardener flow`` prints."""
+"""Output of ``gardener flow``."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_a_task_is_one_line_of_a_pipe_however_long_its_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever greps for a task wants to find its error."""
+    """A user that greps for a task wants to find its error."""
     error = "making namespace shoot in the cloud: " + "not permitted, " * 20
     task = TaskView(
         name="wait_infrastructure", title="Wait", state=TaskState.FAILED, started=NOW, ended=NOW, error=error

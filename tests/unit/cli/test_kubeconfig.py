@@ -1,4 +1,4 @@
-"""Who got a kubeconfig is noted: a rotation must not cut them off unawares."""
+"""Each issued kubeconfig is recorded: a rotation must not cut off its user unawares."""
 
 import json
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ SHOOT = {"metadata": {"name": "demo", "namespace": "garden-local", "uid": "0f3c"
 CONFIG_MAPS = "/api/v1/configmaps"
 
 
-async def test_a_kubeconfig_is_noted_by_its_serial_until_it_has_expired() -> None:
+async def test_a_kubeconfig_is_recorded_by_its_serial_until_it_has_expired() -> None:
     ca = crypto.self_signed_ca(
         "ca-client-1", algorithm=KeyAlgorithm.P256, now=datetime.now(UTC), validity=crypto.TEN_YEARS
     )

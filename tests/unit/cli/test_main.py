@@ -15,10 +15,10 @@ def gardener(*arguments: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "status"),
     [(("--help",), 0), (("flow", "list", "--help"), 0), (("flow", "list"), 2), (("nonsense",), 2)],
 )
-def test_it_ends_with_the_status_that_click_gives(arguments: tuple[str, ...], status: int) -> None:
+def test_the_command_ends_with_the_status_of_click(arguments: tuple[str, ...], status: int) -> None:
     assert gardener(*arguments).returncode == status
 
 
-def test_what_it_prints_is_not_lost_when_it_leaves_at_once() -> None:
+def test_output_is_flushed_before_a_fast_exit() -> None:
     """It leaves without the interpreter's finalization, which would have written the buffers out."""
     assert "landscape" in gardener("--help").stdout

@@ -21,7 +21,7 @@ SHOOTS, SEEDS = f"{CORE}/shoots", f"{CORE}/seeds"
 
 
 class Garden(ApiServer):
-    """Its Shoots move as long as they are told to, which is told from here."""
+    """A garden whose Shoots move as long as their specs say so, which this test decides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Garden(ApiServer):
         return [each for each in shoots if each["spec"]["seedName"] != each["status"]["seedName"]]
 
     async def move(self) -> None:
-        """One after the other, each once somebody follows it, until cancelled."""
+        """One after the other, each once a client follows it, until cancelled."""
         while True:
             on_their_way = self.moving()
             self.most = max(self.most, len(on_their_way))
@@ -81,7 +81,7 @@ async def evacuated(garden: Garden, to: str | None = None, at_once: int = 2) -> 
     return {each.shoot.removeprefix("garden-local/"): each for each in moves}
 
 
-async def test_all_leave_it_so_many_at_a_time_for_the_emptiest_seeds(
+async def test_an_evacuation_moves_a_limited_number_at_a_time_to_the_emptiest_seeds(
     garden: Garden, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("one", "two", "three", "four", "five"):
@@ -95,18 +95,18 @@ async def test_all_leave_it_so_many_at_a_time_for_the_emptiest_seeds(
     assert evacuee is not None
     assert evacuee["spec"]["settings"]["scheduling"]["visible"] is False
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert said[0]["text"] == "takes no new control planes; 5 of 6 are to leave it, 2 at a time"
+    assert said[0]["text"] == "accepts no new control planes; 5 of 6 leave it, 2 at a time"
     assert {each["phase"] for each in said if each.get("shoot") == "garden-local/one"} >= {"Restore Succeeded"}
 
 
-async def test_called_again_it_follows_those_that_are_on_their_way(garden: Garden) -> None:
+async def test_a_repeated_evacuation_follows_running_moves(garden: Garden) -> None:
     garden.add("begun", "seed-c", "seed-a")
     moves = await evacuated(garden, to="seed-b")
     assert (moves["begun"].destination, moves["begun"].result) == ("seed-c", "moved")
     assert garden.count("PATCH", f"{CORE}/namespaces/garden-local/shoots/begun") == 0
 
 
-async def test_one_that_is_refused_and_one_that_fails_leave_the_others_alone(garden: Garden) -> None:
+async def test_a_refused_and_a_failed_move_do_not_stop_the_others(garden: Garden) -> None:
     def deny(request: web.Request) -> web.Response | None:
         if request.method == "PATCH" and request.path.endswith("/shoots/denied"):
             return refuse(403, "Forbidden", "Shoot garden-local/denied is being deleted")
@@ -121,7 +121,7 @@ async def test_one_that_is_refused_and_one_that_fails_leave_the_others_alone(gar
     assert moves["moves"].result == "moved"
 
 
-async def test_where_no_seed_fits_it_is_said_and_nothing_is_begun(garden: Garden) -> None:
+async def test_without_a_suitable_seed_the_evacuation_starts_no_move(garden: Garden) -> None:
     garden.add("one", "seed-a", "seed-a")
     for name in ("seed-b", "seed-c"):
         garden.remove(SEEDS, name)
@@ -135,15 +135,15 @@ async def test_a_seed_that_does_not_exist_is_named(garden: Garden) -> None:
         await evacuated(garden)
 
 
-def test_it_cannot_go_where_it_is() -> None:
+def test_a_seed_cannot_be_evacuated_to_itself() -> None:
     found = CliRunner().invoke(seed, ["evacuate", "seed-a", "--to", "seed-a"])
     assert found.exit_code == 2
-    assert "seed-a is the seed that they are to leave" in found.output
+    assert "seed-a is the seed to evacuate" in found.output
 
 
 @pytest.mark.parametrize("replace", [False, True])
 async def test_a_bootstrap_kubeconfig_holds_a_token_for_one_seed(tmp_path, replace):
-    """The token's group is what the approver compares; only --replace lets it take over a living seed."""
+    """The token's group is what the approver compares; only with --replace may it take over a living seed."""
     async with ApiServer().running() as garden:
         garden.put(SEEDS, {**SEED, "metadata": {**SEED["metadata"], "name": "seed-a"}})
         path = tmp_path / "garden.yaml"

@@ -33,7 +33,7 @@ def test_by_default_the_landscapes_administrator_connects() -> None:
 
 
 @pytest.mark.usefixtures("facts")
-def test_a_certificate_of_ones_own_replaces_the_landscapes() -> None:
+def test_a_given_certificate_replaces_that_of_the_landscape() -> None:
     own = Path("/own.ca"), Path("/own.crt"), Path("/own.key")
     found = connection_of(None, "default", None, None, *own, "temporal.example.org")
     assert found.tls is not None
@@ -58,20 +58,20 @@ def test_a_token_without_the_certificate_of_a_gateway_is_refused() -> None:
         connection_of(None, "default", None, None, temporal_token_file=Path("/token"))
 
 
-def test_a_token_that_is_not_there_is_named_and_ends_the_command() -> None:
+def test_a_missing_token_is_named_and_ends_the_command() -> None:
     own = Path("/own.ca"), Path("/own.crt"), Path("/own.key")
     where = connection_of("127.0.0.1:1", "default", None, None, *own, temporal_token_file=Path("/no.token"))
     with pytest.raises(click.ClickException, match=r"/no\.token"):
         run_async(where.connect())
 
 
-def test_a_file_that_is_not_there_is_named_and_ends_the_command() -> None:
+def test_a_missing_file_is_named_and_ends_the_command() -> None:
     where = connection_of("127.0.0.1:1", "default", None, None, Path("/no.ca"), Path("/no.crt"), Path("/no.key"))
     with pytest.raises(click.ClickException, match=r"Temporal at 127\.0\.0\.1:1: /no\.crt can't be read: No such file"):
         run_async(where.connect())
 
 
-async def test_a_temporal_that_is_away_is_said_without_advice_about_certificates() -> None:
+async def test_an_unreachable_temporal_is_reported_without_advice_on_certificates() -> None:
     with pytest.raises(TemporalConnectionError, match="tcp connect error") as failed:
         await connection_of("127.0.0.1:1", "default", None, None).connect()
     assert "tls" not in str(failed.value)

@@ -1,4 +1,4 @@
-"""What a shoot's API server is told, and what it is never told."""
+"""Flags of a shoot's API server, and flags that it never gets."""
 
 import json
 
@@ -57,7 +57,7 @@ def config_file(made, name, key):
     return json.loads(found["data"][key])
 
 
-def test_strangers_may_ask_for_nothing_but_health():
+def test_anonymous_clients_may_read_health_endpoints_only():
     """Probes go without a token, so no credential stands in the pod template."""
     made = apiserver.objects(server())
     anonymous = config_file(made, "authentication", "authentication-config.yaml")["anonymous"]
@@ -68,7 +68,7 @@ def test_strangers_may_ask_for_nothing_but_health():
     assert "httpHeaders" not in probes["readinessProbe"]["httpGet"]
 
 
-def test_who_still_comes_to_a_server_that_goes_is_served():
+def test_requests_to_a_terminating_api_server_are_served():
     """A client with a new connection each time saw one of 613 reset while the API server was rolled."""
     made = apiserver.objects(server())
     pod = deployment(made)["spec"]["template"]["spec"]
@@ -79,7 +79,7 @@ def test_who_still_comes_to_a_server_that_goes_is_served():
     assert pod["terminationGracePeriodSeconds"] > 15 + 60
 
 
-def test_everything_towards_the_shoot_goes_through_the_tunnel():
+def test_all_connections_to_the_shoot_use_the_tunnel():
     selections = config_file(apiserver.objects(server()), "egress-selector", "egress-selector-configuration.yaml")[
         "egressSelections"
     ]
@@ -113,7 +113,7 @@ def test_a_changed_configuration_rolls_the_pods_and_leaves_the_old_one_its_files
 
 
 def test_all_mounted_files_come_from_a_volume_of_the_pod():
-    """A flag that names a file nobody mounts makes a crash loop."""
+    """A flag that names a file without a mount makes a crash loop."""
     made = apiserver.objects(server())
     mounts = [
         each["mountPath"] for each in deployment(made)["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
@@ -176,7 +176,7 @@ def test_tokens_are_signed_by_the_first_issuer_and_accepted_from_all():
     assert "service-account-jwks-uri" not in flags(made)
 
 
-def test_tokens_of_before_are_accepted_when_the_issuer_becomes_a_managed_one():
+def test_earlier_tokens_are_accepted_after_the_issuer_becomes_managed():
     managed, own = "https://issuer.example.org/projects/dev/shoots/1/issuer", "https://api.a.dev.internal.example.org"
     made = apiserver.objects(server(issuer=managed, default_issuer=own, key_set=f"{managed}/jwks"))
     assert issuers(made) == [managed, own]
@@ -184,6 +184,6 @@ def test_tokens_of_before_are_accepted_when_the_issuer_becomes_a_managed_one():
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_one_server_never_sends_its_clients_elsewhere(replicas):
+def test_a_single_api_server_never_closes_connections_to_rebalance(replicas):
     """GOAWAY balances connections between servers; with one it would only break them."""
     assert (flags(apiserver.objects(server(replicas=replicas)))["goaway-chance"] == "0") == (replicas == 1)

@@ -1,4 +1,4 @@
-"""A Shoot's cluster autoscaler: what it is told, what it may do, and when there is one."""
+"""A Shoot's cluster autoscaler: its flags, its rights, and when it is deployed."""
 
 import base64
 import json
@@ -42,7 +42,7 @@ def flags(autoscaler: cluster_autoscaler.Autoscaler) -> dict[str, list[str]]:
     return found
 
 
-def test_where_nothing_is_said_it_goes_by_gardeners_defaults() -> None:
+def test_the_autoscaler_uses_gardeners_defaults() -> None:
     expected = {
         "expander": "least-waste",
         "scale-down-delay-after-add": "1h",
@@ -72,7 +72,7 @@ def test_where_nothing_is_said_it_goes_by_gardeners_defaults() -> None:
     assert flags(wanted()).items() >= {name: [value] for name, value in expected.items()}.items()
 
 
-def test_what_the_owner_says_is_a_flag() -> None:
+def test_settings_of_the_owner_become_flags() -> None:
     said = flags(
         wanted(scaleDownUnneededTime="5m", verbosity=4, startupTaints=["a"], ignoreTaints=["b"], statusTaints=["c"])
     )
@@ -97,14 +97,14 @@ def test_pools_with_a_priority_are_tried_in_its_order(asked: str | None, expande
     assert yaml.safe_load(order["data"]["priorities"]) == {50: ["^a-z1$"], 0: ["^b-z1$"]}
 
 
-def test_without_priorities_the_order_is_the_owners_own() -> None:
-    """Who asks for the expander brings its ConfigMap: it must not be overwritten."""
+def test_without_priorities_the_owners_config_map_stays() -> None:
+    """A user that configures the expander brings its ConfigMap: it must not be overwritten."""
     autoscaler = wanted(expander="priority")
 
     assert "ConfigMap" not in {each["kind"] for each in cluster_autoscaler.shoot_objects(autoscaler.node_groups)}
 
 
-def test_it_asks_a_process_of_ours_that_only_it_can_reach() -> None:
+def test_only_the_autoscaler_reaches_its_provider() -> None:
     *_, config, _, deployment = cluster_autoscaler.objects(wanted())
     pod = deployment["spec"]["template"]["spec"]
     (provider,), (main,) = pod["initContainers"], pod["containers"]
@@ -125,14 +125,14 @@ def test_it_asks_a_process_of_ours_that_only_it_can_reach() -> None:
     assert "kubeconfig" not in {each["name"] for each in provider["volumeMounts"]}
 
 
-def test_it_may_scale_and_nothing_else_in_the_seed() -> None:
+def test_the_autoscaler_may_only_scale_in_the_seed() -> None:
     (role,) = (each for each in cluster_autoscaler.objects(wanted()) if each["kind"] == "Role")
     may = {resource: rule["verbs"] for rule in role["rules"] for resource in rule["resources"]}
 
     assert may == {"machinedeployments": ["get", "list", "patch"], "machines": ["list"], "machineclasses": ["get"]}
 
 
-def test_in_the_shoot_it_evicts_pods_and_marks_nodes_and_reads_no_secret() -> None:
+def test_the_autoscaler_may_evict_pods_and_taint_nodes_and_read_no_secret() -> None:
     rules = [rule for made in cluster_autoscaler.shoot_objects([]) for rule in made.get("rules", [])]
     writes = {
         (resource, *rule.get("resourceNames", [])): verbs
@@ -172,7 +172,7 @@ def elastic(world: World) -> World:
     return world
 
 
-async def test_it_scales_what_the_worker_has_made(elastic: World) -> None:
+async def test_the_autoscaler_scales_the_machine_deployments_of_the_worker(elastic: World) -> None:
     result = await AutoscalerActivities(elastic.clusters).deploy_autoscaler(TASK)
 
     deployment = elastic.seed.find(DEPLOYMENTS, NAME, NAMESPACE)
@@ -195,7 +195,7 @@ async def test_a_second_run_writes_nothing(elastic: World) -> None:
 
 
 @pytest.mark.parametrize("how", ["no pool may grow", "it is deleted"])
-async def test_where_it_is_not_wanted_nothing_of_it_is_left(elastic: World, how: str) -> None:
+async def test_an_unwanted_component_is_removed_completely(elastic: World, how: str) -> None:
     activities = AutoscalerActivities(elastic.clusters)
     there = set(elastic.seed.objects)
     await activities.deploy_autoscaler(TASK)
@@ -217,7 +217,7 @@ async def test_a_deletion_waits_for_pods_that_still_scale(elastic: World, monkey
         await AutoscalerActivities(elastic.clusters).delete_autoscaler(TASK)
 
 
-async def test_there_are_two_where_the_loss_of_a_node_is_to_be_survived(elastic: World) -> None:
+async def test_a_failure_tolerant_shoot_has_two_replicas(elastic: World) -> None:
     pin(elastic, (1, 2), controlPlane={"highAvailability": {"failureTolerance": {"type": "node"}}})
     await AutoscalerActivities(elastic.clusters).deploy_autoscaler(TASK)
     assert elastic.seed.find(DEPLOYMENTS, NAME, NAMESPACE)["spec"]["replicas"] == 2

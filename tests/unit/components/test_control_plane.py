@@ -117,7 +117,7 @@ async def world(monkeypatch):
 
 
 async def generate_shared(manager):
-    """What more than one component has: authorities, and what the API server goes by."""
+    """Secrets that several components share: authorities, and keys of the API server."""
     for name in AUTHORITIES:
         await manager.generate(CertificateAuthority(name))
     await manager.generate(CertificateAuthority("ca-client", hashed_name=True))
@@ -143,7 +143,7 @@ def with_settings(**settings):
 
 
 async def test_no_private_key_or_token_leaves_the_secrets(world):
-    """Whoever may read Deployments, ConfigMaps or histories must learn nothing from them."""
+    """A client with the right to read Deployments, ConfigMaps or histories must find no secret in them."""
     results = [
         await activity(TASK)
         for activity in (
@@ -169,7 +169,7 @@ async def test_no_private_key_or_token_leaves_the_secrets(world):
         assert json.dumps(value.decode(errors="replace"))[1:-1] not in elsewhere
 
 
-async def test_what_the_api_server_mounts_is_reported_for_the_cleanup(world):
+async def test_secrets_mounted_by_the_api_server_are_reported_for_the_cleanup(world):
     """cleanup_secrets deletes what no task names: a mounted Secret that is not named would be lost."""
     result = await world.control_plane.deploy_apiserver(TASK)
     deployment = world.seed.find("/apis/apps/v1/deployments", "kube-apiserver", NAMESPACE)
@@ -183,7 +183,7 @@ async def test_what_the_api_server_mounts_is_reported_for_the_cleanup(world):
     assert mounted <= set(result.secrets)
 
 
-async def test_a_second_run_makes_nothing_anew(world):
+async def test_a_second_run_creates_no_new_secret(world):
     await world.control_plane.deploy_apiserver(TASK)
     before = {place: item["metadata"]["resourceVersion"] for place, item in world.seed.objects.items()}
     await world.control_plane.deploy_apiserver(TASK)
@@ -217,7 +217,7 @@ _OF_SYSTEM = (
 
 
 @pytest.mark.parametrize("name", [*_OF_CONTROL_PLANE, *_OF_SYSTEM])
-async def test_what_is_as_it_should_be_is_not_written_again(world, name):
+async def test_unchanged_objects_are_not_written_again(world, name):
     """A thousand shoots are reconciled every hour, and nearly all of them are as they should be."""
     owner = world.control_plane if name in _OF_CONTROL_PLANE else world.system
     await getattr(owner, name)(TASK)
@@ -261,7 +261,7 @@ async def test_with_a_managed_issuer_tokens_name_the_gardens_host_and_those_of_b
     assert advertised[-1] == {"name": "service-account-issuer", "url": managed}
 
 
-async def test_a_missing_audit_policy_is_the_owners_to_mend(world):
+async def test_a_missing_audit_policy_is_a_configuration_problem(world):
     policy = {"auditPolicy": {"configMapRef": {"name": "my-policy"}}}
     world.pin(with_settings(kubeAPIServer={"auditConfig": policy}))
 
@@ -271,11 +271,11 @@ async def test_a_missing_audit_policy_is_the_owners_to_mend(world):
     assert refused.value.non_retryable
 
 
-async def test_a_shoot_whose_network_meets_the_tunnels_is_refused(world):
+async def test_a_shoot_network_that_overlaps_with_the_tunnel_is_refused(world):
     networking = {**SHOOT["spec"]["networking"], "pods": "198.19.0.0/16"}
     world.pin({**SHOOT, "spec": {**SHOOT["spec"], "networking": networking}})
 
-    with pytest.raises(ApplicationError, match=r"198\.19\.0\.0/16 of the shoot meets the VPN") as refused:
+    with pytest.raises(ApplicationError, match=r"198\.19\.0\.0/16 of the shoot overlaps with the VPN") as refused:
         await world.control_plane.deploy_vpn_server(TASK)
     assert refused.value.type == "ERR_CONFIGURATION_PROBLEM"
 
@@ -309,8 +309,8 @@ async def test_the_resource_manager_gets_its_first_token_and_keeps_it(world):
 
 
 @pytest.mark.parametrize("loss", ["token expired", "rights removed"])
-async def test_a_resource_manager_that_was_locked_out_is_let_in_again(world, loss):
-    """It renews its own token, so after a long sleep or a deleted binding nobody but we can help it."""
+async def test_a_resource_manager_without_a_valid_token_gets_a_new_one(world, loss):
+    """It renews its own token, so after a long sleep or a deleted binding only this task can give it a new one."""
     tell_about_rights(world, allowed=True)
     await world.control_plane.deploy_resource_manager(TASK)
     if loss == "token expired":
@@ -342,7 +342,7 @@ async def test_controllers_do_not_wait_for_the_resource_manager_to_get_their_tok
     assert world.secret(f"shoot-access-{name}") == access
 
 
-async def test_a_token_that_ran_out_in_a_long_sleep_is_replaced(world):
+async def test_a_token_that_expired_during_hibernation_is_replaced(world):
     await world.control_plane.deploy_machine_controller_manager(TASK)
     name, renewed = "shoot-access-machine-controller-manager", "2026-11-21T11:00:00Z"
     annotations = {"serviceaccount.resources.gardener.cloud/token-renew-timestamp": renewed}
@@ -353,7 +353,7 @@ async def test_a_token_that_ran_out_in_a_long_sleep_is_replaced(world):
     assert renewed not in world.secret(name)["metadata"]["annotations"].values()
 
 
-async def test_owners_are_let_in_before_the_system_components_are_there(world):
+async def test_owners_have_access_before_the_system_components_run(world):
     tell_about_rights(world, allowed=True)
     await world.control_plane.deploy_resource_manager(TASK)
     bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
@@ -362,7 +362,7 @@ async def test_owners_are_let_in_before_the_system_components_are_there(world):
 
 
 async def test_no_bootstrap_credential_is_stored(world):
-    """A certificate of system:masters would open the cluster to whoever reads the seed's Secrets."""
+    """A certificate of system:masters would open the cluster to every reader of the seed's Secrets."""
     tell_about_rights(world, allowed=True)
     await world.control_plane.deploy_resource_manager(TASK)
 
@@ -385,7 +385,7 @@ async def test_our_token_is_not_lost_when_the_access_is_applied_again(world):
     assert world.secret("gardener-internal")["data"]["kubeconfig"] == encoded
 
 
-async def test_nobody_waits_for_long_for_an_api_server_that_can_only_read(world, monkeypatch):
+async def test_the_wait_for_a_read_only_api_server_is_short(world, monkeypatch):
     """One that has to write to get ready would end half a minute after its start."""
     monkeypatch.setattr("activities.seed.control_plane._READING_SECONDS", 0.2)
     await world.control_plane.deploy_apiserver(TASK)
@@ -421,7 +421,7 @@ async def test_deletion_takes_what_deployment_made_and_can_be_repeated(world):
     assert left == [("/apis/resources.gardener.cloud/v1alpha1/managedresources", rights)]
 
 
-async def test_who_comes_after_a_move_is_led_on_until_the_control_plane_is_back(world):
+async def test_clients_are_forwarded_after_a_move_until_the_control_plane_is_back(world):
     def forwarding():
         return world.seed.find("/api/v1/configmaps", NAMESPACE, "istio-ingress")
 
@@ -444,7 +444,7 @@ async def test_who_comes_after_a_move_is_led_on_until_the_control_plane_is_back(
 
 @pytest.fixture
 def in_shoot(world, monkeypatch):
-    """What activities see of the shoot, without access of its own."""
+    """The shoot as activities see it, without access of its own."""
 
     async def client(_):
         return world.shoot.client()
@@ -479,7 +479,7 @@ async def test_switching_kube_proxy_off_removes_it(world, in_shoot):
     assert world.secret("managedresource-shoot-core-kube-proxy") is None
 
 
-async def test_only_what_is_ours_is_taken_back(world):
+async def test_only_own_objects_are_removed(world):
     """Extensions delete their own ManagedResources, in their own order."""
     resources = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
     foreign = {"metadata": {"name": "extension-network", "namespace": NAMESPACE}, "spec": {}}
@@ -495,7 +495,7 @@ async def test_only_what_is_ours_is_taken_back(world):
     assert world.secret("managedresource-shoot-core-coredns") is None
 
 
-async def test_the_api_server_outlives_what_extensions_have_in_the_shoot(world):
+async def test_the_api_server_is_deleted_after_objects_of_extensions_in_the_shoot(world):
     resources = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
     world.seed.put(resources, {"metadata": {"name": "extension-csi", "namespace": NAMESPACE}, "spec": {}})
     world.seed.put(
@@ -519,7 +519,7 @@ async def test_pods_learn_which_cluster_they_are_in(world):
     assert world.seed.find(path, "shoot-core-cluster-identity", NAMESPACE)
 
 
-async def test_controllers_start_anew_once_and_nobody_else_does(world):
+async def test_only_controllers_restart_and_only_once(world):
     """A pod that started since the operation began is the successor of one that was deleted."""
     task = TASK.model_copy(update={"trigger": "2026-11-21T10:00:00.5Z"})
     labels = {"app": "kubernetes", "role": "controller-manager"}

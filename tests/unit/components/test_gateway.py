@@ -1,4 +1,4 @@
-"""The gateway's files: who is led where, and who is left alone by a change."""
+"""The gateway's files: where connections are routed, and that a change leaves other routes alone."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ def destinations(files, name):
     return [each["match"]["headers"][0]["string_match"]["exact"] for each in routes]
 
 
-def test_each_server_name_leads_to_its_own_api_server():
+def test_each_server_name_routes_to_its_own_api_server():
     files = gateway.xds_files([A, B])
     clusters = {each["name"]: each for each in files[gateway.CLUSTERS_FILE]["resources"]}
     chain = chains(files)["shoot--dev--b"]
@@ -58,7 +58,7 @@ def test_each_server_name_leads_to_its_own_api_server():
 
 
 def test_only_known_destinations_can_be_dialled():
-    """The CONNECT ports are open to the world: no header may lead to any other Service of the seed."""
+    """The CONNECT ports are open to the world: no header may select any other Service of the seed."""
     files = gateway.xds_files([A, B, GONE])
 
     assert destinations(files, gateway.VPN_ROUTES_FILE) == [
@@ -71,7 +71,7 @@ def test_only_known_destinations_can_be_dialled():
 
 
 def test_a_new_shoot_changes_no_chain_of_another_and_no_shared_listener():
-    """Envoy ends the connections of a chain that changes: another shoot's watches, or everybody's tunnels."""
+    """Envoy ends the connections of a chain that changes: another shoot's watches, or all tunnels."""
     before, after = gateway.xds_files([A]), gateway.xds_files([A, B])
 
     assert chains(before)[A.namespace] == chains(after)[A.namespace]
@@ -83,7 +83,7 @@ def test_a_new_shoot_changes_no_chain_of_another_and_no_shared_listener():
 
 
 def test_a_service_is_reached_by_its_server_name_alone():
-    """The header of the CONNECT ports leads to no Service, and whoever is connected already stays so."""
+    """The header of the CONNECT ports selects no Service, and established connections stay."""
     before, after = gateway.xds_files([A]), gateway.xds_files([A], [PROMETHEUS])
     clusters = {each["name"]: each for each in after[gateway.CLUSTERS_FILE]["resources"]}
     chain = chains(after)[PROMETHEUS.cluster]
@@ -97,7 +97,7 @@ def test_a_service_is_reached_by_its_server_name_alone():
         assert before[routes] == after[routes]
 
 
-def test_a_service_without_a_name_does_not_get_everybodys_connections():
+def test_a_service_without_a_name_gets_no_connections():
     """A chain without server names would match all."""
     nameless = ServiceRoute(PROMETHEUS.cluster, (), PROMETHEUS.address)
 
@@ -111,7 +111,7 @@ def test_a_shoot_without_an_address_yet_is_left_out():
     assert files[gateway.CLUSTERS_FILE]["resources"] == []
 
 
-def test_clusters_are_written_before_what_names_them():
+def test_clusters_are_written_before_their_listeners():
     first, *_, last = gateway.xds_files([A])
     assert (first, last) == (gateway.CLUSTERS_FILE, gateway.LISTENERS_FILE)
 
@@ -147,7 +147,7 @@ def test_envoy_takes_every_configuration_of_ours(tmp_path, monkeypatch):
         assert answer.returncode == 0, f"{name}: {answer.stdout}{answer.stderr}"
 
 
-# The controller beside Envoy
+# The controller next to Envoy
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def expose(api, namespace, *hosts, vpn=True):
 
 async def until(condition):
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - a file tells nobody that it has changed
+        while not condition():  # noqa: ASYNC110 - a change of a file sends no event
             await asyncio.sleep(0.005)
 
 
@@ -210,7 +210,7 @@ async def test_an_exposure_is_served_as_soon_as_its_services_have_addresses(worl
     await until(lambda: "shoot--dev--a" not in chains(written(directory)))
 
 
-async def test_nobody_takes_another_shoots_server_name(world):
+async def test_a_shoot_cannot_take_the_server_name_of_another_shoot(world):
     """Two chains for one name would make Envoy refuse all files, and with them every later shoot."""
     api, directory, _ = world
     for namespace, address in (("shoot--dev--a", "100.64.1.1"), ("shoot--dev--b", "100.64.1.3")):
@@ -228,7 +228,7 @@ def expose_service(api, name, *hosts, namespace="shoot--dev--a", service="promet
     api.put("/api/v1/configmaps", gateway.service_exposure(name, namespace, what))
 
 
-async def test_a_service_is_served_beside_the_api_server(world):
+async def test_a_service_is_served_next_to_the_api_server(world):
     api, directory, _ = world
     expose(api, "shoot--dev--a", "api.a.example.org", vpn=False)
     api.put("/api/v1/services", service("kube-apiserver", "shoot--dev--a", "100.64.1.1"))
@@ -282,7 +282,7 @@ def leads_to(files, namespace):
     return endpoint["endpoint"]["address"]["socket_address"]["address"]
 
 
-async def test_who_comes_after_a_move_is_led_on_until_the_dns_is_believed(world):
+async def test_clients_are_forwarded_after_a_move_until_dns_answers_expire(world):
     api, directory, _ = world
     api.put("/api/v1/services", service("kube-apiserver", "shoot--dev--a", "100.64.1.1"))
     expose(api, "shoot--dev--a", "api.a.example.org", vpn=False)
@@ -298,7 +298,7 @@ async def test_who_comes_after_a_move_is_led_on_until_the_dns_is_believed(world)
     assert not [name for (_, _, name) in api.objects if name == "shoot--dev--a"]
 
 
-async def test_only_the_gateways_own_namespace_leads_out_of_the_seed(world):
+async def test_only_the_gateways_own_namespace_may_forward_out_of_the_seed(world):
     api, directory, _ = world
     forward(api, "api.a.example.org", namespace="shoot--dev--a")
     forward(api, "api.b.example.org")
@@ -308,7 +308,7 @@ async def test_only_the_gateways_own_namespace_leads_out_of_the_seed(world):
 
 
 @pytest.mark.parametrize("key", [gateway.EXPOSURE_KEY, gateway.SERVICE_EXPOSURE_KEY])
-async def test_an_exposure_that_makes_no_sense_harms_no_other(world, key):
+async def test_an_invalid_exposure_does_not_affect_others(world, key):
     api, directory, _ = world
     broken = {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""What holds for every pod that we run in a control plane or a shoot."""
+"""Rules for every pod that we run in a control plane or a shoot."""
 
 import base64
 import json
@@ -120,7 +120,7 @@ def containers(workload):
 
 @pytest.mark.parametrize("name", IN_THE_SEED)
 def test_no_pod_of_a_control_plane_is_privileged(name):
-    """A seed hosts many owners' control planes: none may own its node. The VPN gets two capabilities, no more."""
+    """A seed hosts many owners' control planes: none may own its node. The VPN gets only two capabilities."""
     for workload in workloads(IN_THE_SEED[name]):
         pod = workload["spec"]["template"]["spec"]
         assert not any(pod.get(part) for part in ("hostNetwork", "hostPID", "hostIPC"))
@@ -145,12 +145,12 @@ def test_one_end_of_the_tunnel_takes_over_from_the_other(objects):
     assert workload["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     pod = workload["spec"]["template"]["spec"]
     (tunnel,) = pod["containers"]
-    # What has begun goes on for a while, and the proxy that it goes through ends last.
+    # Open requests continue for a while, and the proxy that they pass ends last.
     assert 0 < int(tunnel["lifecycle"]["preStop"]["exec"]["command"][4]) < pod["terminationGracePeriodSeconds"]
     assert pod["initContainers"][-1]["restartPolicy"] == "Always"
 
 
-def test_the_shoots_end_is_there_twice_and_its_proxy_is_open_to_the_tunnel_alone():
+def test_the_vpn_shoot_has_two_replicas_and_a_proxy_for_the_tunnel_only():
     (workload,) = workloads(IN_THE_SHOOT["vpn-shoot"])
     assert workload["spec"]["replicas"] == 2
     firewall, _ = workload["spec"]["template"]["spec"]["initContainers"]
@@ -162,7 +162,7 @@ def test_the_shoots_end_is_there_twice_and_its_proxy_is_open_to_the_tunnel_alone
         assert security["capabilities"]["drop"] == ["ALL"]
 
 
-def test_the_tunnel_is_dialed_anew_when_the_gateways_name_leads_elsewhere(tmp_path):
+def test_the_tunnel_is_dialed_again_when_the_gateways_address_changes(tmp_path):
     """A seed that is cut off from the garden may hold on to it, when the control plane is in another one."""
     (config,) = (each for each in IN_THE_SHOOT["vpn-shoot"] if each["kind"] == "ConfigMap")
     start = config["data"]["start.sh"]
@@ -181,7 +181,7 @@ def test_the_tunnel_is_dialed_anew_when_the_gateways_name_leads_elsewhere(tmp_pa
 
 
 @pytest.mark.parametrize("name", [*IN_THE_SEED, *IN_THE_SHOOT])
-def test_every_container_says_what_it_needs_and_whether_it_is_well(name):
+def test_every_container_has_resource_requests_and_probes(name):
     found = workloads({**IN_THE_SEED, **IN_THE_SHOOT}[name])
     assert found
     for workload in found:
@@ -202,7 +202,7 @@ def test_every_mounted_volume_exists(name):
 @pytest.mark.parametrize("name", [*IN_THE_SEED, *IN_THE_SHOOT])
 def test_selectors_match_their_own_pods(name):
     objects = {**IN_THE_SEED, **IN_THE_SHOOT}[name]
-    # The nodes' DNS has a Service for those whom it asks.
+    # The nodes' DNS has a Service for the servers that it asks.
     found = workloads([*objects, *(IN_THE_SHOOT["coredns"] if name == "node-local-dns" else [])])
     labels = [workload["spec"]["template"]["metadata"]["labels"] for workload in found]
     for item in objects:
@@ -222,7 +222,7 @@ def test_no_key_lies_in_anything_but_a_secret(name):
             assert base64.b64encode(KEY).decode() not in text
 
 
-def test_private_keys_are_not_part_of_what_gets_logged():
+def test_private_keys_are_not_part_of_logged_texts():
     assert "SENTINEL" not in repr(VPN_SHOOT)
 
 

@@ -1,4 +1,4 @@
-"""A DNS server on each node: what it answers at, whom it asks, and when there is one."""
+"""A DNS server on each node: its addresses, its upstream servers, and when it is deployed."""
 
 import base64
 import json
@@ -43,7 +43,7 @@ def asked(block: str) -> str:
         ({"ipvs": True}, f"{CLUSTER_DNS} force_tcp", "/etc/resolv.conf force_tcp"),
     ],
 )
-def test_whom_it_asks_and_how(settings: dict[str, Any], cluster: str, outside: str) -> None:
+def test_node_local_dns_forwards_by_zone_and_protocol(settings: dict[str, Any], cluster: str, outside: str) -> None:
     blocks = zones(server(**settings))
 
     assert list(blocks) == ["cluster.local", "in-addr.arpa", "ip6.arpa", "."]
@@ -52,7 +52,7 @@ def test_whom_it_asks_and_how(settings: dict[str, Any], cluster: str, outside: s
 
 
 @pytest.mark.parametrize(("ipvs", "addresses"), [(False, ["169.254.20.10", CLUSTER_DNS]), (True, ["169.254.20.10"])])
-def test_what_it_answers_at_is_the_nodes_own_before_it_starts(ipvs: bool, addresses: list[str]) -> None:
+def test_the_dns_addresses_are_added_to_the_node_before_the_server_starts(ipvs: bool, addresses: list[str]) -> None:
     objects = {each["kind"]: each for each in node_local_dns.objects(server(ipvs=ipvs))}
     pod = objects["DaemonSet"]["spec"]["template"]["spec"]
     (first,) = pod["initContainers"]
@@ -66,7 +66,7 @@ def test_what_it_answers_at_is_the_nodes_own_before_it_starts(ipvs: bool, addres
     assert "health 169.254.20.10:8099" in zones(server(ipvs=ipvs))["cluster.local"]
 
 
-def test_its_upstream_is_coredns_by_an_address_of_its_own() -> None:
+def test_the_upstream_is_a_separate_service_of_coredns() -> None:
     """By the cluster's DNS address it would ask itself."""
     service = next(each for each in node_local_dns.objects(server()) if each["kind"] == "Service")
 
@@ -79,7 +79,7 @@ def test_its_upstream_is_coredns_by_an_address_of_its_own() -> None:
     assert "clusterIP" not in service["spec"]
 
 
-async def test_it_comes_and_goes_as_the_owner_says(world: World) -> None:
+async def test_node_local_dns_is_deployed_and_removed_by_the_spec(world: World) -> None:
     kinds = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
     world.pin({**SHOOT, "spec": {**SHOOT["spec"], "systemComponents": {"nodeLocalDNS": {"enabled": True}}}})
     await world.system.deploy_node_local_dns(TASK)

@@ -1,4 +1,4 @@
-"""What node-problem-detector is told to look for, and what it gets of a node for that."""
+"""Problems that node-problem-detector looks for, and its access to the node."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def test_complaints_of_a_kernel_are_recognised(message: str, reasons: set[tuple[
     assert found == reasons
 
 
-def test_what_lasts_is_one_of_the_conditions_that_each_node_has_from_the_start() -> None:
+def test_permanent_problems_are_conditions_that_each_node_has_from_the_start() -> None:
     """A rule for a condition that is not declared is passed over in silence."""
     types = {each["type"] for each in MONITOR["conditions"]}
 
@@ -57,12 +57,12 @@ def test_what_lasts_is_one_of_the_conditions_that_each_node_has_from_the_start()
     assert not any("condition" in rule for rule in MONITOR["rules"] if rule["type"] == "temporary")
 
 
-def test_a_new_node_does_not_answer_for_what_its_kernel_said_before() -> None:
+def test_a_new_node_does_not_report_messages_of_an_earlier_boot() -> None:
     """Else the machine that replaces one with a fault would be replaced for the same fault."""
     assert (MONITOR["plugin"], MONITOR["lookback"]) == ("kmsg", "0")
 
 
-def test_it_runs_on_each_node_in_whatever_state_and_writes_nothing_there() -> None:
+def test_the_problem_detector_runs_on_each_node_and_writes_no_files() -> None:
     assert {(each["operator"], each["effect"]) for each in POD["tolerations"]} == {
         ("Exists", "NoSchedule"),
         ("Exists", "NoExecute"),
@@ -75,8 +75,8 @@ def test_it_runs_on_each_node_in_whatever_state_and_writes_nothing_there() -> No
     assert [volume["hostPath"]["path"] for volume in POD["volumes"] if "hostPath" in volume] == ["/dev/kmsg"]
 
 
-def test_it_answers_its_own_node_alone() -> None:
-    """On a node's network, other addresses than loopback would be everybody's."""
+def test_the_problem_detector_serves_on_loopback_only() -> None:
+    """On a node's network, addresses other than loopback would be reachable for all."""
     (container,) = POD["containers"]
 
     assert "--prometheus-port=0" in container["command"]
@@ -86,7 +86,7 @@ def test_it_answers_its_own_node_alone() -> None:
         assert (get["host"], get["port"], get["path"]) == ("127.0.0.1", 20256, "/healthz")
 
 
-def test_it_may_do_no_more_than_it_has_to() -> None:
+def test_the_problem_detector_has_minimal_rights() -> None:
     (role,) = (each for each in OBJECTS if each["kind"] == "ClusterRole")
 
     assert {(name, verb) for rule in role["rules"] for name in rule["resources"] for verb in rule["verbs"]} == {

@@ -1,4 +1,4 @@
-"""A Shoot's Prometheus and Alertmanager: what they ask and tell, who may ask them, and what is left where unwanted."""
+"""A Shoot's Prometheus and Alertmanager: scrape jobs, alerts, access, and their removal where they are unwanted."""
 
 import base64
 import json
@@ -49,12 +49,12 @@ def password(world: World) -> bytes:
 
 
 def web(world: World) -> dict[str, Any]:
-    """What its Prometheus lets people in by."""
+    """Password file of its Prometheus."""
     secret = world.seed.find(SEED_SECRETS, prometheus.NAME, NAMESPACE)
     return dict(json.loads(base64.b64decode(secret["data"]["web.yaml"])))
 
 
-async def test_its_owner_gets_an_address_and_a_password_that_it_takes(world: World) -> None:
+async def test_the_owner_gets_address_and_password_of_prometheus(world: World) -> None:
     pin(world)
     result = await ObservabilityActivities(world.clusters).deploy_observability(TASK)
     assert result.note == HOST
@@ -77,7 +77,7 @@ async def test_a_second_run_writes_nothing(world: World) -> None:
     assert {method for method, _ in world.seed.requests[seen:]} == {"GET"}
 
 
-async def test_a_rotation_replaces_the_password_and_restarts_who_knows_it(world: World) -> None:
+async def test_a_rotation_replaces_the_password_and_restarts_prometheus(world: World) -> None:
     pin(world)
     activities = ObservabilityActivities(world.clusters)
     await activities.deploy_observability(TASK)
@@ -91,7 +91,7 @@ async def test_a_rotation_replaces_the_password_and_restarts_who_knows_it(world:
 
 
 @pytest.mark.parametrize("unwanted", [{"purpose": "testing"}, {"ingress": False}], ids=["testing", "no ingress domain"])
-async def test_where_it_is_not_wanted_nothing_of_it_is_left(world: World, unwanted: dict[str, Any]) -> None:
+async def test_an_unwanted_component_is_removed_completely(world: World, unwanted: dict[str, Any]) -> None:
     activities = ObservabilityActivities(world.clusters)
     pin(world)
     there = set(world.seed.objects)
@@ -124,19 +124,19 @@ def sends_mails(world: World, **data: str) -> None:
 
 
 def mails(world: World) -> dict[str, Any]:
-    """What its Alertmanager goes by."""
+    """Configuration of its Alertmanager."""
     secret = world.seed.find(SEED_SECRETS, alertmanager.NAME, NAMESPACE)
     return dict(json.loads(base64.b64decode(secret["data"]["alertmanager.yaml"])))
 
 
 def asks(world: World) -> dict[str, Any]:
-    """What its Prometheus goes by."""
+    """Configuration of its Prometheus."""
     pod = world.seed.find(DEPLOYMENTS, prometheus.NAME, NAMESPACE)["spec"]["template"]["spec"]
     [name] = [each["configMap"]["name"] for each in pod["volumes"] if each["name"] == "config"]
     return dict(json.loads(world.seed.find("/api/v1/configmaps", name, NAMESPACE)["data"]["prometheus.yaml"]))
 
 
-async def test_who_wants_mails_has_an_alertmanager_that_prometheus_tells(world: World) -> None:
+async def test_mail_receivers_bring_an_alertmanager_that_prometheus_notifies(world: World) -> None:
     pin(world, monitoring=RECEIVERS)
     sends_mails(world)
     await ObservabilityActivities(world.clusters).deploy_observability(TASK)
@@ -175,7 +175,7 @@ async def test_new_mail_credentials_reach_it(world: World) -> None:
 
 
 @pytest.mark.parametrize("what", ["receivers", "server", "prometheus"])
-async def test_without_one_of_them_nothing_of_an_alertmanager_is_left(world: World, what: str) -> None:
+async def test_without_receivers_or_mail_server_the_alertmanager_is_removed(world: World, what: str) -> None:
     activities = ObservabilityActivities(world.clusters)
     pin(world)
     await activities.deploy_observability(TASK)
@@ -188,7 +188,7 @@ async def test_without_one_of_them_nothing_of_an_alertmanager_is_left(world: Wor
         world.garden.remove(SEED_SECRETS, "mails", "garden")
     pin(world, monitoring={} if what == "receivers" else RECEIVERS, purpose="testing" if what == "prometheus" else None)
     await activities.deploy_observability(TASK)
-    # Certificates and configurations that nobody uses any more go with the next cleanup.
+    # Unused certificates and configurations are deleted by the next cleanup.
     left = {name for _, _, name in set(world.seed.objects) - there if name == alertmanager.NAME}
     assert left == set()
     assert "alertmanager-url" not in (published(world) or {"metadata": {"annotations": {}}})["metadata"]["annotations"]
@@ -204,7 +204,7 @@ async def test_a_mail_server_that_lacks_something_is_named(world: World) -> None
 
 
 @pytest.mark.parametrize("workers", [True, False])
-def test_each_alert_asks_for_a_job_that_there_is(workers: bool) -> None:
+def test_each_alert_queries_an_existing_job(workers: bool) -> None:
     values = prometheus.Prometheus(SERVED, "kubeconfig", "ca", "api.example.org", workers=workers)
     jobs = {each["job_name"] for each in prometheus.configuration(values)["scrape_configs"]}
     alerts = [rule for group in rules(workers=workers)["groups"] for rule in group["rules"]]
@@ -218,7 +218,7 @@ def test_each_alert_asks_for_a_job_that_there_is(workers: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["node_exporter", "blackbox_exporter"])
-async def test_what_nobody_asks_does_not_run(world: World, name: str) -> None:
+async def test_exporters_that_prometheus_does_not_scrape_do_not_run(world: World, name: str) -> None:
     deploy, resource = getattr(world.system, f"deploy_{name}"), f"shoot-core-{name.replace('_', '-')}"
     pin(world)
     await deploy(TASK)
@@ -229,7 +229,7 @@ async def test_what_nobody_asks_does_not_run(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("unwanted", [{"purpose": "testing"}, {"provider": {"type": "local"}}], ids=str)
-async def test_kube_state_metrics_goes_with_who_asks_it_or_with_the_nodes(world: World, unwanted: Any) -> None:
+async def test_kube_state_metrics_is_removed_with_prometheus_or_the_nodes(world: World, unwanted: Any) -> None:
     activities, name = ObservabilityActivities(world.clusters), kube_state_metrics.NAME
     kinds = {
         DEPLOYMENTS: name,
@@ -245,7 +245,7 @@ async def test_kube_state_metrics_goes_with_who_asks_it_or_with_the_nodes(world:
     assert not any(world.seed.find(kind, each, NAMESPACE) for kind, each in kinds.items())
 
 
-def test_kube_state_metrics_may_read_what_it_is_asked_for() -> None:
+def test_kube_state_metrics_may_read_the_kinds_that_it_reports() -> None:
     (deployment,) = (
         each
         for each in kube_state_metrics.objects(kube_state_metrics.KubeStateMetrics(NAMESPACE, "generic"))
@@ -258,7 +258,7 @@ def test_kube_state_metrics_may_read_what_it_is_asked_for() -> None:
     assert set(asked.partition("=")[2].split(",")) == allowed
 
 
-async def test_asleep_it_sleeps(world: World) -> None:
+async def test_the_component_is_stopped_during_hibernation(world: World) -> None:
     pin(world, hibernation={"enabled": True})
     await ObservabilityActivities(world.clusters).deploy_observability(
         TASK.model_copy(update={"operation": OperationType.RECONCILE})
@@ -268,7 +268,7 @@ async def test_asleep_it_sleeps(world: World) -> None:
 
 
 @pytest.mark.parametrize("workers", [True, False])
-def test_what_it_asks(workers: bool) -> None:
+def test_prometheus_scrapes_the_components_of_the_shoot(workers: bool) -> None:
     values = prometheus.Prometheus(SERVED, "kubeconfig", "ca", "api.example.org", workers=workers)
     jobs = {each["job_name"]: each for each in prometheus.configuration(values)["scrape_configs"]}
     always = {

@@ -72,7 +72,7 @@ def test_a_deployment_is_up_when_only_its_newest_pods_run(status, fault):
     assert rollout.rollout_fault(deployment(**status)) == fault
 
 
-def test_a_deployment_that_is_not_there_is_not_up():
+def test_a_missing_deployment_is_not_rolled_out():
     assert rollout.rollout_fault(None) == "does not exist"
 
 
@@ -87,7 +87,7 @@ async def test_the_wait_ends_with_the_event(seed):
     await asyncio.wait_for(waiting, 2)
 
 
-async def test_pods_in_trouble_end_the_wait_by_name(seed, monkeypatch):
+async def test_failing_pods_end_the_wait_with_their_names(seed, monkeypatch):
     """An operator must learn of a missing image from lastErrors, not from a timeout after five minutes."""
     monkeypatch.setattr(rollout, "_LOOK_AT_PODS_AFTER", 0.05)
     monkeypatch.setattr(rollout, "_GIVE_UP_AFTER", 0.2)
@@ -116,7 +116,7 @@ async def test_a_wait_that_takes_too_long_says_what_it_waited_for(seed, monkeypa
 
 
 async def test_configuration_of_the_revision_before_last_goes(seed):
-    """The one before stays: its pods may start once more while they are replaced."""
+    """The previous revision stays: its pods may start once more while they are replaced."""
     api, client, _ = seed
     for text in ("one", "two", "three"):
         await rollout.deploy(client, component(text))
@@ -135,13 +135,13 @@ async def test_a_second_run_changes_nothing(seed):
     assert not [request for request in api.requests if request[0] == "DELETE"]
 
 
-async def test_deleting_what_is_gone_is_done(seed):
+async def test_deleting_a_missing_object_succeeds(seed):
     _, client, _ = seed
     await rollout.delete(client, [(resources.DEPLOYMENT, "x")], NAMESPACE)
 
 
 async def test_a_managed_resource_is_awaited_with_its_present_secret(seed):
-    """A Secret changes under its name: the generation of the ManagedResource tells nothing about it."""
+    """A Secret changes under its name: the generation of the ManagedResource does not show it."""
     api, _, caches = seed
     path = "/apis/resources.gardener.cloud/v1alpha1/managedresources"
     secret = {
@@ -169,7 +169,7 @@ async def test_a_managed_resource_is_awaited_with_its_present_secret(seed):
 
 
 async def test_a_cache_that_is_late_is_no_rollout(seed, monkeypatch):
-    """Secrets were written anew by an API server that was about to go: the cache did not know of its successor yet."""
+    """Secrets were written again by a terminating API server: the cache did not know of its successor yet."""
     api, client, caches = seed
     api.put(DEPLOYMENTS, deployment(**READY))
     await caches.of(resources.DEPLOYMENT).synced()
@@ -185,11 +185,11 @@ async def test_a_cache_that_is_late_is_no_rollout(seed, monkeypatch):
 
 
 def pod_requests(api):
-    """A wait lists the Pods, and begins to watch once it has looked at them."""
+    """A wait lists the Pods, and begins to watch once it has checked them."""
     return api.count("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")
 
 
-async def test_what_ends_is_waited_for_where_it_would_do_harm(seed):
+async def test_terminating_pods_are_awaited_where_they_would_do_harm(seed):
     """An API server that was ending wrote Secrets with the encryption key that was dropped a minute later."""
     api, client, caches = seed
     api.put(DEPLOYMENTS, deployment(**READY))
@@ -225,7 +225,7 @@ async def test_a_pod_without_a_process_is_as_good_as_gone(seed, phase):
 
 
 async def test_pods_that_need_no_grace_are_deleted_after_their_owners(seed):
-    """Deleted before its ReplicaSet, a pod would be made anew; deleted by it, it would take all its grace."""
+    """Deleted before its ReplicaSet, a pod would be created again; deleted by it, it would use its whole grace."""
     api, client, caches = seed
     asked = []
 

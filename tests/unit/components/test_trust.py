@@ -1,4 +1,4 @@
-"""Whom everybody trusts, and what signs for them, in each phase of a rotation: out of what the activities apply."""
+"""Trusted and signing authorities in each phase of a rotation, read from the objects that the activities apply."""
 
 import base64
 import binascii
@@ -43,7 +43,7 @@ Found = dict[tuple[str, str], set[str]]
 
 
 class Phases:
-    """One control plane, built anew in each phase."""
+    """One control plane, built again in each phase."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -171,8 +171,8 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(each)
 
 
-async def test_owners_read_whom_everybody_trusts(world: World, in_shoot: Any) -> None:
-    """Both while it is prepared, wherever anybody is trusted; and what signs for newcomers is new from then on."""
+async def test_the_documents_list_the_trusted_authorities_of_each_component(world: World, in_shoot: Any) -> None:
+    """Clients trust both authorities while a rotation is prepared; new certificates are signed by the new one."""
     phases = Phases(world)
     seen = [await phases.found(phase) for phase in PHASES]
     rows = []

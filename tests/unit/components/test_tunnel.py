@@ -1,4 +1,4 @@
-"""Who asks for something in the shoot while an end of the tunnel is replaced waits, or takes another way."""
+"""A request into the shoot waits while an end of the tunnel is replaced, or takes another way."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from activities.components import vpn_drain, vpn_seed_server, vpn_shoot
 
 ENVOY = Path(sys.prefix) / "bin" / "envoy"
 HOST = f"127.{os.getpid() % 200 + 20}.{os.getpid() // 200 % 250}"
-"""Of nobody else who runs this test."""
+"""Loopback address that no other run of this test uses."""
 
 
 # The server's proxy
@@ -26,7 +26,7 @@ HOST = f"127.{os.getpid() % 200 + 20}.{os.getpid() // 200 % 250}"
 
 @asynccontextmanager
 async def client(number: int, status: str = "200 OK") -> AsyncIterator[None]:
-    """The other end of a tunnel: it says its number to whoever connects."""
+    """The other end of a tunnel: it sends its number to each client that connects."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (await reader.readline()).startswith(b"CONNECT 10.0.0.7:10250 "):
@@ -90,11 +90,11 @@ def _free_port() -> int:
 
 
 @pytest.mark.timeout(90)
-async def test_requests_wait_for_a_tunnel_and_take_the_first_that_there_is(proxy: int) -> None:
+async def test_requests_wait_for_a_tunnel_and_take_the_first_one(proxy: int) -> None:
     """One client after the other, as in a roll-out of either end."""
     waiting = asyncio.create_task(connect(proxy))
     done, _ = await asyncio.wait([waiting], timeout=2)
-    assert not done, "while nobody has dialled in it waits"
+    assert not done, "it waits until an end has dialled in"
     async with client(3):
         assert await waiting == "3"
         async with client(2):
@@ -104,7 +104,7 @@ async def test_requests_wait_for_a_tunnel_and_take_the_first_that_there_is(proxy
         assert {await connect(proxy) for _ in range(5)} == {"3"}, "one that refuses is not waited for"
 
 
-async def test_what_the_shoot_refuses_is_refused_at_once(proxy: int) -> None:
+async def test_an_error_of_the_shoot_ends_the_wait_at_once(proxy: int) -> None:
     """A webhook without a pod, for example."""
     async with client(2, "503 Service Unavailable"):
         assert await connect(proxy) == "503"
@@ -138,7 +138,7 @@ with socket.create_server(("127.0.0.1", 9443)) as listening:
 """
 
 
-def test_only_connections_on_which_nobody_waits_for_an_answer_are_ended() -> None:
+def test_only_connections_without_an_outstanding_request_are_closed() -> None:
     """In a network of its own, whose administrator it is."""
     alone = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     argv = [*alone, sys.executable, "-c", _TWO_CONNECTIONS]
@@ -178,7 +178,7 @@ def management(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_a_server_that_goes_sends_away_all_clients_but_the_one_in_use(
+def test_a_terminating_vpn_server_disconnects_all_clients_except_the_used_one(
     management: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     iptables = tmp_path / "iptables"

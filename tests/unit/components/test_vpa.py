@@ -1,4 +1,4 @@
-"""A Shoot's vertical pod autoscaler: what its programs are told, who asks, and what is left where it is unwanted."""
+"""A Shoot's vertical pod autoscaler: flags, access, and its removal where it is unwanted."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ def programs(world: World) -> dict[str, dict[str, Any]]:
 
 
 def in_shoot(world: World) -> list[dict[str, Any]]:
-    """What the resource manager is told to apply."""
+    """Objects that the resource manager applies."""
     secret = world.secret("managedresource-shoot-core-vpa")
     return [json.loads(base64.b64decode(text)) for text in secret["data"].values()]
 
@@ -55,7 +55,7 @@ def flags(name: str, **settings: Any) -> dict[str, str]:
     return dict(argument.removeprefix("--").split("=", 1) for argument in container["command"][1:])
 
 
-def test_where_nothing_is_said_its_programs_go_by_gardeners_defaults() -> None:
+def test_vpa_components_use_gardeners_defaults() -> None:
     recommender, updater = flags("vpa-recommender"), flags("vpa-updater")
     assert (
         recommender.items()
@@ -88,7 +88,7 @@ def test_where_nothing_is_said_its_programs_go_by_gardeners_defaults() -> None:
     assert not [flag for flag in {**recommender, **updater} if "max-allowed" in flag or flag == "feature-gates"]
 
 
-def test_its_programs_go_by_what_the_owner_says() -> None:
+def test_vpa_components_use_the_settings_of_the_owner() -> None:
     settings = {
         "evictionRateLimit": -1.0,
         "updaterInterval": "30s",
@@ -127,7 +127,7 @@ async def test_the_api_server_reaches_its_webhook_and_trusts_it(world: World) ->
     certificate.verify_directly_issued_by(authorities[0])
 
 
-async def test_no_pod_waits_for_it_and_no_remedy_is_needed(world: World) -> None:
+async def test_the_vpa_webhook_fails_open_and_is_not_problematic(world: World) -> None:
     """Its pods are down while a cluster sleeps, wakes up or goes away."""
     pin(world)
     await VpaActivities(world.clusters).deploy_vpa(TASK)
@@ -162,7 +162,7 @@ async def test_a_second_run_writes_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("unwanted", ["switched off", "never mentioned"])
-async def test_where_it_is_not_wanted_nothing_of_it_is_left(world: World, unwanted: str) -> None:
+async def test_an_unwanted_component_is_removed_completely(world: World, unwanted: str) -> None:
     activities = VpaActivities(world.clusters)
     there = set(world.seed.objects)
     pin(world)
@@ -179,14 +179,14 @@ async def test_where_it_is_not_wanted_nothing_of_it_is_left(world: World, unwant
     assert {re.sub(r"-[0-9a-f]{8}$", "", name) for name in left} == {"vpa-admission-controller-server"}
 
 
-async def test_asleep_it_sleeps(world: World) -> None:
+async def test_the_component_is_stopped_during_hibernation(world: World) -> None:
     pin(world, hibernation={"enabled": True})
     task = TASK.model_copy(update={"operation": OperationType.RECONCILE})
     await VpaActivities(world.clusters).deploy_vpa(task)
     assert {each["spec"]["replicas"] for each in programs(world).values()} == {0}
 
 
-async def test_there_are_two_of_each_where_the_loss_of_a_node_is_to_be_survived(world: World) -> None:
+async def test_a_failure_tolerant_shoot_has_two_replicas_of_each_component(world: World) -> None:
     pin(world, controlPlane={"highAvailability": {"failureTolerance": {"type": "node"}}})
     await VpaActivities(world.clusters).deploy_vpa(TASK)
     for each in programs(world).values():
@@ -196,7 +196,7 @@ async def test_there_are_two_of_each_where_the_loss_of_a_node_is_to_be_survived(
 
 
 @pytest.mark.parametrize("operation", [OperationType.CREATE, OperationType.RESTORE, OperationType.RECONCILE])
-def test_nobody_waits_for_it_to_get_a_cluster(operation: OperationType) -> None:
+def test_a_cluster_is_created_without_waiting_for_the_vpa(operation: OperationType) -> None:
     flow = reconcile_flow(FlowInput(task=TASK.model_copy(update={"operation": operation}), facts=FACTS))
     assert flow.comes_after("deploy_vpa", "wait_tunnel")
     assert bool(flow.skipped("wait_vpa")) == (operation is not OperationType.RECONCILE)
@@ -212,13 +212,13 @@ def schemas() -> dict[str, dict[str, Any]]:
     }
 
 
-def test_its_kinds_have_names_that_the_api_server_takes() -> None:
+def test_the_api_server_accepts_the_names_of_the_kinds() -> None:
     for each in crds("autoscaled shoot"):
         assert each["metadata"]["name"] == f"{each['spec']['names']['plural']}.autoscaling.k8s.io"
         assert "api-approved.kubernetes.io" in each["metadata"]["annotations"]
 
 
-def test_users_say_whose_pods_they_mean_and_how_they_are_changed() -> None:
+def test_users_select_pods_and_an_update_mode() -> None:
     spec = schemas()["VerticalPodAutoscaler"]["properties"]["spec"]
     assert spec["required"] == ["targetRef"]
     assert set(spec["properties"]) == {"targetRef", "updatePolicy", "resourcePolicy", "recommenders", "startupBoost"}

@@ -94,7 +94,7 @@ def test_each_section_of_a_specification_that_code_names_exists() -> None:
 @pytest.mark.parametrize(
     "document", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_each_link_of_a_document_leads_somewhere(document: Path) -> None:
+def test_each_link_of_a_document_has_a_target(document: Path) -> None:
     broken = []
     for link in _LINK.finditer(document.read_text()):
         target, _, anchor = link["target"].partition("#")

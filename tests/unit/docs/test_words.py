@@ -1,7 +1,7 @@
 """Documents and clean rooms keep to the plain words of docs/style.md, rule by rule.
 
-A failure names file, line, word and what to write instead. ``ROOMS`` grows: add a folder once its comments, docstrings,
-messages and names are clean.
+A failure names file, line, word and what to write instead. Code means comments, docstrings, messages and names of
+functions.
 """
 
 import io
@@ -16,38 +16,26 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 ROOMS = (
-    "activities/extension",
-    "activities/provider_local",
-    "api/autoscaling",
-    "api/bastions",
-    "api/core",
-    "api/defaulting",
-    "api/druid",
-    "api/extensions",
-    "api/machine",
-    "api/managed_resources",
-    "api/security",
-    "api/validation",
+    "activities",
+    "api",
     "benchmarks",
     "docs/flows",
     "docs/packages",
     "examples",
-    "landscape/container",
-    "tests/compose",
-    "tests/unit/docs",
-    "tests/unit/examples",
-    "tests/unit/extension",
-    "tests/unit/mcm",
-    "tests/unit/temporal_server",
-    "workers/autoscaler_provider",
-    "workers/extension",
-    "workers/machine_controller_manager",
-    "workers/lib/metrics",
-    "workers/provider_local",
-    "workers/controller_manager/watchers",
+    "etcd",
+    "kube",
+    "landscape",
+    "tests",
+    "workers",
     "workflows",
 )
 """Folders of Python code whose texts are checked."""
+
+LEFT_OUT = {"activities/components/vpn_drain.py"}
+"""Code that pods of every shoot get in a ConfigMap: another comment would restart them."""
+
+ACTIVITIES = {"await_trouble"}
+"""Names of activities in recorded histories: another name would not replay."""
 
 _COMPONENT = "name the component, object or function that acts (rule 2)"
 _TERM = "use the field's term"
@@ -75,7 +63,11 @@ class Allowed(NamedTuple):
     reason: str
 
 
-EXCEPTIONS = (Allowed("who is on the other side", "docs/security.md", "a row's name; clients are people, too"),)
+EXCEPTIONS = (
+    Allowed("who is on the other side", "docs/security.md", "a row's name; clients are people, too"),
+    Allowed("user['who']", "workers/cli/credentials.py", "a field of the command's JSON"),
+    Allowed('"given up"', "activities/seed/facts.py", "in digests: with another key, finished tasks would run again"),
+)
 """The only places in which a word is right all the same. Keep this list short: rather write the sentence again."""
 
 _WORDS = {
@@ -138,7 +130,7 @@ def texts_of_code(content: str) -> Iterator[Text]:
         elif kind == "STRING" or kind.startswith("FSTRING"):
             yield Text(token.start[0], token.string)
         elif kind == "NAME":
-            if previous == "def":
+            if previous == "def" and token.string not in ACTIVITIES:
                 yield Text(token.start[0], token.string.replace("_", " "))
             previous = token.string
     if comment:
@@ -174,7 +166,8 @@ def test_a_document_uses_plain_words(document: Path) -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_clean_room_uses_plain_words(room: str) -> None:
-    files = [path for path in sorted((ROOT / room).rglob("*.py")) if path != Path(__file__)]
+    left_out = {ROOT / each for each in LEFT_OUT} | {Path(__file__)}
+    files = [path for path in sorted((ROOT / room).rglob("*.py")) if path not in left_out]
 
     assert files, "the room has no code"
     assert [fault for path in files for fault in faults(path)] == []
@@ -195,6 +188,11 @@ def test_an_exception_is_needed_and_has_a_reason(exception: Allowed) -> None:
     assert exception.reason
     assert exception.phrase in content, "remove this exception: the phrase is no longer there"
     assert list(findings(Text(1, exception.phrase))), "remove this exception: the phrase has no banned word"
+
+
+@pytest.mark.parametrize("left_out", sorted(LEFT_OUT))
+def test_a_file_is_left_out_only_while_it_has_faults(left_out: str) -> None:
+    assert faults(ROOT / left_out), "check this file again: its words are plain"
 
 
 def words(content: str, *, code: bool = False) -> list[tuple[int, str]]:

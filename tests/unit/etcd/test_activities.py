@@ -74,7 +74,7 @@ class World:
         return self.seed.objects["Etcd", NAMESPACE, f"etcd-{role}"]
 
     def succeed(self):
-        """What the etcd controller does once all members serve."""
+        """Do what the etcd controller does once all members serve."""
         for role in ("main", "events"):
             live = self.etcd(role)
             live["metadata"]["generation"] = 1
@@ -93,7 +93,7 @@ async def world():
     return made
 
 
-async def test_a_later_operation_leaves_etcds_alone_that_are_as_ordered(world):
+async def test_a_later_operation_does_not_write_unchanged_etcds(world):
     later = TASK.model_copy(update={"trigger": "2026-11-21T13:00:00Z"})
     await world.activities.deploy_etcds(TASK)
     world.succeed()
@@ -107,7 +107,7 @@ async def test_a_later_operation_leaves_etcds_alone_that_are_as_ordered(world):
     assert world.etcd("main")["metadata"]["annotations"]["gardener.cloud/timestamp"] == later.trigger
 
 
-async def test_both_etcds_are_ordered_and_only_the_main_one_is_backed_up(world):
+async def test_both_etcds_are_deployed_and_only_the_main_one_is_backed_up(world):
     result = await world.activities.deploy_etcds(TASK)
 
     store = world.etcd("main")["spec"]["backup"]["store"]
@@ -126,7 +126,7 @@ async def test_both_etcds_are_ordered_and_only_the_main_one_is_backed_up(world):
     }
 
 
-async def test_a_second_run_asks_for_no_second_rollout(world):
+async def test_a_second_run_triggers_no_second_rollout(world):
     await world.activities.deploy_etcds(TASK)
     world.succeed()
     writes = world.seed.writes
@@ -135,7 +135,7 @@ async def test_a_second_run_asks_for_no_second_rollout(world):
 
 
 @pytest.mark.parametrize("more_writes", range(1, 6))
-async def test_killed_in_between_a_second_run_orders_the_rest(world, more_writes):
+async def test_a_second_run_after_a_kill_deploys_the_rest(world, more_writes):
     world.seed.dies_after = world.seed.writes + more_writes
     with pytest.raises(Killed):
         await world.activities.deploy_etcds(TASK)
@@ -188,7 +188,7 @@ async def test_a_backup_is_restored_by_one_member_and_the_others_join_later(worl
 
 
 async def test_members_trust_a_new_authority_before_any_shows_a_certificate_by_it(world):
-    """A member that shows one to those who know the old authority alone is left alone by them."""
+    """Members that know the old authority alone refuse a member that presents a certificate of the new one."""
     tolerate_failures(world)
     await world.activities.deploy_etcds(TASK)
     world.succeed()
@@ -272,7 +272,7 @@ async def test_waiting_for_a_deletion_tells_what_is_left(world):
         await world.activities.wait_etcds_deleted(TASK)
 
 
-async def test_a_full_snapshot_is_taken_once_after_all_was_written_anew(monkeypatch, tmp_path):
+async def test_a_full_snapshot_is_taken_once_after_the_rewrite(monkeypatch, tmp_path):
     """By the sidecar, with etcd's certificates at both ends."""
     world = World()
     await world.authorities()

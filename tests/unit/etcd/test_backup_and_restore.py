@@ -1,4 +1,4 @@
-"""A real etcd, its sidecar and a real object store: what was written comes back, whatever dies."""
+"""A real etcd, its sidecar and a real object store: all confirmed writes are restored, whichever process dies."""
 
 import asyncio
 import base64
@@ -94,7 +94,7 @@ def free_port() -> int:
 
 
 class Member:
-    """What a pod of an etcd is made of, without the pod."""
+    """Files and configurations of an etcd's pod, without the pod."""
 
     def __init__(self, directory: Path, pki: Path, store: dict | None) -> None:
         self.port = free_port()
@@ -266,7 +266,7 @@ async def test_a_damaged_database_is_replaced_by_its_backup_and_set_aside(landsc
     assert len(list(landscape.member.data.parent.glob("new.etcd.broken-*"))) == 1
 
 
-async def test_a_damaged_database_without_backup_is_never_thrown_away(landscape):
+async def test_a_damaged_database_without_a_backup_is_never_deleted(landscape):
     async with landscape.member.running() as member:
         await member.put("a", "1")
     database = landscape.member.data / "member" / "snap" / "db"
@@ -276,7 +276,7 @@ async def test_a_damaged_database_without_backup_is_never_thrown_away(landscape)
     assert database.exists()
 
 
-async def test_nothing_is_started_while_the_store_does_not_say_what_it_has(landscape, monkeypatch):
+async def test_etcd_does_not_start_while_its_backups_are_unknown(landscape, monkeypatch):
     """An empty etcd in place of an unreachable backup would lose the cluster."""
     (Path(landscape.member.config["store"]["credentialsDirectory"]) / "endpoint").write_text("http://127.0.0.1:1")
     monkeypatch.setattr("workers.etcd.wrapper.time.sleep", interrupt)
@@ -299,8 +299,8 @@ async def test_an_unreadable_newest_snapshot_is_bridged_by_older_ones(landscape)
         assert await member.content() == before
 
 
-async def test_what_a_full_snapshot_holds_beyond_its_name_is_not_taken_for_what_came_later(landscape):
-    """An etcd took changes while it was backed up; another one went on from before, and they are not its own."""
+async def test_later_revisions_in_a_full_snapshot_are_not_taken_for_deltas(landscape):
+    """An etcd accepted changes while it was backed up; another one continued from before, without these changes."""
     async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
         await member.put("common", "1")
         common = await snapshotter.delta()
@@ -333,7 +333,7 @@ async def test_a_damaged_delta_is_an_error_and_not_a_silent_loss(landscape):
     assert not landscape.member.data.exists()
 
 
-async def test_a_restore_that_was_killed_begins_anew(landscape):
+async def test_a_killed_restore_starts_again(landscape):
     async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
         await change_things(member)
         await snapshotter.delta()
@@ -343,7 +343,7 @@ async def test_a_restore_that_was_killed_begins_anew(landscape):
         assert await member.content() == before
 
 
-async def test_the_sidecar_goes_on_where_an_earlier_one_stopped(landscape):
+async def test_the_sidecar_continues_where_an_earlier_one_stopped(landscape):
     async with landscape.member.running() as member:
         async with landscape.backed_up() as snapshotter:
             await member.put("a", "1")
@@ -486,7 +486,7 @@ async def test_the_interface_takes_client_certificates_only(landscape, pki, tmp_
 
 @pytest.mark.parametrize("obeys", [True, False])
 def test_a_member_that_is_alone_ends_soon(tmp_path: Path, obeys: bool) -> None:
-    """Its clients are not served while it ends, and reconnect to the one that comes after it."""
+    """Its clients are not served while it ends, and reconnect to its successor."""
     last = "exit 0" if obeys else ":"
     supervisor = _supervised(
         tmp_path,
@@ -543,7 +543,7 @@ async def supervised(landscape, tmp_path):
     await asyncio.to_thread(made.process.wait, 10)
 
 
-async def test_an_etcd_that_hears_nothing_from_its_bucket_stops_until_it_does(supervised):
+async def test_an_etcd_that_cannot_read_its_bucket_stops_until_it_can(supervised):
     """Another seed may have taken over: no change is accepted that would be lost."""
     await supervised.until(lambda: supervised.serves(1))
     supervised.reach_bucket(False)
@@ -577,7 +577,7 @@ async def test_an_etcd_whose_history_was_handed_over_may_be_asked_again(landscap
     assert not witness.doubtful
 
 
-async def test_an_etcd_that_stood_still_does_not_go_on_as_if_nothing_were(supervised, landscape):
+async def test_a_suspended_etcd_checks_its_bucket_before_it_serves(supervised, landscape):
     await supervised.until(lambda: supervised.serves(1))
     supervised.process.send_signal(signal.SIGSTOP)
     landscape.snapshots.mkdir(parents=True, exist_ok=True)
@@ -606,7 +606,7 @@ def _without_certificate(pki: Path):
 
 
 async def test_an_etcd_that_moves_to_another_bucket_is_the_same_to_the_last_revision(landscape, pki, tmp_path):
-    """Clients go on watching from the revision they have seen: it must mean the same after the move."""
+    """Clients continue to watch from the revision they have seen: it must mean the same after the move."""
     async with landscape.member.running() as member:
         async with landscape.backed_up() as snapshotter:
             for number in range(30):
@@ -716,8 +716,8 @@ class Follower:
         await until(lambda: self.status.get("revision") == revision)
 
 
-async def test_an_etcd_follows_another_one_s_and_serves_when_that_has_ended(landscape, pki, tmp_path):
-    """All but the last changes are there to be read before the old one stops, and nobody changes anything in two."""
+async def test_an_etcd_replicates_and_serves_when_the_history_has_ended(landscape, pki, tmp_path):
+    """The destination reads all but the last changes before the source stops, and only one of them accepts writes."""
     follower = Follower(landscape, pki, tmp_path / "destination")
     async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
         await member.put("first", "1")
@@ -741,7 +741,7 @@ async def test_an_etcd_follows_another_one_s_and_serves_when_that_has_ended(land
         await moved.put("after", "1")
 
 
-async def test_who_reads_from_an_etcd_that_follows_is_not_refused_by_the_one_that_takes_over(landscape, pki, tmp_path):
+async def test_reads_continue_from_the_replicating_etcd_to_the_serving_one(landscape, pki, tmp_path):
     """An API server that is refused waits a second, and its users with it."""
     follower = Follower(landscape, pki, tmp_path / "destination")
     file = follower.supervised()
@@ -785,7 +785,7 @@ async def test_who_reads_from_an_etcd_that_follows_is_not_refused_by_the_one_tha
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the next one starts", "while it starts"])
-def test_who_was_read_from_stops_where_another_seed_may_have_taken_over(
+def test_a_replicating_etcd_stops_if_another_seed_may_have_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool
 ) -> None:
     """It takes changes once it has followed to the end, so it stops like any other etcd."""
@@ -811,10 +811,8 @@ def test_who_was_read_from_stops_where_another_seed_may_have_taken_over(
     assert ended == [1 if early else 2]
 
 
-async def test_an_etcd_that_is_killed_when_it_has_taken_over_takes_changes_at_its_next_start(
-    landscape, pki, tmp_path, monkeypatch
-):
-    """What it holds then is the cluster: it is not restored anew, and not left to be read only."""
+async def test_an_etcd_killed_after_a_takeover_accepts_writes_at_its_next_start(landscape, pki, tmp_path, monkeypatch):
+    """Its data is the cluster's state then: it is not restored again, and does not stay read only."""
     follower = Follower(landscape, pki, tmp_path / "destination")
     async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
         await member.put("first", "1")
@@ -829,7 +827,7 @@ async def test_an_etcd_that_is_killed_when_it_has_taken_over_takes_changes_at_it
         await moved.put("after", "1")
 
 
-async def test_an_etcd_takes_over_at_the_fence_what_the_old_seed_writes_later_or_not(landscape, pki, tmp_path):
+async def test_an_etcd_takes_over_at_the_takeover_marker_and_ignores_later_writes(landscape, pki, tmp_path):
     follower = Follower(landscape, pki, tmp_path / "destination")
     async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
         await member.put("first", "1")
@@ -848,8 +846,8 @@ async def watched_to_its_end(client: EtcdClient, revision: int) -> None:
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "handed over"])
-async def test_who_has_seen_changes_that_are_lost_reads_all_anew(landscape, pki, tmp_path, lost):
-    """A watch that went on would wait for a revision that means something else now, and miss what comes before it."""
+async def test_clients_that_saw_lost_changes_list_all_objects_again(landscape, pki, tmp_path, lost):
+    """A continued watch would wait for a revision that means something else now, and miss earlier changes."""
     follower = Follower(landscape, pki, tmp_path / "destination")
     async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
         await member.put("first", "1")
@@ -869,9 +867,9 @@ async def test_who_has_seen_changes_that_are_lost_reads_all_anew(landscape, pki,
 @pytest.mark.parametrize(
     ("final", "waited_for", "waits"),
     [(True, False, False), (False, False, True), (False, True, False)],
-    ids=["handed over", "given up", "waited for by the copy"],
+    ids=["handed over", "lost", "waited for by the copy"],
 )
-async def test_an_etcd_that_follows_serves_when_the_old_one_must_have_stopped(
+async def test_a_replicating_etcd_serves_once_the_source_must_have_stopped(
     landscape, pki, tmp_path, monkeypatch, final, waited_for, waits
 ):
     """One that is cut off from its bucket serves on until it has heard nothing for too long."""
@@ -880,7 +878,7 @@ async def test_an_etcd_that_follows_serves_when_the_old_one_must_have_stopped(
 
     def wait(seconds: float) -> None:
         waited.append(seconds)
-        assert seconds < 1.0 or not follower.member.data.exists(), "who is killed now would serve at its next start"
+        assert seconds < 1.0 or not follower.member.data.exists(), "killed now, it would serve at its next start"
 
     monkeypatch.setattr("workers.etcd.wrapper.time.sleep", wait)
     follower.member.config["takeoverTolerance"] = 60.0
@@ -895,7 +893,7 @@ async def test_an_etcd_that_follows_serves_when_the_old_one_must_have_stopped(
     assert (62.0 in waited) is waits
 
 
-async def test_who_was_given_up_backs_nothing_up_and_takes_nothing(landscape, monkeypatch):
+async def test_a_superseded_etcd_takes_no_snapshots_and_accepts_no_writes(landscape, monkeypatch):
     """It was cut off, another seed has taken over, and it comes back."""
     monkeypatch.setattr("workers.etcd.snapshotter._TAKEOVER_SECONDS", 0.1)
     async with landscape.member.running() as member, landscape.backed_up() as snapshotter:
@@ -910,8 +908,8 @@ async def test_who_was_given_up_backs_nothing_up_and_takes_nothing(landscape, mo
         assert landscape.names() == names
 
 
-async def test_who_has_left_in_good_order_may_be_asked_again_for_the_final_snapshot(landscape):
-    """The flow that moves it may have been killed, and begins anew."""
+async def test_the_final_snapshot_can_be_requested_again_after_a_handover(landscape):
+    """The flow that moves it may have been killed, and starts again."""
     async with landscape.member.running() as member:
         async with landscape.backed_up() as snapshotter:
             await member.put("a", "1")
@@ -924,7 +922,7 @@ async def test_who_has_left_in_good_order_may_be_asked_again_for_the_final_snaps
         task.cancel()
 
 
-async def test_an_etcd_that_has_backups_of_its_own_that_are_newer_follows_nobody(landscape, pki, tmp_path):
+async def test_an_etcd_with_newer_backups_of_its_own_does_not_replicate(landscape, pki, tmp_path):
     """It has taken over long ago; the old seed's bucket is only not yet removed."""
     follower = Follower(landscape, pki, tmp_path / "destination")
     async with landscape.member.running(), landscape.backed_up() as snapshotter:
@@ -935,8 +933,8 @@ async def test_an_etcd_that_has_backups_of_its_own_that_are_newer_follows_nobody
     assert not wrapper.found_elsewhere({**follower.member.config, "source": None}, [])
 
 
-async def test_whoever_is_asked_the_leader_s_sidecar_takes_the_snapshot(pki, monkeypatch):
-    """The Service leads to any of them."""
+async def test_a_request_to_any_sidecar_reaches_the_sidecar_of_the_leader(pki, monkeypatch):
+    """The Service routes to any of them."""
     tls = client_tls((pki / "ca.crt").read_bytes(), str(pki / "client.crt"), str(pki / "client.key"))
     taken = snapshots.Snapshot("Full", 0, 7, 1, final=True)
     where = {"leader": ""}

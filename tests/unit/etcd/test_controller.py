@@ -66,7 +66,7 @@ def test_only_the_main_etcd_has_a_sidecar_and_the_backup_port():
     assert [port["name"] for port in by_kind(events, "Service")["spec"]["ports"]] == ["client"]
 
 
-def test_pods_run_as_nobody_with_nothing_but_their_volumes():
+def test_pods_run_unprivileged_with_nothing_but_their_volumes():
     pod = by_kind(manifests.objects(etcd(), TLS), "StatefulSet")["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -118,7 +118,7 @@ def test_the_sidecars_configuration_is_one_it_accepts():
     assert config.delta_snapshot_period.total_seconds() == 10
 
 
-def test_only_an_etcd_with_a_bucket_asks_there_whether_it_is_the_one():
+def test_only_an_etcd_with_a_bucket_reads_takeover_markers():
     for made, expected in ((etcd(), 15.0), (etcd(role="events", backup=None), None)):
         data = by_kind(manifests.objects(made, TLS, timedelta(seconds=15)), "ConfigMap")["data"]
         assert json.loads(data["wrapper.json"])["takeoverTolerance"] == expected
@@ -132,7 +132,7 @@ def test_another_configuration_rolls_the_pods_and_the_same_does_not():
     assert template() != template(window_begin="030000+0000")
 
 
-def test_another_certificate_rolls_members_that_others_stand_in_for_and_no_other():
+def test_a_changed_certificate_rolls_members_of_a_cluster_but_no_single_member():
     """A member that is alone takes it while it serves."""
 
     def template(**changes):
@@ -142,7 +142,7 @@ def test_another_certificate_rolls_members_that_others_stand_in_for_and_no_other
     assert template() == template(server_certificate="etcd-server-main-2")
 
 
-def test_every_tls_file_is_where_the_configuration_looks_for_it():
+def test_every_tls_file_is_at_its_path_in_the_configuration():
     made = manifests.objects(etcd(), TLS)
     volumes = by_kind(made, "StatefulSet")["spec"]["template"]["spec"]["volumes"]
     items = next(each for each in volumes if each["name"] == "tls")["secret"]["items"]
@@ -171,7 +171,7 @@ def test_backups_fall_into_the_first_hour_of_the_window_and_differ_by_shoot():
 
 
 @pytest.mark.parametrize("text", ["", "five", "-5m", "5"])
-def test_periods_that_are_none_are_refused(text):
+def test_invalid_durations_are_refused(text):
     with pytest.raises(ValueError, match="duration"):
         manifests.seconds(text)
 
@@ -190,7 +190,7 @@ class Cluster(MemoryCluster):
     """The seed as the controller sees it: its caches are what was written."""
 
     bound = True
-    """What becomes of a claim whose binding is awaited."""
+    """Whether a claim that awaits its binding gets bound."""
 
     async def apply(self, obj, *, manager):
         made = await super().apply(obj, manager=manager)
@@ -251,7 +251,7 @@ def add(cluster, **changes):
 
 
 def run_pod(cluster, *, ready: bool):
-    """What StatefulSet controller and kubelet would do."""
+    """Do what StatefulSet controller and kubelet do."""
     stateful_set = cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]
     stateful_set["status"] = {"observedGeneration": 1, "updateRevision": "r1", "replicas": 1, "currentReplicas": 1}
     cluster.objects["Pod", NAMESPACE, "etcd-main-0"] = {
@@ -330,7 +330,7 @@ async def test_without_a_request_a_changed_spec_is_not_rolled_out(cluster, contr
 
 
 @pytest.mark.parametrize("dies_after", range(1, 8))
-async def test_killed_in_between_another_controller_completes_the_rollout(cluster, controller, dies_after):
+async def test_another_controller_completes_the_rollout_after_a_kill(cluster, controller, dies_after):
     made = add(cluster)
     cluster.dies_after = dies_after
     with pytest.raises(Killed):
@@ -398,7 +398,7 @@ async def test_pods_of_an_older_revision_are_not_all_updated(cluster, controller
     assert condition(cluster, "AllMembersUpdated")["status"] == "False"
 
 
-async def test_a_member_with_the_certificates_of_before_is_not_updated_and_the_kubelet_is_told(cluster, controller):
+async def test_a_member_with_old_certificates_is_not_updated_and_its_pod_is_annotated(cluster, controller):
     """Else the API server would come with a certificate that etcd does not know yet."""
     add(cluster)
     await controller._reconcile(KEY)
@@ -429,7 +429,7 @@ async def test_an_event_between_two_checks_of_the_sidecar_keeps_the_time_of_the_
 
 
 def roll(cluster, *, ready: bool):
-    """What StatefulSet controller and kubelet would do."""
+    """Do what StatefulSet controller and kubelet do."""
     stateful_set = cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]
     replicas = stateful_set["spec"]["replicas"]
     stateful_set["status"] = {
@@ -442,8 +442,8 @@ def roll(cluster, *, ready: bool):
     }
 
 
-async def test_others_join_a_member_that_was_alone_once_it_is_ready_for_them(cluster, controller, monkeypatch):
-    """With them beside it, it would not be changed: they wait for it, and are not ready."""
+async def test_members_join_a_single_member_once_it_is_prepared(cluster, controller, monkeypatch):
+    """New members would prevent the change of the first one: they wait for it, and are not ready."""
     apply = cluster.apply
 
     async def apply_and_keep_status(manifest, *, manager):
@@ -476,7 +476,7 @@ async def test_others_join_a_member_that_was_alone_once_it_is_ready_for_them(clu
     assert "gardener.cloud/operation" not in made["metadata"]["annotations"]
 
 
-async def test_members_are_not_taken_away(cluster, controller):
+async def test_a_decrease_of_members_is_refused(cluster, controller):
     add(cluster)
     await controller._reconcile(KEY)
     cluster.objects["StatefulSet", NAMESPACE, "etcd-main"]["spec"]["replicas"] = 3
@@ -495,7 +495,7 @@ async def test_an_etcd_that_does_not_fit_reports_why(cluster, controller):
     assert status_of(cluster)["lastOperation"]["state"] == "Error"
 
 
-async def test_an_etcd_goes_only_after_its_pods(cluster, controller):
+async def test_an_etcd_is_deleted_only_after_its_pods(cluster, controller):
     """While a pod runs, something may still be written, and the last snapshot would lack it."""
     made = add(cluster)
     await controller._reconcile(KEY)

@@ -1,4 +1,4 @@
-"""Copying backups between two buckets of a real object store: all of them, once, whatever was there before."""
+"""Copying backups between two buckets of a real object store: all of them, once, whatever the target held before."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -86,7 +86,7 @@ async def test_all_snapshots_are_copied_and_none_is_final_any_more(world: World)
     assert "revision 20" in status["conditions"][0]["message"]
 
 
-async def test_what_is_in_the_target_stays_as_it_is(world: World) -> None:
+async def test_snapshots_in_the_target_stay_unchanged(world: World) -> None:
     await world.source.put(DIRECTORY + FINAL, _content("new"))
     await world.target.put(DIRECTORY + FINAL.removesuffix(".final"), _content("copied before"))
     world.order(enabled=True)
@@ -95,7 +95,7 @@ async def test_what_is_in_the_target_stays_as_it_is(world: World) -> None:
     assert kept == b"copied before"
 
 
-async def test_nothing_is_copied_before_the_final_snapshot_is_there(world: World) -> None:
+async def test_nothing_is_copied_before_the_final_snapshot_exists(world: World) -> None:
     await world.source.put(DIRECTORY + FULL, _content("full"))
     world.order(enabled=True, timeout="300s")
     status = await world.run()
@@ -103,7 +103,7 @@ async def test_nothing_is_copied_before_the_final_snapshot_is_there(world: World
     assert await world.names() == []
 
 
-async def test_what_an_old_seed_writes_after_it_was_given_up_is_not_copied(world: World) -> None:
+async def test_snapshots_after_the_takeover_marker_are_not_copied(world: World) -> None:
     """It may be cut off and not dead: the copy says where it ends before it begins."""
     await world.source.put(DIRECTORY + FULL, _content("full"))
     world.order(enabled=False)
@@ -116,22 +116,22 @@ async def test_what_an_old_seed_writes_after_it_was_given_up_is_not_copied(world
     assert await world.names() == [FULL]
 
 
-async def test_who_was_given_up_may_serve_until_it_has_heard_nothing_for_too_long(world: World) -> None:
+async def test_a_superseded_source_may_serve_until_the_takeover_tolerance_has_passed(world: World) -> None:
     """It looks for the mark now and then: what it accepted after the last look without one would be lost."""
     await world.source.put(DIRECTORY + FULL, _content("full"))
     world.order(enabled=False)
     status = await world.run(timedelta(seconds=60))
-    assert "the old seed may serve still; it stops by" in status["lastError"]
+    assert "the source's etcd may still serve; it stops by" in status["lastError"]
     assert "conditions" not in status
     assert await world.names() == [FULL]
     there = [each.name for each in await world.source.list(DIRECTORY)]
     assert may_serve(there)
     status = await world.run(timedelta(seconds=0.15), looks=3)
     assert status["conditions"][0]["type"] == "Succeeded"
-    assert not may_serve([each.name for each in await world.source.list(DIRECTORY)]), "nobody needs to wait again"
+    assert not may_serve([each.name for each in await world.source.list(DIRECTORY)]), "no process needs to wait again"
 
 
-async def test_who_has_taken_its_last_snapshot_serves_nobody(world: World) -> None:
+async def test_a_source_with_a_final_snapshot_does_not_serve(world: World) -> None:
     for name in (FULL, DELTA, FINAL):
         await world.source.put(DIRECTORY + name, _content(name))
     world.order(enabled=True, timeout="300s")
@@ -148,13 +148,13 @@ async def test_an_empty_bucket_is_no_success(world: World) -> None:
 
 
 async def test_a_clock_that_was_set_does_not_change_how_long_is_waited(world: World) -> None:
-    """Of the order's time nobody knows by which clock it is."""
+    """The time in the task counts by a clock that cannot be set."""
     await world.source.put(DIRECTORY + FULL, _content("full"))
     world.order(enabled=True, timeout="1s")
     task = world.api.find(TASKS, "demo", NAMESPACE) or {}
     task["metadata"]["creationTimestamp"] = "2099-01-01T00:00:00Z"
     status = await world.run(looks=1)
-    assert "there is no final snapshot yet; it is waited for until" in status["lastError"]
+    assert "there is no final snapshot yet; the copy waits for it until" in status["lastError"]
     status = await world.run(looks=14)
     assert status["conditions"][0]["type"] == "Succeeded"
 

@@ -1,4 +1,4 @@
-"""A real etcd that is alone, whose certificate authorities change while somebody writes to it."""
+"""A real etcd with one member, whose certificate authorities change while a client writes to it."""
 
 import asyncio
 import base64
@@ -179,7 +179,7 @@ async def test_no_write_fails_while_the_authorities_of_a_lone_member_are_rotated
         assert not any(task.done() for task in writing), [task.exception() for task in writing if task.done()]
         for task in writing:
             task.cancel()
-        # A port that nobody listens to would refuse a hundred a second.
+        # A port without a listener would refuse a hundred a second.
         assert writer.again < 10
         print(f"{writer.written} writes, {writer.again} connected again, the longest took {writer.longest:.1f} s")
 

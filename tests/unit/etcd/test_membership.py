@@ -71,7 +71,7 @@ def pki(tmp_path_factory) -> Path:
 
 
 def port() -> int:
-    """One that nobody gets for a connection of his own meanwhile."""
+    """A port that no process gets for an outgoing connection meanwhile."""
     for number in _PORTS:
         with socket.socket() as opened, contextlib.suppress(OSError):
             opened.bind(("127.0.0.1", number))
@@ -80,7 +80,7 @@ def port() -> int:
 
 
 class Member:
-    """What a pod is made of, without the pod."""
+    """Files and configurations of a pod, without the pod."""
 
     def __init__(self, name: str, directory: Path, pki: Path) -> None:
         self.name = name
@@ -125,7 +125,7 @@ class Member:
             self.process = None
 
     def stop(self) -> None:
-        """As the kubelet does; whoever is left is killed."""
+        """Stop it as the kubelet does; processes that are left are killed."""
         if self.process is not None:
             self.process.terminate()
             self.process.wait(20)
@@ -145,7 +145,7 @@ class Several:
             str(pki / "client-client/tls.key"),
         )
         self.written: dict[str, str] = {}
-        """What was promised."""
+        """Writes that etcd has confirmed."""
 
     def config(self, member: Member, *, alone: bool = False) -> dict:
         def security(side: str) -> dict:
@@ -234,12 +234,12 @@ class Several:
         self.written[_b64(key)] = _b64(value)
 
     async def content(self, number: int) -> dict[str, str]:
-        """As this member holds it, whatever the others do."""
+        """Content as this member holds it, whatever the others do."""
         answer = await self.ask(number, "kv/range", {"key": "AA==", "range_end": "AA==", "serializable": True})
         return {each["key"]: each["value"] for each in answer.get("kvs", [])}
 
     async def all_hold_everything(self) -> None:
-        """That was promised, and the same beyond that: whoever wrote last did not hear of it."""
+        """Check that members have all confirmed writes and equal data: the last write may lack its confirmation."""
         held: list[dict[str, str]] = []
         async with asyncio.timeout(20):
             while len({json.dumps(each, sort_keys=True) for each in held}) != 1:
@@ -248,7 +248,7 @@ class Several:
 
     @contextlib.asynccontextmanager
     async def being_written_to(self) -> AsyncIterator[None]:
-        """All the time, through whoever serves; what was confirmed is remembered."""
+        """Write all the time, through any member that serves, and record confirmed writes."""
 
         async def write() -> None:
             number = 0
@@ -314,7 +314,7 @@ async def test_an_etcd_of_one_member_gets_others_and_loses_nothing(several):
 
 @pytest.mark.parametrize("lost", [0, 2])
 async def test_a_member_that_lost_its_data_joins_again(several, lost):
-    """The first one, too, though it is who begins a cluster where there is none."""
+    """The first member joins again, too, though it starts a new cluster where there is none."""
     several.start(0, 1, 2)
     await several.ready(0, 1, 2)
     before = await several.listed(1)
@@ -348,7 +348,7 @@ async def test_members_that_are_killed_come_back_and_two_serve_meanwhile(several
     await several.all_hold_everything()
 
 
-async def test_who_ends_lets_another_one_lead_first(several):
+async def test_a_stopping_member_hands_over_leadership(several):
     several.start(0, 1, 2)
     await several.ready(0, 1, 2)
     leaders = [(await several.ask(number, "maintenance/status", {})) for number in range(3)]
@@ -363,7 +363,7 @@ async def test_who_ends_lets_another_one_lead_first(several):
     assert several.members[leader].process.wait(10) == 143
 
 
-async def test_the_first_member_begins_nothing_while_it_does_not_know_of_the_others_data(several):
+async def test_the_first_member_starts_no_cluster_before_it_knows_the_data_of_others(several):
     """They may be down for a moment, and hold everything."""
     several.start(0, 1, 2)
     await several.ready(0, 1, 2)
@@ -380,7 +380,7 @@ async def test_the_first_member_begins_nothing_while_it_does_not_know_of_the_oth
 
 
 @pytest.mark.parametrize("added_first", [False, True])
-async def test_killed_while_it_joins_a_member_joins_anew(several, added_first):
+async def test_a_member_killed_while_it_joins_joins_again(several, added_first):
     """Between being added and starting, and as soon as its etcd has started."""
     several.start(0, 1)
     several.start(2)
@@ -434,7 +434,7 @@ async def test_if_all_have_lost_their_data_the_first_restores_the_backup_and_the
 
 
 async def test_every_member_stops_where_another_seed_has_taken_over(backed_up, tmp_path):
-    """Two that do not know of it would go on serving."""
+    """Two members that do not know of the takeover would continue to serve."""
     backed_up.tolerance = 3.0
     backed_up.start(0, 1, 2)
     await backed_up.ready(0, 1, 2)
@@ -469,7 +469,7 @@ async def test_members_of_the_version_before_are_upgraded_one_by_one_and_lose_no
     await several.all_hold_everything()
 
 
-async def test_in_the_middle_of_an_upgrade_the_first_member_of_the_version_before_begins_the_cluster(backed_up):
+async def test_during_an_upgrade_the_first_member_of_the_old_version_starts_the_cluster(backed_up):
     """The StatefulSet replaces no further pod before the last one is ready, so the first member would wait for ever."""
     for member in backed_up.members:
         member.earlier = True

@@ -29,7 +29,7 @@ def test_names_are_those_of_etcd_backup_restore():
 
 
 @pytest.mark.parametrize("snapshot", [full(123, 17), incr(1, 2), full(5, 6, compressed=False, final=True)])
-def test_what_was_named_is_parsed(snapshot):
+def test_names_of_snapshots_are_parsed(snapshot):
     assert snapshots.parse(f"entry/etcd-main/v2/{snapshot.name}") == snapshot
 
 
@@ -142,7 +142,7 @@ FINAL = full(20, 300, final=True)
         ([full(10).name], None),
         ([full(10).name, FINAL.name], 20),
         ([full(10).name, "Fence-00000010"], 10),
-        # Who was given up came back and took one: too late.
+        # A superseded source came back and took one: too late.
         ([full(10).name, "Fence-00000010", FINAL.name], 10),
         (["Fence-00000010", "Fence-00000012"], 10),
     ],
@@ -161,11 +161,11 @@ def test_a_history_ends_with_its_final_snapshot_or_at_a_fence(names, end):
         (["Full-00000000-00000010-1.gz.final", "Fence-00000010"], False),
     ],
 )
-def test_who_was_given_up_may_serve_until_somebody_has_waited_for_it(names, expected):
+def test_a_superseded_source_counts_as_serving_until_a_wait_is_recorded(names, expected):
     assert snapshots.may_serve(names) is expected
 
 
-def test_what_was_written_after_the_end_does_not_count():
+def test_snapshots_after_the_end_do_not_count():
     names = [full(10).name, incr(11, 15).name, snapshots.fence_name(15), incr(16, 20).name, FINAL.name]
     assert snapshots.counted(names) == [full(10), incr(11, 15)]
     assert snapshots.counted([full(10).name, "other"]) == [full(10)]

@@ -30,8 +30,8 @@ class NoStore:
         pass
 
 
-def test_an_etcd_that_followed_for_long_is_backed_up_soon_after_it_takes_over() -> None:
-    """What it takes before its backups begin has no delta's period to be promised by."""
+def test_an_etcd_that_replicated_for_long_is_backed_up_soon_after_the_takeover() -> None:
+    """Changes before its backups begin are not covered by the promise of the delta's period."""
     etcd = Following()
 
     etcd_client, store = cast(EtcdClient, etcd), cast(Store, NoStore())

@@ -67,7 +67,7 @@ def state(seed: ApiServer) -> str:
     return str(((live.get("status") or {}).get("lastOperation") or {}).get("state"))
 
 
-async def test_it_does_what_the_owner_asked_for_and_says_so(seed: ApiServer) -> None:
+async def test_the_extension_applies_its_config_and_reports_success(seed: ApiServer) -> None:
     ask(seed, providerConfig={"greeting": "hi"})
     await until(lambda: state(seed) == "Succeeded")
     written = seed.find(CONFIG_MAPS, "extension-local-ext", NAMESPACE)
@@ -85,7 +85,7 @@ async def test_deleted_it_leaves_nothing(seed: ApiServer) -> None:
     assert not seed.find(MANAGED_RESOURCES, "extension-local-ext", NAMESPACE)
 
 
-async def test_its_heartbeat_is_in_the_name_of_its_registration() -> None:
+async def test_the_heartbeat_has_the_name_of_the_registration() -> None:
     registration = ControllerRegistration.of(yaml.safe_load((EXAMPLE / "controllerregistration.yaml").read_text()))
     async with ApiServer().running() as seed:
         running = asyncio.create_task(example.run(seed.kubeconfig(), "extension-local-ext"))

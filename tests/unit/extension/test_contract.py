@@ -22,7 +22,7 @@ TIMESTAMP = "gardener.cloud/timestamp"
 
 
 class Recorder(Actuator):
-    """Does what a test tells it, and remembers what it was asked."""
+    """Behaves as a test sets it, and records its calls."""
 
     resource = INFRASTRUCTURE
     type = "local"
@@ -110,7 +110,7 @@ def state(seed: FakeCluster) -> str:
     return str(last.get("state", ""))
 
 
-async def test_a_triggered_object_is_reconciled_and_says_so(seed: FakeCluster) -> None:
+async def test_a_triggered_object_is_reconciled_and_reports_success(seed: FakeCluster) -> None:
     await seed.create(infrastructure({OPERATION: "reconcile", TIMESTAMP: "1"}))
     async with controller(seed):
         await seed.until(lambda: state(seed) == "Succeeded")
@@ -125,8 +125,8 @@ async def test_a_triggered_object_is_reconciled_and_says_so(seed: FakeCluster) -
     assert found["status"]["lastOperation"]["type"] == "Create"
 
 
-async def test_the_trigger_is_taken_off_before_the_work_begins(seed: FakeCluster) -> None:
-    """One that arrives during a run must not be taken for the one that started it."""
+async def test_the_trigger_is_removed_before_the_work_begins(seed: FakeCluster) -> None:
+    """A request during a run must not be taken for the request that started the run."""
     await seed.create(infrastructure({OPERATION: "reconcile"}))
     async with controller(seed) as actuator:
         actuator.gate.clear()
@@ -192,7 +192,7 @@ async def test_other_errors_are_tried_again_by_themselves(seed: FakeCluster) -> 
     assert len(actuator.calls) >= 2
 
 
-async def test_a_restarted_process_goes_on_with_what_was_unfinished(seed: FakeCluster) -> None:
+async def test_a_restarted_process_continues_unfinished_work(seed: FakeCluster) -> None:
     await seed.create(infrastructure())
     await seed.patch(
         INFRASTRUCTURE,
@@ -207,7 +207,7 @@ async def test_a_restarted_process_goes_on_with_what_was_unfinished(seed: FakeCl
     assert actuator.calls == ["reconcile"]
 
 
-async def test_nothing_is_done_while_the_shoot_is_failed_and_all_of_it_afterwards(seed: FakeCluster) -> None:
+async def test_a_request_waits_while_the_shoot_is_failed(seed: FakeCluster) -> None:
     failed = {"lastOperation": {"state": "Failed"}, "observedGeneration": 1}
     await seed.create(cluster(status=failed))
     await seed.create(infrastructure({OPERATION: "reconcile"}))
@@ -249,7 +249,7 @@ async def test_a_failed_migration_keeps_its_annotation_and_finalizer(seed: FakeC
     assert found["metadata"]["finalizers"] == [FINALIZER]
 
 
-async def test_a_migrated_object_is_let_go_and_then_ignored(seed: FakeCluster) -> None:
+async def test_a_migrated_object_is_released_and_then_ignored(seed: FakeCluster) -> None:
     await seed.create(infrastructure({OPERATION: "reconcile"}))
     async with controller(seed) as actuator:
         await seed.until(lambda: state(seed) == "Succeeded")

@@ -1,4 +1,4 @@
-"""When what runs beside a flow takes it for being in trouble."""
+"""Observers of a flow wake up when it makes no progress."""
 
 from datetime import UTC, datetime
 

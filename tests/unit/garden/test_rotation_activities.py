@@ -1,4 +1,4 @@
-"""What a rotation's workflow sees of its Shoot, and says to it."""
+"""Activities by which a rotation's workflow reads and writes its Shoot."""
 
 import asyncio
 from typing import Any, cast
@@ -47,7 +47,7 @@ class World:
         return cast(dict[str, str], (await self.shoot())["metadata"].get("annotations") or {})
 
 
-async def test_a_constraint_tells_who_needs_the_old_ones() -> None:
+async def test_a_constraint_names_clients_with_old_credentials() -> None:
     world = World()
     told = await world.report(NODE)
     assert (told["type"], told["status"]) == ("OldCertificateAuthoritiesUnused", "False")
@@ -56,13 +56,13 @@ async def test_a_constraint_tells_who_needs_the_old_ones() -> None:
     assert (await world.report())["status"] == "True"
 
 
-async def test_a_step_is_asked_for_once_beside_what_others_ask_for() -> None:
+async def test_a_step_is_requested_once_next_to_other_operations() -> None:
     world = World(annotations={"gardener.cloud/operation": "reconcile"})
     for _ in range(2):
         assert await world.ask() == {"gardener.cloud/operation": "reconcile;rotate-ca-complete"}
 
 
-async def test_a_step_that_is_done_is_not_asked_for_again() -> None:
+async def test_a_finished_step_is_not_requested_again() -> None:
     assert await World("Completing").ask() == {}
 
 
@@ -75,7 +75,7 @@ async def test_a_forced_completion_is_recorded() -> None:
     assert "the node is burnt (by ann)" in message
 
 
-async def test_what_the_garden_refuses_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refusal_of_the_garden_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
 
     async def refuse(*_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""What schedules do to a Shoot: switch its hibernation, maintain it."""
+"""Effects of schedules on a Shoot: they switch its hibernation, or maintain it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -27,7 +27,7 @@ def at(time: datetime) -> str:
 
 
 class Garden(FakeGarden):
-    """Refuses changes of the spec, or loses a race, if told to."""
+    """Refuses changes of the spec, or loses a race, if the test sets that."""
 
     refuses: str = ""
     loses = False
@@ -79,7 +79,7 @@ def scheduled(side: str = "start", *, enabled: bool = False) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("side", "enabled", "reason"), [("start", False, "Hibernated"), ("end", True, "WokenUp")], ids=["sleep", "wake"]
 )
-async def test_a_due_edge_switches_and_says_so(side: str, enabled: bool, reason: str) -> None:
+async def test_a_due_schedule_switches_hibernation_with_an_event(side: str, enabled: bool, reason: str) -> None:
     world = World(scheduled(side, enabled=enabled))
     await world.switch()
 
@@ -97,14 +97,14 @@ async def test_a_second_start_for_the_same_time_changes_nothing() -> None:
     assert world.garden.writes == []
 
 
-async def test_what_is_so_already_needs_no_new_generation() -> None:
+async def test_an_unchanged_hibernation_needs_no_new_generation() -> None:
     world = World(scheduled(enabled=True))
-    assert (await world.switch()).note == "hibernate at * * * * * UTC: it is so already"
+    assert (await world.switch()).note == "hibernate at * * * * * UTC: spec.hibernation.enabled has this value already"
     assert world.garden.writes == ["Shoot demo status"]
     assert world.reasons() == []
 
 
-async def test_what_was_due_before_there_was_the_shoot_is_not_made_up_for() -> None:
+async def test_schedules_due_before_the_creation_are_not_executed() -> None:
     world = World(scheduled(), creationTimestamp=at(NOW + timedelta(days=1)))
     assert (await world.switch()).note == "no schedule is due"
 
@@ -115,7 +115,7 @@ async def test_a_failed_shoot_is_left_to_its_owner() -> None:
     assert world.garden.writes == []
 
 
-async def test_a_refusal_is_told_and_not_repeated_for_ever() -> None:
+async def test_a_refusal_is_recorded_and_not_repeated() -> None:
     world = World(scheduled())
     world.garden.refuses = "constraint HibernationPossible is False: webhook x"
     assert "HibernationPossible is False" in (await world.switch()).note
@@ -125,7 +125,7 @@ async def test_a_refusal_is_told_and_not_repeated_for_ever() -> None:
     assert "lastHibernationTriggerTime" not in (await world.shoot())["status"]
 
 
-async def test_who_writes_meanwhile_is_not_overwritten() -> None:
+async def test_concurrent_writes_are_not_overwritten() -> None:
     world = World(scheduled())
     world.garden.loses = True
     with pytest.raises(Conflict):
@@ -135,10 +135,10 @@ async def test_who_writes_meanwhile_is_not_overwritten() -> None:
 
 
 @pytest.mark.parametrize("metadata", [{"uid": "another"}, {"deletionTimestamp": at(NOW)}], ids=["another", "going"])
-async def test_another_shoot_of_the_name_is_not_touched(metadata: dict[str, Any]) -> None:
+async def test_another_shoot_of_the_same_name_is_not_changed(metadata: dict[str, Any]) -> None:
     world = World(scheduled(), **metadata)
-    assert (await world.switch()).note == "the Shoot is gone or going"
-    assert (await world.maintain()).note == "the Shoot is gone or going"
+    assert (await world.switch()).note == "the Shoot is deleted or being deleted"
+    assert (await world.maintain()).note == "the Shoot is deleted or being deleted"
     assert world.garden.writes == []
 
 
@@ -180,7 +180,7 @@ async def test_outside_of_the_effective_window_nothing_is_done(spec: dict[str, A
     assert world.garden.writes == []
 
 
-async def test_asked_for_it_is_done_at_once_and_the_annotation_answered() -> None:
+async def test_requested_maintenance_is_done_at_once_and_its_annotation_removed() -> None:
     world = World(CLOSED, annotations=ASKED)
     await world.maintain()
 
@@ -190,10 +190,10 @@ async def test_asked_for_it_is_done_at_once_and_the_annotation_answered() -> Non
     assert (await world.maintain()).note == "not now: the maintenance window is over"
 
 
-async def test_killed_before_its_end_was_told_it_is_told_by_the_next_attempt() -> None:
+async def test_the_next_attempt_records_the_end_of_a_killed_maintenance() -> None:
     begun = {"lastMaintenance": {"description": "x", "triggeredTime": at(NOW), "state": "Processing"}}
     world = World(CLOSED, begun)
-    assert (await world.maintain()).note == "an earlier attempt has done it"
+    assert (await world.maintain()).note == "an earlier attempt has done the maintenance"
     assert (await world.shoot())["status"]["lastMaintenance"]["state"] == "Succeeded"
 
 
@@ -216,7 +216,7 @@ async def test_credentials_that_are_too_old_are_rotated_in_the_window_and_once()
     assert "CredentialsRotationMaintenance" not in world.reasons()
 
 
-async def test_what_was_put_off_until_the_window_is_asked_for() -> None:
+async def test_changes_that_waited_for_the_window_are_requested() -> None:
     put_off = "rotate-ssh-keypair;rotate-observability-credentials"
     world = World(OPEN, annotations={"maintenance.gardener.cloud/operation": put_off})
     await world.maintain()
@@ -235,7 +235,7 @@ async def test_what_was_put_off_until_the_window_is_asked_for() -> None:
     ],
     ids=["left alone", "needs retry", "asked"],
 )
-async def test_a_failed_shoot_is_only_tried_again_if_it_is_marked(
+async def test_a_failed_shoot_is_retried_only_if_it_is_marked(
     annotations: dict[str, str], operation: str | None
 ) -> None:
     put_off = {"maintenance.gardener.cloud/operation": "rotate-ssh-keypair"}

@@ -1,4 +1,4 @@
-"""What an operation writes into its Shoot, and what it leaves to others."""
+"""Fields that an operation writes into its Shoot, and fields that it leaves to others."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -55,7 +55,7 @@ def failure(codes: tuple[str, ...] = ()) -> FailedTask:
     return FailedTask(name="wait_worker", message="no machine", codes=codes, at=datetime.now(UTC), attempt=1)
 
 
-async def test_what_is_seen_of_a_new_shoot() -> None:
+async def test_the_view_of_a_new_shoot_is_complete() -> None:
     view = await World(annotations={"gardener.cloud/operation": "reconcile;rotate-ca-start"}).activities.look_at_shoot(
         REF
     )
@@ -79,14 +79,14 @@ async def test_a_seed_that_is_not_ready_is_described() -> None:
     assert view.seed_fault == "Seed seed-1 is not ready: condition GardenletReady is Unknown: its lease is old"
 
 
-async def test_a_start_takes_off_only_the_operations_that_it_answers() -> None:
+async def test_a_start_removes_only_the_annotations_that_it_answers() -> None:
     world = World(annotations={"gardener.cloud/operation": "reconcile;rotate-ca-start", "mine": "kept"})
     await world.start(consume=("reconcile",))
     live = await world.shoot()
     assert live["metadata"]["annotations"] == {"gardener.cloud/operation": "rotate-ca-start", "mine": "kept"}
 
 
-async def test_a_start_leaves_what_others_write() -> None:
+async def test_a_start_keeps_fields_of_other_writers() -> None:
     world = World()
     conditions = [{"type": "APIServerAvailable", "status": "True"}]
     await world.change(status={"conditions": conditions, "advertisedAddresses": [{"name": "x", "url": "y"}]})
@@ -96,7 +96,7 @@ async def test_a_start_leaves_what_others_write() -> None:
     assert status["advertisedAddresses"] == [{"name": "x", "url": "y"}]
 
 
-async def test_a_start_tells_the_flow_what_decides_its_tasks() -> None:
+async def test_a_start_returns_the_facts_for_the_flow() -> None:
     world = World()
     started = await world.start()
     assert started.task.technical_id == "shoot--local--demo"
@@ -129,7 +129,7 @@ async def test_a_deletion_adds_no_finalizer_and_keeps_the_seed() -> None:
     assert live["status"]["lastOperation"]["type"] == "Delete"
 
 
-async def test_the_retry_cycle_goes_on_within_a_generation_and_begins_anew_with_the_next() -> None:
+async def test_the_retry_cycle_lasts_for_a_generation_and_starts_again_with_the_next() -> None:
     world = World()
     first = await world.start()
     await world.finish(first, "Error", failure())
@@ -178,7 +178,7 @@ async def test_a_rate_limit_is_seen_by_the_codes_of_the_errors() -> None:
     assert not view.rate_limited
 
 
-async def test_a_shoot_sleeps_as_the_operation_left_it_whatever_is_wanted_meanwhile() -> None:
+async def test_the_hibernation_in_the_status_is_that_of_the_operation() -> None:
     world = World()
     started = await world.start()
     request = FinishOperation(task=started.task, attempt=1, state="Succeeded", description="text", hibernated=True)
@@ -204,7 +204,7 @@ async def test_a_refusal_is_written_once() -> None:
 
 
 async def test_two_runs_of_a_start_make_one_event() -> None:
-    """An answer may be lost; the same operation is not told twice."""
+    """An answer may be lost; the same operation is not recorded twice."""
     world = World()
     started = await world.start()
     await world.activities._event(started.task, 1, "Normal", "Reconciling", "Reconciling Shoot cluster")
@@ -231,7 +231,7 @@ async def test_a_namespace_without_project_says_what_to_do() -> None:
         await world.start()
 
 
-async def test_when_a_shoot_may_be_reconciled_is_seen() -> None:
+async def test_the_view_shows_when_a_shoot_may_be_reconciled() -> None:
     world = World(annotations={"shoot.gardener.cloud/ignore": "true", "shoot.gardener.cloud/sync-period": "4h"})
     spec = (await world.shoot())["spec"]
     window = {"begin": "220000+0000", "end": "230000+0000"}
@@ -249,7 +249,7 @@ async def test_when_a_shoot_may_be_reconciled_is_seen() -> None:
 
 
 @pytest.mark.parametrize(("written", "period"), [("4h", 4), ("30m", 1), ("often", 1)])
-async def test_annotations_hold_back_where_it_is_configured(written: str, period: int) -> None:
+async def test_annotations_delay_reconciliations_if_configured(written: str, period: int) -> None:
     annotations = {"shoot.gardener.cloud/ignore": "true", "shoot.gardener.cloud/sync-period": written}
     rules = ShootRules(respect_sync_period_overwrite=True, reconcile_in_maintenance_only=True)
     view = await World(rules, annotations=annotations).activities.look_at_shoot(REF)
@@ -304,7 +304,7 @@ async def test_a_stopped_seed_and_bastions_are_seen() -> None:
     assert view.bastions == ("b-1",)
 
 
-async def test_a_rejected_operation_is_taken_away_and_told_once() -> None:
+async def test_a_rejected_operation_is_removed_and_reported_once() -> None:
     world = World(annotations={"gardener.cloud/operation": "recnocile;reconcile"})
     request = Refusal(
         shoot=REF, description="operation recnocile is unknown", consume=("recnocile",), event="OperationRejected"
@@ -318,7 +318,7 @@ async def test_a_rejected_operation_is_taken_away_and_told_once() -> None:
     assert world.garden.events() == [("OperationRejected", "operation recnocile is unknown")]
 
 
-async def test_a_rotation_goes_from_operation_to_operation() -> None:
+async def test_a_rotation_advances_with_each_operation() -> None:
     world = World(annotations={"gardener.cloud/operation": "rotate-ca-start"})
     started = await world.start(OperationType.RECONCILE, consume=("rotate-ca-start",))
 
@@ -340,7 +340,7 @@ async def test_a_rotation_goes_from_operation_to_operation() -> None:
     )
 
 
-async def test_another_provider_is_rotated_to_by_the_operation_that_sees_it() -> None:
+async def test_a_changed_encryption_provider_starts_a_rotation() -> None:
     world = World()
 
     async def want(provider: str) -> None:
@@ -373,7 +373,7 @@ async def test_another_provider_is_rotated_to_by_the_operation_that_sees_it() ->
     assert (await world.start(OperationType.RECONCILE)).facts.rotations == ()
 
 
-async def test_how_an_older_shoots_objects_are_stored_is_told_by_its_next_success() -> None:
+async def test_the_next_success_records_the_encryption_of_an_older_shoot() -> None:
     world = World()
     await world.change(status={"seedName": "seed-1"})
     started = await world.start(OperationType.RECONCILE)
@@ -402,7 +402,7 @@ async def test_an_end_that_is_recorded_twice_advances_a_rotation_once() -> None:
     assert status["credentials"]["rotation"]["certificateAuthorities"]["phase"] == "WaitingForWorkersRollout"
 
 
-async def test_an_intervention_is_told_once_and_its_annotation_taken_away() -> None:
+async def test_a_repair_is_recorded_once_and_its_annotation_removed() -> None:
     name, by = "repair.shoot.gardener.cloud/skip", "repair.shoot.gardener.cloud/by"
     world = World(annotations={name: "wait_worker:broken", by: "olga", "mine": "kept"})
     view = await world.activities.look_at_shoot(REF)
@@ -416,7 +416,7 @@ async def test_an_intervention_is_told_once_and_its_annotation_taken_away() -> N
     assert world.garden.events() == [("RepairSkip", "olga skipped wait_worker: broken")]
 
 
-async def test_a_refused_intervention_is_told_with_the_reason() -> None:
+async def test_a_refused_repair_is_recorded_with_the_reason() -> None:
     world = World(annotations={"repair.shoot.gardener.cloud/cancel": "night"})
     view = await world.activities.look_at_shoot(REF)
     assert view is not None
@@ -429,15 +429,15 @@ async def test_a_refused_intervention_is_told_with_the_reason() -> None:
     assert not (await world.shoot())["metadata"]["annotations"]
 
 
-async def test_who_retried_is_told_and_taken_away_with_the_annotation() -> None:
+async def test_the_author_of_a_retry_is_recorded_and_removed_with_the_annotation() -> None:
     world = World(annotations={"gardener.cloud/operation": "retry", "repair.shoot.gardener.cloud/by": "olga"})
     await world.start(consume=("retry",), asked_by="olga")
     assert ("RepairRetry", "olga retried") in world.garden.events()
     assert not (await world.shoot())["metadata"]["annotations"]
 
 
-async def test_tasks_of_maintenance_are_taken_off_once_they_are_done() -> None:
-    """What is asked for while the operation runs, or is nothing a reconciliation does, stays."""
+async def test_tasks_of_maintenance_are_removed_once_they_are_done() -> None:
+    """Tasks requested during the operation, or unknown to a reconciliation, stay."""
     annotation = "shoot.gardener.cloud/tasks"
     world = World(annotations={annotation: "deployInfrastructure,restartCoreAddons"})
     started = await world.start(OperationType.RECONCILE)
@@ -467,8 +467,8 @@ async def test_a_migration_ends_with_the_destination_in_charge() -> None:
     assert (await world.finish(started, "Succeeded"))["seedName"] == "seed-2"
 
 
-async def test_a_migration_that_was_turned_round_too_late_ends_where_it_went_to() -> None:
-    """The source's etcd may not serve beside the destination's, whatever is wished by now."""
+async def test_a_migration_aborted_too_late_ends_at_the_destination() -> None:
+    """The source's etcd may not serve next to the destination's, whatever the spec says now."""
     world = World()
     live = await world.shoot()
     status = {"seedName": "seed-1", "technicalID": "shoot--local--demo"}
@@ -494,7 +494,7 @@ async def test_a_migration_that_was_turned_round_too_late_ends_where_it_went_to(
     assert (await world.finish(started, "Succeeded"))["seedName"] == "seed-2"
 
 
-async def test_a_lost_seed_is_given_up_once_and_the_word_for_it_is_taken_away() -> None:
+async def test_a_lost_seed_is_abandoned_once_and_its_annotation_removed() -> None:
     world = World(annotations={"shoot.gardener.cloud/control-plane-migration": "bad-case"})
     live = await world.shoot()
     await world.change(spec={**live["spec"], "seedName": "seed-2"}, status={"seedName": "seed-1"})

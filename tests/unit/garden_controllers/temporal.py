@@ -1,4 +1,4 @@
-"""A Temporal in memory: it keeps what is started, and a workflow ends when a test says so."""
+"""A Temporal in memory: it keeps what is started, and a workflow ends when a test ends it."""
 
 import asyncio
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Bastions end in time: an hour after somebody has said that they are needed, and with what they were for."""
+"""Bastions are deleted in time: an hour after the last keepalive, and with the access that they give."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -27,7 +27,7 @@ SINCE = text(now())
 
 
 def furnish(garden, shoot=HOME, age=timedelta(), expires=None, **metadata):
-    """A Bastion that is held as by a gardenlet; ``expires``: from now, None for one that nobody has seen yet."""
+    """Create a Bastion with a gardenlet's finalizer; ``expires``: from now, None for one without a status."""
     if shoot is not None:
         garden.api.put(f"{CORE}/shoots", {**shoot, "metadata": {**shoot["metadata"], "finalizers": ["gardener"]}})
     known = {
@@ -60,7 +60,7 @@ def expires(bastion):
 
 
 @pytest.mark.parametrize("metadata", [{}, {"annotations": KEEPALIVE}], ids=["new", "asked for at once"])
-async def test_a_new_one_is_needed_for_an_hour(garden, metadata):
+async def test_a_new_bastion_lives_for_an_hour(garden, metadata):
     furnish(garden, **metadata)
     async with running(garden):
         bastion = await becomes(
@@ -71,7 +71,7 @@ async def test_a_new_one_is_needed_for_an_hour(garden, metadata):
     assert not going(bastion)
 
 
-async def test_who_says_so_has_it_for_another_hour(garden):
+async def test_a_keepalive_extends_a_bastion_by_an_hour(garden):
     furnish(garden, age=timedelta(hours=2), expires=timedelta(minutes=1), annotations=KEEPALIVE)
     async with running(garden):
         bastion = await becomes(garden, lambda obj: not obj["metadata"].get("annotations"))
@@ -82,19 +82,19 @@ async def test_who_says_so_has_it_for_another_hour(garden):
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        ({"expires": -timedelta(minutes=1)}, "nobody needs it any more"),
-        ({"expires": timedelta(minutes=9), "age": timedelta(hours=25)}, "it is too old"),
-        ({"annotations": KEEPALIVE, "age": timedelta(hours=25)}, "it is too old"),
+        ({"expires": -timedelta(minutes=1)}, "its expiration time has passed"),
+        ({"expires": timedelta(minutes=9), "age": timedelta(hours=25)}, "it has reached the maximum lifetime"),
+        ({"annotations": KEEPALIVE, "age": timedelta(hours=25)}, "it has reached the maximum lifetime"),
         ({"shoot": None}, "its Shoot is gone"),
         ({"shoot": changed(HOME, "metadata.deletionTimestamp", SINCE)}, "its Shoot is being deleted"),
-        ({"shoot": changed(HOME, "spec.seedName", "seed-2")}, "its Shoot is for seed seed-2 now"),
+        ({"shoot": changed(HOME, "spec.seedName", "seed-2")}, "its Shoot is assigned to seed seed-2 now"),
         (
             {"shoot": changed(HOME, "spec.provider.workersSettings.sshAccess.enabled", False)},
-            "its Shoot takes no SSH any more",
+            "SSH access to the nodes of its Shoot is disabled",
         ),
     ],
 )
-async def test_its_end(garden, state, why):
+async def test_an_expired_or_unreachable_bastion_is_deleted(garden, state, why):
     furnish(garden, **state)
     async with running(garden):
         bastion = await becomes(garden, going)
@@ -103,14 +103,14 @@ async def test_its_end(garden, state, why):
     assert "confirmation.gardener.cloud/force-deletion" not in bastion["metadata"].get("annotations", {})
 
 
-async def test_it_ends_when_its_time_is_over_though_nothing_happens(garden):
+async def test_a_bastion_is_deleted_on_expiry_without_an_event(garden):
     furnish(garden, expires=timedelta(seconds=2))
     async with running(garden):
         bastion = await becomes(garden, going)
     assert now() >= expires(bastion)
 
 
-async def test_what_happens_to_the_shoot_ends_it(garden):
+async def test_a_change_of_the_shoot_deletes_its_bastion(garden):
     furnish(garden, expires=timedelta(minutes=30))
     async with running(garden):
         await garden.caches.of(resources.SHOOT).synced()
@@ -120,7 +120,7 @@ async def test_what_happens_to_the_shoot_ends_it(garden):
 
 
 @pytest.mark.parametrize("already", [{}, {"deletionTimestamp": SINCE}], ids=["before", "while it goes"])
-async def test_with_a_shoot_that_is_given_up_its_cloud_is_given_up(garden, already):
+async def test_a_force_deleted_shoot_force_deletes_its_bastions(garden, already):
     confirmed = {"confirmation.gardener.cloud/force-deletion": "true"}
     doomed = changed(changed(HOME, "metadata.deletionTimestamp", SINCE), "metadata.annotations", confirmed)
     furnish(garden, shoot=doomed, expires=timedelta(minutes=30), **already)

@@ -42,7 +42,7 @@ async def test_another_message_is_another_event(garden: Garden) -> None:
     assert sorted(each["message"] for each in written(garden)) == ["still has Shoots: a", "still has Shoots: b"]
 
 
-async def test_another_process_goes_on_with_the_event_and_need_not_read_it(garden: Garden) -> None:
+async def test_another_process_continues_an_event_without_reading_it(garden: Garden) -> None:
     """Gardenlets may create and patch Events; those of other tenants are not theirs to read."""
     await say(garden)
     events._counts.clear()
@@ -52,7 +52,7 @@ async def test_another_process_goes_on_with_the_event_and_need_not_read_it(garde
     assert [each["count"] for each in written(garden)] == [3]
 
 
-async def test_an_event_that_has_expired_is_made_anew(garden: Garden) -> None:
+async def test_an_expired_event_is_created_again(garden: Garden) -> None:
     await say(garden)
     name = written(garden)[0]["metadata"]["name"]
     garden.api.remove("/api/v1/events", name, "default")

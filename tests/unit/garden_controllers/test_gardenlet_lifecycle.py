@@ -21,7 +21,7 @@ WELL = {"status": "True", "reason": "r", "message": "m", "lastTransitionTime": "
 
 
 class World:
-    """A garden in which time passes as a test tells it, and a Shoot on the seed."""
+    """A garden in which a test moves the time, and a Shoot on the seed."""
 
     def __init__(self, garden: Garden, monkeypatch: pytest.MonkeyPatch) -> None:
         self.garden = garden
@@ -71,7 +71,7 @@ class World:
         return {each["type"]: each["status"] for each in self.seed["status"]["conditions"]}
 
     @property
-    def given_up(self) -> bool:
+    def abandoned(self) -> bool:
         return (self.shoot["metadata"].get("annotations") or {}).get(BAD_CASE) == "bad-case"
 
 
@@ -92,21 +92,21 @@ async def test_a_gardenlet_that_does_not_renew_its_lease_is_not_ready(world: Wor
     assert world.seed["metadata"]["resourceVersion"] == version, "it is said once"
 
 
-async def test_one_that_renews_it_is_believed_whatever_its_clock_shows(world: World) -> None:
+async def test_a_renewed_lease_counts_whatever_its_clock_shows(world: World) -> None:
     for number in range(8):
         world.renew(f"1970-01-01T00:00:{number:02}Z")
         await world.look(10)
     assert world.conditions["GardenletReady"] == "True"
 
 
-async def test_while_nobody_could_look_nobody_was_silent(world: World) -> None:
+async def test_time_without_a_controller_does_not_count_as_silence(world: World) -> None:
     """As after an outage of the garden: all leases are old, and none for its gardenlet's sake."""
     await world.look()
     await world.look(3600)
     assert world.conditions["GardenletReady"] == "True"
 
 
-async def test_of_its_shoots_nothing_is_known_after_a_while(world: World) -> None:
+async def test_conditions_of_shoots_of_a_silent_seed_become_unknown(world: World) -> None:
     world.order()
     await world.look()
     await world.look(10, 19)
@@ -117,15 +117,15 @@ async def test_of_its_shoots_nothing_is_known_after_a_while(world: World) -> Non
     assert world.shoot["metadata"]["labels"]["shoot.gardener.cloud/status"] == "unknown"
 
 
-async def test_a_move_that_waits_for_it_goes_on_without_it(world: World) -> None:
+async def test_a_move_that_waits_for_a_silent_source_continues_without_it(world: World) -> None:
     world.order(wanted="seed-2")
     await world.look()
     await world.look(10, 59)
-    assert not world.given_up
+    assert not world.abandoned
     await world.look(10)
-    assert world.given_up
+    assert world.abandoned
     events = await world.garden.events(2)
-    text = f"The gardenlet of Seed {NAME} is silent for 10 min: seed-2 goes on with what is in its bucket"
+    text = f"The gardenlet of Seed {NAME} is silent for 10 min: seed-2 takes over from its backups"
     assert ("SourceSeedLost", text) in events
 
 
@@ -138,13 +138,13 @@ async def test_other_shoots_wait_for_it(world: World, wanted: str, metadata: dic
     world.order(wanted, **metadata)
     await world.look()
     await world.look(10, 61)
-    assert not world.given_up
+    assert not world.abandoned
 
 
-async def test_where_only_people_decide_nobody_is_given_up(world: World) -> None:
+async def test_no_source_is_abandoned_automatically_if_disabled(world: World) -> None:
     config = GardenletLifecycleConfig(lost_source_patience=timedelta())
     world.listener = _Listener(world.garden.client, world.garden.caches, config)
     world.order(wanted="seed-2")
     await world.look()
     await world.look(10, 61)
-    assert not world.given_up
+    assert not world.abandoned

@@ -32,7 +32,7 @@ async def test_a_failure_is_tried_again_from_where_it_failed(monkeypatch: pytest
     assert [each.request.attempt.number for each in world.temporal.started] == [1, 2]
 
 
-async def test_their_shoot_goes_first() -> None:
+async def test_backups_are_deleted_only_after_their_shoot() -> None:
     """An entry may be marked while the last Events of its Shoot are on their way."""
     async with watched(KeptBackupsWatcher) as world:
         world.shoot("gone", "seed-1")
@@ -43,7 +43,7 @@ async def test_their_shoot_goes_first() -> None:
         await until(lambda: ID in world.temporal.ids)
 
 
-async def test_a_namespace_that_names_the_project_of_another_one_is_not_believed() -> None:
+async def test_a_namespace_with_the_label_of_a_foreign_project_is_refused() -> None:
     """The label is written by people, too; the Project says which namespace is its own."""
     namespace = {"metadata": {"name": "garden-dev", "labels": {"project.gardener.cloud/name": "victim"}}}
     victim = {"metadata": {"name": "victim"}, "spec": {"namespace": "garden-victim"}}

@@ -56,7 +56,7 @@ async def test_the_shortest_life_counts_from_the_creation(garden):
         await becomes(garden, text(NOW + timedelta(days=14)))
 
 
-async def test_a_life_that_was_prolonged_stays_so(garden):
+async def test_an_extended_expiration_is_kept(garden):
     furnish(garden, 14, age=20, expires=text(NOW + timedelta(days=3)))
     async with running(garden):
         await garden.caches.of(resources.SHOOT).synced()
@@ -65,7 +65,7 @@ async def test_a_life_that_was_prolonged_stays_so(garden):
     assert annotation(garden) == text(NOW + timedelta(days=3))
 
 
-async def test_without_a_limit_there_is_no_end(garden):
+async def test_without_a_quota_a_shoot_does_not_expire(garden):
     furnish(garden, None, expires=text(NOW))
     async with running(garden):
         await becomes(garden, None)
@@ -83,7 +83,7 @@ async def test_at_its_end_a_shoot_is_confirmed_and_deleted(garden, expires):
     assert events[0][0] == "ClusterLifetimeExpired"
 
 
-async def test_a_quota_that_becomes_shorter_ends_nobody_who_was_told_a_later_end(garden):
+async def test_a_shortened_quota_does_not_shorten_a_recorded_expiration(garden):
     furnish(garden, 30, age=20)
     async with running(garden):
         await becomes(garden, text(NOW + timedelta(days=10)))

@@ -28,7 +28,7 @@ async def test_a_namespace_is_made_and_marked(garden):
     assert garden.api.find(f"{CORE}/projects", "local")["metadata"]["finalizers"] == ["gardener"]
 
 
-async def test_a_name_is_chosen_for_who_does_not_care(garden):
+async def test_a_project_without_a_namespace_gets_one(garden):
     garden.api.put(f"{CORE}/projects", changed(PROJECT, "spec", {}))
     async with garden.running(run_project_controller(garden.client, garden.caches)):
         await garden.becomes(resources.PROJECT, "local", None, phase("Ready"))
@@ -46,7 +46,7 @@ async def test_a_foreign_namespace_is_not_taken(garden):
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["made", "adopted"])
-async def test_a_project_goes_after_its_shoots_and_takes_only_what_it_made(garden, made):
+async def test_a_project_is_deleted_after_its_shoots_with_only_its_own_namespace(garden, made):
     if not made:
         namespace = {"kind": "Namespace", "metadata": {"name": "garden-local", "labels": LABELS}}
         garden.api.put("/api/v1/namespaces", namespace)

@@ -1,4 +1,4 @@
-"""What a Shoot needs outlives every wish to delete it, until the Shoot is gone."""
+"""Objects that a Shoot needs stay until the Shoot is gone, also if a user deletes them."""
 
 from api import resources
 from tests.unit.admission.webhooks import BINDING, SECRET

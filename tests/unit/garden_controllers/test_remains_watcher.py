@@ -1,4 +1,4 @@
-"""What gardenlets list as left over is cleaned up, and a condition of the Seed says how that goes."""
+"""Remains that gardenlets list are cleaned up, and a condition of the Seed reports the progress."""
 
 from typing import Any
 
@@ -44,18 +44,18 @@ def shoot(type_: str = "Restore", state: str = "Succeeded", *, spec: str = "seed
         (shoot("Create", "Pending", status=""), False),
     ],
 )
-def test_only_what_is_whole_elsewhere_is_forgotten(found: Any, expected: bool) -> None:
+def test_only_control_planes_complete_in_another_seed_are_cleaned_up(found: Any, expected: bool) -> None:
     """Until the other seed has it, what is here may be all there is."""
     assert is_elsewhere(found, "seed-1") is expected
 
 
 def said(world: World) -> str:
-    """Status and message of the condition that tells of the cleaning."""
+    """Status and message of the condition about the cleanup."""
     known = (world.garden.api.find(SEEDS, OURS) or {})["status"]["conditions"]
     return next((f"{each['status']} {each['message']}" for each in known if each["type"] == CLEANED_UP), "")
 
 
-async def test_a_shoot_that_another_seed_has_is_forgotten_with_the_words_of_the_garden() -> None:
+async def test_a_moved_shoot_is_cleaned_up_with_input_from_the_garden() -> None:
     async with watched(RemainsWatcher) as world:
         world.shoot("a", THEIRS, "Restore")
         world.claim(remnant("a"))
@@ -66,14 +66,14 @@ async def test_a_shoot_that_another_seed_has_is_forgotten_with_the_words_of_the_
     assert flow.request.source_entry is False
 
 
-async def test_a_deleted_shoot_is_forgotten_without_a_destination() -> None:
+async def test_a_deleted_shoot_is_cleaned_up_without_a_destination() -> None:
     async with watched(RemainsWatcher) as world:
         world.claim(remnant("a", deleted=True))
         task = (await world.only(ID)).request.task
     assert (task.technical_id, task.seed, task.destination) == ("shoot--dev--a", OURS, "")
 
 
-async def test_a_shoot_is_forgotten_as_soon_as_the_other_seed_has_restored_it() -> None:
+async def test_a_shoot_is_cleaned_up_once_the_other_seed_has_restored_it() -> None:
     """The gardenlet may hear of it earlier than the controller-manager."""
     async with watched(RemainsWatcher) as world:
         world.shoot("a", THEIRS, "Restore", "Processing")
@@ -86,7 +86,7 @@ async def test_a_shoot_is_forgotten_as_soon_as_the_other_seed_has_restored_it() 
         await until(lambda: ID in world.temporal.ids)
 
 
-async def test_the_seed_says_what_is_cleaned_up_and_that_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_seed_condition_reports_the_cleanup_and_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seed_flows, "RETRY_SECONDS", 0.05)
     done = FinishedTask(name="delete_apiserver", digest="d", attempt=1, trigger="t")
     async with watched(RemainsWatcher) as world:
@@ -98,7 +98,7 @@ async def test_the_seed_says_what_is_cleaned_up_and_that_it_failed(monkeypatch: 
         assert "garden-dev/a" in said(world)
         flow.fail(FlowOutcome(finished=(done,)))
         await until(lambda: said(world).startswith("False"))
-        assert "tried again" in said(world)
+        assert "retried" in said(world)
         await until(lambda: len(world.temporal.started) == 2)
         attempt = world.temporal.started[1].request.attempt
         assert (attempt.number, attempt.kept.finished) == (2, (done,))
@@ -106,7 +106,7 @@ async def test_the_seed_says_what_is_cleaned_up_and_that_it_failed(monkeypatch: 
         await until(lambda: said(world).startswith("Progressing"))
 
 
-async def test_a_list_that_is_taken_back_starts_nothing_more() -> None:
+async def test_a_removed_list_starts_no_cleanup() -> None:
     async with watched(RemainsWatcher) as world:
         for name in "abcde":
             world.shoot(name, THEIRS)

@@ -22,7 +22,7 @@ async def test_a_new_shoot_gets_a_seed_and_an_event(garden):
 
 
 async def test_a_shoot_that_fits_nowhere_says_why_and_is_placed_once_a_seed_fits(garden):
-    """Its owner reads the reason in the status; nobody has to touch the Shoot afterwards."""
+    """Its owner reads the reason in the status; the Shoot is scheduled later without a change."""
     garden.api.change(f"{CORE}/seeds", "seed-1", None, {"spec": {"settings": {"scheduling": {"visible": False}}}})
     async with garden.running(Scheduler(garden.client, garden.caches).run(Health())):
         garden.api.put(f"{CORE}/shoots", changed(SHOOT))
@@ -41,7 +41,7 @@ async def test_a_shoot_that_fits_nowhere_says_why_and_is_placed_once_a_seed_fits
 
 
 async def test_shoots_that_come_at_once_are_spread(garden):
-    """Each decision must count the ones before, though the cache has not seen them."""
+    """Each decision must count the earlier ones, though the cache has not seen them."""
     garden.api.put(f"{CORE}/seeds", changed(SEED, "metadata.name", "seed-2"))
     names = [f"s{number}" for number in range(6)]
     for name in names:

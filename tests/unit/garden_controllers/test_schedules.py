@@ -104,8 +104,8 @@ async def test_a_shoot_that_is_being_deleted_is_left_alone(world: World) -> None
     await world.until({})
 
 
-async def test_what_happened_while_nobody_watched_is_made_up_for(world: World) -> None:
-    """Of a Shoot that went meanwhile nothing is left, and one that changed is not served as before."""
+async def test_changes_during_a_watch_gap_are_caught_up(world: World) -> None:
+    """Schedules of a deleted Shoot are removed, and those of a changed one are updated."""
     world.garden.put(SHOOTS, shoot(NIGHTS))
     world.garden.put(SHOOTS, shoot(NIGHTS, name="gone", uid="u-2"))
     await world.start()
@@ -122,7 +122,7 @@ async def test_what_happened_while_nobody_watched_is_made_up_for(world: World) -
     await world.until({f"{HIBERNATION}end-0": "wake up at 0 7 * * * UTC"})
 
 
-async def test_a_schedule_that_somebody_paused_stays_paused(world: World) -> None:
+async def test_a_paused_schedule_stays_paused(world: World) -> None:
     """An operator's hand on the schedule is not undone by our restart."""
     world.garden.put(SHOOTS, shoot(NIGHTS))
     await world.start()

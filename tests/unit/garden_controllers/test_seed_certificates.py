@@ -62,7 +62,7 @@ def test_the_group_of_a_seed_with_dots_is_one_that_kubernetes_allows():
     assert refusal(TOKEN, (bootstrap_group("a.b"),), request(name="gardener.cloud:system:seed:a-b"))
 
 
-def test_requests_of_others_are_told_apart():
+def test_requests_of_other_users_are_distinguished():
     assert GARDENLETS.concerned("someone", (SEED, SEEDS))
     assert GARDENLETS.concerned("someone", ("someone", SEEDS))
     assert GARDENLETS.concerned(SEED, ("someone", "people"))
@@ -121,7 +121,7 @@ async def test_a_bootstrap_token_makes_a_gardenlet(garden, reviewed):
 SEED_2 = "gardener.cloud:system:seed:seed-2"
 
 
-async def test_an_issued_certificate_of_another_identity_is_told_at_the_seeds(garden, reviewed):
+async def test_a_wrongly_issued_certificate_is_reported_by_an_event_of_the_seed(garden, reviewed):
     """An earlier version, or an operator by hand, approved it; nothing but an expiry or another CA ends it."""
     garden.api.put(SEEDS_PATH, {**SEED_OBJECT, "metadata": {**SEED_OBJECT["metadata"], "name": "seed-2"}})
     good, wrong = csr("good"), csr("wrong", cn=SEED_2, user=SEED)
@@ -137,13 +137,13 @@ async def test_an_issued_certificate_of_another_identity_is_told_at_the_seeds(ga
     assert sorted(told) == ["seed-1", "seed-2"]
 
 
-async def test_who_may_not_ask_is_denied(garden):
-    """RBAC says who may, as for everything else."""
+async def test_a_requester_without_the_right_is_denied(garden):
+    """RBAC decides, as for all other requests."""
     garden.api.answer = lambda asked: (
         web.json_response({"status": {"allowed": False}}, status=201) if asked.path == REVIEWS else None
     )
     async with garden.running(run_seed_certificate_controller(garden.client, garden.caches)):
-        garden.api.put(CSRS, csr("mine", user="somebody", groups=("people",)))
+        garden.api.put(CSRS, csr("mine", user="mallory", groups=("people",)))
         await until(lambda: verdict(garden, "mine") == ["Denied"])
 
 
@@ -154,7 +154,7 @@ async def test_one_seed_does_not_become_another(garden, reviewed):
     assert reviewed == []
 
 
-async def test_what_is_no_gardenlets_is_left_to_others(garden, reviewed):
+async def test_requests_of_other_identities_are_left_to_other_approvers(garden, reviewed):
     async with garden.running(run_seed_certificate_controller(garden.client, garden.caches)):
         garden.api.put(CSRS, csr("people", cn="alice", organization="people"))
         garden.api.put(CSRS, csr("serving", signer="kubelet-serving"))

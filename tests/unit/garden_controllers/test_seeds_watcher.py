@@ -65,8 +65,8 @@ def put_other(world: World) -> None:
     world.put(resources.SEED, "seed-9", uid="5eed9", spec={})
 
 
-async def test_what_is_reconciled_stays_so_when_the_controller_manager_starts_again() -> None:
-    """Its status says so; nothing is remembered."""
+async def test_a_reconciled_seed_is_not_reconciled_again_after_a_restart() -> None:
+    """Its status shows it; the controller-manager remembers nothing."""
     async with watched(SeedWatcher) as world:
         put(world, READY)
         change(world, metadata={"labels": {"a": "b"}})
@@ -75,7 +75,7 @@ async def test_what_is_reconciled_stays_so_when_the_controller_manager_starts_ag
         assert runs(world) == []
 
 
-async def test_it_is_reconciled_once_for_each_time_that_it_is_asked_for() -> None:
+async def test_a_seed_is_reconciled_once_for_each_request() -> None:
     async with watched(SeedWatcher) as world:
         put(world, READY)
         for number in (1, 2):
@@ -84,7 +84,7 @@ async def test_it_is_reconciled_once_for_each_time_that_it_is_asked_for() -> Non
             finish(world)
 
 
-async def test_what_is_asked_while_a_workflow_runs_is_done_after_it() -> None:
+async def test_a_request_during_a_workflow_is_executed_after_it() -> None:
     """That workflow may have applied already what the gardenlet of now has another version of."""
     async with watched(SeedWatcher) as world:
         put(world)
@@ -105,7 +105,7 @@ async def test_a_workflow_of_an_earlier_controller_manager_is_waited_for() -> No
         await until(lambda: len(runs(world)) == 2)
 
 
-async def test_one_that_failed_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_workflow_of_a_seed_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seeds, "RETRY_SECONDS", 0.05)
     async with watched(SeedWatcher) as world:
         put(world)
@@ -127,5 +127,7 @@ async def test_one_that_failed_is_started_again(monkeypatch: pytest.MonkeyPatch)
         ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {}, False),
     ],
 )
-def test_when_a_seed_is_reconciled(metadata: dict[str, Any], status: dict[str, Any], expected: bool) -> None:
+def test_a_seed_is_reconciled_on_a_new_generation_or_request(
+    metadata: dict[str, Any], status: dict[str, Any], expected: bool
+) -> None:
     assert needs_reconciliation({"metadata": {"generation": 1, **metadata}, "status": status}) is expected

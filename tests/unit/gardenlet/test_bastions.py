@@ -1,4 +1,4 @@
-"""A gardenlet's part of a Bastion: a host in the cloud, for as long as the garden has it, whoever dies meanwhile."""
+"""A gardenlet creates the host of a Bastion in the cloud, and keeps it as long as the garden has the Bastion."""
 
 import asyncio
 import base64
@@ -100,7 +100,7 @@ async def world() -> AsyncIterator[World]:
         await world.clusters.close()
 
 
-async def test_a_host_is_ordered_and_its_owner_told_where_it_is(world: World) -> None:
+async def test_a_host_is_ordered_and_its_address_is_written_into_the_bastion(world: World) -> None:
     world.garden.put(BASTIONS, BASTION)
     async with world.running():
         host = await world.host()
@@ -118,7 +118,7 @@ async def test_a_host_is_ordered_and_its_owner_told_where_it_is(world: World) ->
     assert bastion["metadata"]["finalizers"] == ["gardener"]
 
 
-async def test_who_comes_after_one_that_died_orders_nothing_twice_and_says_nothing_again(world: World) -> None:
+async def test_the_gardenlet_after_a_killed_one_repeats_no_order_and_no_event(world: World) -> None:
     world.garden.put(BASTIONS, BASTION)
     async with world.running():
         await world.host()
@@ -132,7 +132,7 @@ async def test_who_comes_after_one_that_died_orders_nothing_twice_and_says_nothi
     assert world.writes() == writes
 
 
-async def test_another_way_in_is_asked_for_with_the_key_of_the_beginning(world: World) -> None:
+async def test_changed_sources_are_ordered_with_the_original_key(world: World) -> None:
     world.garden.put(BASTIONS, BASTION)
     async with world.running():
         before = await world.host()
@@ -146,7 +146,7 @@ async def test_another_way_in_is_asked_for_with_the_key_of_the_beginning(world: 
     assert after["metadata"]["annotations"]["gardener.cloud/operation"] == "reconcile"
 
 
-async def test_what_the_cloud_reports_is_told(world: World) -> None:
+async def test_reports_of_the_cloud_are_written_into_the_condition(world: World) -> None:
     world.garden.put(BASTIONS, BASTION)
     async with world.running():
         await world.host()
@@ -155,25 +155,25 @@ async def test_what_the_cloud_reports_is_told(world: World) -> None:
         assert "no address left" in await world.condition("False", "FailedReconciling")
 
 
-@pytest.mark.parametrize("given_up", [False, True])
-async def test_it_goes_after_its_host(world: World, given_up: bool) -> None:
+@pytest.mark.parametrize("forced", [False, True])
+async def test_a_bastion_is_deleted_after_its_host(world: World, forced: bool) -> None:
     world.garden.put(BASTIONS, BASTION)
     async with world.running():
         await world.host()
         world.serve()
         await world.condition("True", "SuccessfullyReconciled")
-        going = {"deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": {FORCE: "true"} if given_up else {}}
+        going = {"deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": {FORCE: "true"} if forced else {}}
         world.garden.change(BASTIONS, "alice", NAMESPACE, {"metadata": going})
         host = await world.host(lambda obj: "deletionTimestamp" in obj["metadata"])
         await world.condition("False", "DeletionInProgress")
         assert world.garden.find(BASTIONS, "alice", NAMESPACE), "its host is still there"
         world.seed.change(HOSTS, "alice", CONTROL_PLANE, {"metadata": {"finalizers": None}})
         await world.bastion(lambda obj: obj is None)
-    assert (host["metadata"]["annotations"].get(FORCE) == "true") is given_up
+    assert (host["metadata"]["annotations"].get(FORCE) == "true") is forced
     assert host["metadata"]["annotations"]["confirmation.gardener.cloud/deletion"] == "true"
 
 
-async def test_the_host_of_one_that_was_there_before_it_goes_first(world: World) -> None:
+async def test_the_host_of_an_earlier_bastion_is_deleted_first(world: World) -> None:
     old = {"metadata": {"name": "alice", "namespace": CONTROL_PLANE, "labels": {UID: "u-0"}}, "spec": {"ingress": []}}
     world.seed.put(HOSTS, {**old, "apiVersion": resources.BASTION.api_version, "kind": "Bastion"})
     world.garden.put(BASTIONS, BASTION)
@@ -188,9 +188,9 @@ async def test_the_host_of_one_that_was_there_before_it_goes_first(world: World)
         {"spec": {"provider": {"workersSettings": {"sshAccess": {"enabled": False}}}}},
         {"status": {"seedName": "seed-2"}},
     ],
-    ids=["it is being deleted", "no SSH any more", "not here yet"],
+    ids=["it is being deleted", "SSH access is disabled", "not here yet"],
 )
-async def test_none_is_made_for_a_shoot_that_cannot_be_got_into(world: World, change: dict[str, Any]) -> None:
+async def test_no_host_is_created_for_a_shoot_without_ssh_access(world: World, change: dict[str, Any]) -> None:
     world.garden.change(SHOOTS, "b", NAMESPACE, change)
     world.garden.put(BASTIONS, BASTION)
     asked = SHOOTS.replace("shoots", f"namespaces/{NAMESPACE}/shoots/b")

@@ -69,7 +69,7 @@ async def gardenlet() -> AsyncIterator[Running]:
         await clusters.seed.close()
 
 
-async def test_an_extension_that_is_upgraded_finds_its_rights_in_the_control_planes_of_before(
+async def test_an_upgraded_extension_has_rights_in_existing_control_planes(
     gardenlet: Running,
 ) -> None:
     """Its chart takes the rights on the whole seed away in the same moment."""

@@ -130,6 +130,6 @@ def test_the_first_condition_that_is_not_met_is_the_reason(changes: dict[str, st
 
 
 def test_an_installation_without_conditions_is_not_ready() -> None:
-    """Nobody has looked at it yet, so nothing is known to be good."""
+    """No controller has checked it yet, so its state is unknown."""
     finding = extensions_ready([{"metadata": {"name": "new"}, "spec": {}}], [])
     assert (finding.status, finding.reason, finding.message) == ("False", "NotAllExtensionsValid", "new is not valid")

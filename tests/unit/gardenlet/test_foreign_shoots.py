@@ -47,7 +47,7 @@ def shoot(name: str, seed: str) -> dict[str, Any]:
 
 @dataclass
 class Cost:
-    """What a gardenlet asked the garden for, and what it kept."""
+    """Requests of a gardenlet to the garden, and objects that it caches."""
 
     requests: Counter[str]
     """Lists, their further pages, and watches."""
@@ -57,7 +57,7 @@ class Cost:
 
 
 async def cost(foreign: int) -> Cost:
-    """Of a gardenlet with one Shoot of its own, in which each foreign Shoot changes once."""
+    """Cost of a gardenlet with one Shoot of its own, in which each foreign Shoot changes once."""
     async with ApiServer().running() as garden, ApiServer().running() as seed:
         garden.put(SEEDS, {"metadata": {"name": "seed-1", "uid": "5eed"}, "status": {"conditions": []}})
         garden.put(SHOOTS, shoot("own", "seed-1"))
@@ -85,7 +85,7 @@ async def cost(foreign: int) -> Cost:
                         ShootStateController(clusters, timedelta(hours=6)),
                     )
                 ]
-                # Care has looked at the Shoot.
+                # Care has checked the Shoot.
                 await until(lambda: garden.count("PATCH", f"{CORE}/namespaces/garden-a/shoots/own/status"))
                 for number in range(foreign):
                     garden.change(SHOOTS, f"foreign-{number}", "garden-a", {"status": {"hibernated": True}})
@@ -112,7 +112,7 @@ async def cost(foreign: int) -> Cost:
 
 
 def _kept_by_caches(snapshot: tracemalloc.Snapshot) -> int:
-    """Bytes of what a client has parsed and a cache still holds."""
+    """Bytes of the objects that a client has parsed and a cache still holds."""
     parsed = snapshot.filter_traces((tracemalloc.Filter(True, "*/json/decoder.py"),))
     return sum(each.size for each in parsed.statistics("filename"))
 

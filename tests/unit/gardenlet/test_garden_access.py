@@ -36,7 +36,7 @@ CA = self_signed_ca("garden", algorithm=KeyAlgorithm.P256, now=NOW - 20 * DAY, v
 
 
 def certificate(begin: timedelta, end: timedelta, seed: str = "seed-1") -> KeyPair:
-    """Of the gardenlet, from and until so long after now."""
+    """Certificate of the gardenlet, valid from and until so long after now."""
     return signed(
         f"gardener.cloud:system:seed:{seed}",
         ca=CA,
@@ -75,7 +75,7 @@ class World:
         }
 
     def keep(self, pair: KeyPair) -> None:
-        """What an earlier process left."""
+        """Store the credentials of an earlier process."""
         user = {
             "client-certificate-data": base64.b64encode(pair.certificate).decode(),
             "client-key-data": base64.b64encode(pair.key).decode(),
@@ -157,7 +157,7 @@ def subject(pem: bytes) -> str:
     return x509.load_pem_x509_certificate(pem).subject.rfc4514_string()
 
 
-async def test_the_first_certificate_is_asked_for_with_the_bootstrap_token(world: World) -> None:
+async def test_the_first_certificate_is_requested_with_the_bootstrap_token(world: World) -> None:
     async with world.access() as access, await access.connect() as garden:
         assert garden.endpoint.certificate == world.kept
         assert not garden.endpoint.token
@@ -182,8 +182,8 @@ async def test_the_first_secret_of_a_seed_brings_its_namespace(world: World) -> 
     assert world.seed.find("/api/v1/namespaces", NAMESPACE)
 
 
-async def test_what_is_there_is_used_while_the_garden_cannot_be_reached(world: World) -> None:
-    """A gardenlet that starts in a seed that is cut off goes on with its seed."""
+async def test_stored_credentials_are_used_while_the_garden_is_unreachable(world: World) -> None:
+    """A gardenlet that starts in a seed that is cut off still serves its seed."""
     there = certificate(-DAY, DAY)
     world.keep(there)
     world.garden.answer = lambda _: refuse(503, "ServiceUnavailable", "away")
@@ -219,7 +219,7 @@ async def test_two_replicas_that_start_at_once_share_one_certificate(world: Worl
         await client.close()
 
 
-def test_it_is_renewed_between_70_and_90_percent_of_its_validity_and_not_by_all_at_once() -> None:
+def test_certificates_are_renewed_at_random_times_between_70_and_90_percent() -> None:
     times = set()
     for _ in range(20):
         pem = certificate(timedelta(0), 100 * DAY).certificate
@@ -234,7 +234,7 @@ def seed_of(world: World) -> dict[str, Any]:
     return world.garden.find(SEEDS, "seed-1") or {}
 
 
-async def test_it_is_renewed_in_time_and_used_without_a_new_process(world: World) -> None:
+async def test_a_certificate_is_renewed_in_time_and_used_without_a_restart(world: World) -> None:
     world.keep(certificate(-19 * DAY, DAY))
     before = world.kept
     world.garden.put(SEEDS, SEED)
@@ -247,7 +247,7 @@ async def test_it_is_renewed_in_time_and_used_without_a_new_process(world: World
     assert world.asked_with == [""], "asked for with the certificate before"
 
 
-async def test_a_certificate_of_another_seed_in_the_secret_is_told(world: World) -> None:
+async def test_a_certificate_of_another_seed_in_the_secret_is_reported(world: World) -> None:
     """A gardenlet that has it acts for the other seed, as far as the garden can tell."""
     world.garden.put(SEEDS, SEED)
     world.keep(certificate(-DAY, DAY, seed="seed-2"))
@@ -263,8 +263,8 @@ async def test_a_certificate_of_another_seed_in_the_secret_is_told(world: World)
 
 
 @pytest.mark.parametrize("place", ["Secret", "Seed"])
-async def test_it_is_renewed_when_somebody_asks_for_it(world: World, place: str) -> None:
-    """Who fears that it is known to others does not want to wait."""
+async def test_a_certificate_is_renewed_on_request(world: World, place: str) -> None:
+    """An operator that fears that the key is known to others does not want to wait."""
     world.keep(certificate(-DAY, 100 * DAY))
     before = world.kept
     world.garden.put(SEEDS, SEED)
@@ -330,8 +330,8 @@ async def test_a_certificate_that_the_garden_no_longer_takes_is_replaced_by_the_
     assert world.kept != before
 
 
-async def test_a_kubeconfig_out_of_a_file_is_renewed_by_who_wrote_it(world: World) -> None:
-    """Nothing would happen, and nobody would know."""
+async def test_a_kubeconfig_from_a_file_is_not_renewed(world: World) -> None:
+    """The request would have no effect, and no user would notice."""
     world.garden.put(SEEDS, SEED | {"metadata": {"name": "seed-1", "annotations": ANNOTATION}})
     async with world.garden.client() as garden:
         caches = Caches(garden)
@@ -351,10 +351,10 @@ async def test_a_kubeconfig_out_of_a_file_is_renewed_by_who_wrote_it(world: Worl
 ANNOTATION = {"gardener.cloud/operation": "renew-kubeconfig"}
 
 
-async def test_nothing_to_ask_with_is_said(world: World) -> None:
+async def test_missing_credentials_for_a_request_are_reported(world: World) -> None:
     async with world.access(bootstrap_kubeconfig=None) as access:
         with pytest.raises(
-            NotSigned, match=r"Secret garden/gardenlet-kubeconfig is not there.*bootstrapKubeconfig is not set"
+            NotSigned, match=r"Secret garden/gardenlet-kubeconfig does not exist.*bootstrapKubeconfig is not set"
         ):
             await access.renew(None)
 

@@ -26,7 +26,7 @@ def marked(ago: timedelta, seed: str = "seed-1", **metadata: Any) -> dict[str, A
 
 
 async def look(entry: dict[str, Any], *shoots: dict[str, Any]) -> tuple[Requeue | None, str | None]:
-    """What the controller asks for after two looks, and since when the backups are said to be expired."""
+    """The controller's requeue after two reconciliations, and since when the backups are marked as expired."""
     async with GardenServer().running() as garden, garden.client() as client:
         garden.put(ENTRIES, entry, NAMESPACE)
         for each in shoots:
@@ -52,12 +52,12 @@ async def test_backups_are_marked_when_their_time_is_over() -> None:
     assert datetime.fromisoformat(said) == end
 
 
-async def test_backups_are_marked_when_an_operator_says_so() -> None:
+async def test_backups_are_marked_on_request_of_an_operator() -> None:
     entry = marked(timedelta(0), annotations={FORCE: "true"})
     assert await look(entry) == (None, entry["metadata"]["deletionTimestamp"])
 
 
-async def test_they_are_looked_at_again_when_their_time_is_over() -> None:
+async def test_kept_backups_are_requeued_for_their_expiry() -> None:
     again, said = await look(marked(DAY - timedelta(minutes=1)))
     assert again is not None
     assert 50 < again.after <= 60
@@ -76,7 +76,7 @@ async def test_a_shoot_that_is_still_there_deletes_them_itself() -> None:
     assert await look(marked(2 * DAY), shoot) == (Requeue(60.0), None)
 
 
-async def test_one_of_the_same_name_has_others() -> None:
+async def test_a_new_shoot_of_the_same_name_does_not_keep_earlier_backups() -> None:
     shoot = {"metadata": {"name": "demo", "uid": "another"}}
     assert (await look(marked(2 * DAY), shoot))[1] is not None
 
@@ -86,5 +86,5 @@ async def test_one_of_the_same_name_has_others() -> None:
     [marked(2 * DAY, seed="seed-2"), marked(2 * DAY, ownerReferences=[])],
     ids=["of another seed", "of no Shoot"],
 )
-async def test_others_are_left_alone(entry: dict[str, Any]) -> None:
+async def test_other_backup_entries_are_left_alone(entry: dict[str, Any]) -> None:
     assert await look(entry) == (None, None)

@@ -29,7 +29,7 @@ async def client(garden: ApiServer) -> AsyncIterator[KubeClient]:
         yield client
 
 
-async def test_a_seed_that_is_not_there_is_created(garden: ApiServer, client: KubeClient) -> None:
+async def test_a_missing_seed_is_created(garden: ApiServer, client: KubeClient) -> None:
     made = await register(client, CONFIG)
 
     found = garden.find(SEEDS, "seed-1")
@@ -48,7 +48,7 @@ async def test_a_second_start_writes_nothing(garden: ApiServer, client: KubeClie
     assert [method for method, _ in garden.requests if method != "GET"] == ["PATCH"], "the first registration"
 
 
-async def test_what_an_operator_has_changed_stays_and_an_event_says_so(garden: ApiServer, client: KubeClient) -> None:
+async def test_changes_of_an_operator_stay_and_an_event_names_them(garden: ApiServer, client: KubeClient) -> None:
     """The garden would refuse the change, and an operator looks for the reason at the Seed."""
     await register(client, CONFIG)
     garden.change(SEEDS, "seed-1", None, {"spec": {"backup": {"provider": "other"}, "provider": {"zones": ["1"]}}})

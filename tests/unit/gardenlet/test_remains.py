@@ -1,4 +1,4 @@
-"""What a gardenlet lists as left over: control planes that are whole elsewhere, and nothing that is on its way."""
+"""Remains that a gardenlet lists: control planes complete in another seed, and none that still moves."""
 
 import asyncio
 import json
@@ -26,7 +26,12 @@ REMAINS = "seed.gardener.cloud/remains"
 LEFT = {"namespace": "garden-a", "name": "b", "uid": "0f3c", "technicalID": "shoot--a--b", "deleted": False}
 DELETED = LEFT | {"deleted": True}
 READY = {"type": "GardenletReady", "status": "True", "reason": "GardenletReady", "message": "it is"}
-TOLD = {"type": CLEANED_UP, "status": "Progressing", "reason": "CleanupRunning", "message": "It is being cleaned up."}
+TOLD = {
+    "type": CLEANED_UP,
+    "status": "Progressing",
+    "reason": "CleanupRunning",
+    "message": "Their remains are being deleted.",
+}
 
 
 def shoot(type_: str = "Restore", state: str = "Succeeded", **metadata: Any) -> Any:
@@ -42,7 +47,7 @@ def shoot(type_: str = "Restore", state: str = "Succeeded", **metadata: Any) -> 
 
 
 def mark(bucket: str = "5eed", taken_over: bool = True) -> dict[str, Any]:
-    """The garden's BackupEntry of the bucket that the other seed goes on from."""
+    """The garden's BackupEntry of the bucket that the other seed continues from."""
     annotations = {BACKUP_ENTRY_TAKEN_OVER: "true"} if taken_over else {}
     metadata = {
         "name": "source-shoot--a--b--0f3c",
@@ -70,7 +75,7 @@ class World:
         self.seed.put(NAMESPACES, {"metadata": metadata})
 
     def control_plane(self) -> None:
-        """What the seed knows of a Shoot that the garden does not have."""
+        """Objects of a Shoot in the seed that the garden does not have."""
         self.namespace("0f3c")
         self.seed.put(CLUSTERS, {"metadata": {"name": "shoot--a--b"}, "spec": {"shoot": shoot()}})
         spec = {"type": "local", "bucketName": "bucket-1"}
@@ -80,7 +85,7 @@ class World:
 
     @property
     def listed(self) -> list[Any] | None:
-        """What the annotation of the Seed lists."""
+        """Remains in the annotation of the Seed."""
         live = self.garden.find(SEEDS, "seed-1") or {}
         text = (live["metadata"].get("annotations") or {}).get(REMAINS)
         return json.loads(text) if text is not None else None
@@ -148,9 +153,9 @@ FULL, FENCE, FINAL = "Full-00000000-00000007-1.gz", "Fence-00000007", "Full-0000
         (False, (FINAL, FENCE), False),
         (True, (FULL, FENCE), False),
     ],
-    ids=["taken over", "nobody took it over", "it was handed over", "it is in the garden"],
+    ids=["taken over", "not taken over", "it was handed over", "it is in the garden"],
 )
-async def test_of_a_deleted_shoot_the_mark_in_the_bucket_says_what_may_go(
+async def test_the_takeover_marker_of_a_deleted_shoot_permits_its_cleanup(
     monkeypatch: pytest.MonkeyPatch, world: World, there: bool, names: tuple[str, ...], listed: bool
 ) -> None:
     """That the garden does not know it is not enough: it may have been restored from before the Shoot was made."""
@@ -184,9 +189,7 @@ async def test_a_deleted_shoot_is_listed_until_its_backups_are_gone_as_well(
         await until(lambda: [each["name"] for each in world.listed or ()] == ["z"])
 
 
-async def test_a_gardenlet_that_starts_again_goes_on_with_what_the_last_one_found(
-    monkeypatch: pytest.MonkeyPatch, world: World
-) -> None:
+async def test_a_restarted_gardenlet_continues_the_cleanup_list(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     """The cleaning has deleted the credentials of the bucket by then, where the mark is."""
     monkeypatch.setattr("workers.gardenlet.remains.open_store", Bucket(FULL, FENCE))
     world.control_plane()

@@ -68,12 +68,16 @@ async def start(garden: ApiServer) -> AsyncIterator[Callable[[], Running]]:
         await caches.close()
 
 
-async def test_at_its_start_it_registers_the_seed_and_asks_for_its_reconciliation(start: Callable[[], Running]) -> None:
+async def test_a_starting_gardenlet_registers_its_seed_and_requests_its_reconciliation(
+    start: Callable[[], Running],
+) -> None:
     gardenlet = start()
     await until(lambda: gardenlet.asked == "reconcile" and gardenlet.lease())
 
 
-async def test_it_asks_once(start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gardenlet_requests_its_reconciliation_once(
+    start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(seed_module, "LEASE_SECONDS", 0.01)
     gardenlet = start()
     await until(lambda: gardenlet.asked)
@@ -85,7 +89,7 @@ async def test_it_asks_once(start: Callable[[], Running], monkeypatch: pytest.Mo
     assert gardenlet.garden.count("PATCH", f"{SEEDS}/{NAME}") == before
 
 
-async def test_a_request_that_is_there_already_is_enough(garden: ApiServer, start: Callable[[], Running]) -> None:
+async def test_an_existing_request_is_not_repeated(garden: ApiServer, start: Callable[[], Running]) -> None:
     metadata = {"name": NAME, "annotations": {OPERATION: "reconcile"}}
     before = garden.put(SEEDS, {"metadata": metadata, "spec": CONFIG.spec})["metadata"]["generation"]
     gardenlet = start()
@@ -95,7 +99,9 @@ async def test_a_request_that_is_there_already_is_enough(garden: ApiServer, star
     assert (gardenlet.asked, seed["metadata"]["generation"]) == ("reconcile", before)
 
 
-async def test_it_waits_until_another_operation_is_done(garden: ApiServer, start: Callable[[], Running]) -> None:
+async def test_a_gardenlet_waits_until_another_operation_is_done(
+    garden: ApiServer, start: Callable[[], Running]
+) -> None:
     """An operator asked for it, and a Seed has room for one request."""
     metadata = {"name": NAME, "annotations": {OPERATION: "renew-kubeconfig"}}
     garden.put(SEEDS, {"metadata": metadata, "spec": CONFIG.spec})
@@ -106,7 +112,7 @@ async def test_it_waits_until_another_operation_is_done(garden: ApiServer, start
     await until(lambda: gardenlet.asked == "reconcile")
 
 
-async def test_a_gardenlet_that_was_cut_off_says_that_it_is_back(
+async def test_a_gardenlet_that_was_cut_off_restores_its_ready_condition(
     start: Callable[[], Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The garden has said of its Seed that it is Unknown, and nothing else would say the contrary."""

@@ -1,4 +1,4 @@
-"""Whose state a gardenlet keeps: of what is whole and stays, never of what is on its way."""
+"""A gardenlet persists states of complete Shoots that stay, never of Shoots that move."""
 
 from typing import Any
 
@@ -30,6 +30,6 @@ def shoot(last: dict[str, str] | None, *, spec: str = "seed-1", status: str = "s
         (shoot(None), False),
     ],
 )
-def test_only_what_is_whole_and_stays_is_kept(found: Any, expected: bool) -> None:
+def test_only_states_of_complete_shoots_are_persisted(found: Any, expected: bool) -> None:
     """A state that a half-dismantled seed wrote over the last good one would lose machines."""
     assert stays(found, "seed-1") is expected

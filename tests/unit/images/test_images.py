@@ -54,7 +54,7 @@ def archives(role: Role, tmp_path: Path) -> list[Path]:
 
 
 def configs(archive: Path) -> dict[str, dict[str, Any]]:
-    """What a runtime is told of each image in an archive, by the image's name."""
+    """Configuration for a runtime of each image in an archive, by the image's name."""
     with tarfile.open(archive) as opened:
 
         def read(name: str) -> Any:
@@ -73,7 +73,7 @@ def names(made: list[Path]) -> set[str]:
     return {name for archive in made for name in configs(archive)}
 
 
-def test_a_seed_has_prometheus_in_an_archive_of_its_own_with_upstreams_entrypoint_and_user(tmp_path: Path) -> None:
+def test_a_seed_has_prometheus_in_its_own_archive_with_upstreams_entrypoint_and_user(tmp_path: Path) -> None:
     """A new version of it is then imported without anything else, and a restricted pod may run it."""
     (archive,) = (path for path in archives("seed", tmp_path) if path.name.startswith("prometheus-"))
 
@@ -104,7 +104,7 @@ def test_a_seed_has_the_vertical_pod_autoscaler_with_upstreams_entrypoints_and_u
 
 
 @pytest.mark.parametrize(("role", "components"), [("seed", IN_THE_SEED), ("shoot", IN_THE_SHOOT)])
-def test_all_that_our_pods_run_is_brought(role: Role, components: dict[str, Any], tmp_path: Path) -> None:
+def test_the_archives_contain_all_images_of_our_pods(role: Role, components: dict[str, Any], tmp_path: Path) -> None:
     """In whatever version: pools have other Kubernetes versions than their control plane."""
     used = {each["image"] for objects in components.values() for pod in workloads(objects) for each in containers(pod)}
     brought = {name.rpartition(":")[0] for name in names(archives(role, tmp_path))}

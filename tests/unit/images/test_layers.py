@@ -39,7 +39,7 @@ def test_a_rebuilt_binary_makes_a_new_layer(layers: Layers, tmp_path: Path) -> N
 
 
 def test_a_lost_blob_is_made_again(layers: Layers, tmp_path: Path, said: list[str]) -> None:
-    """Somebody may clean the cache in part."""
+    """A user may delete a part of the cache."""
     binary = tmp_path / "etcd"
     binary.write_bytes(b"ELF")
     blob = layers.files("etcd", [(binary, "/etcd")])
@@ -49,7 +49,7 @@ def test_a_lost_blob_is_made_again(layers: Layers, tmp_path: Path, said: list[st
     assert len(said) == 2
 
 
-def test_what_nobody_used_for_a_week_is_deleted_and_the_rest_kept(layers: Layers, tmp_path: Path) -> None:
+def test_blobs_unused_for_a_week_are_deleted(layers: Layers, tmp_path: Path) -> None:
     """A layer of Kubernetes has 145 MB, and each change of a recipe leaves some behind."""
     binary = tmp_path / "etcd"
     binary.write_bytes(b"used")
@@ -74,7 +74,7 @@ def test_components_of_one_binary_are_links_to_it(layers: Layers, tmp_path: Path
 
 
 def test_a_machine_starts_containerd_and_its_user_data_and_knows_our_pause_image(layers: Layers) -> None:
-    """A machine without these boots into nothing, and nobody could log in to see why."""
+    """A machine without these boots into nothing, and a login to see the reason would be impossible."""
     blob = layers.machine_files()
     with tarfile.open(layers.store.path(blob)) as layer:
         names = set(layer.getnames())

@@ -43,7 +43,7 @@ def test_another_content_gives_another_layer(store: BlobStore, tmp_path: Path) -
     assert store.add_tree(tree(tmp_path / "b", file="y")).digest != first.digest
 
 
-def test_what_is_excluded_is_not_in_the_layer(store: BlobStore, tmp_path: Path) -> None:
+def test_excluded_files_are_not_in_the_layer(store: BlobStore, tmp_path: Path) -> None:
     """Compilations leave files in a tree's /tmp while it may be packed."""
     blob = store.add_tree(tree(tmp_path / "a", tmp__left="x", kept="y"), exclude=["./tmp/*"])
     with tarfile.open(store.path(blob)) as layer:
@@ -51,9 +51,7 @@ def test_what_is_excluded_is_not_in_the_layer(store: BlobStore, tmp_path: Path) 
         assert "./tmp/left" not in layer.getnames()
 
 
-def test_an_archive_holds_each_shared_layer_once_and_all_that_its_index_leads_to(
-    store: BlobStore, tmp_path: Path
-) -> None:
+def test_an_archive_holds_each_shared_layer_once_and_all_blobs_of_its_index(store: BlobStore, tmp_path: Path) -> None:
     base, one, two = (store.add_tree(tree(tmp_path / name, file=name)) for name in ("base", "one", "two"))
     images = [Image("example.org/one:1", (base, one), ("/one",)), Image("example.org/two:1", (base, two))]
     write_archive(tmp_path / "archive.tar", images, store)

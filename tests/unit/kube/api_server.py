@@ -28,7 +28,7 @@ class ApiServer:
         self.requests: list[tuple[str, str]] = []
         """Method and path of everything asked."""
         self.tokens: dict[str, str] = {}
-        """Issued bearer tokens and whom they belong to; remove one to revoke it."""
+        """Issued bearer tokens and their users; remove one to revoke it."""
         self.kinds: dict[str, list[Object]] = {}
         """Answers of discovery by group and version, ``example.org/v1``."""
         self.discovery: dict[str, list[Object]] = {}
@@ -47,7 +47,7 @@ class ApiServer:
         self._log: list[tuple[int, str, Place, Object, Object | None]] = []
         self._applied: dict[tuple[Place, str], Object] = {}
         self._pages: dict[str, list[Object]] = {}
-        """What is left of lists, as it was when their first page was asked for, by continue token."""
+        """Remaining pages of lists, as they were when their first page was read, by continue token."""
         self._watches: set[asyncio.Queue[Any]] = set()
 
     @asynccontextmanager
@@ -97,12 +97,12 @@ class ApiServer:
         return self.objects.get((path, namespace, name))
 
     def compact(self) -> None:
-        """Forget history: watches from older versions get 410."""
+        """Drop history: watches from older versions get 410."""
         self._oldest = self._version
         self._log.clear()
 
     def expire_pages(self) -> None:
-        """Forget what lists were about to go on with: their continue tokens get 410."""
+        """Drop the continue tokens of lists: they get 410."""
         self._pages.clear()
 
     def cut_watches(self) -> None:
@@ -112,7 +112,7 @@ class ApiServer:
             queue.put_nowait(None)
 
     def expire_watches(self) -> None:
-        """Tell all watches, in-band, that they are too old."""
+        """Send an error about their age to all watches, in-band."""
         status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
         for queue in self._watches:
             queue.put_nowait(("ERROR", status))

@@ -72,11 +72,11 @@ async def test_a_wait_for_a_deletion_sees_it(api, caches):
 
 
 async def test_a_wait_that_is_in_vain_ends_and_says_for_what(caches):
-    with pytest.raises(TimeoutError, match="ConfigMap ns/one was not as wanted after"):
+    with pytest.raises(TimeoutError, match="ConfigMap ns/one did not reach the expected state within"):
         await value_is(caches.of(CONFIG_MAP, "ns"), "2", timeout=0.1)
 
 
-async def test_what_a_predicate_raises_ends_the_wait(api, caches):
+async def test_an_exception_of_a_predicate_ends_the_wait(api, caches):
     """An object that reports a final error must fail its flow at once, not after ten minutes."""
     api.put(CONFIG_MAPS, config_map())
 
@@ -87,7 +87,7 @@ async def test_what_a_predicate_raises_ends_the_wait(api, caches):
         await caches.of(CONFIG_MAP, "ns").wait_for("one", "ns", refuse_it, 5)
 
 
-async def test_progress_is_told_for_each_state_that_was_not_enough(api, caches):
+async def test_progress_is_reported_for_each_state_that_does_not_fit(api, caches):
     api.put(CONFIG_MAPS, config_map(a="1"))
     cache = caches.of(CONFIG_MAP, "ns")
     seen = []
@@ -103,7 +103,7 @@ async def test_progress_is_told_for_each_state_that_was_not_enough(api, caches):
     assert seen == ["1", "2"]
 
 
-async def test_one_list_and_one_watch_serve_everybody(api, caches):
+async def test_one_list_and_one_watch_serve_all_waiters(api, caches):
     api.put(CONFIG_MAPS, config_map(a="1"))
 
     await asyncio.gather(*(value_is(caches.of(CONFIG_MAP, "ns"), "1") for _ in range(50)))
@@ -135,7 +135,7 @@ async def test_a_version_that_expired_in_the_middle_of_a_watch_is_listed_again(a
     assert events[2:] == [("DELETED", "goes"), ("ADDED", "comes"), ("MODIFIED", "stays")]
 
 
-async def test_an_expiry_told_inside_a_watch_is_listed_again(api, caches):
+async def test_an_expiry_reported_inside_a_watch_causes_a_new_list(api, caches):
     cache = caches.of(CONFIG_MAP, "ns")
     await watched(api)
     api.expire_watches()
@@ -144,7 +144,7 @@ async def test_an_expiry_told_inside_a_watch_is_listed_again(api, caches):
     assert await value_is(cache, "1")
 
 
-async def test_a_watch_that_breaks_goes_on_where_it_was_without_a_list(api, caches):
+async def test_a_broken_watch_continues_from_its_version_without_a_list(api, caches):
     api.put(CONFIG_MAPS, config_map(a="1"))
     cache = caches.of(CONFIG_MAP, "ns")
     await cache.synced()
@@ -188,7 +188,7 @@ async def test_a_server_that_is_away_at_the_start_is_found_when_it_comes(api, ca
     assert await value_is(cache, "1")
 
 
-async def test_a_wait_that_fails_because_the_watch_is_broken_says_so(api, caches):
+async def test_a_wait_that_fails_because_of_a_broken_watch_names_it(api, caches):
     cache = caches.of(CONFIG_MAP, "ns")
     await watched(api)
     api.answer = lambda _: refuse(403, "Forbidden", "not yours")
@@ -224,7 +224,7 @@ async def test_a_handler_that_fails_does_not_stop_the_others(api, caches):
     assert seen == ["ADDED"]
 
 
-async def test_a_late_subscriber_hears_of_what_is_there_and_none_after_it_left(api, caches):
+async def test_a_late_subscriber_gets_existing_objects_and_no_events_after_unsubscribing(api, caches):
     api.put(CONFIG_MAPS, config_map(a="1"))
     cache = caches.of(CONFIG_MAP, "ns")
     await cache.synced()
@@ -258,7 +258,7 @@ async def test_a_cluster_scoped_kind_has_one_cache_whatever_namespace_is_asked(c
     assert caches.of(NAMESPACE, "ns") is caches.of(NAMESPACE)
 
 
-async def test_a_forgotten_namespace_is_watched_no_more(api, caches):
+async def test_a_released_namespace_is_not_watched_any_more(api, caches):
     caches.of(CONFIG_MAP, "ns")
     await watched(api)
 
@@ -269,7 +269,7 @@ async def test_a_forgotten_namespace_is_watched_no_more(api, caches):
             await asyncio.sleep(0.01)
 
 
-async def test_the_cache_of_a_namespace_that_nobody_uses_is_dropped(api, caches, monkeypatch):
+async def test_the_cache_of_an_unused_namespace_is_dropped(api, caches, monkeypatch):
     """A gardenlet sees thousands of shoots come and go; a watch each would stay open for ever."""
     idle, subscribed, whole = caches.of(CONFIG_MAP, "ns"), caches.of(CONFIG_MAP, "other"), caches.of(CONFIG_MAP)
     subscribed.subscribe(lambda _: None)
@@ -300,7 +300,7 @@ def test_a_key_reads_like_kubectl():
     assert (str(Key("ns", "name")), str(Key(None, "name"))) == ("ns/name", "name")
 
 
-async def test_a_cache_goes_on_when_the_connections_of_old_credentials_are_closed(api, client, caches, monkeypatch):
+async def test_a_cache_survives_the_end_of_connections_with_old_credentials(api, client, caches, monkeypatch):
     monkeypatch.setattr(client_module, "_ANSWER", aiohttp.ClientTimeout(total=0.05))
     api.put(CONFIG_MAPS, config_map(a="1"))
     cache = caches.of(CONFIG_MAP, "ns")
@@ -319,7 +319,7 @@ def by_owner(obj):
     return (obj["data"]["owner"],) if "owner" in obj["data"] else ()
 
 
-async def test_an_index_follows_what_comes_changes_and_goes(api, caches):
+async def test_an_index_follows_creations_changes_and_deletions(api, caches):
     api.put(CONFIG_MAPS, config_map("one", owner="a"))
     cache = caches.of(CONFIG_MAP)
     await cache.synced()
@@ -364,7 +364,7 @@ async def test_two_components_share_an_index_and_cannot_define_it_differently(ca
 
 
 async def test_an_object_that_an_index_cannot_read_does_not_stop_the_cache(api, caches):
-    """Whoever writes one strange object must not blind a controller for all others."""
+    """An invalid object of one user must not blind a controller for all others."""
     cache = caches.of(CONFIG_MAP)
     cache.index("owner", lambda obj: (obj["data"]["owner"],))
     api.put(CONFIG_MAPS, config_map("strange"))
@@ -375,7 +375,7 @@ async def test_an_object_that_an_index_cannot_read_does_not_stop_the_cache(api, 
 
 
 async def test_events_wake_only_waits_that_they_concern(api, caches):
-    """100 deletions at a time once looked at all objects of the kind after each event of any of them."""
+    """100 deletions at a time once read all objects of the kind after each event of any of them."""
     for number in range(3):
         api.put(CONFIG_MAPS, config_map("one", f"ns-{number}"))
     cache = caches.of(CONFIG_MAP)

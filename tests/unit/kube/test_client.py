@@ -45,7 +45,7 @@ def secret(name="one"):
     }
 
 
-async def test_what_is_created_can_be_read_and_listed(client):
+async def test_a_created_object_can_be_read_and_listed(client):
     await client.create(config_map(a="1"))
 
     assert (await client.get(CONFIG_MAP, "one", "ns"))["data"] == {"a": "1"}
@@ -53,7 +53,7 @@ async def test_what_is_created_can_be_read_and_listed(client):
     assert [(obj["kind"], obj["apiVersion"], obj["metadata"]["name"]) for obj in listed] == [("ConfigMap", "v1", "one")]
 
 
-async def test_creating_what_exists_is_told_apart_from_losing_a_race(client):
+async def test_already_exists_is_distinguished_from_conflict(client):
     """One means read back and compare, the other means look again."""
     made = await client.create(config_map(a="1"))
     await client.patch(CONFIG_MAP, "one", "ns", {"data": {"a": "2"}})
@@ -64,7 +64,7 @@ async def test_creating_what_exists_is_told_apart_from_losing_a_race(client):
         await client.replace(made)
 
 
-async def test_an_object_that_is_not_there_is_not_found(client):
+async def test_a_missing_object_is_not_found(client):
     assert await client.find(CONFIG_MAP, "none", "ns") is None
     with pytest.raises(NotFound, match="getting ConfigMap ns/none"):
         await client.get(CONFIG_MAP, "none", "ns")
@@ -90,7 +90,7 @@ async def test_an_object_that_was_read_can_be_applied(api, client):
     assert applied["data"] == {"a": "1", "b": "2"}
 
 
-async def test_what_has_changed_since_it_was_read_is_not_applied_over_if_that_is_asked_for(client):
+async def test_apply_with_a_resource_version_refuses_a_changed_object(client):
     read = await client.create(config_map(a="1"))
     await client.patch(CONFIG_MAP, "one", "ns", {"data": {"a": "theirs"}})
 
@@ -100,7 +100,7 @@ async def test_what_has_changed_since_it_was_read_is_not_applied_over_if_that_is
     assert (await client.get(CONFIG_MAP, "one", "ns"))["data"] == {"a": "theirs"}
 
 
-async def test_deleting_twice_says_that_it_was_gone(client):
+async def test_a_second_deletion_reports_a_missing_object(client):
     await client.create(config_map())
 
     assert await client.delete(CONFIG_MAP, "one", "ns") is True
@@ -108,7 +108,7 @@ async def test_deleting_twice_says_that_it_was_gone(client):
 
 
 async def test_a_namesake_that_came_later_is_not_deleted(client):
-    """The flow asked to delete the shoot's old object; the new one is somebody else's."""
+    """The flow wanted to delete the shoot's old object; the new one belongs to another owner."""
     old = await client.create(config_map())
     await client.delete(CONFIG_MAP, "one", "ns")
     await client.create(config_map())
@@ -160,7 +160,7 @@ async def test_an_error_about_other_kinds_says_what_is_wrong(api, client):
     ("status", "final"),
     [(400, True), (422, True), (401, False), (403, False), (404, False), (409, False), (500, False)],
 )
-async def test_only_what_will_be_refused_again_is_final_for_an_activity(api, client, status, final):
+async def test_only_permanent_refusals_are_final_for_an_activity(api, client, status, final):
     api.answer = lambda _: refuse(status, "Reason", "text")
 
     with pytest.raises(ApiError) as refused:
@@ -197,7 +197,7 @@ async def test_a_server_that_is_busy_is_asked_again_when_it_says(api, client):
     assert api.count("POST", "/api/v1/namespaces/ns/configmaps") == 3
 
 
-async def test_a_server_that_stays_busy_is_not_asked_forever(api, client):
+async def test_a_busy_server_is_not_retried_forever(api, client):
     api.answer = lambda _: refuse(429, "TooManyRequests", "later", retryAfterSeconds=0.01)
 
     with pytest.raises(ApiError, match="429"):
@@ -206,7 +206,7 @@ async def test_a_server_that_stays_busy_is_not_asked_forever(api, client):
     assert len(api.requests) == 4
 
 
-async def test_nobody_listening_is_said_so():
+async def test_a_refused_connection_is_reported():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -250,7 +250,7 @@ async def test_requests_beyond_the_limit_wait_and_all_get_through(api, client):
     assert len(api.objects) == 100
 
 
-async def test_a_closed_client_says_so_instead_of_opening_again(api):
+async def test_a_closed_client_fails_instead_of_reconnecting(api):
     client = api.client()
     await client.list(NAMESPACE)
     await client.close()
@@ -259,7 +259,7 @@ async def test_a_closed_client_says_so_instead_of_opening_again(api):
         await client.list(NAMESPACE)
 
 
-async def test_kinds_of_other_people_are_looked_up_once(api, client):
+async def test_unknown_kinds_are_looked_up_once(api, client):
     api.kinds["example.org/v1"] = [
         {"name": "foos", "kind": "Foo", "namespaced": False},
         {"name": "foos/status", "kind": "Foo", "namespaced": False},
@@ -307,7 +307,7 @@ async def test_a_watch_yields_changes_and_bookmarks_and_lines_of_any_length(api,
     assert events[1][1] > 3_000_000
 
 
-async def test_a_watch_from_a_forgotten_version_is_gone(api, client):
+async def test_a_watch_from_an_expired_version_ends_with_gone(api, client):
     api.put(CONFIG_MAPS, config_map())
     api.compact()
 
@@ -366,7 +366,7 @@ def test_a_kubeconfig_may_come_as_text_or_parsed():
         assert KubeClient.from_kubeconfig(form).endpoint.token == "t"
 
 
-async def test_half_a_kubeconfig_is_no_reason_to_stop(api, tmp_path, monkeypatch):
+async def test_a_truncated_kubeconfig_file_keeps_the_old_credentials(api, tmp_path, monkeypatch):
     """A writer that does not rename shows us the file half written."""
     monkeypatch.setattr("kube.client._REREAD_FILES", 0.0)
     path = tmp_path / "kubeconfig"
@@ -431,7 +431,7 @@ async def test_a_server_is_verified_by_the_name_in_the_kubeconfig_and_the_client
     assert peers == ["someone"]
 
 
-async def test_certificates_that_are_none_are_an_error_that_says_so(api):
+async def test_invalid_certificates_are_reported(api):
     config = kubeconfig(api.url)
     config["clusters"][0]["cluster"]["certificate-authority-data"] = "bm9uZQ=="
     async with KubeClient.from_kubeconfig(config) as client:
@@ -454,7 +454,7 @@ def test_kinds_are_found_by_object_and_by_name_and_unknown_ones_are_named():
         resource_of(("v1", "Foo"))
 
 
-async def test_removing_tells_whether_somebody_has_to_end_the_object_first(api, client):
+async def test_delete_reports_whether_finalizers_are_left(api, client):
     free = await client.create(config_map("free"))
     held = config_map("held")
     held["metadata"]["finalizers"] = ["test/held"]

@@ -70,7 +70,7 @@ async def test_a_renewed_token_is_taken_over_by_the_same_client(api, clusters):
     assert client.endpoint.token == "two"
 
 
-async def test_a_shoot_made_anew_under_the_old_name_gets_a_new_client(api, clusters):
+async def test_a_shoot_created_again_under_the_old_name_gets_a_new_client(api, clusters):
     api.put(SECRETS, access())
     api.put(SERVICES, service())
     old = await clusters.shoot("shoot--dev--one")
@@ -103,7 +103,7 @@ async def test_access_without_a_token_yet_is_not_found(api, clusters, token):
         await clusters.shoot("shoot--dev--one")
 
 
-async def test_what_a_flow_pinned_is_read_from_the_cluster_and_not_from_memory(api, clusters):
+async def test_pinned_objects_are_read_from_the_cluster_and_not_from_memory(api, clusters):
     shoot = {
         "metadata": {"annotations": {"a": "b"}},
         "spec": {
@@ -137,7 +137,7 @@ async def test_nothing_is_watched_for_a_shoot_that_is_gone(api, clusters):
     await until(lambda: api.watching == 0)
 
 
-async def test_a_shoot_put_to_sleep_is_forgotten(api, clusters):
+async def test_the_client_of_a_hibernated_shoot_is_closed(api, clusters):
     api.put(SECRETS, access())
     api.put(SERVICES, service())
     client = await clusters.shoot("shoot--dev--one")
@@ -172,7 +172,7 @@ async def test_an_activity_reads_its_cluster_once(api, clusters):
 
     api.change(CLUSTERS, "shoot--dev--one", None, {"spec": {"shoot": {"status": {"a": "1"}}}})
     with clusters_read_once():
-        assert (await clusters.cluster("shoot--dev--one")).shoot["status"] == {"a": "1"}, "another activity reads anew"
+        assert (await clusters.cluster("shoot--dev--one")).shoot["status"] == {"a": "1"}, "another activity reads again"
 
 
 async def test_an_activity_sees_what_it_has_written_into_its_cluster(api, clusters):

@@ -1,4 +1,4 @@
-"""A controller looks at each key soon, once, again after a failure, and never twice at a time."""
+"""A controller reconciles each key soon, once, again after a failure, and never twice at a time."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ async def running(controller):
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_many_hints_about_one_object_are_one_look():
+async def test_many_hints_about_one_object_are_one_reconcile():
     seen = []
 
     async def reconcile(key):
@@ -44,8 +44,8 @@ async def test_many_hints_about_one_object_are_one_look():
     assert sorted(seen) == [ONE, TWO]
 
 
-async def test_a_hint_during_a_look_makes_another_look_after_it():
-    """What changed in between may not have been seen."""
+async def test_a_hint_during_a_reconcile_causes_another_one_after_it():
+    """The running reconcile may have missed a change in between."""
     going, go = asyncio.Event(), asyncio.Event()
     seen = []
     active = 0
@@ -111,7 +111,7 @@ async def test_a_bug_leaves_its_traceback_and_the_worker_lives_on(caplog):
 
 
 @pytest.mark.parametrize("again", [Requeue(0.01), TryAgain("not yet", after=0.01)])
-async def test_who_wants_to_look_later_is_called_later(again, caplog):
+async def test_a_requeue_reconciles_later(again, caplog):
     caplog.set_level(logging.CRITICAL)
     seen = []
 
@@ -166,7 +166,7 @@ async def test_events_become_keys_that_the_controller_chooses(api, client):
     assert seen == [Key(None, "A")]
 
 
-async def test_events_do_not_add_rhythms_to_the_one_of_a_periodic_reconcile():
+async def test_events_do_not_multiply_a_periodic_reconcile():
     """Each event once began an endless series of delayed requeues: a Shoot was checked 30 times a minute, not once."""
     period, times = 0.05, []
 
@@ -217,7 +217,7 @@ async def test_a_key_that_is_taken_has_no_pending_delay_any_more():
 
 
 async def test_a_delay_that_passes_while_a_worker_has_the_key_queues_it_afterwards():
-    """What the delay was for may have happened after the worker read it."""
+    """The reason of the delay may have happened after the worker read the object."""
     queue = Queue()
     queue.add(ONE)
     assert await queue.take() == ONE
@@ -236,13 +236,13 @@ async def test_an_expected_obstacle_becomes_a_warning_once_it_stays(caplog):
 
     async def reconcile(key):
         keys.append(key)
-        raise TryAgain("it has changed meanwhile", after=0.001)
+        raise TryAgain("it has changed since it was read", after=0.001)
 
     async with running(Controller("test", reconcile)) as controller:
         controller.enqueue(ONE)
         await until(lambda: len(keys) > 5)
 
-    levels = [each.levelname for each in caplog.records if "it has changed meanwhile" in each.getMessage()]
+    levels = [each.levelname for each in caplog.records if "it has changed since it was read" in each.getMessage()]
     assert levels[:5] == ["DEBUG"] * 4 + ["WARNING"]
 
 

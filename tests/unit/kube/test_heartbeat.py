@@ -1,4 +1,4 @@
-"""A waiting activity tells that it lives, and hears when it is no longer wanted."""
+"""A waiting activity sends heartbeats, and learns from them of its cancellation."""
 
 import asyncio
 import dataclasses
@@ -49,7 +49,7 @@ async def test_a_cancelled_activity_cancels_what_it_awaits_and_lets_it_clean_up(
     assert cleaned == [True]
 
 
-async def test_a_failure_arrives_as_it_is():
+async def test_a_failure_is_raised_unchanged():
     async def fail():
         raise KeyError("x")
 
@@ -57,7 +57,7 @@ async def test_a_failure_arrives_as_it_is():
         await heartbeating(fail())
 
 
-async def test_outside_an_activity_nothing_is_told():
+async def test_outside_an_activity_no_heartbeat_is_sent():
     async def quick():
         return 1
 
@@ -89,7 +89,7 @@ async def test_a_wait_outside_of_an_activity_is_not_recorded():
         assert recorded_waits() is None
 
 
-async def test_an_attempt_finds_where_the_one_before_it_was():
+async def test_an_attempt_reads_the_position_of_the_previous_one():
     beats = []
     env = ActivityEnvironment()
     env.on_heartbeat = lambda *details: beats.append(details)

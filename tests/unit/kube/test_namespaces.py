@@ -73,7 +73,7 @@ async def test_a_namespace_is_gone_at_once_with_all_that_is_in_it(cluster, clien
     assert cluster.find(SECRETS, "ca", "other")
 
 
-async def test_a_finalizer_in_it_is_respected_and_its_fall_ends_the_namespace(cluster, client):
+async def test_a_finalizer_is_respected_and_its_removal_ends_the_namespace(cluster, client):
     put(cluster, WORKERS, "one", finalizers=["extensions.gardener.cloud/worker"])
 
     async with namespaces.ending(client, NAME):
@@ -85,7 +85,7 @@ async def test_a_finalizer_in_it_is_respected_and_its_fall_ends_the_namespace(cl
         await until(lambda: not exists(cluster))
 
 
-async def test_what_came_in_at_the_last_moment_does_not_outlive_its_namespace(cluster, client):
+async def test_an_object_created_at_the_last_moment_is_deleted_with_its_namespace(cluster, client):
     """A request that was admitted before the deletion may be written after we looked."""
     put(cluster, PODS, "scheduler")
     late: list[str] = []
@@ -136,7 +136,7 @@ async def test_kinds_without_deletion_of_collections_are_deleted_one_by_one(clus
         await until(lambda: not exists(cluster))
 
 
-async def test_a_namespace_that_nobody_deleted_is_left_alone(cluster, client):
+async def test_a_namespace_that_is_not_deleted_is_left_alone(cluster, client):
     cluster.put(NAMESPACES, {"metadata": {"name": "alive"}, "spec": {"finalizers": ["kubernetes"]}})
     put(cluster, SECRETS, "ca", namespace="alive")
 

@@ -36,7 +36,7 @@ WANTED: dict[str, Any] = {
         },
     },
 }
-"""What we apply; below, what an API server of 1.37 made of it."""
+"""Object that we apply; below, the same object as an API server of 1.37 stored it."""
 FIELDS: dict[str, Any] = {
     "f:metadata": {
         "f:labels": {"f:app": {}},
@@ -99,7 +99,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 CONTAINER = "spec.template.spec.containers.0"
 
 
-def test_what_was_applied_before_and_is_as_it_was_needs_no_request() -> None:
+def test_an_unchanged_applied_object_needs_no_request() -> None:
     """Defaults that the server added, and fields of others, are not ours."""
     assert unchanged(live(), WANTED, MANAGER)
 
@@ -126,12 +126,12 @@ def test_what_was_applied_before_and_is_as_it_was_needs_no_request() -> None:
         ("apiVersion", "apps/v1beta1"),
     ],
 )
-def test_whatever_would_change_is_sent(path: str, value: Any) -> None:
+def test_a_difference_is_sent(path: str, value: Any) -> None:
     assert not unchanged(live(), changed(path, value), MANAGER)
 
 
-def test_what_another_changed_is_applied_again() -> None:
-    """Who changes a value with an update takes the field from us; a value that differs is enough."""
+def test_a_field_that_another_manager_changed_is_applied_again() -> None:
+    """A manager that changes a value with an update takes the field from us; a value that differs is enough."""
     edited = live()
     edited["spec"]["replicas"] = 3
     taken = live()
@@ -141,8 +141,8 @@ def test_what_another_changed_is_applied_again() -> None:
     assert not unchanged(taken, WANTED, MANAGER)
 
 
-def test_what_somebody_else_applied_becomes_ours_by_a_request() -> None:
-    assert not unchanged(live(), WANTED, "somebody-else")
+def test_a_field_that_another_manager_applied_is_taken_over_by_a_request() -> None:
+    assert not unchanged(live(), WANTED, "another-manager")
 
 
 async def test_the_second_apply_of_the_same_is_no_write(api: ApiServer) -> None:

@@ -1,4 +1,4 @@
-"""Waiting in tests for what only looking can tell."""
+"""Waiting in tests for conditions without an event."""
 
 import asyncio
 import inspect

@@ -92,7 +92,7 @@ async def test_a_directory_of_the_user_that_lacks_a_binary_is_not_half_used(tmp_
     assert found["thing"] == str(cache / "thing-1.0" / "thing")
 
 
-async def test_what_is_cached_is_not_built_again(built):
+async def test_a_cached_binary_is_not_built_again(built):
     await binaries.ensure((tool(),), SILENT)
     await binaries.ensure((tool(),), SILENT)
 
@@ -139,7 +139,7 @@ async def test_binaries_are_taken_out_of_a_release_archive(releases):
     assert content(found["thing"]) == b"etcd"
 
 
-async def test_without_the_release_host_it_is_built(releases, built):
+async def test_without_the_release_host_a_binary_is_built(releases, built):
     url = releases["url"].decode()
 
     await binaries.ensure((tool(Download(f"{url}/missing", f"{url}/missing.sha256")),), SILENT)
@@ -224,7 +224,7 @@ def test_prometheus_uses_the_kubernetes_libraries_of_the_landscape():
 
 @pytest.fixture
 def go(tmp_path, monkeypatch) -> Path:
-    """A Go that notes what it is called with and makes the binary that it is told to install; returns its notes."""
+    """A Go that records its arguments and creates the binary that it has to install; returns its records."""
     notes = tmp_path / "calls"
     program = tmp_path / "path/go"
     program.parent.mkdir()
@@ -236,7 +236,7 @@ def go(tmp_path, monkeypatch) -> Path:
     return notes
 
 
-async def test_build_tags_hold_for_what_is_listed_and_what_is_built(go, tmp_path):
+async def test_build_tags_apply_to_listing_and_building(go, tmp_path):
     """Without them the libraries of all clouds are compiled; listed without, progress would never come near its end."""
     made = replace(tool(), module=tmp_path, tags=("without_this", "with_that"), variables={"a/version.Version": "1.0"})
 
@@ -256,7 +256,7 @@ async def test_without_tags_and_variables_none_are_passed(go, tmp_path):
     assert "-X" not in go.read_text()
 
 
-def test_kubernetes_is_told_its_version():
+def test_kubernetes_is_built_with_its_version():
     """kubelets and API servers compare versions; one without would be 0.0.0."""
     assert binaries.kubernetes(binaries.KUBERNETES_VERSION).variables == {
         "k8s.io/component-base/version.gitVersion": "v1.37.1",

@@ -36,7 +36,7 @@ def plan(tmp_path):
 @pytest.mark.parametrize(
     "command", ["status", "kubeconfig garden", "kill seed-1/kubelet", "cut seed-1", "logs temporal"]
 )
-def test_without_a_landscape_it_says_how_to_get_one(run, command):
+def test_without_a_landscape_the_command_says_how_to_get_one(run, command):
     first, *rest = command.split()
     result = run(first, "--name", "mine", *rest)
 

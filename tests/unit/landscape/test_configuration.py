@@ -1,4 +1,4 @@
-"""What the landscape writes for others is understood by them."""
+"""The processes that read the landscape's files accept them."""
 
 import importlib
 from base64 import b64decode
@@ -59,7 +59,7 @@ def test_processes_of_a_seed_run_in_its_network(plan):
         assert {process.spec.netns for process in workers.of_seed(plan, seed)} == {f"gardener-a-{seed.name}"}
 
 
-def test_another_configuration_makes_another_process(plan, monkeypatch):
+def test_a_changed_configuration_replaces_the_process(plan, monkeypatch):
     before = workers.of_garden(plan)
     assert workers.of_garden(plan) == before
 
@@ -140,7 +140,7 @@ def test_secrets_of_a_landscape_are_made_once_and_are_private(plan):
         assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_seed_may_not_do_what_operators_may(plan):
+def test_a_seed_has_no_rights_of_operators(plan):
     """A seed's credentials lie in a cluster that others may run."""
     granted = access(unrestricted_gardenlets=True)
     bindings = {each["metadata"]["name"]: each for each in granted if each["kind"] == "ClusterRoleBinding"}
@@ -152,7 +152,7 @@ def test_a_seed_may_not_do_what_operators_may(plan):
         assert rule["apiGroups"] != ["rbac.authorization.k8s.io"]
 
 
-def test_an_identity_of_its_own_for_each_process(plan):
+def test_each_process_has_its_own_identity(plan):
     kubeconfigs = [yaml.safe_dump(garden.process_kubeconfig(plan, name)) for name in ("seed-1", "seed-2", "admission")]
 
     assert len(set(kubeconfigs)) == 3

@@ -46,7 +46,7 @@ def _killed(_: Path) -> None:
 
 @pytest.fixture
 def ctr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A ctr that fails as often as it is told to, and notes that it was called."""
+    """A ctr that fails the given number of times, and records its calls."""
 
     def behaving(failures: int, message: str) -> Path:
         calls = tmp_path / "calls"

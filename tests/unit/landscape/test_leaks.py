@@ -67,12 +67,12 @@ def temporal(tmp_path: Path, landscape: Landscape) -> Iterator[Temporal]:
         serving.join()
 
 
-def test_nothing_is_found_where_nothing_is(temporal: Temporal, landscape: Landscape) -> None:
+def test_no_leak_is_found_without_a_secret(temporal: Temporal, landscape: Landscape) -> None:
     assert temporal.leaks(landscape) == {}
 
 
 @pytest.mark.parametrize("path", ["temporal/temporal.db", "temporal/temporal.db-wal", "logs/temporal.log"])
-def test_what_temporal_keeps_or_logs_is_searched(temporal: Temporal, landscape: Landscape, path: str) -> None:
+def test_data_and_logs_of_temporal_are_searched(temporal: Temporal, landscape: Landscape, path: str) -> None:
     temporal.write(path, f'{{"input": "{KEY}"}}')
     assert temporal.leaks(landscape) == {path: ["garden/x: token"]}
 
@@ -82,13 +82,13 @@ def test_metrics_of_temporal_are_searched(temporal: Temporal, landscape: Landsca
     assert temporal.leaks(landscape) == {"metrics of Temporal": ["garden/x: token"]}
 
 
-def test_another_server_is_no_temporal(temporal: Temporal, landscape: Landscape) -> None:
+def test_another_server_is_not_taken_for_temporal(temporal: Temporal, landscape: Landscape) -> None:
     temporal.metrics = "up 1\n"
     with pytest.raises(AssertionError, match="no metrics of Temporal"):
         temporal.leaks(landscape)
 
 
-def test_a_kubeconfigs_token_and_key_are_looked_for() -> None:
+def test_token_and_key_of_a_kubeconfig_are_searched() -> None:
     """As they stand in the Secret of a gardenlet, whose values hide them in base64."""
     kubeconfig = f'{{"users": [{{"user": {{"token": "{KEY}"}}}}]}}'.encode()
     assert KEY.encode() in set(leaks._needles("kubeconfig", kubeconfig))

@@ -1,4 +1,4 @@
-"""What a landscape changes on the machine, and how it undoes it: control groups, kernel limits, links, files."""
+"""Changes of a landscape on the machine, and their removal: control groups, kernel limits, links, files."""
 
 import os
 
@@ -113,7 +113,7 @@ def test_a_copied_containerd_root_shares_layers_and_owns_its_databases(tmp_path)
     assert not shared("imported.json")
 
 
-def test_all_that_containerd_writes_lies_in_the_landscape(tmp_path, monkeypatch):
+def test_containerd_writes_only_into_the_landscape(tmp_path, monkeypatch):
     monkeypatch.setattr(containerd, "cni_plugins", lambda: "/usr/lib/cni")
     plan = Plan("a", 1, "1.37.1", state_home=tmp_path)
     seed = plan.cluster("seed-1")

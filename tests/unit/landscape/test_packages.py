@@ -44,7 +44,7 @@ def test_without_apt_the_missing_packages_are_named(bare):
     assert "there is no apt-get here: install what corresponds to them" in done.stderr
 
 
-def test_whoever_is_not_root_is_told_to_be(bare):
+def test_a_user_without_root_is_told_to_become_root(bare):
     be(bare, 1000)
 
     done = bare()

@@ -39,7 +39,7 @@ def test_a_client_certificate_cannot_serve(ca):
 
 
 def test_keys_are_sec1_and_private(tmp_path, ca):
-    """The API server refuses a PKCS #8 key as service account key; nobody else may read any."""
+    """The API server refuses a PKCS #8 key as service account key; only its owner may read any key."""
     pair = ca.issue("client", "someone")
     account = pki.service_account_key(tmp_path)
 

@@ -43,7 +43,7 @@ def test_two_landscapes_share_no_address_and_no_name():
 
 
 @pytest.mark.parametrize("index", range(MAX_LANDSCAPES))
-def test_all_addresses_are_of_ranges_that_never_leave_a_machine(index):
+def test_all_addresses_are_of_private_ranges(index):
     plan = Plan("any", index, "1.37.1")
     private = [IPv4Network("198.18.0.0/15"), IPv4Network("100.64.0.0/10")]
 
@@ -107,7 +107,7 @@ def test_a_new_landscape_gets_the_lowest_free_block(tmp_path):
     assert plans.choose("four", "1.37.1", tmp_path).index == 2
 
 
-def test_when_all_blocks_are_taken_it_says_what_to_do(tmp_path):
+def test_without_a_free_block_the_error_names_a_remedy(tmp_path):
     for index in range(1, MAX_LANDSCAPES):
         Plan(f"l{index}", index, "1.37.1", state_home=tmp_path).save()
 
@@ -123,7 +123,7 @@ def test_a_saved_plan_is_found_again(tmp_path):
     assert plans.load("other", tmp_path) is None
 
 
-def test_files_beside_the_landscapes_are_not_taken_for_one(tmp_path: Path):
+def test_files_next_to_the_landscapes_are_ignored(tmp_path: Path):
     (tmp_path / ".kernel-limits.json").write_text("{}")
 
     assert list(plans.existing(tmp_path)) == []

@@ -131,7 +131,7 @@ def test_a_process_that_dies_again_and_again_is_hopeless(processes):
     assert "no such flag" in (processes.hopeless("loser") or "")
 
 
-def test_one_death_is_bad_luck(processes):
+def test_a_single_end_of_a_process_is_tolerated(processes):
     processes.start(ProcessSpec("loser", ("false",)))
     _eventually(lambda: not processes.get("loser").alive)
 

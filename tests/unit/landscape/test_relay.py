@@ -1,4 +1,4 @@
-"""What lets a landscape use a Temporal that only the host reaches."""
+"""The relay to a Temporal that only the host reaches."""
 
 import asyncio
 import socket
@@ -57,7 +57,7 @@ def test_an_external_temporal_is_remembered_and_takes_the_place_of_our_own(tmp_p
     assert all(file.exists() for file in tls.files)
 
 
-def test_nothing_of_the_dev_server_but_its_ui_listens_where_seeds_reach_it(tmp_path):
+def test_only_the_ui_of_the_dev_server_listens_where_seeds_reach_it(tmp_path):
     plan = Plan("a", 1, "1.37.1", state_home=tmp_path)
     argv = next(spec.argv for spec in temporal.processes(plan) if spec.name == "temporal")
     assert argv[argv.index("--ip") + 1] == "127.0.0.1"

@@ -61,7 +61,7 @@ def test_no_volume_for_a_claim(part, change):
         ("Released", PROVISIONER, False, True),
         ("Failed", PROVISIONER, False, True),
         ("Bound", PROVISIONER, False, False),
-        ("Released", "somebody/else", False, False),
+        ("Released", "another/provisioner", False, False),
         ("Released", PROVISIONER, True, False),
     ],
 )

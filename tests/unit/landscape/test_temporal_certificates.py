@@ -59,7 +59,7 @@ def test_the_subject_of_a_certificate_says_what_its_client_is(
     assert (made / client / "tls.key").stat().st_mode & 0o077 == 0
 
 
-def test_all_files_that_the_cluster_of_docker_compose_is_told_of_are_made(made: Path) -> None:
+def test_all_files_in_the_configuration_of_docker_compose_are_created(made: Path) -> None:
     lines = (ROOT / "examples/compose/temporal-tls.env").read_text().splitlines()
     settings = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     files = {value.rsplit("/", 1)[1] for value in settings.values() if value.startswith("/etc/temporal/tls/")}
@@ -75,7 +75,7 @@ def test_all_files_that_the_cluster_of_docker_compose_is_told_of_are_made(made: 
         assert {file.rsplit("/", 1)[1] for file in tls.values()} == {"ca.crt", "tls.crt", "tls.key"}
 
 
-def test_authorities_that_are_there_go_on(made: Path, tmp_path: Path) -> None:
+def test_existing_authorities_are_used_again(made: Path, tmp_path: Path) -> None:
     before = (made / "gardenlet-seed-1/tls.crt").read_bytes()
     temporal_certificates.write(made, tmp_path / "authority", ["temporal-frontend"], ["seed-1", "seed-2"])
     assert (made / "gardenlet-seed-1/tls.crt").read_bytes() == before

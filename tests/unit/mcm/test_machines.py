@@ -153,7 +153,7 @@ async def test_a_machine_becomes_a_pod_that_knows_its_name_and_token(world: Worl
 
 
 @pytest.mark.parametrize("step", ["token", "user data", "pod", "machine"])
-async def test_killed_after_any_step_the_next_one_makes_nothing_twice(world: World, step: str) -> None:
+async def test_a_controller_after_a_killed_one_creates_nothing_twice(world: World, step: str) -> None:
     """Each step gets through, then its answer is lost together with the process."""
     place = {"token": world.shoot, "user data": world.cloud, "pod": world.cloud, "machine": world.seed}[step]
     method = "patch" if step == "machine" else "create"
@@ -246,7 +246,7 @@ async def test_a_machine_whose_node_never_comes_has_failed(world: World) -> None
     assert "did not join within" in world.last_operation["description"]
 
 
-async def test_an_unready_node_is_unknown_first_and_failed_only_when_it_stays_so(world: World) -> None:
+async def test_a_machine_of_an_unready_node_is_unknown_first_and_failed_later(world: World) -> None:
     await world.add_machine()
     async with world.controller(health_timeout=timedelta(seconds=1)):
         await world.seed.until(lambda: world.phase == "Pending")
@@ -259,7 +259,7 @@ async def test_an_unready_node_is_unknown_first_and_failed_only_when_it_stays_so
 
 @pytest.mark.parametrize("condition", ["KernelDeadlock", "ReadonlyFilesystem", "DiskPressure"])
 async def test_a_ready_node_whose_kernel_or_disk_is_broken_costs_its_machine(world: World, condition: str) -> None:
-    """The kubelet may well go on saying that it is ready; node-problem-detector knows better."""
+    """The kubelet may still report that it is ready; node-problem-detector knows better."""
     await world.add_machine()
     async with world.controller(health_timeout=timedelta(seconds=1)):
         await world.seed.until(lambda: world.phase == "Pending")
@@ -423,7 +423,7 @@ async def test_a_budget_without_room_now_is_no_fault_until_half_of_the_timeout_i
     assert "default/app: PodDisruptionBudget default/app permits no eviction now" in world.last_operation["description"]
 
 
-async def test_after_its_timeout_a_machine_goes_with_its_pods(world: World) -> None:
+async def test_after_its_drain_timeout_a_machine_is_deleted_with_its_pods(world: World) -> None:
     async with world.controller():
         await occupy(world, budget(**LATER), drainTimeout="2s")
         await world.seed.until(lambda: world.machine is None)
@@ -439,7 +439,7 @@ async def test_after_its_retries_pods_are_deleted_instead_of_evicted(world: Worl
     assert ("delete", "Pod", "app") in world.shoot.requests
 
 
-async def test_a_cluster_that_goes_as_a_whole_is_not_drained(world: World) -> None:
+async def test_a_cluster_that_is_deleted_is_not_drained(world: World) -> None:
     await world.add_machine()
     async with world.controller():
         await world.seed.until(lambda: world.phase == "Pending")
@@ -487,11 +487,11 @@ def test_durations_are_read_as_go_writes_them(text: str | None, seconds: int) ->
         ({"status": {"phase": "Succeeded"}}, False),
     ],
 )
-def test_pods_that_a_drain_evicts(changes: dict[str, Any], evictable: bool) -> None:
+def test_a_drain_selects_the_pods_to_evict(changes: dict[str, Any], evictable: bool) -> None:
     assert nodes.is_evictable({"metadata": {}, **changes}) is evictable
 
 
-def test_a_node_with_a_dead_kernel_is_not_ready_though_it_says_so() -> None:
+def test_a_node_with_a_kernel_deadlock_counts_as_not_ready() -> None:
     conditions = [{"type": "Ready", "status": "True"}, {"type": "KernelDeadlock", "status": "True"}]
 
     assert nodes.fault({"status": {"conditions": conditions}}) == "its node has KernelDeadlock"

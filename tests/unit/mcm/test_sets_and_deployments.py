@@ -240,7 +240,7 @@ async def test_new_labels_reach_machines_without_replacing_them(seed: FakeCluste
     assert [each["metadata"]["uid"] for each in machines(seed)] == [before["metadata"]["uid"]]
 
 
-async def test_a_deleted_deployment_goes_last(seed: FakeCluster) -> None:
+async def test_a_deleted_deployment_waits_for_its_machines(seed: FakeCluster) -> None:
     await seed.create(deployment(1))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 1)
@@ -324,7 +324,7 @@ async def test_a_chosen_machine_stays_once_no_machine_must_be_deleted(seed: Fake
     assert names(machines(seed)) == names([first])
 
 
-async def test_a_mark_goes_with_the_name(seed: FakeCluster) -> None:
+async def test_the_priority_is_removed_with_the_name(seed: FakeCluster) -> None:
     await seed.create(deployment(2))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 2)
@@ -349,7 +349,7 @@ async def test_a_set_shrinks_only_after_its_chosen_machines_are_marked(seed: Fak
     assert kinds.index("Machine") < kinds.index("MachineSet")
 
 
-async def test_a_name_that_comes_while_another_is_forgotten_stays(seed: FakeCluster) -> None:
+async def test_a_name_added_while_another_is_removed_stays(seed: FakeCluster) -> None:
     await seed.create(deployment(2))
     async with controllers(seed):
         await seed.until(lambda: len(machines(seed)) == 2)

@@ -1,4 +1,4 @@
-"""A machine in a directory: files are real, systemd and the container runtime only remember what they were told."""
+"""A machine in a directory: files are real, systemd and the container runtime only record their commands."""
 
 from pathlib import Path
 

@@ -66,7 +66,7 @@ async def agent(api: ApiServer, state: Path, system: FakeSystem) -> AsyncIterato
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  files on disk tell nobody that they changed
+        while not condition():  # noqa: ASYNC110  a change of a file sends no event
             await asyncio.sleep(0.01)
 
 
@@ -75,7 +75,9 @@ def applied(api: ApiServer) -> str | None:
     return found["metadata"]["annotations"].get(CHECKSUM) if found else None
 
 
-async def test_what_was_applied_is_shown_on_the_node(api: ApiServer, agent: NodeAgent, system: FakeSystem) -> None:
+async def test_the_applied_configuration_is_shown_on_the_node(
+    api: ApiServer, agent: NodeAgent, system: FakeSystem
+) -> None:
     """The flow waits for exactly this checksum."""
     api.put(NODES, node())
     api.put(SECRETS, secret("one"))
@@ -103,7 +105,7 @@ async def test_an_update_waits_for_its_turn(api: ApiServer, agent: NodeAgent, sy
     assert asyncio.get_running_loop().time() - started >= 0.5
 
 
-async def test_the_bootstrap_token_goes_only_when_node_and_kubelet_are_known(
+async def test_the_bootstrap_token_is_deleted_once_node_and_kubelet_are_registered(
     api: ApiServer, agent: NodeAgent, system: FakeSystem, state: Path
 ) -> None:
     """Without it a kubelet that has no certificate yet could never join."""
@@ -158,7 +160,7 @@ def test_durations_are_read_as_go_writes_them(text: str, seconds: float) -> None
     assert _seconds(text) == seconds
 
 
-async def test_a_rotation_can_see_by_whom_the_machines_certificates_are_issued(
+async def test_a_node_reports_the_issuers_of_its_certificates(
     api: ApiServer, agent: NodeAgent, system: FakeSystem
 ) -> None:
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""What the node agent does to its machine."""
+"""Effects of the node agent on its machine."""
 
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ async def test_a_second_run_does_nothing(applier: Applier, system: FakeSystem) -
     assert system.commands == []
 
 
-async def test_what_the_first_boot_wrote_is_found_and_the_kubelet_not_restarted(
+async def test_files_of_the_first_boot_are_kept_and_the_kubelet_is_not_restarted(
     applier: Applier, system: FakeSystem
 ) -> None:
     """A restart would cost each new node seconds before it is Ready."""
@@ -91,7 +91,7 @@ async def test_a_changed_unit_is_reloaded_before_it_restarts(applier: Applier, s
     assert system.commands == ["systemctl daemon-reload", "systemctl restart --no-block kubelet.service"]
 
 
-async def test_what_somebody_changed_by_hand_is_put_right(applier: Applier, system: FakeSystem) -> None:
+async def test_manual_changes_of_files_are_reverted(applier: Applier, system: FakeSystem) -> None:
     await applier.apply(document())
     system.path("/var/lib/kubelet/config/kubelet").chmod(0o666)
     system.active.discard("kubelet.service")
@@ -179,7 +179,7 @@ async def test_a_changed_agent_asks_for_its_restart_after_all_else_is_done(
     assert not await applier.apply(document(units=[agent, KUBELET]))
 
 
-async def test_a_run_that_failed_goes_on_where_it_stopped(applier: Applier, system: FakeSystem) -> None:
+async def test_a_failed_run_continues_where_it_stopped(applier: Applier, system: FakeSystem) -> None:
     system.fails.add("systemctl daemon-reload")
     with pytest.raises(CommandFailed):
         await applier.apply(document())

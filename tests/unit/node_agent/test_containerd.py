@@ -31,11 +31,11 @@ tables = st.recursive(
 
 
 @given(tables)
-def test_what_is_written_reads_back_the_same(document: dict[str, Any]) -> None:
+def test_a_written_configuration_reads_back_the_same(document: dict[str, Any]) -> None:
     assert tomllib.loads(to_toml(document)) == document
 
 
-def test_only_what_is_asked_for_changes() -> None:
+def test_only_configured_settings_change() -> None:
     text = changed_config(PRESENT, {"containerd": {"sandboxImage": "new"}, "cgroupDriver": "systemd"})
     assert text is not None
     changed, before = tomllib.loads(text), tomllib.loads(PRESENT)
@@ -44,7 +44,7 @@ def test_only_what_is_asked_for_changes() -> None:
     assert changed == before
 
 
-def test_nothing_to_change_is_said() -> None:
+def test_an_unchanged_configuration_causes_no_restart() -> None:
     """containerd restarts for a change, and that interrupts pulls and logs."""
     assert changed_config(PRESENT, {"containerd": {"sandboxImage": "old"}, "cgroupDriver": "cgroupfs"}) is None
 

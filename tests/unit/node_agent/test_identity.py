@@ -38,7 +38,7 @@ def certificate_for(request: dict[str, Any]) -> bytes:
 
 
 async def decide(api: ApiServer, *, approve: bool, seen: set[str]) -> None:
-    """What resource manager and controller manager do together."""
+    """Do what resource manager and controller manager do together."""
     while True:
         for (path, _, name), request in list(api.objects.items()):
             if path == CSRS and name not in seen:
@@ -95,7 +95,7 @@ async def test_a_first_boot_s_request_is_taken_up(api: ApiServer, identity: Iden
     assert not credentials.pending_key.exists()
 
 
-async def test_a_refused_request_is_made_anew(
+async def test_a_denied_request_is_created_again(
     api: ApiServer, identity: Identity, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine object may become visible to the resource manager only after our request."""
@@ -152,10 +152,10 @@ def boot(state: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     init.main(str(config))
 
 
-def test_a_first_boot_repeats_the_same_request_until_it_is_heard(
+def test_a_first_boot_repeats_the_same_request_until_it_is_answered(
     state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A new key with each attempt would leave requests behind that nobody waits for."""
+    """A new key with each attempt would leave requests that no process waits for."""
     server = Server(OSError("connection refused"), OSError("timed out"), None)
     boot(state, monkeypatch, server)
     assert len({body["metadata"]["name"] for body in server.bodies}) == 1

@@ -137,7 +137,7 @@ def authorized(seed: ApiServer) -> list[str]:
     return known["inline"]["data"].splitlines() if known else []
 
 
-async def test_machines_let_in_who_has_the_newest_key_or_the_one_before(
+async def test_machines_accept_the_newest_and_the_previous_ssh_key(
     activities: OperatingSystemConfigActivities, clusters: Any, seed: ApiServer
 ) -> None:
     await activities.deploy_os_configs(TASK)
@@ -189,7 +189,7 @@ async def test_the_shoot_gets_the_pools_secrets_and_the_rights_of_its_agents(
     assert {f"secret__kube-system__{key}.yaml" for key in KEYS.values()} <= set(sent["data"])
 
 
-async def test_a_file_from_a_secret_that_is_not_there_is_the_user_s_to_mend(
+async def test_a_file_from_a_missing_secret_is_a_configuration_problem(
     activities: OperatingSystemConfigActivities, seed: ApiServer
 ) -> None:
     await activities.deploy_os_configs(TASK)
@@ -201,7 +201,7 @@ async def test_a_file_from_a_secret_that_is_not_there_is_the_user_s_to_mend(
     assert f"{KEYS['a']}-original" in str(failed.value)
 
 
-async def test_the_flow_goes_on_when_every_node_has_applied_its_pool_s_configuration(
+async def test_the_wait_ends_when_every_node_has_applied_its_configuration(
     activities: OperatingSystemConfigActivities, shoot: ApiServer
 ) -> None:
     shoot.put(NODES, node("n1", "a", "new-a"))
@@ -229,7 +229,7 @@ async def test_nodes_that_leave_are_not_waited_for(
     await asyncio.wait_for(activities.wait_os_configs_applied(TASK), 10)
 
 
-async def test_who_is_behind_is_named(
+async def test_nodes_with_an_old_configuration_are_named(
     activities: OperatingSystemConfigActivities, shoot: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_APPLY_SECONDS", 0.3)

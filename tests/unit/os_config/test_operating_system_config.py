@@ -1,4 +1,4 @@
-"""What machines are told at first boot and later."""
+"""Configurations of machines at first boot and later."""
 
 import base64
 import hashlib
@@ -96,7 +96,7 @@ def test_the_kubelet_unit_has_one_option_per_line() -> None:
     assert all(option.startswith(("--", "$")) and " " not in option for option in options)
 
 
-def test_another_kubernetes_version_is_another_binary_from_its_image() -> None:
+def test_a_changed_kubernetes_version_changes_the_kubelet_binary() -> None:
     spec = config.reconcile(node({"kubernetes": {"version": "1.36.3"}}))
     reference = files(spec)["/opt/kubernetes/1.36.3/kubelet"]["content"]["imageRef"]
     assert reference["image"].endswith(":v1.36.3")
@@ -108,9 +108,7 @@ def test_another_kubernetes_version_is_another_binary_from_its_image() -> None:
     ("mode", "enabled", "address"),
     [("IPVS", True, "169.254.20.10"), ("IPVS", False, "100.68.0.10"), ("IPTables", True, "100.68.0.10")],
 )
-def test_where_nodes_have_all_services_addresses_pods_are_told_of_their_nodes_server(
-    mode: str, enabled: bool, address: str
-) -> None:
+def test_pods_use_the_dns_server_of_their_node_with_ipvs(mode: str, enabled: bool, address: str) -> None:
     made = node()
     made.shoot["spec"]["kubernetes"]["kubeProxy"] = {"mode": mode}
     made.shoot["spec"]["systemComponents"] = {"nodeLocalDNS": {"enabled": enabled}}
@@ -119,8 +117,8 @@ def test_where_nodes_have_all_services_addresses_pods_are_told_of_their_nodes_se
 
 
 @pytest.mark.parametrize(("version", "restarted"), [("1.35.4", True), ("1.36.3", False), ("1.37.1", False)])
-def test_a_kubelet_that_reads_its_authorities_anew_is_not_started_anew_for_them(version: str, restarted: bool) -> None:
-    """While it starts, nobody gets logs of its pods."""
+def test_a_kubelet_that_reloads_its_authorities_is_not_restarted_for_them(version: str, restarted: bool) -> None:
+    """While the kubelet starts, logs of its pods cannot be read."""
     spec = config.reconcile(node({"kubernetes": {"version": version}}))
     assert ("/var/lib/kubelet/ca.crt" in units(spec)["kubelet.service"]["filePaths"]) is restarted
 
@@ -147,7 +145,7 @@ def test_the_owner_s_kubelet_settings_win_and_the_pool_s_over_the_shoot_s() -> N
     assert made["kubeReserved"] == {"cpu": "80m", "memory": "2Gi", "pid": "20k"}
 
 
-def test_a_kubelet_gives_itself_only_labels_that_it_may() -> None:
+def test_a_kubelet_sets_only_labels_that_it_may_set() -> None:
     """It refuses to start with others, and NodeRestriction would refuse its Node."""
     labels = {
         "team": "a",
@@ -181,14 +179,14 @@ def osc(**status: Any) -> dict[str, Any]:
     return {"metadata": {"name": "key-original"}, "spec": config.reconcile(node()), "status": status}
 
 
-def test_the_pool_s_secret_shows_the_checksum_of_what_it_says() -> None:
+def test_the_pool_s_secret_shows_the_checksum_of_its_content() -> None:
     secret = config.pool_secret(osc(), "pool-1", "key", {})
     text = base64.b64decode(secret["data"]["osc.yaml"])
     assert secret["metadata"]["annotations"] == {"checksum/data-script": hashlib.sha256(text).hexdigest()}
     assert secret["metadata"]["labels"]["worker.gardener.cloud/pool"] == "pool-1"
 
 
-def test_what_the_extension_adds_is_applied_too() -> None:
+def test_additions_of_the_extension_are_applied() -> None:
     added = osc(
         extensionFiles=[{"path": "/etc/added", "content": {"inline": {"data": "x"}}}],
         extensionUnits=[{"name": "added.service", "content": "[Service]\n"}],

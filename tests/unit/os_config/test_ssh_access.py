@@ -1,4 +1,4 @@
-"""Who gets into a machine: the scripts are run, with commands of their names that note what they are asked."""
+"""SSH access to a machine: the scripts are run, with commands of their names that record their arguments."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ COMMANDS = ("id", "useradd", "install", "rm", "systemctl", "pkill")
 
 
 def run(directory: Path, keys: tuple[str, ...], name: str, **answers: int) -> list[str]:
-    """What the script of a unit asks of others; ``answers``: their exit statuses."""
+    """Commands that the script of a unit calls; ``answers``: their exit statuses."""
     content = {path: text for path, text, _ in ssh_access.files(keys)}
     notes = directory / "notes"
     for command in COMMANDS:
@@ -39,13 +39,13 @@ def test_the_user_is_made_once_and_gets_the_keys(tmp_path: Path) -> None:
     assert not [each for each in run(tmp_path, KEYS, "gardener-user") if each.startswith("useradd")]
 
 
-def test_without_access_no_key_is_left(tmp_path: Path) -> None:
+def test_without_ssh_access_no_key_is_left(tmp_path: Path) -> None:
     [removed] = run(tmp_path, (), "gardener-user")
     assert removed.startswith("rm -f /home/gardener/.ssh/authorized_keys ")
     assert removed.endswith("99-gardener-user")
 
 
-def test_the_server_runs_where_somebody_may_come_in_and_nowhere_else(tmp_path: Path) -> None:
+def test_the_ssh_server_runs_only_if_ssh_access_is_enabled(tmp_path: Path) -> None:
     assert run(tmp_path, KEYS, "sshd-ensurer")[-1] == "systemctl enable --now ssh.service"
     (tmp_path / "notes").unlink()
     stopped = run(tmp_path, (), "sshd-ensurer", pkill=1)
@@ -54,12 +54,12 @@ def test_the_server_runs_where_somebody_may_come_in_and_nowhere_else(tmp_path: P
 
 
 @pytest.mark.parametrize("keys", [KEYS, ()])
-def test_a_machine_without_a_server_is_none_the_worse(tmp_path: Path, keys: tuple[str, ...]) -> None:
+def test_a_machine_without_an_ssh_server_starts_none(tmp_path: Path, keys: tuple[str, ...]) -> None:
     asked = run(tmp_path, keys, "sshd-ensurer", systemctl=1)
     assert not [each for each in asked if "--now" in each]
 
 
 @pytest.mark.parametrize("keys", [KEYS, ()])
-def test_what_changes_runs_again(keys: tuple[str, ...]) -> None:
+def test_units_restart_if_one_of_their_files_changes(keys: tuple[str, ...]) -> None:
     followed = {path for unit in ssh_access.units(keys) for path in unit["filePaths"]}
     assert followed == {path for path, _, _ in ssh_access.files(keys)}

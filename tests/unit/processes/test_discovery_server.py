@@ -1,4 +1,4 @@
-"""The discovery server: what it serves of what seeds have published, and what it keeps to itself."""
+"""The discovery server: documents of seeds that it serves, and documents that it refuses to serve."""
 
 import base64
 import json
@@ -49,7 +49,7 @@ async def asked(garden: ApiServer, path: str) -> tuple[int, str, Any]:
         return result
 
 
-async def test_both_documents_are_served_to_everybody(garden: ApiServer) -> None:
+async def test_both_documents_are_served_without_authentication(garden: ApiServer) -> None:
     publish(garden)
     assert await asked(garden, f"{PATH}/.well-known/openid-configuration") == (200, "public, max-age=60", CONFIGURATION)
     assert await asked(garden, f"{PATH}/jwks") == (200, "public, max-age=60", KEYS)
@@ -65,13 +65,13 @@ async def test_both_documents_are_served_to_everybody(garden: ApiServer) -> None
         f"{PATH}/jwks/more",
     ],
 )
-async def test_nothing_else_is_there(garden: ApiServer, path: str) -> None:
+async def test_other_paths_are_not_found(garden: ApiServer, path: str) -> None:
     publish(garden)
     status, _, _ = await asked(garden, path)
     assert status == 404
 
 
-async def test_what_is_of_another_issuer_is_not_served(garden: ApiServer) -> None:
+async def test_a_document_of_another_issuer_is_not_served(garden: ApiServer) -> None:
     publish(garden, CONFIGURATION | {"issuer": "https://issuer.example.org/projects/local/shoots/uid-2/issuer"})
     assert (await asked(garden, f"{PATH}/.well-known/openid-configuration"))[0] == 404
     publish(garden, CONFIGURATION | {"jwks_uri": "https://elsewhere.example.org/jwks"})
@@ -86,13 +86,13 @@ async def test_a_private_key_is_not_served_and_not_logged(garden: ApiServer, cap
     assert "c2VjcmV0" not in text + caplog.text
 
 
-async def test_what_cannot_be_read_is_not_served(garden: ApiServer) -> None:
+async def test_an_unreadable_document_is_not_served(garden: ApiServer) -> None:
     publish(garden)
     garden.change("/api/v1/secrets", "local--uid-1", NAMESPACE, {"data": {"jwks": "e25v"}})
     assert (await asked(garden, f"{PATH}/jwks"))[0] == 404
 
 
-def test_it_may_read_what_is_published_and_nothing_else() -> None:
+def test_the_discovery_server_may_read_published_secrets_only() -> None:
     name = "gardener.cloud:system:discovery-servers"
     [role] = [each for each in access() if each["metadata"]["name"] == name and "rules" in each]
     assert (role["kind"], role["metadata"]["namespace"]) == ("Role", NAMESPACE)

@@ -1,4 +1,4 @@
-"""Of two replicas one runs the controllers; the other follows at once, or when the first is not heard of any more."""
+"""One of two replicas runs the controllers; the other follows at once, or when the first renews its lease no more."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ async def api():
 
 
 class Replica:
-    """One process: says when it leads."""
+    """One process, which records when it leads."""
 
     def __init__(self, api: ApiServer, config: LeaderElectionConfig = CONFIG) -> None:
         self.client = api.client()
@@ -83,7 +83,7 @@ async def test_a_leader_that_died_is_replaced_when_its_lease_expires(api):
         await asyncio.wait_for(replica.leads.wait(), 5)
 
 
-async def test_a_leader_whose_lease_another_one_has_taken_ends(api):
+async def test_a_leader_ends_if_another_process_has_its_lease(api):
     async with replicas(api, 1) as [replica]:
         await asyncio.wait_for(replica.leads.wait(), 5)
         lease = api.find(LEASES, "manager", "garden")
@@ -93,7 +93,7 @@ async def test_a_leader_whose_lease_another_one_has_taken_ends(api):
         assert api.find(LEASES, "manager", "garden")["spec"]["holderIdentity"] == "usurper"
 
 
-async def test_without_election_a_process_leads_and_asks_nobody(api):
+async def test_without_election_a_process_leads_without_a_lease(api):
     replica = Replica(api, LeaderElectionConfig())
     await asyncio.wait_for(replica.leads.wait(), 5)
     await replica.stop()

@@ -23,7 +23,7 @@ Probe = Callable[[], Awaitable[tuple[int, str]]]
 
 @pytest.fixture
 async def probe() -> AsyncIterator[Probe]:
-    """What a kubelet is told."""
+    """Answer to a kubelet's probe."""
     runner = await Health().serve(HealthConfig())
     host, port = runner.addresses[0][:2]
     async with aiohttp.ClientSession() as session:

@@ -21,7 +21,7 @@ esac
 
 
 class Node:
-    """Where tools write down what they are told, and a server may answer."""
+    """Tools that record their arguments, and a server that may answer."""
 
     def __init__(self, directory: Path) -> None:
         self._log, self._chain = directory / "log", directory / "chain"
@@ -89,7 +89,7 @@ async def test_requests_go_to_the_nodes_server_only_while_it_answers(node: Node)
 
 
 @pytest.mark.parametrize(("prepared", "inserted"), [(False, 2), (True, 0)])
-async def test_a_second_run_finds_the_ways_into_its_chain(
+async def test_a_second_run_finds_the_jumps_into_its_chain(
     node: Node, tmp_path: Path, prepared: bool, inserted: int
 ) -> None:
     node.install(tmp_path, prepared=prepared)
@@ -98,8 +98,8 @@ async def test_a_second_run_finds_the_ways_into_its_chain(
     assert sum(" -I " in each for each in node.told) == inserted
 
 
-async def test_nothing_is_left_on_a_node(node: Node) -> None:
-    """The way goes first: whoever asks meanwhile is led to the cluster's server."""
+async def test_all_rules_are_removed_from_a_node(node: Node) -> None:
+    """The rules are removed first: requests meanwhile are routed to the cluster's server."""
     await node_local_dns.give_back(NodeLocalDnsConfig(addresses=ADDRESSES, server="http://127.0.0.1:1/"))
 
     assert node.told == [
@@ -114,7 +114,7 @@ async def test_nothing_is_left_on_a_node(node: Node) -> None:
 
 
 async def test_a_tool_that_refuses_ends_the_process(node: Node, tmp_path: Path) -> None:
-    """Who starts it again tries again; requests go on to the cluster's server."""
+    """A restart tries again; requests are still routed to the cluster's server."""
     (tmp_path / "iptables-restore").write_text("#!/bin/sh\nexit 4\n")
 
     with pytest.raises(RuntimeError, match="iptables-restore --wait --noflush ended with 4"):

@@ -1,4 +1,4 @@
-"""A renewed certificate is shown without a new process: while admission starts anew, no Shoot can be written."""
+"""A renewed certificate is used without a new process: while admission restarts, no Shoot can be written."""
 
 import asyncio
 import contextlib
@@ -89,7 +89,7 @@ async def test_a_renewed_certificate_is_shown_to_new_connections_and_breaks_no_o
         assert await (await kept.get(server.url)).text() == "ok"
 
 
-async def test_what_cannot_be_used_is_told_once_and_the_old_one_kept(
+async def test_unusable_files_are_reported_once_and_the_old_certificate_kept(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A certificate comes before its key, or half of it."""

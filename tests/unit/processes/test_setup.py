@@ -1,4 +1,4 @@
-"""What has to be there before the first Shoot, made by one command."""
+"""Prerequisites of the first Shoot, created by one command."""
 
 import pytest
 from temporalio.client import Client
@@ -40,7 +40,7 @@ async def test_webhooks_of_the_garden_point_to_where_admission_is(tmp_path):
 
 
 async def test_gardenlets_have_a_role_only_while_an_operator_wants_them_unrestricted():
-    """Whatever a role grants is granted, whoever is asked beside it."""
+    """A right that a role grants is granted, whatever other authorizers answer."""
     async with ApiServer().running() as api:
         for definition in crds("garden"):
             api.put(CRDS, definition | {"status": ESTABLISHED})

@@ -1,4 +1,4 @@
-"""What a user waits for while a cluster comes up: our own processes in control planes and on nodes start quickly."""
+"""Our own processes in control planes and on nodes start quickly, because users wait for them."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import pytest
     "module", ["workers.resource_manager", "workers.node_agent", "workers.gateway", "workers.etcd.backup_restore"]
 )
 def test_a_process_that_runs_no_activity_does_not_load_temporal(module):
-    """It would be a third of what the process does until it is ready."""
+    """Loading it would be a third of the start."""
     program = f"import sys, {module}; sys.exit('temporalio' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

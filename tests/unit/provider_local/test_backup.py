@@ -206,7 +206,7 @@ async def test_an_entry_outlives_the_namespace_of_its_shoot(seed: FakeCluster) -
     assert not [place for place in seed.objects if place[1] == "shoot--dev--gone"]
 
 
-async def test_an_entry_goes_when_the_namespace_of_its_shoot_has_gone_with_our_rights_in_it(seed: FakeCluster) -> None:
+async def test_an_entry_is_deleted_though_its_namespace_and_rights_are_gone(seed: FakeCluster) -> None:
     """Kept backups are deleted long after their Shoot. The API server then answers Forbidden, and not NotFound."""
     await BackupBucketActuator(seed).reconcile(bucket())
     seed.refuse("delete", SECRET, Forbidden(403, "Forbidden", "deleting Secret etcd-backup"))
@@ -215,7 +215,7 @@ async def test_an_entry_goes_when_the_namespace_of_its_shoot_has_gone_with_our_r
     await BackupEntryActuator(seed).migrate(entry("shoot--dev--gone--99"))
 
 
-async def test_an_entry_that_may_not_clean_up_a_living_control_plane_says_so(seed: FakeCluster) -> None:
+async def test_an_entry_without_rights_in_a_living_control_plane_reports_it(seed: FakeCluster) -> None:
     """It is not bound there yet, and tries again."""
     await BackupBucketActuator(seed).reconcile(bucket())
     seed.refuse("delete", SECRET, Forbidden(403, "Forbidden", "deleting Secret etcd-backup"))

@@ -155,7 +155,7 @@ async def test_deletion_leaves_records_of_other_types_alone(server: Server) -> N
     assert [rrset.to_text() for rrset in server.updates[0].update] == ["api.one.garden.test. ANY A"]
 
 
-async def test_a_wrong_key_is_the_users_to_mend_and_is_not_quoted(server: Server) -> None:
+async def test_a_wrong_key_is_reported_to_users_and_not_quoted(server: Server) -> None:
     with pytest.raises(ApplicationError) as refused:
         await (await actuator(server, tsigSecret=OTHER_KEY)).reconcile(record())
 
@@ -172,7 +172,7 @@ async def test_a_wrong_key_is_the_users_to_mend_and_is_not_quoted(server: Server
         (dns.rcode.SERVFAIL, "ERR_RETRYABLE_INFRA_DEPENDENCIES", False),
     ],
 )
-async def test_what_the_server_answers_decides_whose_turn_it_is(
+async def test_the_answer_of_the_dns_server_selects_the_error_code(
     server: Server, rcode: dns.rcode.Rcode, code: str, final: bool
 ) -> None:
     server.rcode = rcode
@@ -182,7 +182,7 @@ async def test_what_the_server_answers_decides_whose_turn_it_is(
     assert (refused.value.type, refused.value.non_retryable) == (code, final)
 
 
-async def test_a_server_of_other_zones_is_told_apart_from_one_that_is_down(server: Server) -> None:
+async def test_a_server_of_other_zones_is_distinguished_from_one_that_is_down(server: Server) -> None:
     server.signs = False
     with pytest.raises(ApplicationError, match="check that it serves zone"):
         await (await actuator(server)).reconcile(record())

@@ -100,7 +100,7 @@ async def test_a_shoot_gets_a_namespace_and_learns_the_network_of_its_nodes(
         (Unreachable(0, "timeout", "x"), "ERR_RETRYABLE_INFRA_DEPENDENCIES", False),
     ],
 )
-async def test_the_clouds_answer_decides_whose_turn_it_is(
+async def test_the_answer_of_the_cloud_selects_the_error_code(
     seed: FakeCluster, cloud: FakeCluster, error: Any, code: str, final: bool
 ) -> None:
     cloud.refuse("apply", NAMESPACE, error)
@@ -155,7 +155,7 @@ async def test_credentials_that_never_were_of_use_do_not_stop_a_deletion(seed: F
         await actuator.delete_namespace(infrastructure({"providerStatus": {"namespace": CLOUD_NAMESPACE}}))
 
 
-async def test_without_a_secret_what_is_outside_is_given_up(seed: FakeCluster, cloud: FakeCluster) -> None:
+async def test_without_credentials_a_deletion_skips_the_cloud(seed: FakeCluster, cloud: FakeCluster) -> None:
     await seed.delete(SECRET, "cloudprovider", CONTROL_PLANE)
 
     assert await InfrastructureActuator(seed, OneCloud(cloud)).delete_namespace(infrastructure())

@@ -50,7 +50,7 @@ def test_names_tell_shoot_pool_zone_and_class() -> None:
 @pytest.mark.parametrize(
     "change", [{"nodeAgentSecretName": "other"}, {"machineType": "odd"}], ids=lambda change: next(iter(change))
 )
-def test_what_a_node_cannot_take_over_gives_a_new_class(change: dict[str, Any]) -> None:
+def test_a_change_that_nodes_cannot_apply_creates_a_new_class(change: dict[str, Any]) -> None:
     assert wanted(pool())[0].class_name != wanted(pool(**change))[0].class_name
 
 
@@ -58,7 +58,7 @@ def test_what_a_node_cannot_take_over_gives_a_new_class(change: dict[str, Any]) 
     "change",
     [{"minimum": 2}, {"labels": {"a": "b"}}, {"taints": [{"key": "k", "effect": "NoSchedule"}]}, {"maxSurge": 3}],
 )
-def test_what_a_node_can_take_over_keeps_its_class(change: dict[str, Any]) -> None:
+def test_a_change_that_nodes_can_apply_keeps_the_class(change: dict[str, Any]) -> None:
     """Or every new label would replace all machines."""
     assert wanted(pool())[0].class_name == wanted(pool(**change))[0].class_name
 
@@ -93,7 +93,7 @@ def test_replicas_are_the_autoscalers_within_bounds(live: int | None, hibernated
         ("b", "ab", []),
     ],
 )
-def test_who_is_chosen_has_to_go_while_there_are_too_many(text: str | None, alive: str, names: list[str]) -> None:
+def test_chosen_machines_are_deleted_while_there_are_too_many(text: str | None, alive: str, names: list[str]) -> None:
     annotations = None if text is None else {"node.machine.sapcloud.io/trigger-deletion-by-mcm": text}
 
     assert chosen_machines({"metadata": {"annotations": annotations}, "spec": {"replicas": 2}}, set(alive)) == names
@@ -106,7 +106,7 @@ def test_machines_request_a_part_of_their_type(kind: str, cpu: int, memory: int)
     assert (only.provider.cpu_millis, only.provider.memory_bytes) == (cpu, memory)
 
 
-def test_an_unknown_machine_type_is_the_users_to_mend() -> None:
+def test_an_unknown_machine_type_is_a_configuration_problem() -> None:
     with pytest.raises(ApplicationError, match="no machine type huge") as refused:
         wanted(pool(machineType="huge"))
 

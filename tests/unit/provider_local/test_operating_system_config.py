@@ -98,7 +98,9 @@ def test_units_are_written_before_any_is_started(tmp_path: Path) -> None:
         ({"secretRef": {"name": "gone", "dataKey": "k"}}, "Secret gone"),
     ],
 )
-def test_content_that_a_first_boot_cannot_have_is_the_users_to_mend(content: dict[str, Any], complaint: str) -> None:
+def test_content_that_a_first_boot_cannot_have_is_a_configuration_problem(
+    content: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(ApplicationError, match=complaint) as refused:
         user_data({"files": [file("/x", content=content)]}, {})
 
@@ -115,7 +117,7 @@ def osc(purpose: str, data: str = "x") -> Extension:
     return Extension(OPERATING_SYSTEM_CONFIG, found, None)
 
 
-async def test_user_data_lies_in_a_secret_that_the_status_names_and_goes_with_its_config() -> None:
+async def test_user_data_is_in_a_secret_that_is_deleted_with_its_config() -> None:
     seed = FakeCluster()
     actuator = OperatingSystemConfigActuator(seed)
     status = await actuator.reconcile(osc("provision"))

@@ -115,7 +115,7 @@ class Provider:
                 await clouds.close()
 
     async def restore(self, *pools: dict[str, Any], timestamp: str = "1") -> None:
-        """As a flow does it: the object, then the state that another seed left, then the word to go on."""
+        """As a flow does it: the object, then the state that another seed left, then the annotation to continue."""
         await self.trigger(*pools, timestamp=timestamp, operation="wait-for-state")
         saved = {
             "kind": "MachineDeployment",
@@ -164,7 +164,7 @@ class Provider:
         )
 
     async def roll_out(self) -> None:
-        """What the machine controller manager would report."""
+        """Report what the machine controller manager would report."""
         for each in self.seed.of(MACHINE_DEPLOYMENT):
             replicas = each["spec"]["replicas"]
             counts = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), replicas)
@@ -289,7 +289,7 @@ async def test_a_machine_that_has_gone_since_is_not_brought_back_by_another_rest
         assert provider.names(MACHINE) == set()
 
 
-async def test_a_sleeping_worker_has_no_machines_and_waits_for_nobody(provider: Provider) -> None:
+async def test_a_hibernated_worker_has_no_machines_and_does_not_wait(provider: Provider) -> None:
     """Asleep, no machine controller manager runs that would say how many machines there are."""
     await provider.fall_asleep()
     await provider.trigger(pool("a"))
@@ -316,7 +316,7 @@ async def test_machines_of_a_worker_that_falls_asleep_are_not_drained(provider: 
     assert left["metadata"]["labels"]["force-deletion"] == "True"
 
 
-async def test_what_the_spec_no_longer_asks_for_goes_but_not_under_a_machine(provider: Provider) -> None:
+async def test_unwanted_classes_are_deleted_once_no_machine_uses_them(provider: Provider) -> None:
     await provider.trigger(pool("a"), pool("b"))
     async with provider.running():
         await provider.seed.until(lambda: provider.status.get("machineDeployments"))
@@ -350,7 +350,7 @@ async def test_what_the_spec_no_longer_asks_for_goes_but_not_under_a_machine(pro
 
 
 async def refuse(provider: Provider, when: datetime) -> None:
-    """What the machine controller manager would report of credentials that are wrong."""
+    """Report wrong credentials as the machine controller manager does."""
     machine = {
         "apiVersion": "machine.sapcloud.io/v1alpha1",
         "kind": "Machine",
@@ -442,7 +442,7 @@ async def test_a_pool_that_can_never_drain_is_named_with_its_pods(provider: Prov
 
 
 async def test_an_old_refusal_does_not_end_a_new_wait(provider: Provider) -> None:
-    """Credentials were mended, and the machine controller manager has not tried again yet."""
+    """Credentials were corrected, and the machine controller manager has not tried again yet."""
     await refuse(provider, datetime.now(UTC) - timedelta(minutes=1))
     await provider.trigger(pool("a"))
     async with provider.running():
@@ -476,7 +476,7 @@ async def test_a_process_that_starts_again_finds_its_workflow(provider: Provider
         await provider.seed.until(lambda: provider.state == "Succeeded")
 
 
-async def test_missing_user_data_is_the_users_to_mend(provider: Provider) -> None:
+async def test_missing_user_data_is_a_configuration_problem(provider: Provider) -> None:
     await provider.seed.delete(SECRET, "osc-result", CONTROL_PLANE)
     await provider.trigger(pool("a"))
     async with provider.running():

@@ -40,7 +40,7 @@ async def test_caches_of_a_control_plane_end_with_it() -> None:
 
 
 async def test_the_gateways_service_gets_the_address_of_the_node_and_no_other_is_touched() -> None:
-    """RBAC lets it see this one by name, and write its status."""
+    """RBAC permits reading this one by name, and writing its status."""
     seed = FakeCluster()
     for name in ("another", "istio-ingressgateway"):
         metadata = {"name": name, "namespace": "istio-ingress"}

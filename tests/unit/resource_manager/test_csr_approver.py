@@ -1,4 +1,4 @@
-"""Who gets a certificate: a node for its own addresses, a node agent for its own machine, nobody else."""
+"""Approved certificates: a node for its own addresses, a node agent for its own machine, and no others."""
 
 import asyncio
 import base64
@@ -70,12 +70,12 @@ def test_a_kubelet_gets_nothing_else(user, request_, node, machines):
     assert not decide_kubelet_serving(user, request_, node, machines).approved
 
 
-def test_only_what_may_still_come_is_waited_for():
+def test_a_request_waits_only_for_objects_that_may_still_appear():
     assert decide_kubelet_serving(USER, serving(), None, []).may_pass
     assert not decide_kubelet_serving("someone", serving(), None, []).may_pass
 
 
-def test_where_nodes_have_no_machines_none_is_asked_for():
+def test_without_machines_no_machine_is_required():
     assert decide_kubelet_serving(USER, serving(), NODE, None).approved
 
 
@@ -219,10 +219,10 @@ async def test_a_node_agent_bootstraps(approver, source, target):
 
 
 @pytest.mark.parametrize(("asked", "answer"), [(20, "Approved"), (0, "Denied")])
-async def test_a_bootstrap_token_counts_until_the_node_is_there_and_not_until_we_look(
+async def test_a_bootstrap_token_counts_until_the_node_registered_not_until_the_check(
     approver, source, target, asked, answer
 ):
-    """The kubelet is approved by somebody else: while we are away its Node may come between request and answer."""
+    """Another controller approves the kubelet: during our downtime its Node may come between request and answer."""
     registered = datetime.now(UTC) - timedelta(seconds=10)
     target.put(NODES, {**NODE, "metadata": {"name": "node-1", "creationTimestamp": registered.isoformat()}})
     source.put(MACHINES, MACHINE)

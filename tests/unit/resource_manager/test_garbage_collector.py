@@ -1,4 +1,4 @@
-"""Versioned ConfigMaps and Secrets go when nobody refers to them, and not before."""
+"""Versioned ConfigMaps and Secrets are deleted when no object refers to them, and not before."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What the resource manager does with ManagedResources, seen from both clusters."""
+"""Effects of the resource manager on ManagedResources, seen from both clusters."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -93,7 +93,7 @@ async def test_while_a_pruned_object_lingers_nothing_new_is_applied(manager):
     await manager.start()
     manager.write(config_map("goes"))
     await manager.applied()
-    manager.target.change(CONFIG_MAPS, "goes", "kube-system", {"metadata": {"finalizers": ["somebody/else"]}})
+    manager.target.change(CONFIG_MAPS, "goes", "kube-system", {"metadata": {"finalizers": ["another/controller"]}})
     manager.write(config_map("new"))
 
     message = await manager.sees("Applied", "Progressing", "DeletionPending")
@@ -129,7 +129,7 @@ async def test_labels_that_others_set_go_if_ours_are_to_be_the_only_ones(manager
 
 
 async def test_a_changed_secret_alone_is_applied_and_no_old_health_is_taken_for_new(manager):
-    """Whoever waits for a rollout must not see the health of the version before."""
+    """A waiter for a rollout must not see the health of the version before."""
     await manager.start()
     manager.write(deployment())
     await manager.applied()
@@ -206,7 +206,7 @@ async def test_pods_are_counted_where_the_deployment_does_not_say(manager):
     await manager.sees("Progressing", "False")
 
 
-async def test_an_object_that_somebody_deleted_comes_back(manager):
+async def test_a_deleted_object_is_applied_again(manager):
     await manager.start()
     manager.write(config_map())
     await manager.applied()
@@ -246,7 +246,7 @@ async def test_an_object_the_server_refuses_is_named_and_tried_again(manager):
     await manager.applied()
 
 
-async def test_what_was_applied_before_a_failure_is_pruned_all_the_same(manager):
+async def test_objects_applied_before_a_failure_are_pruned(manager):
     """Else objects of a half-applied revision would stay for ever."""
     await manager.start()
     manager.target.answer = lambda request: (
@@ -275,7 +275,7 @@ async def test_a_document_that_cannot_be_read_spares_the_others_and_deletes_noth
     assert manager.live(CONFIG_MAPS, "stays") is not None
 
 
-async def test_a_secret_that_is_not_there_is_said_and_waited_for(manager):
+async def test_a_missing_secret_is_reported_and_awaited(manager):
     await manager.start()
     manager.write(config_map())
     secret = manager.source.find(SECRETS, "managedresource-one", NAMESPACE)
@@ -289,7 +289,7 @@ async def test_a_secret_that_is_not_there_is_said_and_waited_for(manager):
     await manager.sees("Applied", "True", name="two")
 
 
-async def test_deleting_a_managed_resource_deletes_its_objects_then_lets_go(manager):
+async def test_deleting_a_managed_resource_deletes_its_objects_then_its_finalizer(manager):
     await manager.start()
     manager.write(config_map(), deployment())
     await manager.applied()
@@ -365,7 +365,7 @@ async def test_finalizers_of_an_object_are_cleared_when_its_grace_is_over(manage
     manager.write(config_map(annotations={"resources.gardener.cloud/finalize-deletion-after": "1h"}))
     await manager.applied()
     long_ago = (datetime.now(UTC) - timedelta(minutes=61)).isoformat()
-    patch = {"metadata": {"finalizers": ["nobody/home"], "deletionTimestamp": long_ago}}
+    patch = {"metadata": {"finalizers": ["no/controller"], "deletionTimestamp": long_ago}}
     manager.target.change(CONFIG_MAPS, "one", "kube-system", patch)
     manager.delete()
 
@@ -463,7 +463,7 @@ async def test_an_operation_annotation_is_obeyed_and_removed(manager):
     await until(lambda: "gardener.cloud/operation" not in manager.get()["metadata"]["annotations"])
 
 
-async def test_drift_is_mended_when_the_sync_period_is_over(manager):
+async def test_drift_is_corrected_after_the_sync_period(manager):
     await manager.start(managedResource={"syncPeriod": "300ms"})
     manager.write(config_map(a="1"))
     await manager.applied()
@@ -484,7 +484,7 @@ async def test_an_idle_managed_resource_costs_no_writes(manager):
     assert manager.get()["metadata"]["resourceVersion"] == version
 
 
-async def test_a_managed_resource_of_another_class_is_none_of_our_business(manager):
+async def test_a_managed_resource_of_another_class_is_ignored(manager):
     await manager.start()
     manager.write(config_map(), **{"class": "seed"})
     manager.write(config_map("two"), name="two")

@@ -40,7 +40,7 @@ def test_a_date_stays_the_string_it_is_for_kubernetes():
         ('{"apiVersion": "v1", "kind": "A", "metadata": {}}', "a A, has no name"),
     ],
 )
-def test_what_is_no_object_is_located_and_not_quoted(text, fault):
+def test_an_invalid_manifest_is_located_and_not_quoted(text, fault):
     objects, faults = decode(secret(a=text))
 
     assert objects == []
@@ -87,7 +87,7 @@ def test_labels_reach_every_template(kind, spec):
     assert str(done["spec"]).count("{'x': 'y'}") == (2 if kind == "StatefulSet" else 1)
 
 
-def test_what_is_not_desired_state_is_not_applied():
+def test_fields_that_are_no_desired_state_are_not_applied():
     original = deployment()
     done = finish(original, inject_labels={}, origin="o", managed_by="m")
 
@@ -96,7 +96,7 @@ def test_what_is_not_desired_state_is_not_applied():
     assert original == deployment()
 
 
-def test_what_others_need_comes_first_and_the_unknown_last():
+def test_dependencies_are_applied_first_and_unknown_kinds_last():
     kinds = ["Zebra", "Deployment", "Aardvark", "Service", "CustomResourceDefinition", "Namespace", "ConfigMap"]
     objects = [{"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}} for kind in kinds]
     objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}})

@@ -1,4 +1,4 @@
-"""What of a live object survives our writing, beyond what server-side apply gives."""
+"""Fields of a live object that survive our writes, beyond those that server-side apply keeps."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def workload(kind="Deployment", annotations=None, containers=None, **spec):
     ("desired", "annotations", "autoscaled", "written"),
     [(1, None, False, 1), (1, PRESERVE_REPLICAS, False, 5), (1, None, True, 5), (None, None, False, 5)],
 )
-def test_replicas_are_ours_unless_somebody_scales(desired, annotations, autoscaled, written):
+def test_replicas_are_applied_unless_an_autoscaler_sets_them(desired, annotations, autoscaled, written):
     """Copied rather than left out: a field that we owned and drop would be reset to 1."""
     spec = {} if desired is None else {"replicas": desired}
     done = adapt(workload(annotations=annotations, **spec), workload(replicas=5), autoscaled=autoscaled)
@@ -65,7 +65,7 @@ def test_cpu_and_memory_that_an_autoscaler_set_stay_by_container_and_nothing_els
     ]
 
 
-def test_resources_are_ours_where_nobody_asked_to_keep_them():
+def test_resources_are_applied_unless_they_are_to_be_preserved():
     live = workload(containers=[{"name": "c", "resources": {"requests": {"cpu": "2"}}}])
 
     assert adapt(workload(), live)["spec"]["template"]["spec"]["containers"] == [{"name": "c"}]

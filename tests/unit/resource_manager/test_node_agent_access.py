@@ -92,7 +92,7 @@ async def test_each_machines_agent_is_bound_to_the_role_of_its_pool(run, source,
     await until(lambda: bound(target) == {f"{USER}a-1": "pool-a", f"{USER}b-1": "pool-b"})
 
 
-async def test_a_machine_that_follows_another_secret_is_bound_anew(run, source, target):
+async def test_a_machine_with_another_secret_is_bound_again(run, source, target):
     """The role of a RoleBinding cannot be changed."""
     source.put(MACHINES, machine("a-1", "pool-a"))
     run()
@@ -101,8 +101,8 @@ async def test_a_machine_that_follows_another_secret_is_bound_anew(run, source, 
     await until(lambda: bound(target) == {f"{USER}a-1": "pool-b"})
 
 
-async def test_a_binding_goes_with_machine_and_node(run, source, target):
-    """While a control plane moves, its Machines are in no seed for some time; their Nodes go on."""
+async def test_a_binding_is_deleted_with_machine_and_node(run, source, target):
+    """While a control plane moves, its Machines are in no seed for some time; their Nodes stay."""
     source.put(MACHINES, machine("a-1", "pool-a"))
     source.put(MACHINES, machine("a-2", "pool-a"))
     target.put(NODES, {"metadata": {"name": "a-2"}})

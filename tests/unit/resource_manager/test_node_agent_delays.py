@@ -32,7 +32,7 @@ def test_delays_are_spread_over_the_time_there_is(nodes, shortest, longest, want
         assert parse_duration(delay).total_seconds() == float(delay[:-1]), "the node agent reads it the same way"
 
 
-async def test_nodes_are_told_again_when_one_comes_or_goes(target, clients):
+async def test_delays_are_written_again_when_a_node_joins_or_leaves(target, clients):
     _, client = clients
     caches = Caches(client)
 

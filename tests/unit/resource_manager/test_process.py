@@ -120,6 +120,6 @@ async def test_an_empty_kubeconfig_is_waited_out(target, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "1", "1d", "1h 5m", "-1m", "h"])
-def test_periods_that_are_none_are_refused(text):
+def test_invalid_periods_are_refused(text):
     with pytest.raises(ValidationError):
         TypeAdapter(Duration).validate_python(text)

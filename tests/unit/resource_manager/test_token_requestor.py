@@ -1,4 +1,4 @@
-"""Tokens for components that run beside an API server."""
+"""Tokens for components that run next to an API server."""
 
 import asyncio
 import base64

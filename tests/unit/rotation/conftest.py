@@ -36,7 +36,7 @@ class World:
     """The Shoot as the flow's first task has pinned it."""
     activities: RotationActivities
     client: KubeClient
-    """Of the seed."""
+    """Client of the seed."""
 
     def rotates(self, kind: str, phase: str, **rest: Any) -> None:
         state = {"phase": phase, "lastInitiationTime": STARTED, **rest}

@@ -1,4 +1,4 @@
-"""What a real API server stores in a real etcd while its provider of encryption changes, as read from etcd."""
+"""Objects that a real API server stores in a real etcd while its encryption provider changes, as read from etcd."""
 
 import asyncio
 import base64
@@ -60,7 +60,7 @@ async def process(directory: Path, *command: str | Path) -> AsyncIterator[None]:
 
 
 class Cluster:
-    """An etcd, and an API server that is started anew with each configuration."""
+    """An etcd, and an API server that is restarted with each configuration."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""A new key for what is stored: everything is written anew before the old one goes, once and resumably."""
+"""A new encryption key: all objects are written again before the old key is dropped, once and resumably."""
 
 import asyncio
 import dataclasses
@@ -147,9 +147,7 @@ async def test_the_label_goes_again_and_the_marks_with_it(world: World) -> None:
     assert await run(world.activities.rewrite_remove_label) == "0 objects"
 
 
-async def test_one_that_is_killed_in_the_middle_of_a_page_is_followed_by_one_that_goes_on_there(
-    world: World, small_pages: None
-) -> None:
+async def test_a_rewrite_killed_in_the_middle_of_a_page_continues_there(world: World, small_pages: None) -> None:
     """Its token shows all of the page unwritten, as it was at the start; no object is written twice for that."""
     key = await prepare(world)
     for name in NAMES:
@@ -178,7 +176,7 @@ async def test_one_that_is_killed_in_the_middle_of_a_page_is_followed_by_one_tha
     assert marks(world) == set()
 
 
-async def test_kinds_that_are_done_are_not_asked_for_again(world: World, small_pages: None) -> None:
+async def test_rewritten_kinds_are_not_listed_again(world: World, small_pages: None) -> None:
     await prepare(world, "configmaps")
     world.shoot.put(SECRETS, {"metadata": {"name": "first"}}, "apps")
     for name in NAMES:
@@ -210,7 +208,7 @@ async def test_a_page_whose_token_has_expired_makes_its_kind_begin_again_with_wh
     assert writes.of == ONCE
 
 
-async def test_what_somebody_else_changes_meanwhile_keeps_that_change(world: World, small_pages: None) -> None:
+async def test_concurrent_changes_of_other_clients_are_kept(world: World, small_pages: None) -> None:
     key = await prepare(world)
     world.shoot.put(SECRETS, {"metadata": {"name": "busy"}}, "apps")
     served = world.shoot.answer

@@ -53,8 +53,8 @@ async def test_a_namespace_that_stays_behind_is_named(world: World, monkeypatch:
         await ActivityEnvironment().run(world.activities.wait_root_ca_configmaps, TASK)
 
 
-async def test_who_goes_by_the_api_servers_word_forgets_the_old_authorities(world: World) -> None:
-    """The API server adds to what it tells them and takes nothing away: they would let the old ones in for 10 years."""
+async def test_the_client_authorities_config_map_drops_old_authorities(world: World) -> None:
+    """The API server adds to the ConfigMap and removes nothing: old authorities would be trusted for 10 years."""
 
     async def authorities() -> str:
         secrets = await world.secrets()
@@ -72,7 +72,7 @@ async def test_who_goes_by_the_api_servers_word_forgets_the_old_authorities(worl
     new = await authorities()
     tell(old + new)
     dropping = asyncio.create_task(ActivityEnvironment().run(world.activities.drop_old_client_authorities, TASK))
-    # Not by the clock: on a busy machine the API server would tell the new ones before the old ones are gone.
+    # Not by the clock: on a busy machine the API server would publish the new ones before the old ones are gone.
     await until(lambda: world.shoot.find(CONFIG_MAPS, "extension-apiserver-authentication", "kube-system") is None)
     done, _ = await asyncio.wait([dropping], timeout=0.1)
     assert not done

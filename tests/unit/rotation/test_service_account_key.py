@@ -1,4 +1,4 @@
-"""A new key for service accounts' tokens: new tokens for all of ours, and for accounts with token Secrets."""
+"""A new key for service accounts' tokens: new tokens for our components, and for accounts with token Secrets."""
 
 import asyncio
 from typing import Any
@@ -64,7 +64,7 @@ async def test_accounts_with_token_secrets_get_a_new_one_first_and_lose_the_old_
     assert await run(world.activities.delete_old_sa_secrets) == "1 accounts"
     assert secrets_of(world, "robot") == [new]
     assert world.shoot.find(SECRETS, "robot-old", "apps") is None
-    assert secrets_of(world, "later") == ["later-secret"], "nobody gave it a new one, so it keeps what it has"
+    assert secrets_of(world, "later") == ["later-secret"], "it got no new one, so it keeps the old one"
     assert await run(world.activities.delete_old_sa_secrets) == "0 accounts"
 
 
@@ -88,7 +88,7 @@ async def test_all_tokens_of_the_control_plane_are_renewed_once(world: World) ->
     assert _annotations(world, "shoot-access-a") == {LABEL: key, RENEW_AT: "2027-02-01T00:00:00Z"}
 
 
-async def test_a_token_that_nobody_renews_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_that_is_not_renewed_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TOKEN_SECONDS", 0.2)
     await new_key(world)
     metadata = {"name": "shoot-access-a", "labels": {"resources.gardener.cloud/purpose": "token-requestor"}}

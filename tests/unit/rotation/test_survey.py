@@ -1,4 +1,4 @@
-"""Who needs old credentials: each kind of user is found by name, and nobody else."""
+"""Users of old credentials: each kind of user is found by name, and no others."""
 
 import base64
 import json
@@ -31,9 +31,9 @@ def test_nodes_with_an_old_certificate_or_none_that_is_known() -> None:
 
     found = list(survey.nodes([current, serving, client, leaving, node("silent")], ISSUERS))
     assert [(each.who, each.why) for each in found] == [
-        ("node serving", "has an old certificate that its kubelet shows to the API server"),
-        ("node client", "has an old certificate by which its kubelet is known to the API server"),
-        ("node silent", "does not tell its certificates"),
+        ("node serving", "has an old serving certificate of its kubelet"),
+        ("node client", "has an old client certificate of its kubelet"),
+        ("node silent", "does not report its certificates"),
     ]
 
 
@@ -53,7 +53,7 @@ def test_our_own_kubeconfigs_that_trust_another_ca() -> None:
     assert [each.who for each in survey.kubeconfigs_of_ours(secrets, "both")] == ["access gardener-internal"]
 
 
-def test_extensions_that_nobody_has_reconciled() -> None:
+def test_extensions_that_were_not_reconciled() -> None:
     def asked(name: str, when: str, state: str) -> dict[str, Any]:
         return item(name, {"gardener.cloud/timestamp": when}, status={"lastOperation": {"state": state}})
 
@@ -66,7 +66,7 @@ def test_extensions_that_nobody_has_reconciled() -> None:
     assert [each.who for each in survey.extensions(objects, SINCE)] == ["Thing failed", "Thing before", "Thing never"]
 
 
-def test_kubeconfigs_that_were_given_out_and_are_still_valid() -> None:
+def test_issued_kubeconfigs_that_are_still_valid() -> None:
     gone = Discard(by="zoe", at="2026-11-21T11:30:00+00:00", reason="its laptop was wiped")
     recorded = {
         "aaaaaaaa1": IssuedKubeconfig(user="ann", issuer="ca-client-old", expires="2026-11-21T13:00:00+00:00"),

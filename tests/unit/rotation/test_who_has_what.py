@@ -1,4 +1,4 @@
-"""The table of spec/credentials.md 4: by whom each certificate is issued, and whom everybody trusts, in each phase.
+"""The table of spec/credentials.md 4: issuer and trusted authorities of each certificate, in each phase.
 
 t0 is before a rotation, t1 from its start until it is completed, t2 after that. 0 and 1: the old and the new
 authority of the respective kind.
@@ -153,13 +153,13 @@ async def times() -> Times:
     return await Times().pass_by()
 
 
-async def test_by_whom_each_certificate_is_issued(times: Times) -> None:
+async def test_each_certificate_has_the_documented_issuer(times: Times) -> None:
     for name, ca, generations in ROWS:
         found = tuple(_issuer(made[name]) for made in times.certificates)
         assert found == tuple(times.authority(ca, each) for each in generations), name
 
 
-def test_owners_read_by_whom_each_certificate_is_issued() -> None:
+def test_the_documents_list_the_issuer_of_each_certificate() -> None:
     rows = [
         (f"`{name}`", f"`{ca}`", *("new" if each else "old" for each in generations)) for name, ca, generations in ROWS
     ]
@@ -176,7 +176,7 @@ async def test_both_are_trusted_in_between_the_new_one_first_and_only_one_before
         assert found == [[old], [new, old], [new]]
 
 
-async def test_no_certificate_is_shown_to_who_does_not_trust_its_authority_yet_or_any_more(times: Times) -> None:
+async def test_no_certificate_is_presented_to_a_client_that_does_not_trust_its_authority(times: Times) -> None:
     """Neighbours in time meet: one side has gone on to the next phase, the other has not."""
     for before, after in ((0, 1), (1, 2)):
         for name, ca, _ in ROWS:
@@ -184,7 +184,7 @@ async def test_no_certificate_is_shown_to_who_does_not_trust_its_authority_yet_o
                 if (shown, known) == (after, before) and name in (WITH_THEIR_CLIENTS | CLIENTS) and after == 1:
                     continue  # new clients come after servers that know them; those of one kind change together
                 if (shown, known) == (before, after) and after == 2 and name in SERVERS | TO_KUBELETS:
-                    continue  # old servers go before clients forget their authority
+                    continue  # old serving certificates are replaced before clients drop their authority
                 issuer = _issuer(times.certificates[shown][name])
                 trusted = x509.load_pem_x509_certificates(times.trusted[known][ca])
                 assert issuer in [_name(each.subject) for each in trusted], (name, shown, known)

@@ -155,7 +155,7 @@ async def test_a_new_encryption_key_reads_before_it_writes(world):
 async def test_another_provider_reads_before_it_writes_and_the_old_one_reads_until_all_is_written(
     world, phase, populated, rules
 ):
-    """Of kinds that are encrypted no more, nothing is written encrypted, and all is read."""
+    """Kinds that are no longer encrypted are written plain, and read in both forms."""
     config = world.shoot["spec"]["kubernetes"].setdefault("kubeAPIServer", {})
     config["encryptionConfig"] = {"resources": ["configmaps"]}
     await world.activities.init_secrets(TASK)
@@ -220,7 +220,7 @@ async def test_a_workerless_shoot_has_no_secrets_for_nodes(world):
 
 @pytest.mark.parametrize("dies_after", [1, 2, 5, 9, 13, 17, 21, 24])
 async def test_killed_in_between_a_second_run_completes_the_first(world, dies_after):
-    """Whatever the first attempt made stays: a component may already have mounted it."""
+    """Secrets of the first attempt stay: a component may already have mounted them."""
     world.seed.dies_after = dies_after
     with pytest.raises(Killed):
         await world.activities.init_secrets(TASK)
@@ -287,10 +287,10 @@ async def test_a_restore_puts_the_persisted_secrets_back_before_it_makes_new_one
         assert destination.seed.objects["Secret", NAMESPACE, name]["data"] == secret["data"]
 
 
-async def test_a_restore_makes_no_new_keys_where_nobody_kept_the_old_ones(world):
-    """Etcd's content is encrypted with them, and nodes trust no others. In place, where they are, it goes on."""
+async def test_a_restore_without_persisted_keys_creates_no_new_ones(world):
+    """Etcd's content is encrypted with them, and nodes trust no others. A restore in place finds them and continues."""
     restore = TASK.model_copy(update={"operation": OperationType.RESTORE})
-    with pytest.raises(ApplicationError, match="there is no ShootState garden-local/one") as caught:
+    with pytest.raises(ApplicationError, match="ShootState garden-local/one does not exist") as caught:
         await world.activities.init_secrets(restore)
     assert caught.value.non_retryable
     assert not world.seed.names()

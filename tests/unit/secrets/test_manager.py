@@ -140,7 +140,7 @@ def test_optional_fields_at_their_defaults_do_not_count():
     assert server().checksum() != server(chain=True).checksum()
 
 
-async def test_an_unknown_authority_is_an_error_that_says_so(cluster, now):
+async def test_an_unknown_authority_is_reported(cluster, now):
     with pytest.raises(UnknownSecret, match="ca was not generated in namespace shoot--local--one"):
         await (await load(cluster, now)).generate(server())
 
@@ -196,7 +196,7 @@ class TestRotationOfAuthorities:
         told = await manager.generate(server(name="metrics-server", signed_by=SignedBy.CURRENT))
         assert certificate(told.data).issuer == certificate(new.data, "ca.crt").subject
 
-    async def test_completing_forgets_the_old_and_cleanup_removes_it(self, cluster, now, before):
+    async def test_completing_drops_the_old_authority_and_cleanup_deletes_it(self, cluster, now, before):
         manager = await load(cluster, now, rotation("Preparing", now))
         new = await manager.generate(CertificateAuthority("ca"))
         manager = await load(cluster, now, rotation("Completing", now))
@@ -218,7 +218,7 @@ class TestRotationOfAuthorities:
         assert cluster.names() == names
 
     async def test_the_new_authority_is_not_known_before_it_was_made(self, cluster, now, before):
-        """Who comes too early must not mount the old CA as if it were the new one."""
+        """An early reader must not mount the old CA as if it were the new one."""
         with pytest.raises(UnknownSecret):
             (await load(cluster, now, rotation("Preparing", now))).get("ca", Which.CURRENT)
 
@@ -232,13 +232,13 @@ async def test_a_service_account_key_is_sec1_and_its_bundle_holds_public_keys_on
     assert b"PRIVATE" not in key.data["id_rsa.pub"]
 
 
-async def test_keys_are_rsa_where_the_configuration_says_so(cluster, now, monkeypatch):
+async def test_keys_are_rsa_if_configured(cluster, now, monkeypatch):
     monkeypatch.setattr(SecretsManager, "key_algorithm", KeyAlgorithm.RSA2048)
     key = await (await load(cluster, now)).generate(ServiceAccountKey("service-account-key"))
     assert key.data["id_rsa"].startswith(b"-----BEGIN RSA PRIVATE KEY-----")
 
 
-async def test_a_certificate_is_renewed_at_80_percent_once_for_all_who_look(cluster, now):
+async def test_a_certificate_is_renewed_at_80_percent_once_for_all_readers(cluster, now):
     manager = await load(cluster, now)
     await manager.generate(CertificateAuthority("ca"))
     short = client(validity=timedelta(days=100))

@@ -1,4 +1,4 @@
-"""What a seed has before its control planes: its names, against API servers in memory."""
+"""Names of a seed, created before its control planes, against API servers in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ async def gardenlet() -> AsyncIterator[Running]:
         await caches.close()
 
 
-async def test_every_name_of_the_ingress_domain_leads_to_the_gateway(gardenlet: Running) -> None:
+async def test_every_name_of_the_ingress_domain_resolves_to_the_gateway(gardenlet: Running) -> None:
     result = await gardenlet.run(TASK)
 
     assert result.note == "*.ingress.seed-1.test is 198.18.2.2"
@@ -203,7 +203,7 @@ async def test_a_new_seed_says_that_it_is_created_and_then_that_it_is_ready(repo
     assert (status["kubernetesVersion"], status["gardener"]["name"]) == ("v1.37.1", "gardenlet")
 
 
-async def test_a_changed_seed_says_so_and_is_ready_all_the_time(reporting: Running) -> None:
+async def test_a_changed_seed_reports_processing_and_stays_ready(reporting: Running) -> None:
     """Control planes wait for the gardenlet to have seen the change, and must not wait for its end."""
     await reporting.activities.report_seed_processing(TASK)
     await reporting.activities.report_seed_ready(TASK)
@@ -213,7 +213,7 @@ async def test_a_changed_seed_says_so_and_is_ready_all_the_time(reporting: Runni
     assert conditions(reporting) == before
 
 
-async def test_the_request_is_taken_off_when_the_work_begins(reporting: Running) -> None:
+async def test_the_request_is_removed_when_the_work_begins(reporting: Running) -> None:
     """One that comes later is served by a later workflow, so the end leaves it."""
     asked = {"metadata": {"annotations": {"gardener.cloud/operation": "reconcile"}}}
     reporting.garden.change(SEEDS, "seed-1", None, asked)
@@ -224,7 +224,7 @@ async def test_the_request_is_taken_off_when_the_work_begins(reporting: Running)
     assert seed_of(reporting)["metadata"]["annotations"] == asked["metadata"]["annotations"]
 
 
-async def test_what_is_asked_of_another_part_is_left_to_it(reporting: Running) -> None:
+async def test_a_request_to_another_component_is_left_to_it(reporting: Running) -> None:
     asked = {"metadata": {"annotations": {"gardener.cloud/operation": "renew-kubeconfig"}}}
     reporting.garden.change(SEEDS, "seed-1", None, asked)
     await reporting.activities.report_seed_processing(TASK)

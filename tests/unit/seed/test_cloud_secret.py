@@ -33,7 +33,7 @@ def named(name: str, namespace: str, **fields: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": namespace}, **fields}
 
 
-async def test_either_binding_leads_to_the_secret_in_whichever_namespace() -> None:
+async def test_either_kind_of_binding_resolves_to_its_secret_in_any_namespace() -> None:
     elsewhere = {"apiVersion": "v1", "kind": "Secret", "namespace": "garden-keys", "name": "key"}
     by_credentials = (f"{SECURITY}/credentialsbindings", named("cloud", "garden-local", credentialsRef=elsewhere))
     by_secret = (f"{CORE}/secretbindings", named("cloud", "garden-local", secretRef={"name": "key"}))
@@ -50,7 +50,7 @@ async def test_either_binding_leads_to_the_secret_in_whichever_namespace() -> No
     ("spec", "reason"),
     [({}, "names no binding"), ({"secretBindingName": "gone"}, "gone"), ({"credentialsBindingName": "gone"}, "gone")],
 )
-async def test_credentials_that_are_not_there_are_the_owner_s_to_mend(spec: dict[str, str], reason: str) -> None:
+async def test_missing_credentials_are_a_configuration_problem(spec: dict[str, str], reason: str) -> None:
     with pytest.raises(ApplicationError, match=f"garden-local/demo cannot be read: .*{reason}") as refused:
         await copied(spec)
     assert (refused.value.type, refused.value.non_retryable) == ("ERR_CONFIGURATION_PROBLEM", True)

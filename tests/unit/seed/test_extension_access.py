@@ -1,4 +1,4 @@
-"""What rights extensions get in a seed, against API servers in memory."""
+"""Rights of extensions in a seed, against API servers in memory."""
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -117,7 +117,7 @@ async def test_a_second_run_writes_nothing(seed: Seed) -> None:
 
 
 async def test_a_cluster_role_without_the_label_is_left_to_its_own_bindings(seed: Seed) -> None:
-    """Extensions of others bring their own bindings, and go on as they are."""
+    """Extensions of other authors bring their own bindings, and stay unchanged."""
     foreign = cluster_role("provider-y")
     del foreign["metadata"]["labels"]
     seed.api.put(CLUSTER_ROLES, foreign)
@@ -181,7 +181,7 @@ async def test_a_secret_of_the_seed_is_shared_with_the_extension_that_serves_its
     ]
 
 
-async def test_a_secret_that_no_extension_serves_any_more_is_taken_back(seed: Seed) -> None:
+async def test_access_to_a_secret_is_revoked_if_no_extension_serves_its_object(seed: Seed) -> None:
     await seed.access.share(BACKUP)
     seed.garden.remove(REGISTRATIONS, "provider-x")
 

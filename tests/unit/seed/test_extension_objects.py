@@ -103,7 +103,7 @@ async def test_an_object_that_succeeded_after_our_trigger_is_ready() -> None:
 @pytest.mark.parametrize(
     ("live", "because"),
     [
-        (None, "it is not there"),
+        (None, "it does not exist"),
         (changed(metadata__generation=3), "has not seen the newest version"),
         (changed(metadata__annotations={"gardener.cloud/timestamp": "2026-11-21T09:00:00Z"}), "not visible yet"),
         (
@@ -119,7 +119,7 @@ async def test_an_object_that_succeeded_after_our_trigger_is_ready() -> None:
         ),
     ],
 )
-async def test_what_is_not_ready_is_named_when_the_time_is_over(live: dict[str, Any] | None, because: str) -> None:
+async def test_an_object_that_is_not_ready_in_time_is_named(live: dict[str, Any] | None, because: str) -> None:
     with pytest.raises(ApplicationError) as failure:
         await wait(live)
 
@@ -127,8 +127,8 @@ async def test_what_is_not_ready_is_named_when_the_time_is_over(live: dict[str, 
     assert not failure.value.non_retryable
 
 
-async def test_an_error_that_only_a_user_can_mend_ends_the_wait_at_once() -> None:
-    """Retrying wrong credentials for hours helps nobody."""
+async def test_an_error_that_only_a_user_can_fix_ends_the_wait_at_once() -> None:
+    """To retry wrong credentials for hours is useless."""
     live = changed(
         status__lastError={"description": "wrong key", "codes": ["ERR_INFRA_UNAUTHENTICATED"]},
         status__lastOperation={"state": "Error", "lastUpdateTime": "2026-11-21T10:00:01Z"},
@@ -142,7 +142,7 @@ async def test_an_error_that_only_a_user_can_mend_ends_the_wait_at_once() -> Non
 
 
 async def test_an_error_of_an_earlier_operation_does_not_end_the_wait() -> None:
-    """The user mended the credentials; the object still shows the old error until it is picked up."""
+    """The user corrected the credentials; the object still shows the old error until its controller reconciles it."""
     live = changed(
         metadata__annotations=PENDING,
         status__lastError={"description": "wrong key", "codes": ["ERR_INFRA_UNAUTHENTICATED"]},
@@ -196,7 +196,7 @@ async def test_an_unchanged_infrastructure_is_left_alone_by_a_later_operation() 
         ({"type": "local"}, "a", {"lastOperation": {"state": "Processing"}}, True),
     ],
 )
-async def test_an_object_is_asked_for_again_only_when_something_it_depends_on_differs(
+async def test_an_object_is_triggered_again_only_after_a_change_of_a_dependency(
     spec: dict[str, Any], inputs: str, status: dict[str, Any], asked: bool
 ) -> None:
     """A reconciliation without a change writes nothing."""
@@ -243,7 +243,7 @@ async def test_deletion_is_confirmed_first_and_holds_on_to_the_uid() -> None:
 
 
 @pytest.mark.parametrize("live", [None, changed(metadata__deletionTimestamp="2026-11-21T10:00:00Z")])
-async def test_what_is_gone_or_going_is_not_deleted_again(live: dict[str, Any] | None) -> None:
+async def test_a_deleted_object_is_not_deleted_again(live: dict[str, Any] | None) -> None:
     seed = Seed(live)
     await delete(seed)
 
@@ -251,7 +251,7 @@ async def test_what_is_gone_or_going_is_not_deleted_again(live: dict[str, Any] |
 
 
 async def test_the_next_attempt_wakes_the_controller_of_an_object_that_is_going() -> None:
-    """Its credentials were mended; nothing else would make the controller look at it again."""
+    """Its credentials were corrected; nothing else would make the controller reconcile it again."""
     seed = Seed(changed(metadata__deletionTimestamp="2026-11-21T10:00:00Z"))
     await delete(seed, "2026-11-21T11:00:00.000000Z")
 
@@ -266,7 +266,7 @@ LATER = "2026-11-21T10:00:00.900000Z"
 
 
 @pytest.mark.parametrize("operation", ["apply", "restore", "migrate", "delete"])
-async def test_an_error_is_taken_back_before_the_controller_is_asked_anew(operation: str) -> None:
+async def test_an_error_is_removed_before_the_controller_is_triggered_again(operation: str) -> None:
     """Asked in the second in which it was reported, it would end the wait, and the operation, at once."""
     failed = changed(status__lastError=ERROR, status__lastOperation__state="Error")
     if operation == "delete":
@@ -288,7 +288,7 @@ async def test_an_error_is_taken_back_before_the_controller_is_asked_anew(operat
     assert seed.calls[-1][1]["metadata"]["annotations"]["gardener.cloud/timestamp"] == LATER
 
 
-async def test_an_error_ends_no_wait_for_a_deletion_that_was_asked_for_later_than_we_see() -> None:
+async def test_an_error_ends_no_wait_for_a_deletion_that_was_requested_later() -> None:
     """The cache may still hold what was reported before."""
     live = changed(
         metadata__deletionTimestamp="2026-11-21T09:00:00Z",

@@ -1,4 +1,4 @@
-"""What is done with extension objects of any kind, against an API server in memory."""
+"""Operations on extension objects of any kind, against an API server in memory."""
 
 import asyncio
 import base64
@@ -69,7 +69,7 @@ def wanted(kind: Kind, name: str) -> ExtensionObject:
 
 
 def done(seed: ApiServer, path: str, name: str) -> None:
-    """What a controller writes when it is done."""
+    """Write what a controller writes when it is done."""
     status = {
         "observedGeneration": 1,
         "lastOperation": {"type": "Create", "state": "Succeeded", "lastUpdateTime": "2026-11-21T10:00:01Z"},
@@ -78,7 +78,7 @@ def done(seed: ApiServer, path: str, name: str) -> None:
     seed.change(path, name, NAMESPACE, change)
 
 
-async def test_what_is_deployed_is_waited_for_and_deleted(clusters: Any, seed: ApiServer) -> None:
+async def test_a_deployed_extension_is_awaited_and_deleted(clusters: Any, seed: ApiServer) -> None:
     extensions = Extensions(clusters)
     await extensions.deploy(kinds.NETWORK, TASK, [wanted(kinds.NETWORK, "demo")])
     waiting = asyncio.create_task(extensions.ready(kinds.NETWORK, TASK))
@@ -110,7 +110,7 @@ async def test_a_name_in_the_dns_is_deleted_and_waited_for_in_one_task(clusters:
     assert [name for path, _, name in seed.objects if path == DNS_RECORDS] == ["demo-internal"]
 
 
-async def test_deleting_what_is_not_there_is_done_at_once(clusters: Any) -> None:
+async def test_deleting_a_missing_extension_is_done_at_once(clusters: Any) -> None:
     extensions = Extensions(clusters)
     for kind in kinds.KINDS:
         await extensions.delete(kind, TASK)
@@ -123,9 +123,9 @@ def test_every_kind_has_its_tasks(clusters: Any) -> None:
         assert offered.issuperset(Extensions(clusters).operations(kind))
 
 
-async def test_clouds_hear_of_the_newest_key_of_those_who_may_come_in(clusters: Any, seed: ApiServer) -> None:
+async def test_the_newest_ssh_key_is_passed_to_the_infrastructure(clusters: Any, seed: ApiServer) -> None:
     async def told(key: SSHKeyPair, status: dict[str, Any], *, enabled: bool = True) -> tuple[str | None, str]:
-        """What the next operation tells them, and the key that is the newest."""
+        """The key that the next operation passes to the extensions, and the newest key."""
         settings = {"sshAccess": {"enabled": enabled}}
         provider = {"type": "local", "workers": [{"name": "a"}], "workersSettings": settings}
         shoot = {**SHOOT, "spec": {**SHOOT["spec"], "region": "local", "provider": provider}, "status": status}
@@ -201,7 +201,7 @@ async def test_each_phase_deploys_and_waits_for_its_own(extensible: ExtensionAct
 async def test_an_extension_goes_in_the_phase_that_its_registration_names(
     extensible: ExtensionActivities, seed: ApiServer
 ) -> None:
-    """One that nobody knows any more goes while the API server still answers."""
+    """An extension that no registration names any more is deleted while the API server still answers."""
     for phase in ("before_apiserver", "after_apiserver", "after_worker"):
         await run(extensible, f"deploy_extensions_{phase}")
     seed.put(EXTENSIONS, {"metadata": {"name": "forgotten", "namespace": NAMESPACE}, "spec": {"type": "forgotten"}})
@@ -213,7 +213,7 @@ async def test_an_extension_goes_in_the_phase_that_its_registration_names(
     assert there(seed) == set()
 
 
-async def test_what_left_the_spec_is_deleted_and_nothing_else(extensible: ExtensionActivities, seed: ApiServer) -> None:
+async def test_only_extensions_that_left_the_spec_are_deleted(extensible: ExtensionActivities, seed: ApiServer) -> None:
     await run(extensible, "deploy_extensions_after_apiserver")
     seed.put(EXTENSIONS, {"metadata": {"name": "former", "namespace": NAMESPACE}, "spec": {"type": "former"}})
     result = await run(extensible, "delete_stale_extensions")
@@ -237,7 +237,7 @@ async def test_container_runtimes_belong_to_pools(extensible: ExtensionActivitie
 async def test_machines_are_on_their_way_when_the_provider_says_how_they_are_grouped(
     extensible: ExtensionActivities, seed: ApiServer
 ) -> None:
-    """Of what was last written, which may be an earlier operation's: a Worker that did not change is left alone."""
+    """The wait is for the last write, which may be an earlier operation's: a Worker without a change is not written."""
     path = "/apis/extensions.gardener.cloud/v1alpha1/workers"
     asked = "2026-11-21T10:00:00.000000Z"
     metadata = {"name": "demo", "namespace": NAMESPACE, "annotations": {"gardener.cloud/timestamp": asked}}
@@ -252,10 +252,10 @@ async def test_machines_are_on_their_way_when_the_provider_says_how_they_are_gro
 
 
 @pytest.mark.parametrize(("tasks", "triggered"), [("", False), ("deployInfrastructure", True), ("other", False)])
-async def test_what_did_not_change_is_reconciled_only_when_it_is_asked_for(
+async def test_an_unchanged_extension_is_reconciled_only_on_request(
     clusters: Any, seed: ApiServer, tasks: str, triggered: bool
 ) -> None:
-    """Every call of a cloud's API counts against somebody's limit."""
+    """Every call of a cloud's API counts against a limit of its account."""
     infrastructures = "/apis/extensions.gardener.cloud/v1alpha1/infrastructures"
     shoot = {**SHOOT, "metadata": {**SHOOT["metadata"], "annotations": {"shoot.gardener.cloud/tasks": tasks}}}
 

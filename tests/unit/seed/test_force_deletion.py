@@ -1,4 +1,4 @@
-"""What is deleted of a Shoot whose cloud is given up, against an API server in memory."""
+"""Objects of a force-deleted Shoot that are deleted, against an API server in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ def left(seed: ApiServer, namespace: str = NAMESPACE) -> set[tuple[str, str]]:
     return {(path.rpartition("/")[2], name) for path, place, name in seed.objects if place == namespace}
 
 
-async def test_objects_of_all_kinds_go_once_their_controllers_have_let_them_go(
+async def test_objects_of_all_kinds_are_deleted_once_their_controllers_release_them(
     activities: ForceDeletionActivities, seed: ApiServer
 ) -> None:
     """Names in the DNS and the place for backups have tasks of their own."""
@@ -81,7 +81,7 @@ async def test_machines_go_though_the_cloud_keeps_them(activities: ForceDeletion
     await asyncio.wait_for(activities.force_delete_machine_objects(TASK), 10)
 
 
-async def test_what_was_brought_into_the_shoot_is_forgotten_what_is_in_the_seed_is_removed(
+async def test_a_force_deletion_keeps_objects_in_the_shoot_and_removes_those_in_the_seed(
     activities: ForceDeletionActivities, seed: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shoot's API server may be dead; the seed's is not, and its resource manager does its work."""
@@ -101,7 +101,7 @@ async def test_what_was_brought_into_the_shoot_is_forgotten_what_is_in_the_seed_
     await activities.force_delete_managed_resources(TASK)
 
 
-async def test_secrets_and_config_maps_go_whoever_holds_them(
+async def test_secrets_and_config_maps_are_deleted_despite_finalizers(
     activities: ForceDeletionActivities, seed: ApiServer
 ) -> None:
     stored(seed, "/api/v1/secrets", "pool-z1", "machine.sapcloud.io/machine-controller")

@@ -59,7 +59,7 @@ def replicas(seed, name):
 
 
 class Kubelet:
-    """Ends the pods of what has no replicas any more, and notes the order."""
+    """Ends the pods of workloads that have no replicas any more, and records the order."""
 
     def __init__(self, seed):
         self.seed, self.stopped = seed, []
@@ -98,8 +98,8 @@ async def control_plane(world, monkeypatch):
     kubelet.cancel()
 
 
-async def test_what_lives_on_the_api_server_stops_first_and_etcd_last(control_plane):
-    """Controllers without their API server would crash, and an API server without etcd lose what it was told."""
+async def test_clients_of_the_api_server_stop_first_and_etcd_last(control_plane):
+    """Controllers without their API server would crash, and an API server without etcd would lose writes."""
     await control_plane.activities.hibernate_control_plane(AGAIN)
 
     stopped = control_plane.kubelet.stopped
@@ -110,7 +110,7 @@ async def test_what_lives_on_the_api_server_stops_first_and_etcd_last(control_pl
     assert control_plane.seed.find("/api/v1/configmaps", "apiserver-exposure", NAMESPACE) is None
 
 
-async def test_what_changed_last_is_backed_up_before_etcd_sleeps(control_plane, monkeypatch):
+async def test_the_last_changes_are_backed_up_before_etcd_stops(control_plane, monkeypatch):
     """Its seed may be lost while it sleeps."""
     asked = []
 
@@ -168,7 +168,7 @@ async def test_nothing_stops_while_the_cluster_is_not_empty(control_plane, path,
     assert "etcd-main" in control_plane.kubelet.stopped
 
 
-async def test_what_is_left_is_named_when_the_time_is_over(control_plane, monkeypatch):
+async def test_remaining_objects_are_named_after_the_timeout(control_plane, monkeypatch):
     monkeypatch.setattr("activities.seed.hibernation._EMPTY_SECONDS", 0.2)
     control_plane.shoot.put("/api/v1/nodes", {"metadata": {"name": "machine-1"}})
     with pytest.raises(TimeoutError, match=r"nodes are left after 0 s: machine-1"):
@@ -188,7 +188,7 @@ async def test_the_machine_controller_manager_stops_alone(control_plane):
     assert control_plane.kubelet.stopped == ["machine-controller-manager"]
 
 
-async def test_nobody_scales_machines_that_are_to_go(control_plane):
+async def test_the_autoscaler_does_not_scale_machines_before_hibernation(control_plane):
     """A Shoot whose pools may not grow has no autoscaler, and a second run finds it stopped."""
     await control_plane.activities.scale_autoscaler_to_zero(AGAIN)
     assert control_plane.kubelet.stopped == []
@@ -222,8 +222,8 @@ async def test_a_reconciliation_of_a_sleeping_shoot_wakes_nothing(world):
     assert world.shoot.requests == []
 
 
-async def test_falling_asleep_everything_but_the_scheduler_goes_on(world):
-    """Machines are still to be deleted, and nodes to be forgotten."""
+async def test_during_hibernation_only_the_scheduler_is_stopped_first(world):
+    """Machines must still be deleted, and nodes removed."""
     world.pin(asleep(wanted=False))
     assert set((await deploy_all(world, TASK)).values()) == {1}
     world.pin(asleep())
@@ -240,7 +240,7 @@ async def test_a_shoot_that_wakes_or_goes_gets_its_control_plane_back(world, tas
     assert set((await deploy_all(world, task)).values()) == {1}
 
 
-async def test_etcds_sleep_only_when_told_by_the_last_step(world):
+async def test_etcds_are_stopped_only_by_the_last_step(world):
     """Their replicas stay what they are: an API server may still be writing."""
     world.garden.put("/apis/core.gardener.cloud/v1beta1/seeds", {"metadata": {"name": "seed-1"}, "spec": {}})
     etcds = EtcdActivities(world.clusters)

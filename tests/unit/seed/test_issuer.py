@@ -1,4 +1,4 @@
-"""Whose tokens a shoot's API server signs, and what of it is published in the garden."""
+"""The issuer of a shoot's service account tokens, and its documents that are published in the garden."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ ROLE = {"gardener.cloud/role": "shoot-service-account-issuer"}
 
 
 class Shoot:
-    """What its API server says of its tokens."""
+    """API server of a shoot, with its documents about tokens."""
 
     def __init__(self) -> None:
         self.keys = ["1"]
@@ -70,7 +70,7 @@ async def world() -> AsyncIterator[World]:
         yield World(garden, SimpleNamespace(garden=client, shoot=shoot_client), shoot)
 
 
-async def test_tokens_are_from_the_api_server_or_whom_the_owner_names(world: World) -> None:
+async def test_the_issuer_is_the_api_server_or_the_one_in_the_spec(world: World) -> None:
     assert await issuer_of(world.clusters, view()) == Issuer(OWN)
     mine = {"issuer": "https://me.example.org"}
     assert await issuer_of(world.clusters, view(serviceAccountConfig=mine)) == Issuer("https://me.example.org")
@@ -82,7 +82,9 @@ async def test_managed_they_are_from_the_gardens_host(world: World) -> None:
 
 
 @pytest.mark.parametrize("hosts", [(), ("a.example.org", "b.example.org")])
-async def test_a_garden_without_one_host_is_the_operators_to_mend(world: World, hosts: tuple[str, ...]) -> None:
+async def test_a_garden_without_exactly_one_issuer_host_is_reported_to_operators(
+    world: World, hosts: tuple[str, ...]
+) -> None:
     for number, host in enumerate(hosts):
         world.name(host, f"issuer-{number}")
     with pytest.raises(ApplicationError, match=f"has {len(hosts)} Secrets .* there must be one") as raised:
@@ -90,7 +92,7 @@ async def test_a_garden_without_one_host_is_the_operators_to_mend(world: World, 
     assert not raised.value.non_retryable
 
 
-async def test_what_is_published_follows_the_keys_and_a_second_run_writes_nothing(world: World) -> None:
+async def test_published_documents_follow_the_keys_and_a_second_run_writes_nothing(world: World) -> None:
     await world.activities.sync_public_sa_keys(TASK)
     assert world.published() == {
         "openid-config": {"issuer": MANAGED, "jwks_uri": f"{MANAGED}/jwks"},
@@ -113,7 +115,7 @@ async def test_what_is_published_follows_the_keys_and_a_second_run_writes_nothin
     assert (world.published() or {})["jwks"] == {"keys": [{"kid": "1"}, {"kid": "2"}]}
 
 
-async def test_it_is_taken_back_alone_and_a_second_run_finds_nothing(world: World) -> None:
+async def test_only_the_published_documents_are_deleted_and_a_second_run_finds_nothing(world: World) -> None:
     other = {"name": "local--other", "namespace": PUBLISHED}
     world.garden.put(SECRETS, {"metadata": other})
     await world.activities.sync_public_sa_keys(TASK)

@@ -1,4 +1,4 @@
-"""What a move does with a seed's objects, against API servers in memory."""
+"""Effects of a move on a seed's objects, against API servers in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -77,26 +77,32 @@ async def clusters(garden: ApiServer, seed: ApiServer) -> AsyncIterator[Any]:
         await caches.close()
 
 
-async def test_machines_are_forgotten_and_not_stopped(activities: MigrationActivities, seed: ApiServer) -> None:
+async def test_machine_objects_are_deleted_without_stopping_machines(
+    activities: MigrationActivities, seed: ApiServer
+) -> None:
     metadata = {"name": "one", "finalizers": ["machine.sapcloud.io/machine-controller-manager"]}
     seed.put(MACHINES, {"metadata": metadata, "spec": {}}, NAMESPACE)
-    assert (await activities.shallow_delete_machine_objects(TASK)).note == "1 machines go on without us"
+    assert (
+        await activities.shallow_delete_machine_objects(TASK)
+    ).note == "1 machines keep running; their objects are deleted here"
     assert seed.find(MACHINES, "one", NAMESPACE) is None
-    assert (await activities.shallow_delete_machine_objects(TASK)).note == "0 machines go on without us"
+    assert (
+        await activities.shallow_delete_machine_objects(TASK)
+    ).note == "0 machines keep running; their objects are deleted here"
 
 
-async def test_machines_are_not_forgotten_while_somebody_would_stop_them(
+async def test_machine_objects_stay_while_the_machine_controller_manager_runs(
     activities: MigrationActivities, seed: ApiServer
 ) -> None:
     seed.put(MACHINES, {"metadata": {"name": "one"}, "spec": {}}, NAMESPACE)
     manager = {"metadata": {"name": "machine-controller-manager"}, "spec": {}}
     seed.put("/apis/apps/v1/deployments", manager, NAMESPACE)
-    with pytest.raises(ApplicationError, match="would stop the machines"):
+    with pytest.raises(ApplicationError, match="would delete the machines"):
         await activities.shallow_delete_machine_objects(TASK)
     assert seed.find(MACHINES, "one", NAMESPACE)
 
 
-async def test_what_is_in_the_shoot_stays_there(activities: MigrationActivities, seed: ApiServer) -> None:
+async def test_objects_in_the_shoot_stay_there(activities: MigrationActivities, seed: ApiServer) -> None:
     seed.put(MANAGED, {"metadata": {"name": "shoot"}, "spec": {}}, NAMESPACE)
     seed.put(MANAGED, {"metadata": {"name": "seed"}, "spec": {"class": "seed"}}, NAMESPACE)
     await activities.keep_managed_objects(TASK)
@@ -104,7 +110,7 @@ async def test_what_is_in_the_shoot_stays_there(activities: MigrationActivities,
     assert kept == {"shoot": True, "seed": None}
 
 
-async def test_the_way_to_the_old_bucket_is_found_again_when_the_entry_has_a_new_one(
+async def test_the_source_bucket_is_found_again_when_the_entry_names_a_new_one(
     activities: MigrationActivities, garden: ApiServer, seed: ApiServer
 ) -> None:
     await activities.deploy_source_backup_entry(TASK)
@@ -134,10 +140,10 @@ async def test_backups_are_handed_over_by_the_seed_that_they_belong_to(
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "handed over"])
-async def test_a_lost_seed_finds_the_mark_in_its_bucket_until_it_is_clean(
+async def test_a_lost_seed_finds_the_takeover_marker_until_it_is_clean(
     clusters: Any, activities: MigrationActivities, garden: ApiServer, seed: ApiServer, lost: bool
 ) -> None:
-    """One that comes back and finds an empty bucket takes itself for the one, and fills it."""
+    """A source that comes back and finds an empty bucket would consider itself active, and fill it."""
     there = {"spec": {"seedName": "seed-1" if lost else "seed-2"}}
     garden.change(f"{CORE}/backupentries", ENTRY, "garden-local", there)
     await activities.deploy_source_backup_entry(TASK)
@@ -165,7 +171,7 @@ async def test_a_lost_seed_finds_the_mark_in_its_bucket_until_it_is_clean(
     ],
     ids=["moving on", "deleted meanwhile", "turned round"],
 )
-async def test_the_way_of_a_seed_that_has_begun_to_prepare_is_not_forgotten_by_the_seed_before_it(
+async def test_the_source_backup_entry_stays_while_the_next_seed_prepares(
     clusters: Any, garden: ApiServer, goal: str, operation: OperationType, kept: bool
 ) -> None:
     """seed-2 ends a cleaning for a seed before it, while seed-3 prepares to take over. Without its way to the bucket of
@@ -183,10 +189,10 @@ async def test_the_way_of_a_seed_that_has_begun_to_prepare_is_not_forgotten_by_t
     assert (garden.find(f"{CORE}/backupentries", f"source-{ENTRY}", "garden-local") is not None) == kept
 
 
-async def test_an_extension_may_read_the_way_to_the_old_bucket_for_as_long_as_there_is_one(
+async def test_an_extension_may_read_the_source_bucket_secret_while_it_exists(
     clusters: Any, activities: MigrationActivities, garden: ApiServer, seed: ApiServer
 ) -> None:
-    """The bucket is the one that the garden knows, of the type that the garden says."""
+    """The bucket and its type are those that the garden knows."""
     seed.put(CLUSTER_ROLES, cluster_role())
     garden.put(REGISTRATIONS, registration("provider-x", ("BackupEntry", "local")))
     shared = ROLES, f"extension-secret:source-{ENTRY}", "garden"
@@ -205,10 +211,10 @@ async def test_an_extension_may_read_the_way_to_the_old_bucket_for_as_long_as_th
     assert seed.find(*shared) is None
 
 
-async def test_who_deletes_a_shoot_leaves_the_mark_to_a_seed_that_is_still_lost(
+async def test_a_deletion_keeps_the_takeover_marker_of_a_lost_seed(
     clusters: Any, activities: MigrationActivities, garden: ApiServer, seed: ApiServer
 ) -> None:
-    """One that finds none would go on with what it has, and make machines anew."""
+    """A source that finds no takeover marker would continue with its data, and create machines again."""
     garden.change(f"{CORE}/backupentries", ENTRY, "garden-local", {"spec": {"seedName": "seed-1"}})
     await activities.deploy_source_backup_entry(TASK)
     extensions = ExtensionActivities(clusters)
@@ -289,7 +295,7 @@ async def test_the_copy_is_ordered_once_for_each_attempt_until_it_is_done(
     assert seed.find(COPIES, "demo", NAMESPACE) == done
 
 
-async def test_the_old_etcd_is_flushed_and_the_new_one_waited_for_by_their_sidecars(
+async def test_the_sidecars_flush_the_source_and_report_the_destination(
     activities: MigrationActivities, seed: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[dict[str, Any]] = [

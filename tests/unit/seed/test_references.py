@@ -1,4 +1,4 @@
-"""What a flow needs from the garden before it begins: referenced objects and living extensions."""
+"""Prerequisites of a flow from the garden: referenced objects and living extensions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -78,11 +78,11 @@ def put(garden: ApiServer, path: str, name: str) -> None:
 async def test_referenced_objects_are_copied_and_follow_the_shoot(around: Around) -> None:
     put(around.garden, SECRETS, "key")
     put(around.garden, CONFIG_MAPS, "settings")
-    around.seed.put(SECRETS, {"metadata": {"name": "ref-of-somebody-else", "namespace": NAMESPACE}})
+    around.seed.put(SECRETS, {"metadata": {"name": "ref-of-another-owner", "namespace": NAMESPACE}})
     activities = ReferenceActivities(around.clusters)
     around.refer(("Secret", "key"), ("ConfigMap", "settings"))
     await activities.deploy_references(TASK)
-    others = (SECRETS, "ref-of-somebody-else")
+    others = (SECRETS, "ref-of-another-owner")
     assert around.copies() == {(SECRETS, "ref-key"), (CONFIG_MAPS, "ref-settings"), others}
     copy = around.seed.find(SECRETS, "ref-key", NAMESPACE)
     assert copy is not None
@@ -105,7 +105,7 @@ async def test_a_second_run_writes_nothing(around: Around) -> None:
     assert around.seed.find(SECRETS, "ref-key", NAMESPACE) == before
 
 
-async def test_a_reference_to_nothing_is_the_owner_s_to_mend(around: Around) -> None:
+async def test_a_broken_reference_is_a_configuration_problem(around: Around) -> None:
     around.refer(("Secret", "missing"))
     with pytest.raises(ApplicationError, match="Secret garden-local/missing") as refused:
         await ReferenceActivities(around.clusters).deploy_references(TASK)
@@ -153,10 +153,10 @@ async def test_an_extension_that_comes_back_meanwhile_is_waited_for(
         (True, timedelta(minutes=6), "provider-local has sent no heartbeat since"),
     ],
 )
-async def test_what_is_missing_is_named(
+async def test_missing_extensions_are_named(
     around: Around, monkeypatch: pytest.MonkeyPatch, registered: bool, age: timedelta | None, complaint: str
 ) -> None:
-    """Otherwise the first object that nobody looks after would be waited for in vain."""
+    """Otherwise a flow would wait in vain for the first object without a controller."""
     monkeypatch.setattr(required, "_PAUSE_SECONDS", 0.01)
     if registered:
         register(around)

@@ -1,4 +1,4 @@
-"""The backups of a deleted Shoot: deleted with it, or kept for as long as the gardenlet is told."""
+"""The backups of a deleted Shoot: deleted with it, or kept as long as the gardenlet's configuration says."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ class World:
         self._garden.change(ENTRIES, NAME, NAMESPACE, {"metadata": {"annotations": annotations}})
 
     async def delete(self, retention: Retention) -> str:
-        """What the task says that waits."""
+        """Note of the task that waits."""
         activities: Any = ExtensionActivities(self._clusters, retention)
         await activities.delete_backup_entry(TASK)
         note: str = (await asyncio.wait_for(activities.wait_backup_entry_deleted(TASK), 10)).note
@@ -98,7 +98,7 @@ async def test_backups_are_kept_for_their_grace_period(world: World, metadata: d
     assert world.backups
 
 
-async def test_kept_backups_go_when_their_time_is_over_or_somebody_says_so(world: World) -> None:
+async def test_kept_backups_are_deleted_on_expiry_or_on_request(world: World) -> None:
     world.order()
     await world.delete(Retention(DAY))
     assert world.backups
@@ -114,8 +114,8 @@ async def test_the_time_counts_from_the_mark(world: World) -> None:
     assert (world.backups, world.entry) == (False, None)
 
 
-async def test_what_is_left_of_backups_in_a_lost_seed_is_not_kept(world: World) -> None:
-    """The Shoot went on elsewhere: the backups there are those that count, and the entry is theirs."""
+async def test_remains_of_backups_in_a_lost_seed_are_not_kept(world: World) -> None:
+    """The Shoot moved to another seed: the backups there count, and the entry belongs to them."""
     world.order(seed="seed-2")
     assert await world.delete(Retention(DAY)) == ""
     assert not world.backups

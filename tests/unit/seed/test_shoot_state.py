@@ -1,4 +1,4 @@
-"""What a seed leaves in the garden for the next one: sealed, complete, of bounded size."""
+"""The state that a seed leaves in the garden for the next one: encrypted, complete, of bounded size."""
 
 import json
 import secrets
@@ -73,7 +73,7 @@ async def clusters(api: ApiServer, garden: GardenServer) -> AsyncIterator[Any]:
         yield SimpleNamespace(seed=client, garden=garden_client, sealing=sealing)
 
 
-async def test_what_one_seed_keeps_the_other_one_reads(clusters: Any) -> None:
+async def test_a_state_persisted_by_one_seed_is_read_by_another(clusters: Any) -> None:
     await ShootStateActivities(clusters).persist_shootstate(TASK)
     state = await read_shoot_state(clusters, TASK)
 
@@ -128,7 +128,7 @@ async def test_a_second_run_of_a_migration_drops_nothing_that_the_first_one_saw(
     assert state.extension("Infrastructure", "demo")
 
 
-async def test_a_look_while_all_is_well_replaces_the_one_before(clusters: Any, api: ApiServer) -> None:
+async def test_a_regular_collection_replaces_the_previous_state(clusters: Any, api: ApiServer) -> None:
     activities = ShootStateActivities(clusters)
     regular = TASK.model_copy(update={"operation": OperationType.RECONCILE})
     await activities.persist_shootstate(regular)
@@ -141,7 +141,7 @@ async def test_a_look_while_all_is_well_replaces_the_one_before(clusters: Any, a
     assert len(shoot_state.unpacked_machine_state(state.machine_state)["pool"]["machines"]) == 1
 
 
-async def test_a_look_that_finds_what_is_kept_already_writes_nothing(clusters: Any, garden: GardenServer) -> None:
+async def test_a_collection_without_changes_writes_nothing(clusters: Any, garden: GardenServer) -> None:
     """Each regular reconciliation of each Shoot ends with a look."""
     activities = ShootStateActivities(clusters)
     regular = TASK.model_copy(update={"operation": OperationType.RECONCILE})
@@ -156,7 +156,7 @@ async def test_a_look_that_finds_what_is_kept_already_writes_nothing(clusters: A
     assert garden.find(STATES, "demo", "garden-local") != before, "a gardenlet with another key writes what it can read"
 
 
-async def test_a_look_seals_again_what_an_earlier_key_has_sealed(clusters: Any, garden: GardenServer) -> None:
+async def test_a_collection_encrypts_values_of_an_earlier_key_again(clusters: Any, garden: GardenServer) -> None:
     """Otherwise a ShootState that never changes would keep a root key in use for ever."""
     one, two, shared = (secrets.token_bytes(32) for _ in range(3))
     activities = ShootStateActivities(clusters)
@@ -175,13 +175,13 @@ async def test_a_look_seals_again_what_an_earlier_key_has_sealed(clusters: Any, 
         assert f'"sealed": "{later._current}:' in stored
 
 
-async def test_a_state_of_an_earlier_shoot_of_this_name_is_none(clusters: Any) -> None:
+async def test_a_state_of_an_earlier_shoot_of_this_name_is_ignored(clusters: Any) -> None:
     await ShootStateActivities(clusters).persist_shootstate(TASK)
     other = TASK.model_copy(update={"shoot": TASK.shoot.model_copy(update={"uid": "later"})})
     assert await read_shoot_state(clusters, other) is None
 
 
-async def test_what_is_too_big_is_refused_by_name(clusters: Any, api: ApiServer) -> None:
+async def test_a_state_that_is_too_large_is_refused_with_its_largest_parts(clusters: Any, api: ApiServer) -> None:
     noise = {"noise": secrets.token_hex(2**21)}
     api.change(INFRASTRUCTURES, "demo", NAMESPACE, {"status": {"state": noise}})
     with pytest.raises(ApplicationError, match=r"too big: .* Infrastructure demo \d\.\d+ MiB") as refused:

@@ -1,4 +1,4 @@
-"""Secrets of the seed whose manifests shoots get: who gets which, and what is taken back."""
+"""Secrets of the seed with manifests for shoots: selection of the shoots, and removal."""
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ class Seed:
         return {name for path, place, name in self.server.objects if (path, place) == (SECRETS, NAMESPACE)}
 
     def references(self) -> list[str]:
-        """What the shoot is filled from; empty without a ManagedResource."""
+        """Secrets that the ManagedResource refers to; empty without a ManagedResource."""
         found = self.server.find(MANAGED, NAME, NAMESPACE)
         return [each["name"] for each in found["spec"]["secretRefs"]] if found else []
 
@@ -54,7 +54,7 @@ async def seed() -> AsyncIterator[Seed]:
         yield Seed(server, StaticManifestActivities(SimpleNamespace(seed=client, cluster=cluster)))  # type: ignore[arg-type]
 
 
-async def test_all_that_are_meant_are_copied_and_handed_over(seed: Seed) -> None:
+async def test_selected_manifests_are_copied_and_handed_over(seed: Seed) -> None:
     seed.put("quotas")
     seed.put("rights", "cmlnaHRz")
     seed.put("unlabelled", label="false")
@@ -71,7 +71,7 @@ async def test_all_that_are_meant_are_copied_and_handed_over(seed: Seed) -> None
     assert managed["spec"]["injectLabels"] == {"shoot.gardener.cloud/no-cleanup": "true"}
 
 
-async def test_what_changes_follows_and_a_second_run_writes_nothing(seed: Seed) -> None:
+async def test_changed_manifests_are_copied_and_a_second_run_writes_nothing(seed: Seed) -> None:
     seed.put("quotas")
     await seed.populate(TASK)
     seed.put("quotas", "bmV3")
@@ -86,20 +86,20 @@ async def test_what_changes_follows_and_a_second_run_writes_nothing(seed: Seed) 
     assert again["metadata"]["resourceVersion"] == version
 
 
-async def test_what_is_gone_is_taken_back_and_others_secrets_stay(seed: Seed) -> None:
-    seed.server.put(SECRETS, {"metadata": {"name": "somebody-elses", "namespace": NAMESPACE}})
+async def test_removed_manifests_are_deleted_and_other_secrets_stay(seed: Seed) -> None:
+    seed.server.put(SECRETS, {"metadata": {"name": "of-another-owner", "namespace": NAMESPACE}})
     seed.put("quotas")
     seed.put("rights")
     await seed.populate(TASK)
     del seed.server.objects[SECRETS, "garden", "quotas"]
     await seed.populate(TASK)
     assert seed.references() == ["static-manifests-rights"]
-    assert seed.copies() == {"static-manifests-rights", "somebody-elses"}
+    assert seed.copies() == {"static-manifests-rights", "of-another-owner"}
     seed.put("rights", selector='{"matchLabels": {"environment": "development"}}')
     await seed.populate(TASK)
     assert seed.references() == []
     assert seed.server.find(MANAGED, NAME, NAMESPACE) is None
-    assert seed.copies() == {"somebody-elses"}
+    assert seed.copies() == {"of-another-owner"}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_a_selector_says_which_shoots_are_meant(seed: Seed, selector: str,
         '{"matchLables": {"environment": "production"}}',
     ],
 )
-async def test_a_selector_that_cannot_be_read_is_told_and_changes_nothing(seed: Seed, selector: str) -> None:
+async def test_an_invalid_selector_is_reported_and_changes_nothing(seed: Seed, selector: str) -> None:
     seed.put("quotas")
     await seed.populate(TASK)
     seed.put("rights", selector=selector)

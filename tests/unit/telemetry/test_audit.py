@@ -33,7 +33,7 @@ LIVE = {
 }
 
 
-def test_a_record_says_who_what_when_and_what_came_of_it() -> None:
+def test_an_audit_record_has_user_operation_time_and_result() -> None:
     assert record(REQUEST, LIVE, PROGRESS, NOW) == {
         "id": FLOW,
         "time": "2026-11-21T10:05:00.000+00:00",
@@ -54,7 +54,7 @@ def test_a_record_says_who_what_when_and_what_came_of_it() -> None:
     }
 
 
-def test_a_deletion_is_told_of_who_confirmed_it() -> None:
+def test_the_record_of_a_deletion_names_the_user_that_confirmed_it() -> None:
     deletion = REQUEST.model_copy(update={"task": TASK.model_copy(update={"operation": OperationType.DELETE})})
 
     assert record(deletion, LIVE, None, NOW)["user"] == "carol"

@@ -83,13 +83,13 @@ def selectors(node: Any) -> Iterator[tuple[str, set[str]]]:
 
 
 @pytest.mark.parametrize("title", QUERIES)
-def test_a_query_asks_for_what_there_is(title: str) -> None:
+def test_a_query_uses_existing_metrics(title: str) -> None:
     tree = promql.parse(QUERIES[title])
     found = list(selectors(tree))
 
     assert found, "it asks for nothing"
     for name, labels in found:
-        assert name in MEASURED, f"nobody measures {name}"
+        assert name in MEASURED, f"no process measures {name}"
         unknown = labels - MEASURED[name] - FROM_SCRAPE
         assert not unknown, f"{name} has no labels {unknown}"
 
@@ -115,7 +115,7 @@ def test_a_board_fits_together(path: Path) -> None:
             assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables
 
 
-def test_an_alert_tells_what_to_do() -> None:
+def test_an_alert_names_a_remedy() -> None:
     for path in RULES:
         for group in yaml.safe_load(path.read_text()):
             for rule in group["rules"]:
@@ -128,7 +128,7 @@ def test_an_alert_tells_what_to_do() -> None:
                 assert said <= known | FROM_SCRAPE, rule["alert"]
 
 
-def test_what_is_measured_stands_in_the_docs() -> None:
+def test_the_documents_list_all_metrics() -> None:
     text = (CHARTS.parent / "docs/observability.md").read_text()
     names = {re.sub(r"_(bucket|count|sum)$", "", name) for name in MEASURED if name.startswith("garden")}
 

@@ -86,7 +86,7 @@ async def work(tracing: Tracing | None, api: ApiServer, task: object = TASK) -> 
     await environment.run(run)
 
 
-async def test_one_trace_leads_from_the_change_to_the_request(
+async def test_one_trace_spans_from_the_change_to_the_requests(
     receiver: tuple[str, list[Any]], api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Watcher, gardenlet and controller-manager are processes of their own, and carry nothing to each other."""
@@ -167,7 +167,7 @@ async def test_without_configuration_nothing_is_traced(api: ApiServer, monkeypat
         ),
     ],
 )
-def test_a_change_is_what_no_operation_has_answered(metadata: Any, status: Any, change: str | None) -> None:
+def test_a_change_counts_until_an_operation_has_answered_it(metadata: Any, status: Any, change: str | None) -> None:
     """A restarted watcher sees all Shoots again; that is no change of theirs."""
     assert change_of({"metadata": metadata, "status": status}).get("gardener.change") == change
 

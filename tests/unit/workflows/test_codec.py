@@ -151,7 +151,7 @@ def write_derived(tmp_path: Path, **purpose: str | bool) -> tuple[Path, Path]:
     return root, derived
 
 
-async def test_a_seed_and_the_garden_understand_each_other_and_no_one_else(tmp_path: Path) -> None:
+async def test_only_a_seed_and_the_garden_read_their_payloads(tmp_path: Path) -> None:
     root, derived = write_derived(tmp_path, gardenlet="a")
     seed = EncryptionCodec(read_keyring(derived), "seed-a").with_context(of_activity("seed-a"))
     side = EncryptionCodec(read_keyring(root)).with_context(of_activity("seed-a"))
@@ -183,12 +183,12 @@ async def test_a_person_sends_to_workflows_of_the_garden_alone(tmp_path: Path) -
         await extension.with_context(WORKFLOW).decode(sent)
 
 
-async def test_what_is_not_encrypted_is_refused() -> None:
+async def test_a_plain_payload_is_refused() -> None:
     with pytest.raises(CodecError, match="it is not encrypted"):
         await garden().decode([payload()])
 
 
-async def test_what_the_server_says_of_a_canceled_activity_is_read() -> None:
+async def test_the_servers_payloads_of_a_canceled_activity_are_read() -> None:
     """It stands in the history; refused, it would stop a flow whose task was canceled between two attempts."""
     said = payload("ACTIVITY_ID_NOT_STARTED")
     assert await garden().with_context(of_activity("seed-a")).decode([said]) == [said]
@@ -276,7 +276,7 @@ async def test_a_rotation_breaks_nothing_in_between(tmp_path: Path) -> None:
         await side().decode(history)
 
 
-def test_a_process_without_a_key_of_its_own_does_not_start(tmp_path: Path) -> None:
+def test_a_process_without_its_own_key_does_not_start(tmp_path: Path) -> None:
     _, derived = write_derived(tmp_path, gardenlet="a")
     with pytest.raises(CodecError, match="has no key for queue seed-b: make one by `gardener keys derive`"):
         data_converter(derived, "seed-b")
@@ -378,10 +378,10 @@ async def test_a_process_reads_its_key_file_again_when_the_file_has_changed(tmp_
 
 
 @pytest.mark.parametrize("content", ["", "no key", f"b {'A' * 43}= queue/seed-b\n"], ids=["empty", "broken", "foreign"])
-async def test_a_key_file_that_became_unusable_changes_nothing_and_is_told_once(
+async def test_a_key_file_that_became_unusable_changes_nothing_and_is_reported_once(
     tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process that forgot its keys could not go on until it is started again."""
+    """A process that lost its keys could not continue until a restart."""
     root, _ = write_derived(tmp_path, gardenlet="a")
     good = derived_keys(root, gardenlet="a")
     file = Mounted(tmp_path / "mounted", good)

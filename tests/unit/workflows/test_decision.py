@@ -1,4 +1,4 @@
-"""Which operation a Shoot needs: every row of the tables, and what holds whatever is seen."""
+"""The operation that a Shoot needs: every row of the tables, and rules that hold for every state."""
 
 from datetime import timedelta
 from random import Random
@@ -65,12 +65,12 @@ def test_a_shoot_without_seed_waits_for_the_scheduler() -> None:
     )
 
 
-def test_an_operation_that_nobody_runs_any_more_is_run_again() -> None:
+def test_an_operation_that_no_workflow_runs_is_started_again() -> None:
     """Its lifecycle was terminated; what it did is found by the tasks."""
     assert decided(seen(last_operation=last(R, "Processing"))) == Run(R)
 
 
-def test_a_rotation_starts_whatever_came_of_the_last_operation() -> None:
+def test_a_rotation_starts_after_any_result_of_the_last_operation() -> None:
     for state in ("Succeeded", "Error", "Failed"):
         step = decided(seen(last_operation=last(R, state), operations=("rotate-ca-start",)))
         assert step == Run(R, consume=("rotate-ca-start",))
@@ -156,7 +156,7 @@ def test_only_a_final_code_or_twelve_hours_make_an_error_failed(
     assert state_after_failure(failed, NOW - ago, NOW) == state
 
 
-def test_only_something_newer_overtakes() -> None:
+def test_only_a_newer_request_preempts_an_operation() -> None:
     reconcile, delete = FlowKind.RECONCILE, FlowKind.DELETE
     assert preempts(seen(generation=4), 3, reconcile)
     assert preempts(seen(deleting=True), 3, reconcile)
@@ -173,8 +173,8 @@ def test_only_something_newer_overtakes() -> None:
 
 
 @pytest.mark.parametrize("state", ["Failed", "Error", "Processing"])
-def test_giving_up_the_cloud_is_a_new_deletion_whatever_became_of_the_ordinary_one(state: str) -> None:
-    """Row 3 of 1.1. Nobody who asks for it wants to wait for the pause after an error."""
+def test_a_force_deletion_is_a_new_operation_after_any_result_of_the_deletion(state: str) -> None:
+    """Row 3 of 1.1. A user that requests it does not want to wait for the pause after an error."""
     view = seen(deleting=True, force_delete=True, last_operation=last(D, state))
     before = begin_attempt(LifecycleState(), seen(deleting=True), Run(D, FlowKind.DELETE)).model_copy(
         update={"ended": NOW}
@@ -225,7 +225,7 @@ def test_the_annotation_alone_deletes_nothing() -> None:
         ),
     )
 )
-def test_whatever_is_seen_a_deletion_is_never_answered_by_anything_else(view: ShootView) -> None:
+def test_a_shoot_in_deletion_gets_no_other_operation(view: ShootView) -> None:
     step = decided(view)
     if isinstance(step, Run):
         assert view.finalizer or not view.deleting
@@ -239,8 +239,8 @@ def test_whatever_is_seen_a_deletion_is_never_answered_by_anything_else(view: Sh
         assert view.finalizer
 
 
-def test_a_move_that_is_turned_round_cancels_at_once() -> None:
-    """Any task that it still begins may be the one after which it can only go on."""
+def test_an_aborted_move_is_canceled_at_once() -> None:
+    """After any further task, the move may be past the point of no return."""
     assert cancels_at_once(seen(generation=4), FlowKind.MIGRATE)
     assert not cancels_at_once(seen(generation=4, spec_seed="b"), FlowKind.MIGRATE)
     assert cancels_at_once(seen(spec_seed="b", source_lost=True), FlowKind.MIGRATE)

@@ -1,4 +1,4 @@
-"""The graphs of our flows: the ordering invariants of spec/flows.md 6 for whatever a Shoot and its seed look like."""
+"""The graphs of our flows: the ordering invariants of spec/flows.md 6 for every state of a Shoot and its seed."""
 
 from collections.abc import Iterable
 
@@ -164,7 +164,7 @@ def test_machines_roll_only_after_accounts_have_tokens_of_the_new_key() -> None:
     assert not completing.skipped("delete_old_sa_secrets")
 
 
-def test_old_authorities_of_clients_are_forgotten_once_no_api_server_knows_them() -> None:
+def test_old_client_authorities_are_dropped_once_no_api_server_trusts_them() -> None:
     """One that goes by them still would write them down again."""
     preparing, completing = (
         rotating(Kind.CERTIFICATE_AUTHORITIES, each) for each in (Phase.PREPARING, Phase.COMPLETING)
@@ -174,7 +174,7 @@ def test_old_authorities_of_clients_are_forgotten_once_no_api_server_knows_them(
     assert not completing.skipped("drop_old_client_authorities")
 
 
-def test_an_encryption_key_goes_after_all_was_written_anew_and_backed_up() -> None:
+def test_an_encryption_key_is_dropped_after_the_rewrite_and_a_full_snapshot() -> None:
     preparing, completing = (rotating(Kind.ETCD_ENCRYPTION_KEY, each) for each in (Phase.PREPARING, Phase.COMPLETING))
     rules = [
         ("wait_apiserver", "encrypt_with_new_key"),
@@ -199,7 +199,7 @@ def test_migrate_keeps_the_order_of_flows_md(
     flow = migrate_flow(FlowInput(task=task, facts=facts), there)
     early = ("network", "os_configs", "worker")
     rules = [
-        # 1: never two API servers for one cluster: nobody is led to the second one before the first has gone and the
+        # 1: never two API servers for one cluster: no client is routed to the second before the first has gone and the
         # second one's etcd has taken over the final snapshot
         ("wait_apiserver_deleted", "deploy_apiserver_sni_there"),
         ("snapshot_etcd", "wait_etcd_taken_over_there"),
@@ -216,7 +216,7 @@ def test_migrate_keeps_the_order_of_flows_md(
         ("wait_etcds_deleted", "delete_namespace"),
         # 3: after the machine controller manager is gone and extensions have let go, before anything is deleted
         ("wait_machine_controller_manager_deleted", "persist_shootstate"),
-        # whom the autoscaler chose, its manager takes: nobody is chosen when that goes
+        # the manager deletes machines that the autoscaler chose: none is chosen when the manager is deleted
         ("delete_autoscaler", "delete_machine_controller_manager"),
         ("keep_managed_objects", "delete_autoscaler"),
         *((f"wait_{kind}_migrated", "persist_shootstate") for kind in early),
@@ -233,7 +233,7 @@ def test_migrate_keeps_the_order_of_flows_md(
         ("wait_etcd_backups_copied_there", "migrate_backup_entry"),
         ("delete_internal_dns", "deploy_internal_dns_there"),
         ("delete_external_dns", "deploy_external_dns_there"),
-        # one that sleeps is served, by nobody but us, to let go of what it holds
+        # a hibernated one is served, to controllers of the seed alone, so that objects can be released
         ("wait_etcds", "deploy_apiserver"),
         ("wait_apiserver", "deploy_resource_manager"),
         # what can be prepared is, before users miss anything
@@ -244,12 +244,12 @@ def test_migrate_keeps_the_order_of_flows_md(
     assert list(violations(flow, *rules)) == []
 
 
-def test_a_seed_that_is_back_forgets_in_the_order_of_flows_md() -> None:
+def test_the_cleanup_of_a_lost_seed_keeps_the_order_of_flows_md() -> None:
     task = TASK.model_copy(update={"operation": OperationType.MIGRATE, "destination": "seed-2"})
     flow = forget_flow(FlowInput(task=task, facts=ShootFacts()))
     ours = ("delete_etcds", "force_delete_configmaps_and_secrets", "delete_namespace")
     rules = [
-        # nobody looks after machines, or serves, when what they work on goes
+        # no controller of machines, and no API server, runs when their objects are deleted
         ("wait_machine_controller_manager_deleted", "shallow_delete_machine_objects"),
         ("wait_apiserver_deleted", "delete_resource_manager"),
         ("delete_resource_manager", "force_delete_managed_resources"),
@@ -277,8 +277,8 @@ def test_a_seed_that_is_back_deletes_the_backups_of_a_shoot_that_is_deleted_last
     assert list(violations(flow, ("wait_namespace_deleted", "delete_backup_entry"))) == []
 
 
-def test_a_seed_without_a_mark_forgets_with_no_task_in_another_seed() -> None:
-    """What the garden has of another lost seed is no business of this one."""
+def test_a_cleanup_without_a_takeover_marker_has_no_task_in_another_seed() -> None:
+    """Remains of another lost seed in the garden do not concern this one."""
     task = TASK.model_copy(update={"operation": OperationType.MIGRATE, "destination": "seed-2"})
     flow = forget_flow(FlowInput(task=task, facts=ShootFacts(), source_entry=False))
     assert flow.skipped("delete_source_backup_entry")
@@ -292,7 +292,7 @@ def test_a_restore_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
     task = TASK.model_copy(update={"operation": OperationType.RESTORE})
     flow = reconcile_flow(FlowInput(task=task, facts=facts))
     rules = [
-        # 1: nobody is led to an API server that reads what was followed while the old seed may serve
+        # 1: no client is routed to an API server that reads the replicated data while the source may serve
         ("wait_etcds", "deploy_apiserver_sni"),
         # 6: etcd finds what the source left, or its copy when it wakes up; the source's data go when they are both
         ("wait_source_backup_entry", "deploy_etcds"),
@@ -302,7 +302,7 @@ def test_a_restore_keeps_the_order_of_flows_md(facts: ShootFacts) -> None:
         *([("wait_etcd_backups_copied", "deploy_etcds")] if facts.hibernated else []),
         # 7: one member until the API server is ready
         ("wait_apiserver", "scale_etcd_after_restore"),
-        # 9: machine objects are there before anybody looks after them
+        # 9: machine objects exist before their controllers run
         ("wait_worker", "deploy_machine_controller_manager"),
         ("wait_worker", "deploy_autoscaler"),
     ]
@@ -342,7 +342,7 @@ def test_delete_keeps_the_order_of_flows_md(facts: ShootFacts, survey: Survey) -
 
 
 @given(facts=FACTS)
-def test_a_deletion_without_a_namespace_builds_nothing(facts: ShootFacts) -> None:
+def test_a_deletion_without_a_namespace_creates_nothing(facts: ShootFacts) -> None:
     nothing = Survey(namespace=False, cluster=False, control_plane=False, controller_manager=False)
     built = [name for name in delete(facts, nothing).activities if name.startswith(("deploy", "init", "clean"))]
     assert built == []
@@ -363,7 +363,7 @@ def test_a_workerless_shoot_needs_no_infrastructure_and_no_credentials() -> None
 
 
 @given(facts=FACTS, survey=SURVEYS)
-def test_every_wait_stands_behind_what_it_waits_for(facts: ShootFacts, survey: Survey) -> None:
+def test_every_wait_comes_after_the_task_that_it_waits_for(facts: ShootFacts, survey: Survey) -> None:
     for flow in (reconcile(facts), delete(facts, survey)):
         for name in flow.names:
             if not name.startswith("wait_"):
@@ -374,7 +374,7 @@ def test_every_wait_stands_behind_what_it_waits_for(facts: ShootFacts, survey: S
                 assert flow.comes_after(name, begun)
 
 
-def test_every_wait_that_looks_for_a_trigger_looks_for_that_of_its_deploy() -> None:
+def test_every_wait_uses_the_trigger_of_its_deploy_task() -> None:
     """A deploy that was kept wrote the trigger of its own attempt; its wait would never see another."""
     triggered = (
         "infrastructure",
@@ -434,7 +434,7 @@ def test_a_predecessor_must_be_there_so_there_is_no_cycle() -> None:
         graph.add("a", after=["b"])
 
 
-def test_what_makes_a_task_run_again_is_its_input_and_not_the_time() -> None:
+def test_a_task_runs_again_after_a_change_of_its_input_and_not_of_the_time() -> None:
     def digest(task: ShootTask, *inputs: str) -> str:
         graph = Flow("Test", task, queue="q", options=garden_call("test"))
         graph.add("a", inputs=inputs)

@@ -76,7 +76,7 @@ def test_reconcile(facts: ShootFacts, operation: OperationType) -> None:
         ("wait_os_configs", "deploy_worker"),
         ("wait_worker", "delete_stale_os_configs"),
         ("deploy_kube_controller_manager", "restart_control_plane_pods"),
-        # 13: machines, then control plane; who comes before the API server sleeps after it
+        # 13: machines, then control plane; extensions before the API server are hibernated after it
         ("wait_worker", "hibernate_control_plane"),
         ("wait_extensions_after_apiserver", "hibernate_control_plane"),
         ("hibernate_control_plane", "hibernate_extensions_before_apiserver"),
@@ -124,7 +124,7 @@ def test_delete(facts: ShootFacts, survey: Survey) -> None:
 
 @given(facts=FACTS, survey=SURVEYS)
 def test_every_flow_waits_for_nothing_that_it_does_not_do(facts: ShootFacts, survey: Survey) -> None:
-    """A wait whose other half is skipped would wait for somebody else, or for ever."""
+    """A wait whose other half is skipped would wait for another process, or for ever."""
     task = FlowInput(task=TASK, facts=facts)
     for flow in (reconcile_flow(task), delete_flow(task, survey), force_delete_flow(task)):
         for name in flow.names:
@@ -137,7 +137,7 @@ def test_force_delete(facts: ShootFacts) -> None:
     task = TASK.model_copy(update={"operation": OperationType.DELETE})
     flow = force_delete_flow(FlowInput(task=task, facts=facts))
     rules = [
-        # extensions must see that the cloud is given up before they are asked to let go
+        # extensions must see that the cloud is skipped before they are asked to release objects
         *(("sync_cluster", name) for name in flow.names if name != "sync_cluster"),
         # a controller that still runs would bring back what is deleted
         ("wait_machine_controller_manager_deleted", "force_delete_machine_objects"),

@@ -161,7 +161,7 @@ def _check(table: dict[str, str], codes: str, flow: Flow) -> None:
         ("H WL SR", {"hibernated": True, "workerless": True, "skip_readiness": True}),
     ],
 )
-def test_reconcile_skips_what_its_column_says(codes: str, facts: dict[str, bool]) -> None:
+def test_reconcile_skips_the_tasks_of_its_column(codes: str, facts: dict[str, bool]) -> None:
     _check(RECONCILE, codes, reconcile_flow(_input(**facts)))
 
 
@@ -178,12 +178,12 @@ def test_reconcile_skips_what_its_column_says(codes: str, facts: dict[str, bool]
         ("", "", {"skip_readiness": True}),
     ],
 )
-def test_delete_skips_what_its_column_says(codes: str, missing: str, facts: dict[str, bool]) -> None:
+def test_delete_skips_the_tasks_of_its_column(codes: str, missing: str, facts: dict[str, bool]) -> None:
     _check(DELETE, codes, _delete(missing, **facts))
 
 
 @pytest.mark.parametrize(("codes", "facts"), [("", {}), ("WL", {"workerless": True}), ("", {"hibernated": True})])
-def test_force_delete_skips_what_its_column_says(codes: str, facts: dict[str, bool]) -> None:
+def test_force_delete_skips_the_tasks_of_its_column(codes: str, facts: dict[str, bool]) -> None:
     _check(FORCE_DELETE, codes, force_delete_flow(_input(**facts)))
 
 

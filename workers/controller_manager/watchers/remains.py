@@ -101,7 +101,7 @@ class RemainsWatcher:
             except Refused as error:
                 refused[f"Shoot {remnant.shoot} with uid {remnant.uid}"] = str(error)
         for line in told_once(self._told, name, refused):
-            log.warning("seed %s: its gardenlet asks for a cleaning that is refused: %s", name, line)
+            log.warning("seed %s: its gardenlet asks for a cleanup that is refused: %s", name, line)
         return accepted
 
     def _judge(
@@ -158,7 +158,7 @@ def judge(
         if ShootRef.of(shoot) != remnant.shoot:
             raise Refused(f"the uid is that of Shoot {ShootRef.of(shoot)}")
         if not is_elsewhere(shoot, name):
-            raise Refused("its control plane is not whole in another seed")
+            raise Refused("its control plane is not complete in another seed")
         if shoot["status"]["technicalID"] != remnant.technical_id:
             raise Refused(f"{remnant.technical_id} is not the technical id in its status")
         generation, destination = shoot["metadata"]["generation"], shoot["status"]["seedName"]
@@ -196,12 +196,15 @@ def _tells_of(entry: ObjectView, seed: ObjectView) -> bool:
 
 
 def _finding(left: Sequence[ShootRef], failed: Sequence[ShootRef]) -> Finding:
-    type_, why = constants.SEED_MOVED_CONTROL_PLANES_CLEANED_UP, "Other seeds have taken over what this one had of"
+    type_, why = constants.SEED_MOVED_CONTROL_PLANES_CLEANED_UP, "Other seeds have taken over the control planes of"
     if failed:
         return Finding(
-            type_, "False", "CleanupFailed", f"{why} {_names(failed)}. Cleaning up failed, and is tried again."
+            type_,
+            "False",
+            "CleanupFailed",
+            f"{why} {_names(failed)}. The cleanup of their remains failed, and is retried.",
         )
-    return Finding(type_, "Progressing", "CleanupRunning", f"{why} {_names(left)}. It is being cleaned up.")
+    return Finding(type_, "Progressing", "CleanupRunning", f"{why} {_names(left)}. Their remains are being deleted.")
 
 
 def _names(shoots: Sequence[ShootRef]) -> str:

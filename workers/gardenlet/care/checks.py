@@ -65,14 +65,15 @@ def _named(objects: Iterable[ObjectView]) -> dict[str, ObjectView]:
 
 def too_large(type_: str, error: AnswerTooLarge) -> Finding:
     """Finding if the API server's answer is larger than care reads, so that the condition cannot be checked."""
-    text = f"{error}; find out what fills it, and delete that: then the next check goes through"
+    text = f"{error}; find out which objects fill it, and delete them: the next check then succeeds"
     return Finding(type_, "False", "AnswerTooLarge", text)
 
 
 def source_seed(name: str) -> Finding:
     """Finding that a lost seed may still hold objects of a control plane. The cluster works: it is served from here."""
     text = (
-        f"Seed {name} was lost when this control plane was taken over. It cleans up what it has of it when it is back."
+        f"Seed {name} was lost when this seed took over the control plane. It deletes its remains of the control plane "
+        "once it is back."
     )
     return Finding(constants.CONDITION_SOURCE_SEED_CLEANED_UP, "Progressing", "SourceSeedLost", text)
 
@@ -151,7 +152,7 @@ def managed_resources(
 def _managed_resource_fault(each: ObjectView, progressing_for: timedelta, now: datetime) -> tuple[str, str] | None:
     status = each.get("status") or {}
     if (status.get("observedGeneration") or 0) < (each["metadata"].get("generation") or 0):
-        return "OutdatedStatus", "its newest version was not looked at yet"
+        return "OutdatedStatus", "its newest version was not checked yet"
     conditions = {one["type"]: one for one in status.get("conditions") or []}
     for wanted in ("ResourcesApplied", "ResourcesHealthy"):
         found = conditions.get(wanted)

@@ -31,7 +31,9 @@ def certificate_authorities(secrets: Iterable[ObjectView], now: datetime) -> Fin
     if not ending:
         return Finding(type_, "True", "NoExpiringCACertificates", "All CA certificates are valid for at least a year.")
     listed = ", ".join(f"{name} on {end:%Y-%m-%d}" for name, end in sorted(ending.items()))
-    return Finding(type_, "False", "ExpiringCACertificates", f"these end soon: {listed}; rotate the CA certificates")
+    return Finding(
+        type_, "False", "ExpiringCACertificates", f"these CA certificates expire soon: {listed}; rotate them"
+    )
 
 
 def outline_of_crd(definition: ObjectView) -> dict[str, Any] | None:
@@ -53,7 +55,9 @@ def crds(definitions: Iterable[ObjectView]) -> Finding:
     found = sorted(each["metadata"]["name"] for each in definitions if outline_of_crd(each))
     if not found:
         return Finding(type_, "True", "NoProblematicCRDs", "No CRD stores several versions behind a webhook.")
-    text = f"these have several stored versions and a conversion webhook: {', '.join(found)}; migrate their objects"
+    text = (
+        f"these CRDs have several stored versions and a conversion webhook: {', '.join(found)}; migrate their objects"
+    )
     return Finding(type_, "False", "CRDsWithProblematicConversionWebhooks", text)
 
 
@@ -65,7 +69,10 @@ def in_place_updates(status: ObjectView) -> Finding:
     if not pools:
         return Finding(type_, "True", "WorkerPoolsUpdated", "No pool waits for its owner to update its nodes in place.")
     return Finding(
-        type_, "False", "WorkerPoolsPendingUpdate", f"nodes of these pools are to be updated: {', '.join(pools)}"
+        type_,
+        "False",
+        "WorkerPoolsPendingUpdate",
+        f"the owner must update the nodes of these pools: {', '.join(pools)}",
     )
 
 
@@ -80,7 +87,10 @@ def ignored_managed_resources(objects: Iterable[ObjectView]) -> Finding:
     if not found:
         return Finding(type_, "True", "NoIgnoredManagedResources", "No ManagedResource is ignored.")
     return Finding(
-        type_, "False", "IgnoredManagedResources", f"these are not kept as they should be: {', '.join(found)}"
+        type_,
+        "False",
+        "IgnoredManagedResources",
+        f"these ManagedResources are ignored and not kept applied: {', '.join(found)}",
     )
 
 
@@ -95,7 +105,7 @@ def preserved_machines(machines: Iterable[ObjectView]) -> Finding:
     if not found:
         return Finding(type_, "True", "NoPreservedFailedMachines", "No failed machine is preserved.")
     return Finding(
-        type_, "False", "PreservedFailedMachines", f"these are kept though they failed: {', '.join(sorted(found))}"
+        type_, "False", "PreservedFailedMachines", f"these failed machines are preserved: {', '.join(sorted(found))}"
     )
 
 

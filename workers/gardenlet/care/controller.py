@@ -130,7 +130,7 @@ class CareController:
         # The Shoot may have changed during the checks, so the results are written into the newest status that we know.
         await self._write(self._shoots.get(name, namespace) or shoot, findings, constraints_)
         if client is not None and not _hibernated(shoot):
-            await self._put_right(shoot, client)
+            await self._repair(shoot, client)
         return Requeue(self._config.sync_period.total_seconds())
 
     # Writing
@@ -208,7 +208,7 @@ class CareController:
     async def _server(self, client: KubeClient | None) -> Finding:
         type_ = constants.CONDITION_API_SERVER_AVAILABLE
         if client is None:
-            return Finding(type_, "False", "APIServerDown", "there is no access to the API server yet")
+            return Finding(type_, "False", "APIServerDown", "the gardenlet has no credentials for the API server yet")
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
                 await client.request("GET", "/healthz")
@@ -259,7 +259,7 @@ class CareController:
         if not workers:
             return None
         if client is None:
-            return Finding(type_, "Unknown", CHECK_ERROR, "the cluster cannot be asked")
+            return Finding(type_, "Unknown", CHECK_ERROR, "the cluster's API server cannot be queried")
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
                 nodes = await client.list(resources.POD, "kube-system", labels="app=vpn-shoot", keep=_node_of_running)
@@ -314,13 +314,13 @@ class CareController:
         except AnswerTooLarge as error:
             return [*found, *(checks.too_large(each, error) for each in constraints.KEPT)]
         except (ApiError, TimeoutError):
-            text = "the cluster cannot be asked"
+            text = "the cluster's API server cannot be queried"
             return [*found, *(Finding(each, "Unknown", CHECK_ERROR, text) for each in constraints.KEPT)]
         return [*found, *webhooks.constraints(configurations), constraints.crds(definitions)]
 
     # Repairing
 
-    async def _put_right(self, shoot: Object, client: KubeClient) -> None:
+    async def _repair(self, shoot: Object, client: KubeClient) -> None:
         """Delete pods that no other component deletes, and make webhooks harmless if the operator has enabled that.
 
         A failure is only logged: the next check tries again.
@@ -332,7 +332,7 @@ class CareController:
                 if self._config.webhook_remediator_enabled and not deleting:
                     await _remedy(client)
         except (ApiError, TimeoutError) as error:
-            log.info("putting right what is wrong in %s: %s", shoot["status"]["technicalID"], error)
+            log.info("repairing the cluster of %s: %s", shoot["status"]["technicalID"], error)
 
     @staticmethod
     async def _collect_garbage(client: KubeClient, namespace: str | None) -> None:
@@ -340,7 +340,7 @@ class CareController:
         pods = await client.list(resources.POD, namespace, keep=partial(garbage.outline, now=now))
         for pod, force in garbage.removals(pods, now):
             metadata = pod["metadata"]
-            log.info("removing pod %s/%s: nobody else does", metadata["namespace"], metadata["name"])
+            log.info("deleting pod %s/%s: no other component deletes it", metadata["namespace"], metadata["name"])
             await client.delete(
                 resources.POD,
                 metadata["name"],

@@ -17,6 +17,8 @@ def unique(namespace: str, exposures: Iterable[dict[str, Any]], internal_domain:
     refused = hosts(exposures, internal_domain).refused
     lost = sorted(host for name, those in refused.items() if name.split("/")[0] == namespace for host in those)
     if not lost:
-        return Finding(TYPE, "True", "NamesUnique", "The seed's gateway leads all names of this control plane to it.")
-    text = f"the seed's gateway does not lead these names here, they belong to another control plane: {', '.join(lost)}"
+        return Finding(TYPE, "True", "NamesUnique", "The seed's gateway routes all names of this control plane to it.")
+    text = (
+        f"the seed's gateway does not route these names here, they belong to another control plane: {', '.join(lost)}"
+    )
     return Finding(TYPE, "False", "NamesTaken", f"{text}; ask an operator")

@@ -36,7 +36,7 @@ class Verdict(Enum):
 
     REPORTING = "the nodes report"
     SILENT = "the nodes do not report"
-    UNKNOWN = "nothing can be told"
+    UNKNOWN = "the state of the nodes is unknown"
 
 
 def judge(nodes: Sequence[Object], leases: Sequence[Object], limit: float, now: datetime) -> Verdict:
@@ -150,7 +150,7 @@ class Watchdog:
                 if count >= self._config.failures:
                     await self._act(namespace, verdict)
             except ApiError as error:
-                log.warning("watching over the nodes of %s: %s", namespace, error)
+                log.warning("checking the nodes of %s: %s", namespace, error)
 
     async def _ask(self, namespace: str) -> Verdict:
         try:
@@ -174,6 +174,10 @@ class Watchdog:
             scales = start(deployments)
         for scale in scales:
             log.warning(
-                "%s: %s; %s gets %d replicas", namespace, verdict.value, scale.name, scale.patch["spec"]["replicas"]
+                "%s: %s; scaling %s to %d replicas",
+                namespace,
+                verdict.value,
+                scale.name,
+                scale.patch["spec"]["replicas"],
             )
             await self._clusters.seed.patch(resources.DEPLOYMENT, scale.name, namespace, scale.patch)

@@ -94,11 +94,11 @@ def fault(webhook: ObjectView) -> str | None:
     timeout = webhook.get("timeoutSeconds")
     what = "/".join(filter(None, (touched[0][0].group, touched[0][1])))
     if policy == "Fail":
-        return f"it is asked for {what}, and with failurePolicy Fail"
+        return f"it is called for {what} with failurePolicy Fail"
     longest = _longest(touched)
     if timeout is None or timeout > longest:
         shown = "no timeoutSeconds" if timeout is None else f"timeoutSeconds {timeout}"
-        return f"it is asked for {what}, and with {shown}; {longest} is allowed"
+        return f"it is called for {what} with {shown}; {longest} is allowed"
     return None
 
 
@@ -180,7 +180,7 @@ def constraints(configurations: Sequence[ObjectView]) -> list[Finding]:
     for each in sorted(theirs(configurations), key=lambda one: one["metadata"]["name"]):
         name = f"{each['kind']} {each['metadata']['name']}"
         if (each["metadata"].get("annotations") or {}).get(REMEDIED) == _WARNING:
-            text = f"{name} was changed by Gardener for the cluster's sake: mend it, then remove annotation {REMEDIED}"
+            text = f"Gardener changed {name} to keep the cluster working: correct it, then remove annotation {REMEDIED}"
             return [
                 Finding(type_, "False", "RemediatedWebhooks", text, ("ERR_PROBLEMATIC_WEBHOOK",)) for type_ in types
             ]
