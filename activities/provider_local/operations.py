@@ -29,6 +29,7 @@ from activities.provider_local.machines import (
 from activities.provider_local.provider import MANAGER, provider_section
 from api import compression, images
 from api.constants import WORKER_POOL
+from api.decisions.shoot_state import unpacked_machine_state
 from api.errors import ErrorCode
 from api.local import InfrastructureStatus
 from api.machine.codes import MachineCode
@@ -45,7 +46,6 @@ from api.resources import (
     WORKER,
     Resource,
 )
-from api.shoot_state import unpacked_machine_state
 from api.times import timestamp
 from kube.cache import Cache, Caches
 from kube.client import KubeClient, Objects

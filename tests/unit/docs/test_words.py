@@ -30,6 +30,7 @@ ROOMS = (
     "api/validation",
     "benchmarks",
     "docs/flows",
+    "docs/packages",
     "examples",
     "landscape/container",
     "tests/compose",
@@ -42,9 +43,9 @@ ROOMS = (
     "workers/autoscaler_provider",
     "workers/extension",
     "workers/machine_controller_manager",
-    "workers/metrics",
     "workers/provider_local",
-    "workers/watchers",
+    "workers/lib/metrics",
+    "workers/controller_manager/watchers",
     "workflows",
 )
 """Folders of Python code whose texts are checked."""

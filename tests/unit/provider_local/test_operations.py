@@ -21,6 +21,7 @@ from temporalio.worker import Worker
 from activities.extension import Extension
 from activities.provider_local.infrastructure import InfrastructureActuator
 from activities.provider_local.operations import ProviderLocalActivities
+from api.decisions.shoot_state import machine_state
 from api.resources import CLUSTER as CLUSTER_RESOURCE
 from api.resources import (
     INFRASTRUCTURE,
@@ -33,7 +34,6 @@ from api.resources import (
     WORKER,
     Resource,
 )
-from api.shoot_state import machine_state
 from kube.cache import Caches
 from kube.client import Object
 from kube.errors import Unauthorized
@@ -41,7 +41,7 @@ from tests.unit.kube.fake_cluster import FakeCluster
 from tests.unit.provider_local.fake_cloud import OneCloud
 from tests.unit.provider_local.test_infrastructure_and_network import CLUSTER, KUBECONFIG
 from workers.extension.controller import ExtensionController
-from workers.interceptors import ActivityInterceptor
+from workers.lib.interceptors import ActivityInterceptor
 from workers.provider_local.operations import InfrastructureOperations, Operations, WorkerActuator
 from workflows.provider_local import WORKFLOWS
 from workflows.provider_local.options import queue
