@@ -283,9 +283,7 @@ class EtcdController:
             _condition("AllMembersUpdated", updated, "Rollout", "" if updated else "members are being changed"),
         ]
         if manifests.has_backup(etcd):
-            conditions.append(
-                backup or _condition("BackupReady", None, "NotAsked", "the sidecar is not queried yet")
-            )
+            conditions.append(backup or _condition("BackupReady", None, "NotAsked", "the sidecar is not queried yet"))
         labels = manifests.own_labels(etcd)
         types = {each["type"] for each in conditions}
         known = [each for each in (etcd.get("status") or {}).get("conditions") or () if each["type"] in types]
