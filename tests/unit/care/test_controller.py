@@ -13,13 +13,14 @@ from activities.clusters import Clusters
 from activities.components import gateway
 from activities.components.gateway import ApiServerExposure, Upstream
 from api import resources
+from kube.client import WatchEvent
 from tests.unit.care.test_checks import DEPLOYMENTS, ETCDS
 from tests.unit.care.test_constraints import configuration, pod, webhook
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from tests.unit.kube.waiting import until
 from workers.gardenlet.care import controller, watchdog
-from workers.gardenlet.care.controller import CareController
+from workers.gardenlet.care.controller import CareController, changes_health
 from workers.gardenlet.care.watchdog import Watchdog
 from workers.gardenlet.config import ShootCareConfig, WatchdogConfig
 
@@ -104,6 +105,19 @@ async def test_all_conditions_and_the_label_are_written_once(world: World) -> No
 
 def _path() -> str:
     return "/apis/core.gardener.cloud/v1beta1/namespaces/garden-local/shoots/demo"
+
+
+def test_only_a_change_of_health_is_a_reason_for_a_check() -> None:
+    """Otherwise a control plane whose objects are written all the time would be checked all the time."""
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", **DEPLOYMENTS[0]}
+    annotated = {**deployment, "metadata": {**deployment["metadata"], "annotations": {"a": "b"}}}
+    broken = {**annotated, "status": {"conditions": [{"type": "Available", "status": "False", "reason": "x"}]}}
+
+    assert not changes_health(WatchEvent("MODIFIED", annotated, old=deployment))
+    assert changes_health(WatchEvent("MODIFIED", broken, old=annotated))
+    assert not changes_health(WatchEvent("MODIFIED", broken, old=broken))
+    assert changes_health(WatchEvent("DELETED", deployment, old=deployment))
+    assert changes_health(WatchEvent("ADDED", deployment))
 
 
 async def test_a_lost_seed_is_named_until_it_has_cleaned_up(world: World) -> None:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from prometheus_client import Counter
+
 from activities.clusters import Clusters
 from activities.components import cluster_autoscaler, gateway, vpa
 from activities.components.operating_system_config import CHECKSUM_APPLIED, CHECKSUM_OF_SECRET
@@ -35,6 +37,7 @@ from workers.gardenlet.care import certificates, checks, constraints, garbage, n
 from workers.gardenlet.config import ShootCareConfig
 from workers.gardenlet.extensions_ready import Heartbeats
 from workers.gardenlet.garden_caches import BY_TECHNICAL_ID, backup_entries_here, own_seed, shoots_here
+from workers.lib import health
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +58,11 @@ _OURS = (*CONDITIONS, constants.CONDITION_SOURCE_SEED_CLEANED_UP)
 _WATCHED = (resources.DEPLOYMENT, resources.ETCD, resources.MANAGED_RESOURCE, *_EXTENSIONS)
 
 
+CHECKS = Counter("gardener_shoot_care_checks_total", "Checks of Shoots by care.")
+
+
 class CareController:
-    """Checks each Shoot every ``sync_period``, and when its operation or its control plane changes."""
+    """Checks each Shoot every ``sync_period``, and when its operation or the health of its control plane changes."""
 
     def __init__(self, clusters: Clusters, config: ShootCareConfig) -> None:
         self._clusters = clusters
@@ -77,7 +83,7 @@ class CareController:
             self._entries, keys=self._shoots_of_source, when=lambda event: says_taken_over(event.object)
         )
         for kind in _WATCHED:
-            self._controller.watch(clusters.seed_caches.of(kind), keys=self._shoots_in_namespace)
+            self._controller.watch(clusters.seed_caches.of(kind), keys=self._shoots_in_namespace, when=changes_health)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -124,6 +130,7 @@ class CareController:
         if pause > 0:
             return Requeue(pause)
         self._checked[key] = time.monotonic()
+        CHECKS.inc()
         client = await self._client(technical_id)
         findings, constraints_ = await self._look(shoot, technical_id, client)
         findings.extend(await self._source_seed(shoot))
@@ -348,6 +355,23 @@ class CareController:
                 uid=metadata["uid"],
                 grace_seconds=0 if force else None,
             )
+
+
+def changes_health(event: WatchEvent) -> bool:
+    """Whether the object is new or gone, or its health differs from that before the event."""
+    return event.type == "DELETED" or event.old is None or _health_of(event.old) != _health_of(event.object)
+
+
+def _health_of(obj: Object) -> object:
+    """The parts of an object's status that checks read, without times and messages."""
+    status = obj.get("status") or {}
+    operation = status.get("lastOperation") or {}
+    return (
+        "deletionTimestamp" in obj["metadata"],
+        health.unhealthy(obj) is None,
+        sorted((each["type"], each["status"], each.get("reason", "")) for each in status.get("conditions") or []),
+        (operation.get("type"), operation.get("state"), bool(status.get("lastError"))),
+    )
 
 
 def _source_entries(shoot: Object) -> Iterable[str]:
