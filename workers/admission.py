@@ -19,9 +19,10 @@ from api.model import ApiModel
 from api.resources import Resource
 from api.server import seed_authorizer
 from api.server.app import application
+from api.server.indexes import INDEXES, Index
 from api.server.review import User
-from kube.cache import Caches
-from kube.client import KubeClient
+from kube.cache import Cache, Caches
+from kube.client import KubeClient, WatchEvent
 from kube.errors import ApiError
 from workers import webhook_clients
 from workers.access import may
@@ -40,6 +41,7 @@ _CACHED = (
     resources.CONTROLLER_REGISTRATION,
     resources.CREDENTIALS_BINDING,
     resources.SECRET_BINDING,
+    resources.CORE_BACKUP_BUCKET,
     resources.CORE_BACKUP_ENTRY,
 )
 _SYNC_SECONDS = 5.0
@@ -235,6 +237,27 @@ class CachedGarden:
     def __init__(self, client: KubeClient, caches: Caches) -> None:
         self._client = client
         self._caches = caches
+        self._changed = asyncio.Event()
+        for index in INDEXES:
+            caches.of(index.resource).index(index.name, index.values)
+        for resource in _CACHED:
+            caches.of(resource).subscribe(self._change)
+
+    def _change(self, _: WatchEvent) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def next_change(self) -> asyncio.Event:
+        return self._changed
+
+    def holds(self, resource: Resource) -> bool:
+        return resource in _CACHED
+
+    async def known(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        return (await self._synced(resource)).get(name, namespace)
+
+    async def by_index(self, index: Index, value: str) -> list[dict[str, Any]]:
+        return (await self._synced(index.resource)).by_index(index.name, value)
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         if resource in _CACHED:
@@ -246,9 +269,13 @@ class CachedGarden:
     async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
         if labels:
             return await self._client.list(resource, namespace, labels=labels)
+        return (await self._synced(resource)).list(namespace)
+
+    async def _synced(self, resource: Resource) -> Cache:
         cache = self._caches.of(resource)
-        await asyncio.wait_for(cache.synced(), _SYNC_SECONDS)
-        return cache.list(namespace)
+        if not cache.is_synced:
+            await cache.synced(_SYNC_SECONDS)
+        return cache
 
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
         if _MASTERS in user.groups:

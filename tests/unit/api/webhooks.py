@@ -8,6 +8,7 @@ from aiohttp.test_utils import TestClient
 
 from api import resources
 from api.resources import Resource
+from api.server.indexes import Index
 from api.server.review import User
 from tests.unit.api.shoots import PROFILE, PROJECT, REGISTRATION, SEED
 
@@ -32,6 +33,9 @@ class FakeGarden:
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         assert name, "who names none gets a list from an API server"
         return next((each for each in await self.list(resource, namespace) if each["metadata"]["name"] == name), None)
+
+    async def by_index(self, index: Index, value: str) -> list[dict[str, Any]]:
+        return [each for each in await self.list(index.resource) if value in index.values(each)]
 
     async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
         return [
