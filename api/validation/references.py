@@ -19,7 +19,6 @@ from api.names import overlap, same_or_below
 from api.resources import Resource
 from api.scheduling import ZONES_FOR_ZONE_FAILURES, Candidate, has_zones, unmet
 from api.validation.field import Faults, Path
-from api.validation.garden import seed_domains
 from api.validation.pools import WORKERS, kubelet_version
 from api.versions import Version, find, image_fits, is_version, stage
 
@@ -45,15 +44,17 @@ class World:
     seed: Seed | None
     shoots_on_seed: int
     registrations: tuple[ControllerRegistration, ...]
+    """Registrations of the kinds of extension objects that the Shoot needs."""
     binding_provider: str | None
     """Provider types of the binding, separated by commas."""
     missing: tuple[Reference, ...]
     now: datetime
     default_domains: frozenset[str] = frozenset()
+    """Default domains of Seeds; those that are not above the Shoot's domain may be missing."""
     other_domains: Mapping[str, str] = field(default_factory=dict)
-    """Domains of other Shoots, by ``namespace/name``."""
-    seeds: tuple[Seed, ...] = ()
-    """All Seeds of the garden."""
+    """Domains of other Shoots, by ``namespace/name``; those that do not overlap the Shoot's domain may be missing."""
+    seed_domains: frozenset[str] = frozenset()
+    """Domains below which Seeds have names; those that do not overlap the Shoot's domain may be missing."""
 
 
 def references(shoot: Shoot) -> list[Reference]:
@@ -391,6 +392,6 @@ def _check_domain(shoot: Shoot, old: Shoot | None, world: World, faults: Faults)
         if overlap(domain, other):
             faults.forbidden(path, f"{domain} is the same as, above or below {other} of Shoot {owner}")
     # Control planes have DNS names below these domains: a Shoot could take over the name of another one.
-    for other in sorted({each for seed in world.seeds for _, each in seed_domains(seed)}):
+    for other in sorted(world.seed_domains):
         if overlap(domain, other):
             faults.forbidden(path, f"{domain} is the same as, above or below {other}, which Seeds use for themselves")
