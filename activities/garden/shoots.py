@@ -110,7 +110,7 @@ class ShootActivities:
             emergency_stop=found is not None
             and constants.EMERGENCY_STOP in (found["metadata"].get("annotations") or {}),
             seed_exists=found is not None,
-            seed_fault=_seed_fault(found) if found else "",
+            seed_fault=seed_fault(found) if found else "",
             prepared_at=await self._prepared_at(live),
             migration_fault=await self._migration_fault(seed, spec.get("seedName")),
         )
@@ -137,7 +137,7 @@ class ShootActivities:
         if source is None or destination is None or source == destination:
             return ""
         found = await self._garden.find(resources.SEED, destination)
-        return _seed_fault(found) if found else f"Seed {destination} does not exist"
+        return seed_fault(found) if found else f"Seed {destination} does not exist"
 
     def _may_hold_back(self, shoot: ShootRef) -> bool:
         """Whether annotations may exclude the Shoot from regular operations. Source: spec/flows.md 1.3, row 3."""
@@ -558,7 +558,7 @@ _SUCCEEDED = {
 _FAILED = {False: ("Warning", "ReconcileError"), True: ("Warning", "DeleteError")}
 
 
-def _seed_fault(seed: Mapping[str, Any]) -> str:
+def seed_fault(seed: Mapping[str, Any]) -> str:
     """Why the Seed accepts no operation now; empty if it accepts one. Source: spec/flows.md 1.3, row 6."""
     metadata, status = seed["metadata"], seed.get("status") or {}
     if "deletionTimestamp" in metadata:
