@@ -93,7 +93,7 @@ GARDEN = [
 class Garden:
     """Holds objects, like the caches of admission and like the API server.
 
-    ``later``: the objects once the caches have caught up, which they do while somebody waits for them.
+    ``later``: the objects of caches that have caught up. They catch up while a request waits for a change.
     """
 
     def __init__(self, objects: list[dict[str, Any]], later: list[dict[str, Any]] | None = None) -> None:
