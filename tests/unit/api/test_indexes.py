@@ -8,10 +8,10 @@ from api import resources
 from api.core.v1beta1.shoot import Shoot
 from api.names import overlap
 from api.resources import Resource
-from api.server.indexes import INDEXES
 from api.validation.references import references, references_in
+from tests.unit.admission.webhooks import BINDING, FakeGarden, ask
 from tests.unit.api.shoots import PROJECT, SEED, SHOOT, changed, complete
-from tests.unit.api.webhooks import BINDING, FakeGarden, ask
+from workers.admission.indexes import INDEXES
 
 OWN = "mine.example.org"
 

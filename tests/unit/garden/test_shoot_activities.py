@@ -10,7 +10,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.garden.shoots import ShootActivities
 from api import resources
-from api.flows import (
+from api.contracts.flows import (
     FailedTask,
     FinishOperation,
     RecordRepair,
@@ -19,7 +19,7 @@ from api.flows import (
     StartedOperation,
     StartOperation,
 )
-from api.operations import OperationType, ShootRef
+from api.contracts.operations import OperationType, ShootRef
 from kube.cache import Caches
 from kube.client import KubeClient
 from tests.workflow.garden import FakeGarden, shoot, surroundings

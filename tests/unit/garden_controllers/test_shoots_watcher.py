@@ -12,7 +12,7 @@ from api import resources
 from tests.unit.api.shoots import SHOOT, changed
 from tests.unit.garden_controllers.conftest import Garden
 from tests.unit.kube.waiting import until
-from workers.watchers.shoots import ShootWatcher
+from workers.controller_manager.watchers.shoots import ShootWatcher
 
 SEEDS, SHOOTS, BASTIONS = (each.path() for each in (resources.SEED, resources.SHOOT, resources.OPERATIONS_BASTION))
 NAMESPACE = "garden-local"

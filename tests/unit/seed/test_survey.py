@@ -10,7 +10,7 @@ from activities.clusters import Clusters
 from activities.seed.survey import SurveyActivities
 from api import resources
 from api.constants import SHOOT_UID
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from api.resources import Resource
 
 TASK = ShootTask(
