@@ -29,6 +29,12 @@ def overlap(domain: str, other: str) -> bool:
     return same_or_below(domain, other) or same_or_below(other, domain)
 
 
+def domains_above(domain: str) -> list[str]:
+    """A domain as ``plain`` returns it, and all domains of which it is a subdomain."""
+    labels = plain(domain).split(".")
+    return [".".join(labels[first:]) for first in range(len(labels))]
+
+
 def is_ip_address(host: str) -> bool:
     """Whether a host is an IP address, and not a name."""
     try:
@@ -98,6 +104,16 @@ def backup_entry_names(technical_id: str, uid: str) -> tuple[str, str]:
     """
     own = f"{technical_id}--{uid}"
     return f"source-{own}", own
+
+
+def shoot_of_backup_entry(name: str) -> tuple[str, str]:
+    """Name and uid of the Shoot in the name of a BackupEntry; two empty strings if it is not such a name."""
+    technical, _, uid = name.rpartition("--")
+    try:
+        _, shoot = project_and_shoot(technical)
+    except ValueError:
+        return "", ""
+    return shoot, uid
 
 
 def node_agent_secret_name(shoot: Mapping[str, Any], pool: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,13 +94,12 @@ async def set_up_garden(
 ) -> None:
     """Apply the CRDs, wait until the API server serves them, then apply policies, roles and webhooks."""
     definitions = crds("garden")
-    for definition in definitions:
-        await garden.apply(definition, manager=_MANAGER)
+    await _apply(garden, definitions)
     caches = Caches(garden)
     try:
         cache = caches.of(resources.CUSTOM_RESOURCE_DEFINITION)
-        for definition in definitions:
-            await cache.wait_for(definition["metadata"]["name"], None, _established, _ESTABLISHED_SECONDS)
+        names = [each["metadata"]["name"] for each in definitions]
+        await asyncio.gather(*(cache.wait_for(each, None, _established, _ESTABLISHED_SECONDS) for each in names))
     finally:
         await caches.close()
     namespace = {"name": "garden", "labels": {"gardener.cloud/role": "garden", **pod_security("baseline")}}
@@ -111,13 +110,20 @@ async def set_up_garden(
     ]
     if webhooks is not None:
         objects += webhook_configurations(webhooks.url, b64encode(webhooks.ca_file.read_bytes()).decode())
-    for item in objects:
-        await garden.apply(item, manager=_MANAGER)
+    # The API server refuses the binding of a role that does not exist.
+    bindings = [each for each in objects if each["kind"].endswith("Binding")]
+    await _apply(garden, [each for each in objects if each not in bindings])
+    await _apply(garden, bindings)
     if unrestricted_gardenlets:
         log.warning("gardenlets may read every Secret of the garden: see docs/operations/install.md")
     for item in () if unrestricted_gardenlets else seeds_access():
         await garden.delete(resources.resource_of(item), item["metadata"]["name"])
     log.info("the garden serves %d kinds; %d objects applied", len(definitions), len(objects))
+
+
+async def _apply(garden: KubeClient, objects: Sequence[dict[str, Any]]) -> None:
+    """Apply objects at the same time; the client limits the number of requests."""
+    await asyncio.gather(*(garden.apply(each, manager=_MANAGER) for each in objects))
 
 
 def _established(live: dict[str, Any] | None) -> bool | None:

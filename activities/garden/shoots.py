@@ -4,6 +4,7 @@ Every write is a merge patch of the fields that belong to the operation. So it n
 and advertised addresses, which other components write. Source: spec/flows.md 1.4.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Mapping
@@ -77,8 +78,13 @@ class ShootActivities:
         confined = bool(maintenance.get("confineSpecUpdateRollout"))
         asleep = bool((spec.get("hibernation") or {}).get("enabled"))
         seed = status.get("seedName") or spec.get("seedName")
-        found = await self._garden.find(resources.SEED, seed) if seed else None
         leaves = "deletionTimestamp" in metadata or seed != spec.get("seedName")
+        found, bastions, prepared_at, migration_fault = await asyncio.gather(
+            self._seed(seed),
+            self._bastions(shoot, seed if leaves else None),
+            self._prepared_at(live),
+            self._migration_fault(seed, spec.get("seedName")),
+        )
         return ShootView(
             generation=metadata["generation"],
             deleting="deletionTimestamp" in metadata,
@@ -108,14 +114,17 @@ class ShootActivities:
             in_window_only=confined or self._rules.reconcile_in_maintenance_only,
             window=(window["begin"], window["end"]) if window else None,
             sync_period=self._sync_period(shoot, annotations),
-            bastions=await self._bastions(shoot, seed) if leaves else (),
+            bastions=bastions,
             emergency_stop=found is not None
             and constants.EMERGENCY_STOP in (found["metadata"].get("annotations") or {}),
             seed_exists=found is not None,
-            seed_fault=_seed_fault(found) if found else "",
-            prepared_at=await self._prepared_at(live),
-            migration_fault=await self._migration_fault(seed, spec.get("seedName")),
+            seed_fault=seed_fault(found) if found else "",
+            prepared_at=prepared_at,
+            migration_fault=migration_fault,
         )
+
+    async def _seed(self, name: str | None) -> dict[str, Any] | None:
+        return await self._garden.find(resources.SEED, name) if name else None
 
     async def _prepared_at(self, live: Mapping[str, Any]) -> str:
         """The destination seed, if it has begun to take over the control plane from the source; else empty.
@@ -127,8 +136,11 @@ class ShootActivities:
         if last.get("type") != OperationType.MIGRATE or last.get("state") in ("Succeeded", "Aborted"):
             return ""
         namespace = await control_plane_of(self._garden, ShootRef.of(live))
-        for each in backup_entry_names(namespace, live["metadata"]["uid"]):
-            entry = await self._garden.find(resources.CORE_BACKUP_ENTRY, each, live["metadata"]["namespace"])
+        names = backup_entry_names(namespace, live["metadata"]["uid"])
+        entries = await asyncio.gather(
+            *(self._garden.find(resources.CORE_BACKUP_ENTRY, each, live["metadata"]["namespace"]) for each in names)
+        )
+        for entry in entries:
             seed = str(entry["spec"].get("seedName") or "") if entry else ""
             if seed and seed != status.get("seedName"):
                 return seed
@@ -139,7 +151,7 @@ class ShootActivities:
         if source is None or destination is None or source == destination:
             return ""
         found = await self._garden.find(resources.SEED, destination)
-        return _seed_fault(found) if found else f"Seed {destination} does not exist"
+        return seed_fault(found) if found else f"Seed {destination} does not exist"
 
     def _may_hold_back(self, shoot: ShootRef) -> bool:
         """Whether annotations may exclude the Shoot from regular operations. Source: spec/flows.md 1.3, row 3."""
@@ -154,7 +166,12 @@ class ShootActivities:
         return period
 
     async def _bastions(self, shoot: ShootRef, seed: str | None) -> tuple[str, ...]:
-        """Names of the Shoot's Bastions on this seed. A lost seed deletes its own Bastions when it comes back."""
+        """Names of the Shoot's Bastions on this seed; none without a seed.
+
+        A lost seed deletes its own Bastions when it comes back.
+        """
+        if seed is None:
+            return ()
         found = await self._garden.list(resources.OPERATIONS_BASTION, shoot.namespace)
         specs = {each["metadata"]["name"]: each["spec"] for each in found}
         there = (name for name, spec in specs.items() if spec["shootRef"]["name"] == shoot.name)
@@ -516,7 +533,7 @@ _SUCCEEDED = {
 _FAILED = {False: ("Warning", "ReconcileError"), True: ("Warning", "DeleteError")}
 
 
-def _seed_fault(seed: Mapping[str, Any]) -> str:
+def seed_fault(seed: Mapping[str, Any]) -> str:
     """Why the Seed accepts no operation now; empty if it accepts one. Source: spec/flows.md 1.3, row 6."""
     metadata, status = seed["metadata"], seed.get("status") or {}
     if "deletionTimestamp" in metadata:

@@ -325,15 +325,19 @@ class ExtensionActivities:
     async def deploy_worker(self, task: ShootTask) -> TaskResult:
         """Deploy the machines of all pools, each pool with the user data of its OperatingSystemConfig."""
         view = await self._clusters.cluster(task.technical_id)
+        provider = view.shoot["spec"]["provider"]
+        # The client limits the number of requests at the same time.
+        status, ssh_key, pools = await asyncio.gather(
+            self._infrastructure_status(task),
+            self._ssh_public_key(task, view),
+            asyncio.gather(*(self._pool(task, view, pool) for pool in provider["workers"])),
+        )
         spec = {
-            "type": view.shoot["spec"]["provider"]["type"],
+            "type": provider["type"],
             "region": view.shoot["spec"]["region"],
             "secretRef": _secret_ref(CLOUD_SECRET, task),
-            "pools": [await self._pool(task, view, pool) for pool in view.shoot["spec"]["provider"]["workers"]],
-            **_optional(
-                infrastructureProviderStatus=await self._infrastructure_status(task),
-                sshPublicKey=await self._ssh_public_key(task, view),
-            ),
+            "pools": pools,
+            **_optional(infrastructureProviderStatus=status, sshPublicKey=ssh_key),
         }
         return await self._deploy(kinds.WORKER, task, spec)
 

@@ -1,5 +1,7 @@
 """Objects of a Shoot that exist in its seed. Source: spec/flows.md 3."""
 
+import asyncio
+
 from temporalio import activity
 
 from activities.clusters import Clusters
@@ -25,15 +27,15 @@ class SurveyActivities:
             return Survey(
                 namespace=False, cluster=False, control_plane=False, controller_manager=False, foreign=foreign
             )
-        api_server = await seed.find(resources.DEPLOYMENT, "kube-apiserver", namespace)
-        manager = await seed.find(resources.DEPLOYMENT, "kube-controller-manager", namespace)
-        infrastructure = await seed.find(resources.INFRASTRUCTURE, task.shoot.name, namespace)
-        control_plane = await seed.find(resources.CONTROL_PLANE, task.shoot.name, namespace)
-        shoot = (await self._clusters.cluster(namespace)).shoot
-        entry = await self._clusters.garden.find(
-            resources.CORE_BACKUP_ENTRY, backup_entry_name(task), task.shoot.namespace
+        api_server, manager, infrastructure, control_plane, view, entry = await asyncio.gather(
+            seed.find(resources.DEPLOYMENT, "kube-apiserver", namespace),
+            seed.find(resources.DEPLOYMENT, "kube-controller-manager", namespace),
+            seed.find(resources.INFRASTRUCTURE, task.shoot.name, namespace),
+            seed.find(resources.CONTROL_PLANE, task.shoot.name, namespace),
+            self._clusters.cluster(namespace),
+            self._clusters.garden.find(resources.CORE_BACKUP_ENTRY, backup_entry_name(task), task.shoot.namespace),
         )
-        workerless = not shoot["spec"]["provider"].get("workers")
+        workerless = not view.shoot["spec"]["provider"].get("workers")
         return Survey(
             namespace=True,
             cluster=api_server is not None and (workerless or infrastructure is not None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from api import resources
 from api.constants import GARDEN_NAMESPACE, TAINT_SEED_PROTECTED
@@ -19,7 +20,6 @@ from api.defaulting.shoot import workerless
 from api.names import overlap, same_or_below
 from api.resources import Resource
 from api.validation.field import Faults, Path
-from api.validation.garden import seed_domains
 from api.validation.pools import WORKERS, kubelet_version
 
 SPEC = Path("spec")
@@ -44,55 +44,56 @@ class World:
     seed: Seed | None
     shoots_on_seed: int
     registrations: tuple[ControllerRegistration, ...]
+    """Registrations of the kinds of extension objects that the Shoot needs."""
     binding_provider: str | None
     """Provider types of the binding, separated by commas."""
     missing: tuple[Reference, ...]
     now: datetime
     default_domains: frozenset[str] = frozenset()
+    """Default domains of Seeds; those that are not above the Shoot's domain may be missing."""
     other_domains: Mapping[str, str] = field(default_factory=dict)
-    """Domains of other Shoots, by ``namespace/name``."""
-    seeds: tuple[Seed, ...] = ()
-    """All Seeds of the garden."""
+    """Domains of other Shoots, by ``namespace/name``; those that do not overlap the Shoot's domain may be missing."""
+    seed_domains: frozenset[str] = frozenset()
+    """Domains below which Seeds have names; those that do not overlap the Shoot's domain may be missing."""
 
 
 def references(shoot: Shoot) -> list[Reference]:
     """Objects that must exist, except cloud profile and seed."""
-    spec, namespace = shoot.spec, shoot.metadata.namespace
+    return references_in(shoot.to_wire())
+
+
+def references_in(shoot: Mapping[str, Any]) -> list[Reference]:
+    """Like ``references``, for a Shoot as JSON: an index of all Shoots reads it, and models would be slow."""
+    spec, namespace = shoot["spec"], shoot["metadata"].get("namespace")
     found = []
 
     def add(path: Path, resource: Resource, name: str | None) -> None:
         if name:
             found.append(Reference(path, resource, namespace, name))
 
-    add(SPEC / "credentialsBindingName", resources.CREDENTIALS_BINDING, spec.credentials_binding_name)
-    add(SPEC / "secretBindingName", resources.SECRET_BINDING, spec.secret_binding_name)
-    for index, resource in enumerate(spec.resources or []):
-        reference = resource.resource_ref
-        if kind := _REFERABLE.get(reference.kind):
-            add(SPEC / "resources" @ index / "resourceRef", kind, reference.name)
-    for index, provider in enumerate((spec.dns and spec.dns.providers) or []):
+    add(SPEC / "credentialsBindingName", resources.CREDENTIALS_BINDING, spec.get("credentialsBindingName"))
+    add(SPEC / "secretBindingName", resources.SECRET_BINDING, spec.get("secretBindingName"))
+    for index, resource in enumerate(spec.get("resources") or ()):
+        reference = resource["resourceRef"]
+        if kind := _REFERABLE.get(reference["kind"]):
+            add(SPEC / "resources" @ index / "resourceRef", kind, reference["name"])
+    for index, provider in enumerate((spec.get("dns") or {}).get("providers") or ()):
         here = SPEC / "dns" / "providers" @ index
-        if provider.credentials_ref:
-            add(here / "credentialsRef", _REFERABLE["Secret"], provider.credentials_ref.name)
-        add(here / "secretName", resources.SECRET, provider.secret_name)
-    if (server := spec.kubernetes.kube_api_server) is not None:
-        here = SPEC / "kubernetes" / "kubeAPIServer"
-        policy = server.audit_config.audit_policy if server.audit_config else None
-        if policy and policy.config_map_ref:
-            add(here / "auditConfig" / "auditPolicy", resources.CONFIG_MAP, policy.config_map_ref.name)
-        if server.structured_authentication:
-            add(
-                here / "structuredAuthentication",
-                resources.CONFIG_MAP,
-                server.structured_authentication.config_map_name,
-            )
-        if (authorization := server.structured_authorization) is not None:
-            add(here / "structuredAuthorization", resources.CONFIG_MAP, authorization.config_map_name)
-            for each in authorization.kubeconfigs or []:
-                add(here / "structuredAuthorization" / "kubeconfigs", resources.SECRET, each.secret_name)
-        for index, plugin in enumerate(server.admission_plugins or []):
-            path = here / "admissionPlugins" @ index / "kubeconfigSecretName"
-            add(path, resources.SECRET, plugin.kubeconfig_secret_name)
+        add(here / "credentialsRef", _REFERABLE["Secret"], (provider.get("credentialsRef") or {}).get("name"))
+        add(here / "secretName", resources.SECRET, provider.get("secretName"))
+    server = spec["kubernetes"].get("kubeAPIServer") or {}
+    here = SPEC / "kubernetes" / "kubeAPIServer"
+    policy = ((server.get("auditConfig") or {}).get("auditPolicy") or {}).get("configMapRef") or {}
+    add(here / "auditConfig" / "auditPolicy", resources.CONFIG_MAP, policy.get("name"))
+    authentication = server.get("structuredAuthentication") or {}
+    add(here / "structuredAuthentication", resources.CONFIG_MAP, authentication.get("configMapName"))
+    authorization = server.get("structuredAuthorization") or {}
+    add(here / "structuredAuthorization", resources.CONFIG_MAP, authorization.get("configMapName"))
+    for each in authorization.get("kubeconfigs") or ():
+        add(here / "structuredAuthorization" / "kubeconfigs", resources.SECRET, each.get("secretName"))
+    for index, plugin in enumerate(server.get("admissionPlugins") or ()):
+        path = here / "admissionPlugins" @ index / "kubeconfigSecretName"
+        add(path, resources.SECRET, plugin.get("kubeconfigSecretName"))
     return found
 
 
@@ -391,6 +392,6 @@ def _check_domain(shoot: Shoot, old: Shoot | None, world: World, faults: Faults)
         if overlap(domain, other):
             faults.forbidden(path, f"{domain} is the same as, above or below {other} of Shoot {owner}")
     # Control planes have DNS names below these domains: a Shoot could take over the name of another one.
-    for other in sorted({each for seed in world.seeds for _, each in seed_domains(seed)}):
+    for other in sorted(world.seed_domains):
         if overlap(domain, other):
             faults.forbidden(path, f"{domain} is the same as, above or below {other}, which Seeds use for themselves")

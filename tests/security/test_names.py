@@ -9,7 +9,7 @@ from activities.components import gateway
 from activities.components.gateway import ApiServerExposure, Upstream
 from api.core.v1beta1.seed import Seed
 from api.resources import SERVICE
-from api.validation.garden import check_seed_domains
+from api.validation.garden import check_seed_domains, domains_of_seed
 from api.validation.references import check_references
 from kube.cache import Caches
 from tests.unit.api.shoots import SEED, changed, complete, world
@@ -26,8 +26,8 @@ KIND = "/api/v1/services"
 
 
 def faults_of(domain: str) -> str:
-    seed = Seed.of(SEED | {"spec": SEED["spec"] | INGRESS})
-    return str(check_references(complete("spec.dns", {"domain": domain}), None, world(seeds=(seed,))))
+    domains = frozenset(domains_of_seed(SEED | {"spec": SEED["spec"] | INGRESS}))
+    return str(check_references(complete("spec.dns", {"domain": domain}), None, world(seed_domains=domains)))
 
 
 @pytest.mark.attack(actor="T1", asset="A6", finding=7)
@@ -68,7 +68,7 @@ def test_a_seed_and_a_shoot_that_overlap_since_long_can_still_be_changed() -> No
     seed = Seed.of(SEED)
     old = complete("spec.dns", {"domain": VICTIM}, bound=True)
     assert not check_seed_domains(seed, seed, {"garden-dev/mine": VICTIM})
-    assert not check_references(old, old, world(seeds=(seed,)))
+    assert not check_references(old, old, world(seed_domains=frozenset(domains_of_seed(SEED))))
 
 
 def exposure(namespace: str, *hosts: str, age: timedelta, name: str = gateway.EXPOSURE) -> dict[str, Any]:

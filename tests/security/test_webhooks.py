@@ -279,7 +279,7 @@ async def test_a_gardenlet_does_not_get_the_keys_of_admission_by_a_reference_in_
         async def find(self, resource: Any, name: str, namespace: str | None = None) -> dict[str, Any] | None:
             return seed if resource.kind == "Seed" else json.loads(json.dumps(secret))
 
-        async def list(self, resource: Any, namespace: str | None = None) -> list[dict[str, Any]]:
+        async def by_index(self, index: Any, value: str) -> list[dict[str, Any]]:
             return []
 
     request = Request("gardener.cloud:system:seed:seed-1", "get", SECRET, namespace="garden", name=name)

@@ -7,7 +7,6 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from api import resources
 from api.bastions.v1alpha1.bastion import Bastion
@@ -41,7 +40,7 @@ from api.defaulting.bastion import default_bastion
 from api.defaulting.project import default_project
 from api.defaulting.shoot import Surroundings, default_shoot
 from api.meta import KubeObject
-from api.names import backup_entry_names
+from api.names import backup_entry_names, domains_above
 from api.resources import Object
 from api.security.v1alpha1.credentials_binding import CredentialsBinding
 from api.validation.bastion import check_bastion, check_bastion_change, check_bastion_provider, check_bastion_shoot
@@ -56,6 +55,8 @@ from api.validation.garden import (
     check_seed_domains,
     check_seed_operation,
     check_seed_unused,
+    domains_of_seed,
+    seed_domains,
 )
 from api.validation.operations import (
     check_deletion_confirmed,
@@ -65,9 +66,25 @@ from api.validation.operations import (
     check_repairs,
     new_repairs,
 )
-from api.validation.references import World, check_references, references
+from api.validation.references import World, check_references, needed_extensions, references
 from api.validation.shoot import check_shoot
 from api.validation.warnings import warnings
+from workers.admission.indexes import (
+    ENTRIES_BY_BUCKET,
+    ENTRIES_BY_SEED,
+    PROJECTS_BY_NAMESPACE,
+    REGISTRATIONS_BY_KIND,
+    SEEDS_BELOW_DOMAIN,
+    SEEDS_BY_DEFAULT_DOMAIN,
+    SEEDS_BY_DOMAIN,
+    SHOOTS_BELOW_DOMAIN,
+    SHOOTS_BY_DOMAIN,
+    SHOOTS_BY_PROFILE,
+    SHOOTS_BY_REFERENCE,
+    SHOOTS_BY_SEED,
+    Index,
+    place,
+)
 from workers.admission.projects import control_plane, project_of
 from workers.admission.review import Garden, Refusal, Review, refuse_forbidden, refuse_invalid
 from workers.admission.seed_writes import seed_credentials
@@ -229,23 +246,64 @@ async def _check_move_undisturbed(review: Review, shoot: Shoot, old: Shoot, gard
 async def _world(shoot: Shoot, project: Project | None, garden: Garden) -> World:
     missing = [each for each in references(shoot) if not await garden.find(each.resource, each.name, each.namespace)]
     seed_name = shoot.spec.seed_name
-    shoots = [each for each in await garden.list(resources.SHOOT) if each["metadata"].get("uid") != shoot.metadata.uid]
-    seeds = [Seed.of(each) for each in await garden.list(resources.SEED)]
+    domain = (shoot.spec.dns.domain if shoot.spec.dns else None) or ""
+    shoots = await garden.by_index(SHOOTS_BY_SEED, seed_name) if seed_name else []
     return World(
         project=project,
         profile=await _profile(shoot, garden),
         seed=await _seed(seed_name, garden),
-        shoots_on_seed=sum(1 for each in shoots if each["spec"].get("seedName") == seed_name),
-        registrations=tuple(
-            ControllerRegistration.of(each) for each in await garden.list(resources.CONTROLLER_REGISTRATION)
+        shoots_on_seed=sum(
+            1
+            for each in shoots
+            if each["spec"].get("seedName") == seed_name and each["metadata"].get("uid") != shoot.metadata.uid
         ),
+        registrations=await _registrations(shoot, garden),
         binding_provider=await _binding_provider(shoot, garden),
         missing=tuple(missing),
         now=datetime.now(UTC),
-        default_domains=frozenset(domain.domain for seed in seeds for domain in seed.spec.dns.defaults or []),
-        other_domains=_domains(shoots),
-        seeds=tuple(seeds),
+        default_domains=await _default_domains_above(domain, garden),
+        other_domains=_domains(
+            each
+            for each in await _overlapping(domain, SHOOTS_BY_DOMAIN, SHOOTS_BELOW_DOMAIN, garden)
+            if each["metadata"].get("uid") != shoot.metadata.uid
+        ),
+        seed_domains=frozenset(
+            each
+            for seed in await _overlapping(domain, SEEDS_BY_DOMAIN, SEEDS_BELOW_DOMAIN, garden)
+            for each in domains_of_seed(seed)
+        ),
     )
+
+
+async def _registrations(shoot: Shoot, garden: Garden) -> tuple[ControllerRegistration, ...]:
+    """Registrations of the kinds of extension objects that a Shoot will have."""
+    kinds = sorted({kind for _, kind, _ in needed_extensions(shoot)})
+    found = {
+        each["metadata"]["name"]: each for kind in kinds for each in await garden.by_index(REGISTRATIONS_BY_KIND, kind)
+    }
+    return tuple(ControllerRegistration.of(each) for each in found.values())
+
+
+async def _overlapping(domain: str, exact: Index, below: Index, garden: Garden) -> list[Object]:
+    """Objects with a domain that is equal to this one, above it or below it; none for an empty domain.
+
+    ``exact`` finds objects by their domains, ``below`` by their domains and all domains above these.
+    """
+    if not domain:
+        return []
+    own, *above = domains_above(domain)
+    found = await garden.by_index(below, own)
+    for each in above:
+        found += await garden.by_index(exact, each)
+    return found
+
+
+async def _default_domains_above(domain: str, garden: Garden) -> frozenset[str]:
+    """Default domains of Seeds that are equal to a domain, or above it."""
+    found = []
+    for each in domains_above(domain) if domain else ():
+        found += await garden.by_index(SEEDS_BY_DEFAULT_DOMAIN, each)
+    return frozenset(each["domain"] for seed in found for each in seed["spec"]["dns"].get("defaults") or ())
 
 
 def _domains(shoots: Iterable[Object]) -> dict[str, str]:
@@ -307,7 +365,7 @@ async def validate_cloud_profile(review: Review, garden: Garden) -> list[str]:
         return []
     refuse_invalid(review, check_cloud_profile(profile, now))
     if old is not None:
-        shoots = await _shoots(garden, lambda spec: (spec.get("cloudProfile") or {}).get("name") == review.name)
+        shoots = await garden.by_index(SHOOTS_BY_PROFILE, review.name)
         faults = check_cloud_profile_change(profile, old, [Shoot.of(each) for each in shoots], now)
         refuse_forbidden(review, faults)
     return []
@@ -327,11 +385,7 @@ async def mutate_seed(review: Review, garden: Garden) -> Object:
 
 async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        entries = [
-            each
-            for each in await garden.list(resources.CORE_BACKUP_ENTRY)
-            if each["spec"].get("seedName") == review.name
-        ]
+        entries = await garden.by_index(ENTRIES_BY_SEED, review.name)
         shoots = await _shoots_on(review.name, garden)
         refuse_forbidden(review, check_seed_unused(review.name, shoots, [_name(each) for each in entries]))
         return []
@@ -340,7 +394,12 @@ async def validate_seed(review: Review, garden: Garden) -> list[str]:
     if not review.spec_changed or review.deleting:
         return []
     refuse_invalid(review, check_seed(seed))
-    refuse_forbidden(review, check_seed_domains(seed, old, _domains(await garden.list(resources.SHOOT))))
+    overlapping = [
+        shoot
+        for _, domain in seed_domains(seed)
+        for shoot in await _overlapping(domain, SHOOTS_BY_DOMAIN, SHOOTS_BELOW_DOMAIN, garden)
+    ]
+    refuse_forbidden(review, check_seed_domains(seed, old, _domains(overlapping)))
     if old is not None:
         refuse_forbidden(review, check_seed_change(seed, old, await _shoots_on(review.name, garden)))
     refuse_forbidden(review, await _missing_seed_references(seed, garden))
@@ -357,16 +416,8 @@ async def _missing_seed_references(seed: Seed, garden: Garden) -> Faults:
     return faults
 
 
-async def _shoots(garden: Garden, wanted: Callable[[dict[str, Any]], bool]) -> list[Object]:
-    return [each for each in await garden.list(resources.SHOOT) if wanted(each["spec"])]
-
-
 async def _shoots_on(seed: str, garden: Garden) -> list[str]:
-    return [
-        _name(each)
-        for each in await garden.list(resources.SHOOT)
-        if seed in (each["spec"].get("seedName"), (each.get("status") or {}).get("seedName"))
-    ]
+    return [_name(each) for each in await garden.by_index(SHOOTS_BY_SEED, seed)]
 
 
 def _name(obj: Object) -> str:
@@ -386,8 +437,9 @@ async def validate_project(review: Review, garden: Garden) -> list[str]:
     project, old = review.models(Project)
     if not review.spec_changed or review.deleting:
         return []
-    others = [Project.of(each) for each in await garden.list(resources.PROJECT)]
-    refuse_invalid(review, check_project(project, others))
+    namespace = project.spec.namespace
+    others = await garden.by_index(PROJECTS_BY_NAMESPACE, namespace) if namespace else []
+    refuse_invalid(review, check_project(project, [Project.of(each) for each in others]))
     if old is not None and old.spec.owner is not None and project.spec.owner is None:
         raise Refusal.forbidden(review, "spec.owner: cannot be removed")
     return []
@@ -402,7 +454,7 @@ async def validate_project_namespace(review: Review, garden: Garden) -> list[str
     if "deletionTimestamp" not in project["metadata"]:
         name = project["metadata"]["name"]
         raise Refusal.forbidden(review, f"it belongs to Project {name}; delete the Project instead")
-    shoots = [each for each in await garden.list(resources.SHOOT) if each["metadata"]["namespace"] == review.name]
+    shoots = await garden.list(resources.SHOOT, review.name)
     if shoots:
         raise Refusal.forbidden(review, f"it still has Shoots: {', '.join(map(_name, shoots[:5]))}")
     return []
@@ -426,12 +478,8 @@ async def mutate_binding(review: Review, garden: Garden) -> Object:
 
 async def validate_binding(review: Review, garden: Garden) -> list[str]:
     if review.operation == "UPDATE" and _finalizer_dropped(review):
-        field = _binding_kind(review).shoot_field
-        users = [
-            each
-            for each in await _shoots(garden, lambda spec: spec.get(field) == review.name)
-            if each["metadata"]["namespace"] == review.namespace
-        ]
+        binding = place(review.namespace, review.name, _binding_kind(review).resource)
+        users = await garden.by_index(SHOOTS_BY_REFERENCE, binding)
         if users:
             raise Refusal.forbidden(review, f"it is used by Shoots: {', '.join(map(_name, users[:5]))}")
         return []
@@ -490,8 +538,7 @@ async def validate_shoot_state(review: Review, garden: Garden) -> list[str]:
 
 async def validate_backup_bucket(review: Review, garden: Garden) -> list[str]:
     if review.operation == "DELETE":
-        entries = await garden.list(resources.CORE_BACKUP_ENTRY)
-        users = [each for each in entries if each["spec"]["bucketName"] == review.name]
+        users = await garden.by_index(ENTRIES_BY_BUCKET, review.name)
         if users:
             raise Refusal.forbidden(review, f"it holds BackupEntries: {', '.join(map(_name, users[:5]))}")
     return []

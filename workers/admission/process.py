@@ -17,13 +17,14 @@ from api import resources
 from api.constants import GARDEN_NAMESPACE, SEEDS_GROUP
 from api.model import ApiModel
 from api.resources import Resource
-from kube.cache import Caches
-from kube.client import KubeClient
+from kube.cache import Cache, Caches
+from kube.client import KubeClient, WatchEvent
 from kube.errors import ApiError
 from workers.admission import seed_authorizer, webhook_clients
 from workers.admission.app import application
 from workers.admission.authority import CLIENT, SharedAuthority
 from workers.admission.certificates import AdmissionCertificates, OwnCertificates
+from workers.admission.indexes import INDEXES, Index
 from workers.lib.access import User, may
 from workers.lib.runtime import ClientConnection, Health, HealthConfig, kube_client, load_config, run_until_signal
 from workers.lib.serving import ClientsFile, ServingCertificate, ShownCertificate
@@ -38,6 +39,7 @@ _CACHED = (
     resources.CONTROLLER_REGISTRATION,
     resources.CREDENTIALS_BINDING,
     resources.SECRET_BINDING,
+    resources.CORE_BACKUP_BUCKET,
     resources.CORE_BACKUP_ENTRY,
 )
 _SYNC_SECONDS = 5.0
@@ -233,6 +235,27 @@ class CachedGarden:
     def __init__(self, client: KubeClient, caches: Caches) -> None:
         self._client = client
         self._caches = caches
+        self._changed = asyncio.Event()
+        for index in INDEXES:
+            caches.of(index.resource).index(index.name, index.values)
+        for resource in _CACHED:
+            caches.of(resource).subscribe(self._change)
+
+    def _change(self, _: WatchEvent) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def next_change(self) -> asyncio.Event:
+        return self._changed
+
+    def holds(self, resource: Resource) -> bool:
+        return resource in _CACHED
+
+    async def known(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        return (await self._synced(resource)).get(name, namespace)
+
+    async def by_index(self, index: Index, value: str) -> list[dict[str, Any]]:
+        return (await self._synced(index.resource)).by_index(index.name, value)
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         if resource in _CACHED:
@@ -244,9 +267,13 @@ class CachedGarden:
     async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
         if labels:
             return await self._client.list(resource, namespace, labels=labels)
+        return (await self._synced(resource)).list(namespace)
+
+    async def _synced(self, resource: Resource) -> Cache:
         cache = self._caches.of(resource)
-        await asyncio.wait_for(cache.synced(), _SYNC_SECONDS)
-        return cache.list(namespace)
+        if not cache.is_synced:
+            await cache.synced(_SYNC_SECONDS)
+        return cache
 
     async def allowed(self, user: User, verb: str, resource: Resource, namespace: str | None, name: str) -> bool:
         if _MASTERS in user.groups:

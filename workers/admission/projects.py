@@ -9,6 +9,7 @@ from api import resources
 from api.constants import PROJECT_NAME
 from api.names import technical_id
 from api.resources import Object, Resource
+from workers.admission.indexes import PROJECTS_BY_NAMESPACE, Index
 
 
 class Lookup(Protocol):
@@ -16,15 +17,14 @@ class Lookup(Protocol):
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None, /) -> Object | None: ...
 
-    async def list(self, resource: Resource, namespace: str | None = None, /) -> list[Object]: ...
+    async def by_index(self, index: Index, value: str, /) -> list[Object]: ...
 
 
 async def project_of(namespace: str, garden: Lookup) -> Object | None:
     """The Project whose namespace this is."""
-    for each in await garden.list(resources.PROJECT):
-        if has_namespace(each, namespace):
-            return each
-    # The list may lag behind a Project that has just been created; a label of its namespace holds the Project's name.
+    for each in await garden.by_index(PROJECTS_BY_NAMESPACE, namespace):
+        return each
+    # The index may lag behind a Project that has just been created; a label of its namespace holds the Project's name.
     found = await garden.find(resources.NAMESPACE, namespace)
     name = ((found or {}).get("metadata", {}).get("labels") or {}).get(PROJECT_NAME)
     project = await garden.find(resources.PROJECT, name) if name else None

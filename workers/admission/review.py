@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from api.meta import KubeObject
 from api.resources import Object, Resource
 from api.validation.field import Faults
+from workers.admission.indexes import Index
 from workers.lib.access import User
 
 K = TypeVar("K", bound=KubeObject)
@@ -19,6 +20,9 @@ class Garden(Protocol):
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
         """The object; None if it certainly does not exist."""
+
+    async def by_index(self, index: Index, value: str) -> list[Object]:
+        """Objects with a value in an index; the index may lag behind by a moment."""
 
     async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[Object]:
         """All objects, or those with these labels; the list may lag behind by a moment."""

@@ -12,11 +12,13 @@ created. Source: spec/api-core.md 11.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 from prometheus_client import Histogram
@@ -31,14 +33,22 @@ from api.constants import (
     SEEDS_GROUP,
     SHOOT_ISSUER_NAMESPACE,
 )
-from api.core.v1beta1.shoot import Shoot
 from api.decisions import alerting, issuer
-from api.decisions.credentials import binding_of
-from api.names import backup_entry_names, issued_kubeconfigs
+from api.decisions.credentials import BINDINGS, Binding, binding_of
+from api.names import backup_entry_names, issued_kubeconfigs, shoot_of_backup_entry
 from api.resources import Object, Resource
-from api.validation.references import references
+from workers.admission.indexes import (
+    BINDINGS_BY_SECRET,
+    BUCKETS_BY_SECRET,
+    ENTRIES_BY_BUCKET,
+    SHOOTS_BY_REFERENCE,
+    SHOOTS_BY_UID,
+    Index,
+    homes,
+    place,
+)
 from workers.admission.projects import Lookup, control_plane
-from workers.admission.seed_writes import homes, is_labelled, seed_label
+from workers.admission.seed_writes import is_labelled, seed_label
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +77,13 @@ _LISTED_SECRETS = {alerting.SELECTOR, issuer.SELECTOR}
 _KEYS_OF_ADMISSION = {(GARDEN_NAMESPACE, name) for name in (ADMISSION_AUTHORITY, ADMISSION_WEBHOOK_AUTHORITY)}
 """Secrets that no gardenlet may read, whatever object refers to them."""
 _CLUSTER_IDENTITY = ("kube-system", "cluster-identity")
+_READS = 10
+"""Maximum number of objects that one decision reads from the API server."""
+_LAG_SECONDS = 1.0
+"""How long a refusal waits for the caches. The API server waits 3 s for the answer."""
+_WAITING = 2
+"""Maximum number of refusals of one seed that wait at the same time, so that they do not use up all calls of the
+port."""
 
 
 @dataclass(frozen=True)
@@ -128,20 +145,107 @@ class Right:
     """Condition of the right; None: the right holds for all objects."""
     subresources: tuple[str, ...] = ("",)
 
-    async def covers(self, request: Request, garden: Lookup) -> bool:
-        if request.verb not in self.verbs or request.subresource not in self.subresources:
-            return False
-        return self.when is None or await self.when(request, garden)
+    def covers(self, request: Request) -> bool:
+        return request.verb in self.verbs and request.subresource in self.subresources
+
+
+def rights(request: Request) -> list[Right]:
+    """Rights that allow a request if their conditions are true."""
+    if request.resource == resources.SECRET and (request.namespace, request.name) in _KEYS_OF_ADMISSION:
+        return []
+    return [each for each in RIGHTS.get(request.resource, ()) if each.covers(request)]
 
 
 async def allows(request: Request, garden: Lookup) -> bool:
     """Whether a gardenlet may do this, according to the objects that ``garden`` holds."""
-    if request.resource == resources.SECRET and (request.namespace, request.name) in _KEYS_OF_ADMISSION:
-        return False
-    for right in RIGHTS.get(request.resource, ()):
-        if await right.covers(request, garden):
+    for right in rights(request):
+        if right.when is None or await right.when(request, garden):
             return True
     return False
+
+
+class Known(Protocol):
+    """The caches of admission."""
+
+    def holds(self, resource: Resource, /) -> bool:
+        """Whether there is a cache of a kind."""
+
+    async def known(self, resource: Resource, name: str, namespace: str | None = None, /) -> Object | None:
+        """The object as a cache holds it."""
+
+    async def by_index(self, index: Index, value: str, /) -> list[Object]:
+        """Objects in a cache with a value in an index, the newest at the end."""
+
+    def next_change(self) -> asyncio.Event:
+        """Event that is set as soon as an object in a cache changes."""
+
+
+class Finder(Protocol):
+    """The garden's API server."""
+
+    async def find(self, resource: Resource, name: str, namespace: str | None = None, /) -> Object | None: ...
+
+
+class Decision:
+    """Reads the garden for one request: from the caches, and in ``allows_now`` from the API server.
+
+    It lists nothing at the API server. It reads each object at most once, and at most ``_READS`` objects: a gardenlet
+    that repeats a refused request must not keep the garden busy. Objects beyond that count as missing, which allows
+    nothing.
+    """
+
+    def __init__(self, caches: Known, live: Finder) -> None:
+        self._caches = caches
+        self._live = live
+        self._read: dict[tuple[Resource, str | None, str], Object | None] = {}
+        self._again = False
+
+    async def find(self, resource: Resource, name: str, namespace: str | None = None, /) -> Object | None:
+        if not self._again and self._caches.holds(resource):
+            return await self._caches.known(resource, name, namespace)
+        key = (resource, namespace, name)
+        if key not in self._read:
+            if len(self._read) >= _READS:
+                return None
+            self._read[key] = await self._live.find(resource, name, namespace)
+        return self._read[key]
+
+    async def by_index(self, index: Index, value: str, /) -> list[Object]:
+        """Objects that the caches find. ``allows_now`` reads them again, the newest first, because a Shoot may have got
+        another seed meanwhile."""
+        found = await self._caches.by_index(index, value)
+        if not self._again:
+            return found
+        fresh = []
+        for each in reversed(found):
+            metadata = each["metadata"]
+            live = await self.find(index.resource, metadata["name"], metadata.get("namespace"))
+            if live is not None and value in index.values(live):
+                fresh.append(live)
+        return fresh
+
+    async def allows(self, request: Request) -> bool:
+        return await allows(request, self)
+
+    async def allows_now(self, request: Request) -> bool:
+        """Like ``allows``, according to the objects as they are at the API server."""
+        self._again = True
+        try:
+            return await allows(request, self)
+        finally:
+            self._again = False
+
+    async def allows_soon(self, request: Request) -> bool:
+        """Like ``allows``, as soon as the caches have learned of a new object; False after a moment."""
+        try:
+            async with asyncio.timeout(_LAG_SECONDS):
+                while True:
+                    change = self._caches.next_change()
+                    if await allows(request, self):
+                        return True
+                    await change.wait()
+        except TimeoutError:
+            return False
 
 
 def configuration(kubeconfig: str) -> Object:
@@ -173,8 +277,30 @@ def configuration(kubeconfig: str) -> Object:
     }
 
 
-def application(cached: Lookup, live: Lookup) -> web.Application:
-    """The server's routes. Before a refusal, objects are read from the API server: the cache may lag behind."""
+def application(caches: Known, live: Finder) -> web.Application:
+    """The server's routes.
+
+    A gardenlet may learn of an object earlier than the caches. So before a refusal, the objects that the caches know
+    are read from the API server, and then the refusal waits for the caches.
+    """
+    waiting: Counter[str] = Counter()
+
+    async def decide(request: Request) -> tuple[bool, str]:
+        """Whether a request is allowed, and the reason of a refusal."""
+        refused = f"nothing of seed {request.seed} needs that: {request}"
+        if not rights(request):
+            return False, refused
+        decision = Decision(caches, live)
+        if await decision.allows(request) or await decision.allows_now(request):
+            return True, ""
+        if request.name and waiting[request.seed] < _WAITING:
+            waiting[request.seed] += 1
+            try:
+                if await decision.allows_soon(request):
+                    return True, ""
+            finally:
+                waiting[request.seed] -= 1
+        return False, await _missing_label(request, decision) or refused
 
     async def answer(http: web.Request) -> web.Response:
         started = time.perf_counter()
@@ -182,13 +308,11 @@ def application(cached: Lookup, live: Lookup) -> web.Application:
         request = Request.of(review.get("spec") or {})
         status: Object = {"allowed": False}
         if request is not None:
-            status["allowed"] = await allows(request, cached) or await allows(request, live)
-            if not status["allowed"]:
-                missing = await _missing_label(request, live)
-                status["reason"] = missing or f"nothing of seed {request.seed} needs that: {request}"
-                log.info("seed %s may not %s%s", request.seed, request, f": {missing}" if missing else "")
-            taken = time.perf_counter() - started
-            SECONDS.labels(str(request.resource), str(status["allowed"])).observe(taken)
+            allowed, reason = await decide(request)
+            status = {"allowed": True} if allowed else {"allowed": False, "reason": reason}
+            if not allowed:
+                log.info("seed %s may not %s: %s", request.seed, request, reason)
+            SECONDS.labels(str(request.resource), str(allowed)).observe(time.perf_counter() - started)
         return web.json_response({"apiVersion": review["apiVersion"], "kind": "SubjectAccessReview", "status": status})
 
     app = web.Application()
@@ -228,9 +352,8 @@ async def _own_bastion(request: Request, garden: Lookup) -> bool:
 
 async def _own_backup_entry(request: Request, garden: Lookup) -> bool:
     """Whether a BackupEntry belongs to this seed; also one whose Shoot is gone, because backups may be kept longer."""
-    for shoot in await _shoots(request, garden, request.namespace):
-        if request.name in await _entry_names(shoot, garden):
-            return True
+    if await _entry_of_home(request.name, request.namespace, request, garden):
+        return True
     found = await _asked_about(request, garden)
     return found is not None and found["spec"].get("seedName") == request.seed
 
@@ -251,7 +374,11 @@ async def _recorded(request: Request, garden: Lookup) -> bool:
 
 
 async def _published_keys(request: Request, garden: Lookup) -> bool:
-    return request.namespace == SHOOT_ISSUER_NAMESPACE and _names_one_of(await _shoots(request, garden), request)
+    """Whether the name ends with the uid of a Shoot that is at home in this seed."""
+    if request.namespace != SHOOT_ISSUER_NAMESPACE:
+        return False
+    uid = request.name.rpartition("--")[2]
+    return any(request.seed in homes(each) for each in await garden.by_index(SHOOTS_BY_UID, uid))
 
 
 async def _cluster_identity(request: Request, garden: Lookup) -> bool:
@@ -264,23 +391,23 @@ async def _listed_secrets(request: Request, garden: Lookup) -> bool:
 
 async def _needed_by_shoot(request: Request, garden: Lookup) -> bool:
     """Whether a Shoot that is at home in this seed refers to the object."""
-    return any(
-        (each.resource, each.name) == (request.resource, request.name)
-        for shoot in await _shoots(request, garden, request.namespace)
-        for each in references(Shoot.of(shoot))
-    )
+    where = place(request.namespace, request.name, request.resource)
+    return any(request.seed in homes(each) for each in await garden.by_index(SHOOTS_BY_REFERENCE, where))
 
 
 async def _credentials(request: Request, garden: Lookup) -> bool:
     """Whether a binding of a Shoot that is at home in this seed refers to the Secret, in any namespace."""
-    for shoot in await _shoots(request, garden):
-        if (bound := binding_of(shoot)) is None:
-            continue
-        kind, name = bound
-        binding = await garden.find(kind.resource, name, shoot["metadata"]["namespace"])
-        if binding is not None and kind.credentials(binding) == ("v1", "Secret", request.namespace, request.name):
-            return True
+    for kind in BINDINGS.values():
+        for binding in await garden.by_index(BINDINGS_BY_SECRET[kind.resource], place(request.namespace, request.name)):
+            if await _binds_home(kind, binding, request, garden):
+                return True
     return False
+
+
+async def _binds_home(kind: Binding, binding: Object, request: Request, garden: Lookup) -> bool:
+    namespace, name = binding["metadata"]["namespace"], binding["metadata"]["name"]
+    shoots = await garden.by_index(SHOOTS_BY_REFERENCE, place(namespace, name, kind.resource))
+    return any(request.seed in homes(each) and binding_of(each) == (kind, name) for each in shoots)
 
 
 async def _secret_of_seed(request: Request, garden: Lookup) -> bool:
@@ -296,17 +423,12 @@ async def _named_by_seed(request: Request, garden: Lookup) -> bool:
 
 async def _secret_of_bucket(request: Request, garden: Lookup) -> bool:
     """Whether the Secret gives access to a bucket with backups of a Shoot that is at home in this seed."""
-    buckets = {
-        bucket["metadata"]["name"]: bucket["spec"].get("seedName") or ""
-        for bucket in await garden.list(resources.CORE_BACKUP_BUCKET)
-        if _is(request, bucket["spec"].get("credentialsRef") or {})
-        or _is(request, (bucket.get("status") or {}).get("generatedSecretRef") or {})
-    }
-    for shoot in await _shoots(request, garden) if buckets else ():
-        for name in await _entry_names(shoot, garden):
-            entry = await garden.find(resources.CORE_BACKUP_ENTRY, name, shoot["metadata"]["namespace"])
-            owner = buckets.get(entry["spec"]["bucketName"]) if entry is not None else None
-            if owner and await _is_labelled(request, owner, garden):
+    for bucket in await garden.by_index(BUCKETS_BY_SECRET, place(request.namespace, request.name)):
+        if not await _is_labelled(request, bucket["spec"].get("seedName") or "", garden):
+            continue
+        for entry in await garden.by_index(ENTRIES_BY_BUCKET, bucket["metadata"]["name"]):
+            metadata = entry["metadata"]
+            if await _entry_of_home(metadata["name"], metadata["namespace"], request, garden):
                 return True
     return False
 
@@ -334,26 +456,19 @@ async def _missing_label(request: Request, garden: Lookup) -> str:
     )
 
 
-async def _entry_names(shoot: Object, garden: Lookup) -> tuple[str, ...]:
-    """Names of a Shoot's BackupEntries."""
-    namespace = await control_plane(shoot, garden)
-    return backup_entry_names(namespace, shoot["metadata"]["uid"]) if namespace else ()
-
-
-async def _shoots(request: Request, garden: Lookup, namespace: str | None = None) -> list[Object]:
-    """Shoots that are at home in the gardenlet's seed."""
-    return [each for each in await garden.list(resources.SHOOT, namespace) if request.seed in homes(each)]
+async def _entry_of_home(entry: str, namespace: str, request: Request, garden: Lookup) -> bool:
+    """Whether this is the name of a BackupEntry of a Shoot that is at home in the gardenlet's seed."""
+    name, _ = shoot_of_backup_entry(entry)
+    shoot = await garden.find(resources.SHOOT, name, namespace) if name else None
+    if shoot is None or request.seed not in homes(shoot):
+        return False
+    technical_id = await control_plane(shoot, garden)
+    return technical_id is not None and entry in backup_entry_names(technical_id, shoot["metadata"]["uid"])
 
 
 async def _is_home(shoot: str, request: Request, garden: Lookup) -> bool:
     found = await garden.find(resources.SHOOT, shoot, request.namespace) if shoot else None
     return found is not None and request.seed in homes(found)
-
-
-def _names_one_of(shoots: Iterable[Object], request: Request) -> bool:
-    """Whether the requested name ends with the uid of one of the Shoots."""
-    uid = request.name.rpartition("--")[2]
-    return any(each["metadata"]["uid"] == uid for each in shoots)
 
 
 def _is(request: Request, reference: Mapping[str, Any], namespace: str = "") -> bool:

@@ -18,9 +18,10 @@ from typing import Any
 from api import constants, resources
 from api.core.v1beta1.seed import Seed
 from api.decisions import issuer
-from api.names import backup_entry_names
+from api.names import backup_entry_names, shoot_of_backup_entry
 from api.resources import Object, Resource
 from api.validation.field import Path
+from workers.admission.indexes import homes
 from workers.admission.projects import control_plane
 from workers.admission.review import Garden, Refusal, Review
 from workers.lib.access import User
@@ -308,10 +309,9 @@ _SOURCE = backup_entry_names("", "")[0].removesuffix("--")
 
 
 async def _shoot_of_entry(review: Review, garden: Garden) -> Object | None:
-    uid = review.name.rpartition("--")[2]
-    shoots = await garden.list(resources.SHOOT, review.namespace)
-    shoot = next((each for each in shoots if each["metadata"]["uid"] == uid), None)
-    if shoot is None:
+    name, uid = shoot_of_backup_entry(review.name)
+    shoot = await garden.find(resources.SHOOT, name, review.namespace) if name else None
+    if shoot is None or shoot["metadata"]["uid"] != uid:
         return None
     namespace = await control_plane(shoot, garden)
     return shoot if namespace and review.name in backup_entry_names(namespace, uid) else None
@@ -362,11 +362,6 @@ async def _published(review: Review, seed: str, garden: Garden) -> None:
 
 async def _owned_by_seed(review: Review, seed: str, garden: Garden) -> None:
     await _check_owners(review, garden, resources.SEED, seed)
-
-
-def homes(shoot: Mapping[str, Any]) -> set[str | None]:
-    """Seed that hosts the control plane of a Shoot, and seed that the control plane moves to."""
-    return {shoot["spec"].get("seedName"), (shoot.get("status") or {}).get("seedName")}
 
 
 def _names_seed(obj: Mapping[str, Any], seed: str) -> bool:

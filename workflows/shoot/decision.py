@@ -30,8 +30,9 @@ SYNC_JITTER = 0.1
 does not start the syncs of all Shoots at once."""
 RETRY_DURATION = timedelta(hours=12)
 """``controllers.shoot.retryDuration``: an operation that still fails after this time gets state Failed."""
-SEED_GATE_RETRY = timedelta(seconds=15)
-"""Pause before the next decision if the seed is not ready or Bastions exist."""
+SEED_GATE_RETRY = timedelta(minutes=10)
+"""Pause before the next decision if the seed is not ready or Bastions exist. A signal of the controller-manager ends it
+earlier: when the seed gets ready, or when a Bastion is deleted."""
 _EMERGENCY_STOP_RECHECK = timedelta(minutes=1)
 """Pause before the next decision if an annotation stops operations on the seed. An emergency stop holds all Shoots of a
 seed, so each of them is checked rarely."""

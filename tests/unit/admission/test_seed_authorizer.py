@@ -1,5 +1,6 @@
 """Rights of a gardenlet in the garden: seed-1 has the Shoot "demo", seed-2 has "other", "mover" goes from 2 to 1."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from api.constants import SEEDS_GROUP
 from api.resources import Resource
 from tests.unit.api.shoots import PROJECT, SEED, SHOOT, changed
 from workers.admission import seed_authorizer
+from workers.admission.indexes import INDEXES, Index
 from workers.admission.seed_authorizer import PUBLISHED, RIGHTS, application, configuration
 
 USER = "gardener.cloud:system:seed:"
@@ -89,13 +91,20 @@ GARDEN = [
 
 
 class Garden:
-    """Holds objects."""
+    """Holds objects, like the caches of admission and like the API server.
 
-    def __init__(self, objects: list[dict[str, Any]]) -> None:
+    ``later``: the objects of caches that have caught up. They catch up while a request waits for a change.
+    """
+
+    def __init__(self, objects: list[dict[str, Any]], later: list[dict[str, Any]] | None = None) -> None:
         self.objects = objects
+        self.later = later
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         return next((each for each in await self.list(resource, namespace) if each["metadata"]["name"] == name), None)
+
+    async def by_index(self, index: Index, value: str) -> list[dict[str, Any]]:
+        return [each for each in await self.list(index.resource) if value in index.values(each)]
 
     async def list(self, resource: Resource, namespace: str | None = None) -> list[dict[str, Any]]:
         assert (namespace is None) or resource.namespaced, "no namespace has objects of the cluster"
@@ -105,12 +114,30 @@ class Garden:
             if each["kind"] == resource.kind and (namespace is None or each["metadata"].get("namespace") == namespace)
         ]
 
+    def holds(self, resource: Resource) -> bool:
+        return resource in {each.resource for each in INDEXES}
+
+    async def known(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        return await self.find(resource, name, namespace)
+
+    def next_change(self) -> asyncio.Event:
+        change = asyncio.Event()
+        if self.later is not None:
+            asyncio.get_running_loop().call_soon(self._catch_up, change)
+        return change
+
+    def _catch_up(self, change: asyncio.Event) -> None:
+        assert self.later is not None
+        self.objects = self.later
+        change.set()
+
 
 @pytest.fixture
-async def authorizer() -> AsyncIterator[TestClient[Any, Any]]:
-    """Its caches know nothing yet of the Shoot that moves."""
+async def authorizer(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TestClient[Any, Any]]:
+    """Its caches learn of the Shoot that moves while a request waits."""
+    monkeypatch.setattr(seed_authorizer, "_LAG_SECONDS", 0.05)
     early = [each for each in GARDEN if each["metadata"]["name"] != "mover"]
-    async with TestClient(TestServer(application(Garden(early), Garden(GARDEN)))) as client:
+    async with TestClient(TestServer(application(Garden(early, GARDEN), Garden(GARDEN)))) as client:
         yield client
 
 

@@ -9,6 +9,7 @@ from aiohttp.test_utils import TestClient
 from api import resources
 from api.resources import Resource
 from tests.unit.api.shoots import PROFILE, PROJECT, REGISTRATION, SEED
+from workers.admission.indexes import Index
 from workers.lib.access import User
 
 SECURITY = "security.gardener.cloud/v1alpha1"
@@ -32,6 +33,9 @@ class FakeGarden:
     async def find(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         assert name, "without a name an API server would return a list"
         return next((each for each in await self.list(resource, namespace) if each["metadata"]["name"] == name), None)
+
+    async def by_index(self, index: Index, value: str) -> list[dict[str, Any]]:
+        return [each for each in await self.list(index.resource) if value in index.values(each)]
 
     async def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> list[dict[str, Any]]:
         return [

@@ -8,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from activities.clusters import Clusters
 from activities.components import gateway
 from activities.components.gateway import ApiServerExposure, Upstream
 from api import resources
+from kube.cache import Key
 from kube.client import WatchEvent
 from tests.unit.care.test_checks import DEPLOYMENTS, ETCDS
 from tests.unit.care.test_constraints import configuration, pod, webhook
@@ -190,6 +192,70 @@ async def test_leftover_pods_are_deleted_and_webhooks_remedied_if_enabled(world:
     config = ShootCareConfig(webhook_remediator_enabled=True)
     async with world.running(CareController(world.clusters, config)):
         await until(lambda: [path for method, path in world.shoot.requests if method == "PATCH"])
+
+
+async def test_a_pod_that_does_not_end_is_removed(world: World) -> None:
+    """Its node is gone, so no kubelet confirms that it has ended."""
+    world.garden.put(SHOOTS, SHOOT)
+    for name, minutes in (("stuck", 6), ("ends", 4)):
+        since = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+        metadata = {"name": name, "deletionTimestamp": since, "finalizers": ["kept/by-this-test"]}
+        world.shoot.put(PODS, {"metadata": metadata, "status": {"phase": "Running"}}, "kube-system")
+
+    async with world.running(CareController(world.clusters, ShootCareConfig())):
+        await until(lambda: ("DELETE", "/api/v1/namespaces/kube-system/pods/stuck") in world.shoot.requests)
+        await until(lambda: world.conditions())
+
+    assert world.shoot.count("DELETE", "/api/v1/namespaces/kube-system/pods/ends") == 0
+
+
+async def test_a_check_lists_little_of_the_shoot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owners decide how many objects there are, and a gardenlet checks each Shoot every minute."""
+    monkeypatch.setattr(controller, "_NOT_SOONER_SECONDS", 0)
+    workers = {
+        **SHOOT["spec"]["provider"],
+        "workers": [{"name": "a", "minimum": 1, "maximum": 1, "machine": {"type": "local"}}],
+    }
+    world.garden.put(SHOOTS, {**SHOOT, "spec": {**SHOOT["spec"], "provider": workers}})
+    asked: list[tuple[str, str]] = []
+
+    def record(request: web.Request) -> None:
+        selected = request.query.get("fieldSelector") or request.query.get("labelSelector") or ""
+        what = "metadata" if "PartialObjectMetadata" in request.headers["Accept"] else selected
+        asked.append((request.path, what))
+
+    def record_of_namespace(request: web.Request) -> None:
+        if f"/namespaces/{NAMESPACE}/" in request.path:
+            record(request)
+
+    world.shoot.answer, world.seed.answer = record, record_of_namespace
+    care = CareController(world.clusters, ShootCareConfig(webhook_remediator_enabled=True))
+    await until(lambda: care._shoots.get("demo", "garden-local"))
+
+    await care._check(Key("garden-local", "demo"))
+    first = sorted(asked)
+    asked.clear()
+    await care._check(Key("garden-local", "demo"))
+
+    pods, webhooks = "/api/v1/namespaces/kube-system/pods", "/apis/admissionregistration.k8s.io/v1"
+    coordination = "/apis/coordination.k8s.io/v1/namespaces"
+    signer = "spec.signerName=kubernetes.io/kube-apiserver-client"
+    always = [
+        ("/healthz", ""),
+        ("/api/v1/nodes", ""),
+        (f"{coordination}/kube-node-lease/leases", ""),
+        (f"{coordination}/kube-system/leases", ""),
+        ("/api/v1/namespaces/kube-system/secrets", "metadata"),
+        (pods, "app=vpn-shoot"),
+        (f"/api/v1/namespaces/{NAMESPACE}/secrets", "metadata"),
+        ("/apis/certificates.k8s.io/v1/certificatesigningrequests", signer),
+        (f"{webhooks}/mutatingwebhookconfigurations", ""),
+        (f"{webhooks}/validatingwebhookconfigurations", ""),
+        (pods, "status.phase!=Pending,status.phase!=Running"),
+    ]
+    seldom = [("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", ""), (pods, "metadata")]
+    assert sorted(asked) == sorted(always)
+    assert first == sorted([*always, *seldom])
 
 
 async def test_missing_credentials_make_conditions_unknown_or_false(

@@ -1,5 +1,6 @@
 """Fields that an operation writes into its Shoot, and fields that it leaves to others."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -63,6 +64,37 @@ async def test_the_view_of_a_new_shoot_is_complete() -> None:
     assert view.last_operation is None
     assert view.operations == ("reconcile", "rotate-ca-start")
     assert (view.spec_seed, view.seed_exists, view.seed_fault) == ("seed-1", True, "")
+
+
+async def test_objects_of_a_look_are_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lifecycle looks before each decision: one answer after the other would delay it."""
+    world = World()
+    live = await world.shoot()
+    live["spec"]["seedName"] = "seed-2"
+    last = {"type": "Migrate", "state": "Processing", "lastUpdateTime": "2026-11-21T09:00:00Z"}
+    await world.change(spec=live["spec"], status={"seedName": "seed-1", "lastOperation": last})
+    looking, waiting, all_wait = asyncio.current_task(), set[Any](), asyncio.Event()
+
+    def together(read: Any) -> Any:
+        async def reading(*arguments: Any, **options: Any) -> Any:
+            if asyncio.current_task() is not looking:
+                waiting.add(asyncio.current_task())
+                if len(waiting) == 4:
+                    all_wait.set()
+                await all_wait.wait()
+            return await read(*arguments, **options)
+
+        return reading
+
+    for name in ("get", "find", "list"):
+        monkeypatch.setattr(world.garden, name, together(getattr(world.garden, name)))
+
+    async with asyncio.timeout(5):
+        view = await world.activities.look_at_shoot(REF)
+
+    assert all_wait.is_set(), "both Seeds, the Bastions and the BackupEntries of a Shoot that moves"
+    assert view is not None
+    assert view.migration_fault == "Seed seed-2 does not exist"
 
 
 async def test_a_shoot_of_the_same_name_is_not_this_one() -> None:

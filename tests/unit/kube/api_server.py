@@ -434,8 +434,8 @@ def _selected(request: web.Request, obj: Object) -> bool:
     for term in filter(None, request.query.get("fieldSelector", "").split(",")):
         key, _, value = term.partition("=")
         found: Any = obj
-        for part in key.split("."):
+        for part in key.removesuffix("!").split("."):
             found = found.get(part) if isinstance(found, dict) else None
-        if str(found or "") != value:
+        if (str(found or "") == value) == key.endswith("!"):
             return False
     return True

@@ -206,21 +206,23 @@ _STOPPED = Rest(
     "annotation shoot.gardener.cloud/emergency-stop-reconciliations of Seed a is set: no operation starts there",
     until=timedelta(minutes=1),
 )
-_BASTIONS = Rest("Bastions exist: b-1; they must be deleted first", until=timedelta(seconds=15), state="Error")
+_BASTIONS = Rest("Bastions exist: b-1; they must be deleted first", until=timedelta(minutes=10), state="Error")
 _IGNORED = "annotation shoot.gardener.cloud/ignore of the Shoot is true: no operation starts"
-_UNREADY = Rest("Seed a is not ready", until=timedelta(seconds=15), state="Error")
+_UNREADY = Rest("Seed a is not ready", until=timedelta(minutes=10), state="Error")
 _OPEN = {"confined": True, "in_window_only": True, "window": ("113000+0000", "140000+0000")}
 """Window around ``NOW``, which is noon: 30 of 135 minutes of the effective window are over."""
 
 PREVENTS = (
-    Row("1a", "deleted while Bastions exist", "Error; decided again after 15 s", _BASTIONS,
+    Row("1a", "deleted while Bastions exist", "Error; decided again when one is deleted, or after 10 min", _BASTIONS,
         {**_DEAD, "bastions": ("b-1",)}),
-    Row("1b", "migrating while Bastions exist", "Error; decided again after 15 s", _BASTIONS,
+    Row("1b", "migrating while Bastions exist", "Error; decided again when one is deleted, or after 10 min", _BASTIONS,
         {"generation": 4, "status_seed": "b", "bastions": ("b-1",)}),
     Row("1b, forced", "force-deleted while Bastions exist, which are force-deleted, too",
-        "Error; decided again after 15 s", _BASTIONS, {**_DEAD, "force_delete": True, "bastions": ("b-1",)}),
-    Row("1c", "migrating while constraint `ReadyForMigration` is not True", "Error; decided again after 15 s",
-        Rest("Seed b is not healthy", until=timedelta(seconds=15), state="Error"),
+        "Error; decided again when one is deleted, or after 10 min", _BASTIONS,
+        {**_DEAD, "force_delete": True, "bastions": ("b-1",)}),
+    Row("1c", "migrating while constraint `ReadyForMigration` is not True",
+        "Error; decided again when the Seed gets ready, or after 10 min",
+        Rest("Seed b is not healthy", until=timedelta(minutes=10), state="Error"),
         {"generation": 4, "status_seed": "b", "migration_fault": "Seed b is not healthy"}),
     Row("2", "the Seed is annotated `shoot.gardener.cloud/emergency-stop-reconciliations`",
         "no operation, not even a deletion", _STOPPED, {**_DEAD, "emergency_stop": True}),
@@ -269,10 +271,10 @@ PREVENTS = (
         Between(NOW.replace(day=2, hour=11), NOW.replace(day=2, hour=11, minute=55)),
         {**_OPEN, "window": ("110000+0000", "121000+0000"), "last_operation": last(R, "Succeeded", timedelta(days=1))}),
     Row("6a", "the Seed does not exist, belongs to another version, has an unseen generation, or is not ready",
-        "Error, never Failed; decided again after 15 s", _UNREADY,
+        "Error, never Failed; decided again when the Seed gets ready, or after 10 min", _UNREADY,
         {"generation": 4, "seed_fault": "Seed a is not ready"}),
     Row("6b", "… and nothing has run yet", "Pending",
-        Rest("Seed a does not exist", until=timedelta(seconds=15), state="Pending"),
+        Rest("Seed a does not exist", until=timedelta(minutes=10), state="Pending"),
         {"last_operation": None, "seed_exists": False}),
     Row("6c", "the Seed is ready, and the Shoot is being deleted", "runs", _ran(D, FlowKind.DELETE), _DEAD),
     Row("6d", "the Seed is not ready, and no operation is due", "rests; the state of the Seed has no effect", _IDLE,

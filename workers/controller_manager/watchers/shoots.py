@@ -1,8 +1,8 @@
-"""Tell a Shoot's lifecycle workflow that there is something to look at."""
+"""Signals the lifecycle workflow of a Shoot when the Shoot or an object that it waits for has changed."""
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +11,9 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
+from activities.garden.shoots import seed_fault
 from api import resources
+from api.constants import OPERATION
 from api.contracts.operations import GARDEN_QUEUE, ShootRef, lifecycle_id
 from kube.cache import Caches, Key, key_of
 from kube.client import WatchEvent
@@ -37,6 +39,9 @@ class ShootWatcher:
 
     The signal says "look again": the workflow reads the Shoot itself. What does not concern it, a
     change of status, is not passed on.
+
+    Operations wait for a Seed that is not ready, deletions and moves for Bastions: Shoots are signalled when their Seed
+    gets ready, and when one of their Bastions is deleted.
     """
 
     def __init__(self, garden: Caches, temporal: Client, tracing: Tracing | None = None) -> None:
@@ -47,6 +52,11 @@ class ShootWatcher:
         self._arrived: dict[Key, float] = {}
         self._controller = Controller("shoots", self._signal, workers=8)
         self._controller.watch(self._shoots, when=self._concerns)
+        self._shoots.index(_BY_SEED, _seeds)
+        self._ready: set[str] = set()
+        """Seeds that accept operations."""
+        self._controller.watch(garden.of(resources.SEED), keys=self._waiting_for_seed)
+        self._controller.watch(garden.of(resources.OPERATIONS_BASTION), keys=_shoot_of, when=_is_deletion)
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -64,6 +74,21 @@ class ShootWatcher:
         self._seen[uid] = concern
         self._arrived.setdefault(key_of(shoot), time.monotonic())
         return True
+
+    def _waiting_for_seed(self, event: WatchEvent) -> list[Key]:
+        """Shoots that may wait for a Seed, if the Seed has just got ready.
+
+        The lastOperation of a Shoot that waits is in state Error or Pending. Until the lifecycle has written that, the
+        Shoot shows another reason for an operation.
+        """
+        name = event.object["metadata"]["name"]
+        if event.type == "DELETED" or seed_fault(event.object):
+            self._ready.discard(name)
+            return []
+        if name in self._ready:
+            return []
+        self._ready.add(name)
+        return [key_of(each) for each in self._shoots.by_index(_BY_SEED, name) if not _is_settled(each)]
 
     async def _signal(self, key: Key) -> None:
         shoot = self._shoots.get(key.name, key.namespace)
@@ -93,6 +118,35 @@ class ShootWatcher:
         if self._tracing and (change := change_of(shoot)):
             since = datetime.now(UTC) - timedelta(seconds=waited)
             self._tracing.changed(ref, shoot["metadata"]["generation"], since, **change)
+
+
+_BY_SEED = "seeds"
+"""Index of Shoots by the seed of the control plane and the seed that it is to be in."""
+
+
+def _seeds(shoot: Mapping[str, Any]) -> Iterable[str]:
+    return {each for each in (shoot["spec"].get("seedName"), (shoot.get("status") or {}).get("seedName")) if each}
+
+
+def _is_settled(shoot: Mapping[str, Any]) -> bool:
+    """Whether the last operation has succeeded and no other one is due, except for a regular one."""
+    metadata, status = shoot["metadata"], shoot.get("status") or {}
+    return (
+        (status.get("lastOperation") or {}).get("state") == "Succeeded"
+        and status.get("observedGeneration") == metadata["generation"]
+        and status.get("seedName") == shoot["spec"].get("seedName")
+        and "deletionTimestamp" not in metadata
+        and OPERATION not in (metadata.get("annotations") or {})
+    )
+
+
+def _is_deletion(event: WatchEvent) -> bool:
+    return event.type == "DELETED"
+
+
+def _shoot_of(event: WatchEvent) -> list[Key]:
+    bastion = event.object
+    return [Key(bastion["metadata"]["namespace"], bastion["spec"]["shootRef"]["name"])]
 
 
 def _concern(shoot: Mapping[str, Any]) -> object:

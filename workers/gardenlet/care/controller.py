@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import Counter
 
@@ -29,6 +29,7 @@ from api.decisions.conditions import (
     wanted,
 )
 from api.names import backup_entry_names, node_agent_secret_name
+from api.resources import Resource
 from kube.cache import Key, key_of
 from kube.client import KubeClient, Object, WatchEvent
 from kube.controller import Controller, Requeue
@@ -44,6 +45,11 @@ log = logging.getLogger(__name__)
 _CHECK_SECONDS = 10.0
 _NOT_SOONER_SECONDS = 2.0
 """Shortest time between two checks of a shoot, even if its control plane changes more often."""
+_CRDS_SECONDS = 10 * 60.0
+"""Time for which a finding about CRDs is kept. The API server cannot leave out their schemas, and these are large."""
+_STUCK_SECONDS = garbage.STUCK.total_seconds()
+"""Time between two searches for pods that do not end: such a search lists all pods."""
+_ENDED_PODS = "status.phase!=Pending,status.phase!=Running"
 _EXTENSIONS = (
     resources.CONTROL_PLANE,
     resources.WORKER,
@@ -61,6 +67,14 @@ _WATCHED = (resources.DEPLOYMENT, resources.ETCD, resources.MANAGED_RESOURCE, *_
 CHECKS = Counter("gardener_shoot_care_checks_total", "Checks of Shoots by care.")
 
 
+class Remedy(NamedTuple):
+    """Patch that makes the webhooks of a configuration harmless."""
+
+    resource: Resource
+    name: str
+    patch: list[dict[str, Any]]
+
+
 class CareController:
     """Checks each Shoot every ``sync_period``, and when its operation or the health of its control plane changes."""
 
@@ -76,6 +90,10 @@ class CareController:
         self._namespaces = clusters.seed_caches.of(resources.NAMESPACE)
         self._operations: dict[Key, object] = {}
         self._checked: dict[Key, float] = {}
+        self._crds: dict[Key, tuple[float, Finding]] = {}
+        """Finding about the CRDs of a shoot, with the time when they were listed."""
+        self._searched: dict[Key, float] = {}
+        """Time of the last search for pods that do not end."""
         self._heartbeats = Heartbeats(clusters)
         self._controller = Controller("care", self._check, workers=5)
         self._controller.watch(self._shoots, when=self._new_operation)
@@ -99,8 +117,8 @@ class CareController:
         """
         key, status = key_of(event.object), event.object.get("status", {})
         if event.type == "DELETED":
-            self._operations.pop(key, None)
-            self._checked.pop(key, None)
+            for known in (self._operations, self._checked, self._crds, self._searched):
+                known.pop(key, None)
             return False
         operation = status.get("lastOperation") or {}
         seen = (operation.get("type"), operation.get("state"), status.get("seedName"))
@@ -132,12 +150,12 @@ class CareController:
         self._checked[key] = time.monotonic()
         CHECKS.inc()
         client = await self._client(technical_id)
-        findings, constraints_ = await self._look(shoot, technical_id, client)
+        findings, constraints_, remedies = await self._look(shoot, technical_id, client)
         findings.extend(await self._source_seed(shoot))
         # The Shoot may have changed during the checks, so the results are written into the newest status that we know.
         await self._write(self._shoots.get(name, namespace) or shoot, findings, constraints_)
         if client is not None and not _hibernated(shoot):
-            await self._repair(shoot, client)
+            await self._repair(shoot, client, remedies)
         return Requeue(self._config.sync_period.total_seconds())
 
     # Writing
@@ -176,11 +194,12 @@ class CareController:
 
     async def _look(
         self, shoot: Object, technical_id: str, client: KubeClient | None
-    ) -> tuple[list[Finding], list[Finding]]:
+    ) -> tuple[list[Finding], list[Finding], list[Remedy]]:
+        """Conditions and constraints of a shoot, and patches of its webhook configurations."""
         workers = bool(shoot["spec"]["provider"].get("workers"))
         types = wanted(workers=workers)
         if _hibernated(shoot):
-            return not_checked(types), not_checked(constraints.KEPT)
+            return not_checked(types), not_checked(constraints.KEPT), []
         seen = self._control_plane(shoot, technical_id)
         now, rolling = datetime.now(UTC), self._config.managed_resource_progressing_threshold
         shoot_side = self._nodes(shoot, seen, client) if workers else _nothing()
@@ -195,7 +214,8 @@ class CareController:
         objects = [each for kind in _EXTENSIONS for each in self._clusters.seed_caches.of(kind).list(technical_id)]
         limit = self._config.stale_extension_health_checks_threshold
         reported = checks.extension_findings(objects, types, self._heartbeats.silences(), limit)
-        return [combine(each, reported) for each in own], await self._constraints(shoot, technical_id, client)
+        constraints_, remedies = await self._constraints(shoot, technical_id, client)
+        return [combine(each, reported) for each in own], constraints_, remedies
 
     def _control_plane(self, shoot: Object, technical_id: str) -> checks.ControlPlane:
         caches, spec = self._clusters.seed_caches, shoot["spec"]
@@ -301,9 +321,14 @@ class CareController:
 
     # Constraints
 
-    async def _constraints(self, shoot: Object, technical_id: str, client: KubeClient | None) -> list[Finding]:
+    async def _constraints(
+        self, shoot: Object, technical_id: str, client: KubeClient | None
+    ) -> tuple[list[Finding], list[Remedy]]:
+        """Constraints of a shoot, and patches of its webhook configurations; none if they cannot be listed."""
         caches, now = self._clusters.seed_caches, datetime.now(UTC)
-        secrets = await self._clusters.seed.list(resources.SECRET, technical_id, labels="managed-by=secrets-manager")
+        secrets = await self._clusters.seed.list(
+            resources.SECRET, technical_id, labels="managed-by=secrets-manager", metadata_only=True
+        )
         found = [
             constraints.certificate_authorities(secrets, now),
             constraints.in_place_updates(shoot["status"]),
@@ -316,18 +341,29 @@ class CareController:
             if client is None:
                 raise TimeoutError
             async with asyncio.timeout(_CHECK_SECONDS):
+                # One after the other: both may be large.
                 configurations = await _webhook_configurations(client)
-                definitions = await client.list(resources.CUSTOM_RESOURCE_DEFINITION, keep=constraints.outline_of_crd)
+                crds = await self._crds_of(key_of(shoot), client)
         except AnswerTooLarge as error:
-            return [*found, *(checks.too_large(each, error) for each in constraints.KEPT)]
+            return [*found, *(checks.too_large(each, error) for each in constraints.KEPT)], []
         except (ApiError, TimeoutError):
             text = "the cluster's API server cannot be queried"
-            return [*found, *(Finding(each, "Unknown", CHECK_ERROR, text) for each in constraints.KEPT)]
-        return [*found, *webhooks.constraints(configurations), constraints.crds(definitions)]
+            return [*found, *(Finding(each, "Unknown", CHECK_ERROR, text) for each in constraints.KEPT)], []
+        return [*found, *webhooks.constraints(configurations), crds], _remedies(configurations)
+
+    async def _crds_of(self, shoot: Key, client: KubeClient) -> Finding:
+        """Finding about the CRDs of a shoot, at most ``_CRDS_SECONDS`` old."""
+        listed, finding = self._crds.get(shoot, (float("-inf"), None))
+        now = time.monotonic()
+        if finding is None or now - listed >= _CRDS_SECONDS:
+            definitions = await client.list(resources.CUSTOM_RESOURCE_DEFINITION, keep=constraints.outline_of_crd)
+            finding = constraints.crds(definitions)
+            self._crds[shoot] = now, finding
+        return finding
 
     # Repairing
 
-    async def _repair(self, shoot: Object, client: KubeClient) -> None:
+    async def _repair(self, shoot: Object, client: KubeClient, remedies: Sequence[Remedy]) -> None:
         """Delete pods that no other component deletes, and make webhooks harmless if the operator has enabled that.
 
         A failure is only logged: the next check tries again.
@@ -335,17 +371,21 @@ class CareController:
         deleting = "deletionTimestamp" in shoot["metadata"]
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
-                await self._collect_garbage(client, None if deleting else "kube-system")
+                await self._collect_garbage(key_of(shoot), client, None if deleting else "kube-system")
                 if self._config.webhook_remediator_enabled and not deleting:
-                    await _remedy(client)
+                    await _remedy(client, remedies)
         except (ApiError, TimeoutError) as error:
             log.info("repairing the cluster of %s: %s", shoot["status"]["technicalID"], error)
 
-    @staticmethod
-    async def _collect_garbage(client: KubeClient, namespace: str | None) -> None:
-        now = datetime.now(UTC)
-        pods = await client.list(resources.POD, namespace, keep=partial(garbage.outline, now=now))
-        for pod, force in garbage.removals(pods, now):
+    async def _collect_garbage(self, shoot: Key, client: KubeClient, namespace: str | None) -> None:
+        now, started = datetime.now(UTC), time.monotonic()
+        outline = partial(garbage.outline, now=now)
+        pods = await client.list(resources.POD, namespace, fields=_ENDED_PODS, keep=outline)
+        search = started - self._searched.get(shoot, float("-inf")) >= _STUCK_SECONDS
+        if search:
+            pods += await client.list(resources.POD, namespace, metadata_only=True, keep=outline)
+        found = {each["metadata"]["uid"]: each for each in pods}
+        for pod, force in garbage.removals(found.values(), now):
             metadata = pod["metadata"]
             log.info("deleting pod %s/%s: no other component deletes it", metadata["namespace"], metadata["name"])
             await client.delete(
@@ -355,6 +395,8 @@ class CareController:
                 uid=metadata["uid"],
                 grace_seconds=0 if force else None,
             )
+        if search:
+            self._searched[shoot] = started
 
 
 def changes_health(event: WatchEvent) -> bool:
@@ -384,12 +426,18 @@ def _source_entry(shoot: Object) -> Key:
     return Key(shoot["metadata"]["namespace"], name)
 
 
-async def _remedy(client: KubeClient) -> None:
-    for each in await _webhook_configurations(client):
-        if patch := webhooks.remedy(each):
-            kind = resources.resource_of(each["apiVersion"], each["kind"])
-            log.warning("making webhooks of %s %s harmless", each["kind"], each["metadata"]["name"])
-            await client.patch(kind, each["metadata"]["name"], None, patch)
+def _remedies(configurations: Iterable[Object]) -> list[Remedy]:
+    return [
+        Remedy(resources.resource_of(each["apiVersion"], each["kind"]), each["metadata"]["name"], patch)
+        for each in configurations
+        if (patch := webhooks.remedy(each))
+    ]
+
+
+async def _remedy(client: KubeClient, remedies: Iterable[Remedy]) -> None:
+    for each in remedies:
+        log.warning("making webhooks of %s %s harmless", each.resource.kind, each.name)
+        await client.patch(each.resource, each.name, None, each.patch)
 
 
 async def _webhook_configurations(client: KubeClient) -> list[Object]:
