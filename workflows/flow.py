@@ -603,20 +603,6 @@ class Flow:
         """
         return [(indent, task.name) for indent, task in _layout(self._tasks.values())]
 
-    def mermaid(self) -> str:
-        """Mermaid diagram of the graph, without transitive edges; skipped tasks are dashed."""
-        lines = ["flowchart LR"]
-        for task in self._tasks.values():
-            lines.append(f'    {task.name}["{task.title}"]' + (":::skipped" if task.unless else ""))
-        for task in self._tasks.values():
-            for predecessor in task.after:
-                others = [each for each in task.after if each != predecessor]
-                if not any(self.comes_after(other, predecessor) for other in others):
-                    lines.append(f"    {predecessor} --> {task.name}")
-        if any(task.unless for task in self._tasks.values()):
-            lines.append("    classDef skipped stroke-dasharray: 4 4,color:#888")
-        return "\n".join(lines) + "\n"
-
 
 MARKS = {
     TaskState.WAITING: "·",

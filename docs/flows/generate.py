@@ -4,12 +4,14 @@ With ``--check`` it writes nothing and exits 1 if a page is out of date.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from api.flows import FlowInput, ShootFacts, Survey
 from api.operations import OperationType, ShootRef, ShootTask
+from docs.flows.pictures import drawn, with_phases
 from tests.unit.workflows.decision_tables import TABLES
 from workflows.flow import Flow
 from workflows.shoot import delete, force_delete, forget, migrate, reconcile
@@ -54,7 +56,8 @@ def _without(**missing: bool) -> Flow:
     return _delete(THERE.model_copy(update=missing))
 
 
-def _page(title: str, doc: str, flow: Flow, variants: dict[str, Flow]) -> str:
+def _page(title: str, doc: str, build: Callable[[], Flow], variants: dict[str, Flow]) -> str:
+    flow, phases = with_phases(build)
     lines = [
         f"# {title}",
         "",
@@ -62,9 +65,9 @@ def _page(title: str, doc: str, flow: Flow, variants: dict[str, Flow]) -> str:
         "",
         *doc.strip().splitlines(),
         "",
-        "```mermaid",
-        flow.mermaid().rstrip(),
-        "```",
+        *drawn(flow, phases),
+        "",
+        "## Tasks",
         "",
         "| Task | After | Skipped |",
         "| --- | --- | --- |",
@@ -100,7 +103,7 @@ def pages() -> dict[str, str]:
         "reconcile.md": _page(
             "Create or reconcile a Shoot",
             reconcile.__doc__ or "",
-            _reconcile(),
+            _reconcile,
             {
                 "workerless": _reconcile(workerless=True),
                 "hibernated": _reconcile(hibernated=True),
@@ -111,7 +114,7 @@ def pages() -> dict[str, str]:
         "delete.md": _page(
             "Delete a Shoot",
             delete.__doc__ or "",
-            _delete(),
+            _delete,
             {
                 "workerless": _delete(workerless=True),
                 "skip-cleanup": _delete(skip_cleanup=True),
@@ -124,13 +127,13 @@ def pages() -> dict[str, str]:
         "force-delete.md": _page(
             "Force-delete a Shoot",
             force_delete.__doc__ or "",
-            _force_delete(),
+            _force_delete,
             {"workerless": _force_delete(workerless=True)},
         ),
         "migrate.md": _page(
             "Migrate a Shoot's control plane to another seed",
             migrate.__doc__ or "",
-            _migrate(),
+            _migrate,
             {
                 "workerless": _migrate(workerless=True),
                 "no namespace": _migrate(THERE.model_copy(update={"namespace": False})),
@@ -141,13 +144,13 @@ def pages() -> dict[str, str]:
         "forget.md": _page(
             "Clean up a control plane that another seed has taken over",
             forget.__doc__ or "",
-            forget_flow(_input(ShootFacts(), OperationType.MIGRATE, destination="seed-2")),
+            lambda: forget_flow(_input(ShootFacts(), OperationType.MIGRATE, destination="seed-2")),
             {},
         ),
         "restore.md": _page(
             "Restore a Shoot's control plane from another seed",
             reconcile.__doc__ or "",
-            _restore(),
+            _restore,
             {"workerless": _restore(workerless=True)},
         ),
     }

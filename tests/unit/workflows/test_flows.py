@@ -465,18 +465,6 @@ def test_titles_are_made_of_names(name: str, title: str) -> None:
     assert title_of(name) == title
 
 
-def test_the_picture_shows_no_edge_that_follows_from_others() -> None:
-    graph = flow()
-    graph.add("a")
-    graph.add("b", after=["a"])
-    graph.add("c", after=["a", "b"], unless="not wanted")
-    picture = graph.mermaid()
-    assert "a --> b" in picture
-    assert "b --> c" in picture
-    assert "a --> c" not in picture
-    assert ":::skipped" in picture
-
-
 @pytest.mark.parametrize("operation", OperationType)
 @pytest.mark.parametrize("tolerant", [True, False])
 def test_only_a_control_plane_that_is_restored_gets_its_other_members_later(
