@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.conditions import Finding
+from api.decisions.conditions import Finding
 from workers.gardenlet.care import checks
 from workers.gardenlet.care.checks import ControlPlane, Nodes
 
