@@ -1,10 +1,11 @@
 """All methods of Temporal's API, and requests for them that are aimed at a victim."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from temporalio.api.operatorservice.v1 import service_pb2 as operator_service
@@ -29,6 +30,14 @@ async def status_of(call: Callable[..., Any], request: Message) -> RPCStatusCode
 
 async def refused(call: Callable[..., Any], request: Message) -> bool:
     return await status_of(call, request) is RPCStatusCode.PERMISSION_DENIED
+
+
+async def check_refused(*attempts: Awaitable[Any]) -> None:
+    """Temporal refuses each of these calls because its caller lacks the permission."""
+    for attempt in attempts:
+        with pytest.raises(RPCError) as error:
+            await attempt
+        assert error.value.status is RPCStatusCode.PERMISSION_DENIED
 
 
 def methods() -> Iterator[tuple[str, str, Any]]:

@@ -13,11 +13,64 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
+_VOLATILE = (
+    r"\d{4}-\d\d-\d\dT[\d:]{8}(?:Z|\+00:00)",
+    r"\b[0-9a-f]{8}\b",
+    r"\b(?:\d+[dhms])+\b",
+    r"\bseed-\d\b",
+)
+"""Patterns of times, numbers and durations, which differ from run to run."""
+_CUT = r"[0-9a-f]*-?\.\.\."
+"""An ellipsis, with what stands before it of a number."""
 _BLOCK = re.compile(r"^( *)```console\n(.*?)^\1```$", re.M | re.S)
 _SPAN = re.compile(r"`((?:gardener|make) [^`\n]+)`")
 _OPERATORS = frozenset(";|&()\n")
 _RESERVED = frozenset({"do", "done", "then", "fi", "else", "{", "}", "if", "while"})
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.S)
+
+ON_A_LANDSCAPE: dict[str, tuple[str, ...]] = {
+    "README.md": ("kubectl --kubeconfig shoot.kubeconfig", ".venv/bin/gardener flow show"),
+    "docs/credentials.md": (
+        "gardener credentials status", "gardener kubeconfig shoot", "gardener credentials complete",
+        "gardener credentials kubeconfigs", "gardener credentials discard",
+    ),
+    "docs/flows/README.md": ("gardener flow",),
+    "docs/observability.md": ("secret() {", "kubectl -n garden-local get configmap"),
+    "docs/operations/bastions.md": ("kubectl",),
+    "docs/operations/high-availability.md": ("kubectl -n shoot--local--demo get etcd",),
+    "docs/operations/kept-backups.md": ("kubectl -n garden-local get backupentries",),
+    "docs/operations/repair.md": ("gardener flow",),
+    "docs/operations/schedules.md": ("kubectl",),
+    "docs/operations/seed.md": ("kubectl",),
+}  # fmt: skip
+"""Beginnings of the commands that ``tests/landscape/test_walkthroughs.py`` runs, by document."""
+
+ELSEWHERE: dict[str, dict[str, str]] = {
+    "README.md": {"make demo": "tests/container/test_demo.py"},
+    "docs/credentials.md": {
+        "gardener credentials rotate": "tests/landscape/test_rotation.py",
+        "kubectl annotate seed seed-1": "tests/landscape/test_own_credentials.py",
+        "kubectl -n garden annotate secret gardener-admission": "tests/landscape/test_own_credentials.py",
+    },
+    "docs/observability.md": {
+        "curl": "tests/landscape/test_components.py",
+        "kubectl -n garden create secret generic mails": "tests/landscape/test_alerts.py",
+        "kubectl -n garden label secret mails": "tests/landscape/test_alerts.py",
+    },
+    "docs/operations/compose.md": {"": "tests/compose/test_cluster.py"},
+    "docs/operations/container.md": {"": "tests/container/test_demo.py"},
+    "docs/operations/high-availability.md": {
+        "kubectl -n garden-local patch": "tests/landscape/test_high_availability.py",
+    },
+    "docs/operations/install.md": {"": "tests/charts/test_installed.py"},
+    "docs/operations/issuer.md": {"": "tests/landscape/test_issuer.py"},
+    "docs/operations/kept-backups.md": {"kubectl -n garden-local annotate": "tests/landscape/test_kept_backups.py"},
+    "docs/operations/lost-seed.md": {"gardener shoot move": "tests/landscape/test_dead_seed.py"},
+    "docs/operations/seed.md": {"gardener seed evacuate": "tests/landscape/test_evacuation.py"},
+    "docs/operations/upgrade.md": {"": "tests/charts/test_rendering.py"},
+    "examples/local_extension/README.md": {"": "tests/unit/examples/test_local_extension.py"},
+}
+"""Beginnings of the commands that no walkthrough runs, each with the test of what it does, by document."""
 
 
 @dataclass
@@ -63,6 +116,12 @@ def spans(document: str) -> Iterator[Command]:
         yield Command(document, text.count("\n", 0, span.start()) + 1, span[1])
 
 
+def pattern_of(shown: str) -> re.Pattern[str]:
+    """Pattern of the lines that a reader may see where a document shows this line; white space is one blank."""
+    parts = re.split(f"({'|'.join((_CUT, *_VOLATILE))})", " ".join(shown.split()))
+    return re.compile("".join(_pattern_of_part(each) for each in parts))
+
+
 def _commands(document: str, first: int, lines: Iterable[str]) -> Iterator[Command]:
     command: Command | None = None
     for number, line in enumerate(lines, first):
@@ -80,6 +139,12 @@ def _commands(document: str, first: int, lines: Iterable[str]) -> Iterator[Comma
             command.output.append(line)
     if command is not None:
         yield command
+
+
+def _pattern_of_part(part: str) -> str:
+    if re.fullmatch(_CUT, part):
+        return ".*"
+    return next((each for each in _VOLATILE if re.fullmatch(each, part)), re.escape(part))
 
 
 def _is_open(text: str) -> bool:

@@ -22,10 +22,15 @@ _LOOKS, _PAUSE_SECONDS = 12, 5.0
 
 
 class RequiredExtensionActivities:
-    """One instance per gardenlet."""
+    """One instance per gardenlet.
 
-    def __init__(self, clusters: Clusters) -> None:
+    Args:
+        pause: seconds between two checks.
+    """
+
+    def __init__(self, clusters: Clusters, *, pause: float = _PAUSE_SECONDS) -> None:
         self._clusters = clusters
+        self._pause = pause
 
     @activity.defn
     async def wait_required_extensions(self, task: ShootTask) -> TaskResult:
@@ -38,7 +43,7 @@ class RequiredExtensionActivities:
         for look in range(_LOOKS):
             if look:
                 activity.heartbeat(", ".join(faults))
-                await asyncio.sleep(_PAUSE_SECONDS)  # poll: leases of all namespaces are not worth a watch
+                await asyncio.sleep(self._pause)  # poll: leases of all namespaces are not worth a watch
             names, faults = await self._look(task)
             if not faults:
                 return TaskResult(note=", ".join(sorted(names)))

@@ -2,7 +2,7 @@
 
 The phases are those of the code. A phase begins with a comment below an empty line of the function that builds the
 flow; its heading is the first sentence of the comment. Where that function calls another of the same file for each
-phase, the heading is the first sentence of the other's docstring.
+phase, the heading is the first sentence of the other's docstring. A function without comments builds one phase.
 """
 
 import inspect
@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -69,16 +69,21 @@ def _heading(caller: FrameType) -> str:
         if linecache.getline(file, number).startswith("    # ") and not linecache.getline(file, number - 1).strip():
             return _first_sentence(_comment(file, number))
     called = frames[position - 1].f_code
-    if called.co_filename == file and isinstance(called.co_consts[0], str):
-        return _first_sentence(called.co_consts[0])
+    if called.co_filename == file and (heading := _docstring(called)):
+        return _first_sentence(heading)
     for number in range(builder.f_lineno, first, -1):
         if linecache.getline(file, number).startswith("    # "):
             return _first_sentence(_comment(file, number))
-    raise ValueError(f"{file}:{builder.f_lineno}: no comment says to which phase this task belongs")
+    return _first_sentence(_docstring(builder.f_code))
 
 
 def _builds_flow(frame: FrameType) -> bool:
     return frame.f_globals["__name__"].startswith("workflows.") and frame.f_code.co_name.endswith("_flow")
+
+
+def _docstring(code: CodeType) -> str:
+    first = code.co_consts[0]
+    return first if isinstance(first, str) else ""
 
 
 def _comment(file: str, number: int) -> str:

@@ -16,8 +16,13 @@ _RETRY_SECONDS = 1
 """Delay after a failure. It is short: a new seed lacks the namespace at first, and Shoots wait for the Lease."""
 
 
-async def run_heartbeat(seed: KubeClient, namespace: str, *, holder: str) -> None:
-    """Renew the Lease every 30 s until cancelled. ``holder``: name of the extension's ControllerRegistration."""
+async def run_heartbeat(
+    seed: KubeClient, namespace: str, *, holder: str, retry_seconds: float = _RETRY_SECONDS
+) -> None:
+    """Renew the Lease every 30 s until cancelled; after a failure try again soon.
+
+    ``holder``: name of the extension's ControllerRegistration.
+    """
     while True:
         renewed = micro_timestamp()
         lease = {
@@ -26,10 +31,10 @@ async def run_heartbeat(seed: KubeClient, namespace: str, *, holder: str) -> Non
             "metadata": {"name": _NAME, "namespace": namespace},
             "spec": {"holderIdentity": holder, "leaseDurationSeconds": _PERIOD_SECONDS, "renewTime": renewed},
         }
-        pause = _PERIOD_SECONDS
+        pause: float = _PERIOD_SECONDS
         try:
             await seed.apply_blindly(lease, manager=holder)
         except ApiError as error:
             _log.warning("heartbeat not written: %s", error)
-            pause = _RETRY_SECONDS
+            pause = retry_seconds
         await asyncio.sleep(pause)

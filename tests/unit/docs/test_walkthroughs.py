@@ -11,7 +11,7 @@ import click
 import pytest
 import yaml
 
-from tests.walkthroughs import ROOT, Command, commands, documents, spans
+from tests.walkthroughs import ELSEWHERE, ON_A_LANDSCAPE, ROOT, Command, commands, documents, pattern_of, spans
 from workers.cli.main import gardener
 
 _SHOWN = [command for document in documents() for command in commands(document)]
@@ -100,6 +100,23 @@ def test_an_annotation_or_label_of_a_command_is_known_to_the_api(name: str) -> N
     assert any(f'"{name}"' in text or f'"{prefix}"' in text for text in sources)
 
 
+@pytest.mark.parametrize("command", _SHOWN, ids=str)
+def test_a_command_is_run_by_a_walkthrough_or_tested_elsewhere(command: Command) -> None:
+    run, elsewhere = ON_A_LANDSCAPE.get(command.document, ()), ELSEWHERE.get(command.document, {})
+    found = [each for each in (*run, *elsewhere) if command.text.startswith(each)]
+    assert len(found) == 1, f"name it in {'one' if found else 'a'} table of tests/walkthroughs.py"
+
+
+def test_the_tables_of_walkthroughs_name_commands_and_tests_that_exist() -> None:
+    for document, beginning in [
+        *((document, each) for document, run in ON_A_LANDSCAPE.items() for each in run),
+        *((document, each) for document, left in ELSEWHERE.items() for each in left),
+    ]:
+        assert any(command.text.startswith(beginning) for command in commands(document)), f"{document}: {beginning}"
+    tests = {each for left in ELSEWHERE.values() for each in left.values()}
+    assert [each for each in tests if not (ROOT / each).exists()] == []
+
+
 def test_the_commands_are_found() -> None:
     """Without commands the tests above would check nothing."""
     by_document = {command.document for command in _SHOWN}
@@ -119,3 +136,18 @@ def test_a_loop_with_a_redirection_is_split_into_its_programs() -> None:
         ["gardener", "keys", "create", "$seed"],
         ["kubectl", "get", "pods"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "seen", "alike"),
+    [
+        ("alice   demo   seed-1   9s   in 59m", "alice demo seed-2 1m3s in 58m", True),
+        ("alice   demo   seed-1   9s   in 59m", "bob demo seed-2 1m3s in 58m", False),
+        ("5fc99295 2026-11-22T08:50:42+00:00 admin", "00000001 2027-01-01T00:00:00+00:00 admin", True),
+        ("5fc99295 2026-11-22T08:50:42+00:00 admin", "00000001 yesterday admin", False),
+        ("shoot--a--0f3c3a5e-...  5eed...  seed-1", "shoot--a--9c1d-77 bucket-1 seed-2", True),
+        ("shoot--a--0f3c3a5e-...  5eed...  seed-1", "shoot--b--9c1d-77 bucket-1 seed-2", False),
+    ],
+)
+def test_shown_output_is_a_pattern_for_what_differs_from_run_to_run(shown: str, seen: str, alike: bool) -> None:
+    assert bool(pattern_of(shown).fullmatch(seen)) is alike

@@ -23,10 +23,10 @@ class Seed:
         self.renewed.set()
 
 
-async def test_a_heartbeat_that_could_not_be_written_is_soon_tried_again(monkeypatch):
-    monkeypatch.setattr(heartbeat, "_RETRY_SECONDS", 0.01)
+async def test_a_heartbeat_that_could_not_be_written_is_soon_tried_again():
     seed = Seed(failures=2)
-    beating = asyncio.create_task(heartbeat.run_heartbeat(cast(KubeClient, seed), "garden", holder="provider-local"))
+    running = heartbeat.run_heartbeat(cast(KubeClient, seed), "garden", holder="provider-local", retry_seconds=0.01)
+    beating = asyncio.create_task(running)
     await asyncio.wait_for(seed.renewed.wait(), 2)
     assert not seed.failures
     beating.cancel()

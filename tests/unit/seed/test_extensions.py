@@ -20,6 +20,7 @@ from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
+from tests.unit.kube.waiting import until
 from workers.lib import registry
 
 NAMESPACE = "shoot--local--demo"
@@ -82,7 +83,7 @@ async def test_a_deployed_extension_is_awaited_and_deleted(clusters: Any, seed: 
     extensions = Extensions(clusters)
     await extensions.deploy(kinds.NETWORK, TASK, [wanted(kinds.NETWORK, "demo")])
     waiting = asyncio.create_task(extensions.ready(kinds.NETWORK, TASK))
-    await asyncio.sleep(0.1)
+    await until(lambda: seed.watching)
     assert not waiting.done()
     done(seed, NETWORKS, "demo")
     (live,) = await asyncio.wait_for(waiting, 10)
@@ -245,7 +246,7 @@ async def test_machines_are_on_their_way_when_the_provider_says_how_they_are_gro
     seed.put(path, {"kind": "Worker", "metadata": metadata, "status": former})
     later = TASK.model_copy(update={"trigger": "2026-11-21T11:00:00.000000Z"})
     waiting = asyncio.create_task(extensible.wait_machine_deployments(later))
-    await asyncio.sleep(0.2)
+    await until(lambda: seed.watching)
     assert not waiting.done()
     seed.change(path, "demo", NAMESPACE, {"status": {"machineDeploymentsLastUpdateTime": "2026-11-21T10:00:00Z"}})
     await asyncio.wait_for(waiting, 10)

@@ -12,6 +12,7 @@ from activities.seed.force_deletion import ForceDeletionActivities
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
+from tests.unit.kube.waiting import until
 
 NAMESPACE = "shoot--local--demo"
 EXTENSIONS = "/apis/extensions.gardener.cloud/v1alpha1"
@@ -61,7 +62,7 @@ async def test_objects_of_all_kinds_are_deleted_once_their_controllers_release_t
     stored(seed, f"{EXTENSIONS}/dnsrecords", "demo-internal")
     await activities.delete_extension_objects(TASK)
     waiting = asyncio.create_task(activities.wait_extension_objects_deleted(TASK))
-    await asyncio.sleep(0.2)
+    await until(lambda: seed.watching)
     assert not waiting.done()
     worker = seed.find(f"{EXTENSIONS}/workers", "demo", NAMESPACE)
     assert worker is not None
@@ -116,6 +117,7 @@ async def test_the_machine_controller_manager_has_ended_when_its_pods_have(
     labels = {"app": "machine-controller-manager"}
     seed.put("/api/v1/pods", {"metadata": {"name": "mcm", "namespace": NAMESPACE, "labels": labels}})
     waiting = asyncio.create_task(activities.wait_machine_controller_manager_deleted(TASK))
-    await asyncio.sleep(0.2)
+    await until(lambda: seed.watching)
+    assert not waiting.done()
     seed.remove("/api/v1/pods", "mcm", NAMESPACE)
     await asyncio.wait_for(waiting, 10)

@@ -11,13 +11,13 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.clusters import ClusterView
-from activities.seed import required_extensions as required
 from activities.seed.references import ReferenceActivities
 from activities.seed.required_extensions import RequiredExtensionActivities
 from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
+from tests.unit.kube.waiting import until
 
 NAMESPACE = "shoot--local--demo"
 SECRETS, CONFIG_MAPS = "/api/v1/secrets", "/api/v1/configmaps"
@@ -125,7 +125,8 @@ def beat(around: Around, age: timedelta = timedelta(), holder: str = "provider-l
 
 
 async def required_now(around: Around) -> Any:
-    return await ActivityEnvironment().run(RequiredExtensionActivities(around.clusters).wait_required_extensions, TASK)
+    activities = RequiredExtensionActivities(around.clusters, pause=0.01)
+    return await ActivityEnvironment().run(activities.wait_required_extensions, TASK)
 
 
 async def test_a_shoot_whose_extensions_are_alive_may_begin(around: Around) -> None:
@@ -134,13 +135,11 @@ async def test_a_shoot_whose_extensions_are_alive_may_begin(around: Around) -> N
     assert (await required_now(around)).note == "provider-local"
 
 
-async def test_an_extension_that_comes_back_meanwhile_is_waited_for(
-    around: Around, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(required, "_PAUSE_SECONDS", 0.05)
+async def test_an_extension_that_comes_back_meanwhile_is_waited_for(around: Around) -> None:
     register(around)
     waiting = asyncio.create_task(required_now(around))
-    await asyncio.sleep(0.1)
+    await until(lambda: around.garden.count("GET", REGISTRATIONS) > 1)
+    assert not waiting.done()
     beat(around)
     assert (await asyncio.wait_for(waiting, 10)).note == "provider-local"
 
@@ -154,10 +153,9 @@ async def test_an_extension_that_comes_back_meanwhile_is_waited_for(
     ],
 )
 async def test_missing_extensions_are_named(
-    around: Around, monkeypatch: pytest.MonkeyPatch, registered: bool, age: timedelta | None, complaint: str
+    around: Around, registered: bool, age: timedelta | None, complaint: str
 ) -> None:
     """Otherwise a flow would wait in vain for the first object without a controller."""
-    monkeypatch.setattr(required, "_PAUSE_SECONDS", 0.01)
     if registered:
         register(around)
     if age is not None:

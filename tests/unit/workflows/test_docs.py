@@ -56,7 +56,7 @@ def test_the_overview_names_each_phase_and_connects_it(page: str) -> None:
     overview, *sections = PAGES[page].split("\n## ")
     numbers = [each.partition(".")[0] for each in sections[:-1]]
     assert re.findall(r'^    p(\d+)\["\1\. ', overview, re.M) == numbers
-    assert len(numbers) > 2
+    assert numbers
     assert set(re.findall(r"--> p(\d+)$", overview, re.M)) >= set(numbers[2:]), "a later phase waits for another"
 
 
