@@ -4,14 +4,14 @@ import importlib
 
 import click
 
-from workers.runtime import start
+from workers.lib.runtime import start
 
 _PROCESSES = {
-    "admission": ("workers.admission", "Webhooks of the garden API."),
+    "admission": ("workers.admission.process", "Webhooks of the garden API."),
     "autoscaler-provider": ("workers.autoscaler_provider", "Scales a shoot's machines for its cluster autoscaler."),
     "backup-restore": ("workers.etcd.backup_restore", "Takes snapshots of one etcd into its bucket."),
     "codec-server": ("workers.codec_server", "Decrypts histories for the Temporal UI and CLI."),
-    "controller-manager": ("workers.controller_manager", "Workflows of Shoots, and controllers of the garden."),
+    "controller-manager": ("workers.controller_manager.process", "Workflows of Shoots, and controllers of the garden."),
     "discovery-server": ("workers.discovery_server", "Serves public keys of shoots to verifiers of their tokens."),
     "gardenlet": ("workers.gardenlet", "The activities of one seed, and its controllers."),
     "gateway": ("workers.gateway", "Configures the Envoy in front of a seed's API servers."),

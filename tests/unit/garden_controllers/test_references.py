@@ -1,10 +1,10 @@
 """Objects that a Shoot needs stay until the Shoot is gone, also if a user deletes them."""
 
 from api import resources
+from tests.unit.admission.webhooks import BINDING, SECRET
 from tests.unit.api.shoots import SHOOT, changed
-from tests.unit.api.webhooks import BINDING, SECRET
 from tests.unit.garden_controllers.conftest import CORE, SECURITY
-from workers.references import run_reference_controllers
+from workers.controller_manager.references import run_reference_controllers
 
 NAMESPACE = "garden-local"
 
