@@ -72,7 +72,7 @@ _REREAD_FILES = 5.0
 """Seconds between two reads of a kubeconfig or token file that may have rotated."""
 _READ_BUFFER = 1 << 21
 """Size of the read buffer in bytes. One event of a watch is one line, and objects have up to 1.5 MB."""
-_PATIENCE = 3
+_BUSY_RETRIES = 3
 """Maximum number of retries of one request that the server refuses for a while (429)."""
 
 
@@ -619,7 +619,7 @@ class KubeClient:
         budget: _Budget | None = None,
     ) -> Any:
         async with self._slots:
-            for attempt in range(_PATIENCE + 1):
+            for attempt in range(_BUSY_RETRIES + 1):
                 try:
                     response = await self._open(
                         method,
@@ -635,7 +635,7 @@ class KubeClient:
                     return _parsed(response, await self._content(response, doing, budget))
                 except ApiError as error:
                     wait = error.retry_after
-                    if error.status != 429 or wait is None or attempt == _PATIENCE:
+                    if error.status != 429 or wait is None or attempt == _BUSY_RETRIES:
                         raise
                 await asyncio.sleep(min(wait, 5.0) * random.uniform(1.0, 1.3))
         raise AssertionError("unreachable")

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _FINALIZER = "kubernetes"
 _OF_STATEFUL_SET = "statefulset.kubernetes.io/pod-name"
-_PATIENCE = 15 * 60.0
+_END_TIMEOUT_SECONDS = 15 * 60.0
 """Seconds. No caller waits longer for a namespace (spec/flows.md 3)."""
 
 
@@ -145,7 +145,7 @@ async def _delete_collection(
 async def _emptied(client: KubeClient, kind: Resource, namespace: str) -> None:
     """Wait until kubelets, and controllers with finalizers, have released the last objects of a kind."""
     async with Cache(client, kind, namespace) as cache:
-        await cache.wait_until(lambda found: not found.list(), _PATIENCE)
+        await cache.wait_until(lambda found: not found.list(), _END_TIMEOUT_SECONDS)
 
 
 async def _finalize(client: KubeClient, namespace: Object) -> None:

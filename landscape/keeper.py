@@ -15,7 +15,7 @@ from landscape.code import code_digest
 from landscape.processes import Processes, ProcessSpec, Running
 
 NAME = "keeper"
-_LOOK = 0.5
+_SEARCH_SECONDS = 0.5
 """Seconds between two searches for processes that other commands have started."""
 _SHORTEST, _LONGEST = 0.5, 20.0
 """Shortest and longest delay of a restart in seconds: doubled each time, reset after a run of at least a minute."""
@@ -71,7 +71,7 @@ class Keeper:
         """Sleep until a process ends, a restart is due, or the next search for new processes is due."""
         poller = select.poll()
         names = {}
-        pause = _LOOK
+        pause = _SEARCH_SECONDS
         for name, watched in self._watched.items():
             if watched.descriptor is not None:
                 poller.register(watched.descriptor, select.POLLIN)

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 _GATHER = 0.02
 """Seconds to wait for further events before files are written: many shoots may change at once."""
-_AGAIN = 10.0
+_FORWARDING_RETRY_SECONDS = 10.0
 """Seconds after which the deletion of a forwarding is tried again."""
 
 Model = TypeVar("Model", ApiServerExposure, ServiceExposure, Forwarding)
@@ -102,7 +102,7 @@ class Gateway:
                 continue
             left = (what.until - now).total_seconds()
             if left <= 0:
-                metadata, left = item["metadata"], _AGAIN
+                metadata, left = item["metadata"], _FORWARDING_RETRY_SECONDS
                 try:
                     await self._client.delete(CONFIG_MAP, metadata["name"], metadata["namespace"], uid=metadata["uid"])
                 except ApiError as error:

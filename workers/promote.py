@@ -24,7 +24,7 @@ from workers.lib.temporal import TemporalServer, connect_with
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN = 1.0
+_BUILD_POLL_SECONDS = 1.0
 _PASSING = (
     RPCStatusCode.NOT_FOUND,
     RPCStatusCode.FAILED_PRECONDITION,
@@ -69,7 +69,7 @@ async def promote(config: PromoteConfig) -> None:
                     f"no worker of build {config.build_id} of {config.deployment} came "
                     f"within {config.wait_seconds:.0f} s: {error}"
                 ) from None
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_BUILD_POLL_SECONDS)
     log.info("build %s of %s is current", config.build_id, config.deployment)
     found = await describe(client, config.deployment)
     for draining in draining_builds(found):

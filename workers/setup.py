@@ -43,7 +43,7 @@ _MANAGER = "gardener-setup"
 _ESTABLISHED_SECONDS = 60
 _TEMPORAL_SECONDS = 180
 """Time to wait for Temporal: a cluster that has just been started needs a while to acquire its first shard."""
-_LOOK_AGAIN = 0.5
+_TEMPORAL_POLL_SECONDS = 0.5
 _NAMESPACE_SECONDS = 60
 """Time to wait for search attributes: Temporal refreshes its caches of namespaces every 2 to 10 s."""
 
@@ -176,4 +176,4 @@ async def _until(attempt: Callable[[], Awaitable[Result]], what: str, seconds: f
         except (RPCError, RuntimeError) as error:  # RuntimeError: no connection yet
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{what} is not available after {seconds:.0f} s: {error}") from None
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_TEMPORAL_POLL_SECONDS)

@@ -17,7 +17,7 @@ HEARTBEAT = "gardener-extension-heartbeat"
 """Name of the Lease in an extension's namespace; its holder is the name of the extension's registration."""
 STALE_AFTER = timedelta(minutes=5)
 """Source: spec/flows.md 10."""
-_LOOKS, _PAUSE_SECONDS = 12, 5.0
+_HEARTBEAT_CHECKS, _PAUSE_SECONDS = 12, 5.0
 """A check every 5 s for 1 min. Source: spec/flows.md 1.5."""
 
 
@@ -40,7 +40,7 @@ class RequiredExtensionActivities:
             ApplicationError: ``ExtensionsNotReady``, retryable, with the extensions that are missing.
         """
         faults: list[str] = []
-        for look in range(_LOOKS):
+        for look in range(_HEARTBEAT_CHECKS):
             if look:
                 activity.heartbeat(", ".join(faults))
                 await asyncio.sleep(self._pause)  # poll: leases of all namespaces are not worth a watch

@@ -29,7 +29,7 @@ PER_SECOND = 100
 """Maximum number of writes: the shoot's API server has other clients to serve. Source: spec/credentials.md 5 and 6."""
 PAGE = PER_SECOND
 """Objects of one page: to write them takes a second."""
-_LOOKS = 5
+_ATTEMPTS = 5
 
 
 class Position(ApiModel):
@@ -99,11 +99,13 @@ async def _labeled(shoot: KubeClient, kind: Resource, item: dict[str, Any], labe
     """Set or remove the label of an object; return whether this call has written the object."""
     name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
     live: dict[str, Any] | None = item
-    for look in range(_LOOKS):
+    for attempt in range(_ATTEMPTS):
         if live is None or (live["metadata"].get("labels") or {}).get(KEY_NAME) == label:
             return False
         change: dict[str, Any] = {"labels": {KEY_NAME: label}}
-        if look < _LOOKS - 1:  # the last write ignores the version: other clients may change the object all the time
+        if (
+            attempt < _ATTEMPTS - 1
+        ):  # the last write ignores the version: other clients may change the object all the time
             change["resourceVersion"] = live["metadata"]["resourceVersion"]
         try:
             await shoot.patch(kind, name, namespace, {"metadata": change})

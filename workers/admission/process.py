@@ -46,7 +46,7 @@ _SYNC_SECONDS = 5.0
 _MASTERS = "system:masters"
 _ANY_GARDENLET = User(name="gardener-admission:any-gardenlet", groups=(SEEDS_GROUP,))
 """User whose name is not that of a seed: the seed authorizer has no opinion on it, so roles alone decide."""
-_LOOK_AT_GARDENLETS_SECONDS = 60.0
+_GARDENLET_RIGHTS_POLL_SECONDS = 60.0
 
 UNRESTRICTED = Gauge("gardener_gardenlets_unrestricted", "1 while gardenlets may read every Secret of the garden.")
 
@@ -225,7 +225,7 @@ async def watch_gardenlets(garden: Authorizer) -> None:
             UNRESTRICTED.set(unrestricted)
             if unrestricted:
                 log.warning("gardenlets may read every Secret of the garden: see docs/operations/install.md")
-        await asyncio.sleep(_LOOK_AT_GARDENLETS_SECONDS)
+        await asyncio.sleep(_GARDENLET_RIGHTS_POLL_SECONDS)
 
 
 class CachedGarden:

@@ -12,7 +12,7 @@ from workers.cli.flow_view import UNANSWERED, WORKER_LOST, FlowView, TaskView
 from workflows.shoot.decision import RestKind
 from workflows.shoot.lifecycle import LifecycleProgress
 
-_PATIENCE = timedelta(seconds=30)
+_QUEUE_WAIT = timedelta(seconds=30)
 """Time that a task may wait in its queue before the explanation asks the operator to start the gardenlet."""
 
 
@@ -182,7 +182,7 @@ def _concern(task: TaskView, now: datetime) -> tuple[int, datetime]:
 
 def _is_fresh(task: TaskView, now: datetime) -> bool:
     """Whether a task has waited in its queue for so short a time that a worker may still take it."""
-    return task.code == UNANSWERED and task.started is not None and now - task.started < _PATIENCE
+    return task.code == UNANSWERED and task.started is not None and now - task.started < _QUEUE_WAIT
 
 
 def _about(task: TaskView) -> str:

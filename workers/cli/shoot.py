@@ -15,7 +15,8 @@ from kube.client import KubeClient
 from kube.errors import ApiError, NotFound
 from workers.cli.connection import garden_client, namespaced_name
 
-_PATIENCE = 60 * 60.0
+_SILENCE_SECONDS = 60 * 60.0
+"""Time without an event of the Shoot after which the command ends."""
 
 
 @click.group()
@@ -129,10 +130,10 @@ async def _operations(garden: KubeClient, namespace: str, name: str) -> AsyncIte
         cache.subscribe(lambda event: events.put_nowait(event.object))
         while True:
             try:
-                found = await asyncio.wait_for(events.get(), _PATIENCE)
+                found = await asyncio.wait_for(events.get(), _SILENCE_SECONDS)
             except TimeoutError:
                 raise MoveFailed(
-                    f"the garden's API server has sent no event of the Shoot for {_PATIENCE / 60:.0f} minutes"
+                    f"the garden's API server has sent no event of the Shoot for {_SILENCE_SECONDS / 60:.0f} minutes"
                 ) from None
             status = found.get("status") or {}
             yield status.get("lastOperation") or {}, status.get("seedName", "")

@@ -41,7 +41,7 @@ async def run_bastion_controller(client: KubeClient, caches: Caches, config: Bas
     """Run until cancelled."""
     bastions, shoots = caches.of(resources.OPERATIONS_BASTION), caches.of(resources.SHOOT)
     await asyncio.gather(bastions.synced(), shoots.synced())
-    controller = Controller("bastions", _Keeper(client, caches, config).reconcile, workers=2)
+    controller = Controller("bastions", _BastionReconciler(client, caches, config).reconcile, workers=2)
     controller.watch(bastions)
 
     def through_it(event: WatchEvent) -> Iterable[Key]:
@@ -52,7 +52,7 @@ async def run_bastion_controller(client: KubeClient, caches: Caches, config: Bas
     await controller.run()
 
 
-class _Keeper:
+class _BastionReconciler:
     def __init__(self, client: KubeClient, caches: Caches, config: BastionConfig) -> None:
         self._client = client
         self._bastions = caches.of(resources.OPERATIONS_BASTION)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 _NAME = "gardener-controller-manager"
-_LOOK_SECONDS = 10.0
+_LEASE_POLL_SECONDS = 10.0
 _SHOOT_PERIODS = 5
 """A Shoot's conditions become Unknown after this multiple of the Seed's monitor period."""
 _UNKNOWN = Finding(
@@ -62,12 +62,12 @@ async def run_gardenlet_lifecycle_controller(
     """Run until cancelled."""
     seeds, shoots = caches.of(resources.SEED), caches.of(resources.SHOOT)
     await shoots.synced()
-    controller = Controller("gardenlet-lifecycle", _Listener(client, caches, config).reconcile, workers=2)
+    controller = Controller("gardenlet-lifecycle", _LifecycleReconciler(client, caches, config).reconcile, workers=2)
     controller.watch(seeds)
     await controller.run()
 
 
-class _Listener:
+class _LifecycleReconciler:
     def __init__(self, client: KubeClient, caches: Caches, config: GardenletLifecycleConfig) -> None:
         self._client = client
         self._seeds, self._shoots = caches.of(resources.SEED), caches.of(resources.SHOOT)
@@ -89,7 +89,7 @@ class _Listener:
         if self._config.lost_source_patience and silent >= self._config.lost_source_patience:
             for shoot in self._shoots_of(key.name):
                 await self._give_up_source(shoot, key.name, silent)
-        return Requeue(_LOOK_SECONDS)
+        return Requeue(_LEASE_POLL_SECONDS)
 
     async def _silence(self, seed: str) -> timedelta:
         """Time since the lease last changed, by this process's clock: the gardenlet's clock may differ.
@@ -99,7 +99,7 @@ class _Listener:
         lease = await self._client.find(resources.LEASE, seed, constants.SEED_LEASE_NAMESPACE)
         renewed = str(((lease or {}).get("spec") or {}).get("renewTime", ""))
         now, heard = time.monotonic(), self._heard.get(seed)
-        if heard is None or heard.renewed != renewed or now - heard.looked > 3 * _LOOK_SECONDS:
+        if heard is None or heard.renewed != renewed or now - heard.looked > 3 * _LEASE_POLL_SECONDS:
             self._heard[seed] = _Heard(renewed, now, now)
             return timedelta()
         heard.looked = now

@@ -26,7 +26,7 @@ async def run_lifetime_controller(client: KubeClient, caches: Caches) -> None:
     shoots, quotas = caches.of(resources.SHOOT), caches.of(resources.QUOTA)
     bindings = [caches.of(each) for each in BINDINGS]
     await asyncio.gather(*(cache.synced() for cache in (shoots, quotas, *bindings)))
-    controller = Controller("lifetime", _Keeper(client, caches).reconcile, workers=2)
+    controller = Controller("lifetime", _LifetimeReconciler(client, caches).reconcile, workers=2)
     controller.watch(shoots, when=_concerns)
     # Quotas change rarely, and a changed quota may apply to every Shoot.
     all_shoots = lambda _: [Key(each["metadata"]["namespace"], each["metadata"]["name"]) for each in shoots.list()]  # noqa: E731
@@ -34,7 +34,7 @@ async def run_lifetime_controller(client: KubeClient, caches: Caches) -> None:
     await controller.run()
 
 
-class _Keeper:
+class _LifetimeReconciler:
     def __init__(self, client: KubeClient, caches: Caches) -> None:
         self._client = client
         self._caches = caches

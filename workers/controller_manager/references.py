@@ -34,10 +34,10 @@ async def run_reference_controllers(client: KubeClient, caches: Caches) -> None:
     await asyncio.gather(*(caches.of(kind).synced() for kind in (*_KINDS, resources.SHOOT)))
     for kind in _KINDS:
         caches.of(resources.SHOOT).index(_index_of(kind), _NAMED[kind])
-    keeper = _Keeper(client, caches)
+    reconciler = _ReferenceReconciler(client, caches)
     controllers = []
     for kind in _KINDS:
-        controller = Controller(f"references of {kind.plural}", partial(keeper.reconcile, kind), workers=1)
+        controller = Controller(f"references of {kind.plural}", partial(reconciler.reconcile, kind), workers=1)
         controller.watch(caches.of(kind))
         # When a Shoot is gone, the objects that it named may be deleted.
         named = partial(_keys_named_by, kind)
@@ -78,7 +78,7 @@ _NAMED = {kind: _values_of(kind) for kind in _KINDS}
 """For each kind, the function that indexes Shoots by the object of this kind that they use."""
 
 
-class _Keeper:
+class _ReferenceReconciler:
     def __init__(self, client: KubeClient, caches: Caches) -> None:
         self._client = client
         self._caches = caches

@@ -44,10 +44,10 @@ _MANAGER = "gardenlet"
 _NOT_OURS = "this gardenlet's kubeconfig for the garden comes from a file: the gardenlet does not renew it"
 _KUBECONFIG = "kubeconfig"
 _SIGNED_SECONDS = 60.0
-_FIRST_LOOK, _LONGEST_LOOK = 0.25, 5.0
-_BOOTSTRAP_AGAIN = 5.0
+_SHORTEST_CSR_POLL, _LONGEST_CSR_POLL = 0.25, 5.0
+_BOOTSTRAP_RETRY_SECONDS = 5.0
 _UNREGISTERED_SECONDS = 1.0
-_LOOK_AGAIN = 3600.0
+_RENEWAL_CHECK_SECONDS = 3600.0
 """Seconds. Longest pause until the controller checks again whether to renew. A timer of months would be unreliable, for
 example because clocks are set."""
 
@@ -144,8 +144,8 @@ class GardenAccess:
                     held = await self.renew(held)
                 return KubeClient(held.endpoint)
             except (ApiError, NotSigned) as error:
-                log.warning("access to the garden: %s; again in %.0f s", error, _BOOTSTRAP_AGAIN)
-            await asyncio.sleep(_BOOTSTRAP_AGAIN)
+                log.warning("access to the garden: %s; again in %.0f s", error, _BOOTSTRAP_RETRY_SECONDS)
+            await asyncio.sleep(_BOOTSTRAP_RETRY_SECONDS)
 
     async def read(self) -> Held | None:
         """The access in the Secret; None if there is no Secret yet, or its content cannot be used."""
@@ -208,7 +208,7 @@ class GardenAccess:
         key, request = signing_request(self._seed_name, self._config.kubeconfig_validity.validity)
         name = request["metadata"]["name"]
         await client.create(request)
-        delay, waited = _FIRST_LOOK, 0.0
+        delay, waited = _SHORTEST_CSR_POLL, 0.0
         while True:
             csr = await client.get(resources.CERTIFICATE_SIGNING_REQUEST, name)
             status = csr.get("status") or {}
@@ -224,7 +224,7 @@ class GardenAccess:
                     "is the garden's controller-manager running?"
                 )
             await asyncio.sleep(delay)
-            waited, delay = waited + delay, min(delay * 2, _LONGEST_LOOK)
+            waited, delay = waited + delay, min(delay * 2, _LONGEST_CSR_POLL)
 
     async def _keep(self, endpoint: Endpoint, held: Held | None) -> Held:
         secret: Object = {
@@ -384,7 +384,7 @@ class GardenAccessController:
             log.error("%s", text)
             await emit(self._clusters.garden, seed, _MANAGER, "ForeignCertificate", text, "Warning")
         left = (self._access.wanted_at(held) - datetime.now(UTC)).total_seconds()
-        return Requeue(min(max(left, 1.0), _LOOK_AGAIN))
+        return Requeue(min(max(left, 1.0), _RENEWAL_CHECK_SECONDS))
 
     async def _renew(self, held: Held | None) -> Held:
         assert self._access is not None

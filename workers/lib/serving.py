@@ -13,7 +13,7 @@ from kube.client import load_certificate
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN = 10.0
+FILE_POLL = 10.0
 """Seconds between two reads of the files. Kubelets write a renewed Secret to its files within two minutes."""
 
 
@@ -108,7 +108,7 @@ class ServingCertificate(ShownCertificate):
         self._files = certificate, key
         self.show(KeyPair(*read_files(self._files)))
 
-    async def follow(self, interval: float = LOOK_AGAIN) -> None:
+    async def follow(self, interval: float = FILE_POLL) -> None:
         """Read the files periodically until cancelled. Keep the old certificate while the files cannot be used."""
         assert self.shown is not None
 
@@ -131,7 +131,7 @@ class ClientsFile:
         self._accepted = file.read_bytes()
         self._accept(self._accepted)
 
-    async def follow(self, interval: float = LOOK_AGAIN) -> None:
+    async def follow(self, interval: float = FILE_POLL) -> None:
         """Read the file periodically until cancelled. Keep the old authorities while the file cannot be used."""
 
         async def use(clients: bytes) -> None:
@@ -161,7 +161,7 @@ def read_files(files: Sequence[Path]) -> tuple[bytes, ...]:
 
 
 async def follow_files(
-    files: Sequence[Path], used: tuple[bytes, ...], use: Callable[..., Awaitable[None]], interval: float = LOOK_AGAIN
+    files: Sequence[Path], used: tuple[bytes, ...], use: Callable[..., Awaitable[None]], interval: float = FILE_POLL
 ) -> None:
     """Call ``use`` with the contents of certificate files whenever they differ from ``used``, until cancelled.
 

@@ -24,7 +24,7 @@ from api.contracts.operations import GARDEN_QUEUE
 from api.images import OWN_VERSION
 from api.model import ApiModel
 from workers.lib.codec import data_converter
-from workers.lib.serving import LOOK_AGAIN, Unusable, check_pair, follow_files, read_files
+from workers.lib.serving import FILE_POLL, Unusable, check_pair, follow_files, read_files
 
 _OTHER_REASONS = ("tcp connect error", "dns error", "code: Unavailable", "code: PermissionDenied")
 """Parts of the SDK's messages for other errors: the server cannot be reached, is not ready, or knows the client and
@@ -152,7 +152,7 @@ async def connect_with(
     return Client(service, namespace=server.namespace, data_converter=converter)
 
 
-async def follow_certificate(worker: Worker, interval: float = LOOK_AGAIN) -> None:
+async def follow_certificate(worker: Worker, interval: float = FILE_POLL) -> None:
     """Connect the worker's client again whenever the files of its certificate change, until cancelled.
 
     Calls in flight end on the old connection: a poll takes at most a minute.

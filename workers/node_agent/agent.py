@@ -38,7 +38,7 @@ _CERTIFICATES = {
     "kubelet-serving": "/var/lib/kubelet/pki/kubelet-server-current.pem",
     "node-agent": "/var/lib/gardener-node-agent/credentials/client.crt",
 }
-_AGAIN_SECONDS = 5.0
+_RETRY_SECONDS = 5.0
 _LEASE_SECONDS = 10.0
 
 
@@ -90,15 +90,15 @@ class NodeAgent:
         try:
             return await self._reconcile()
         except (ApiError, CommandFailed, OSError) as error:
-            log.warning("applying the operating system config: %s; again in %.0f s", error, _AGAIN_SECONDS)
-            return _AGAIN_SECONDS
+            log.warning("applying the operating system config: %s; again in %.0f s", error, _RETRY_SECONDS)
+            return _RETRY_SECONDS
 
     async def _reconcile(self) -> float:
         period = self._config.sync_period.total_seconds() * random.uniform(0.9, 1.1)
         secret, node = self._secret.get(self._config.secret_name), self._node.get(self._node_name)
         if secret is None:
             log.warning("Secret kube-system/%s does not exist", self._config.secret_name)
-            return _AGAIN_SECONDS
+            return _RETRY_SECONDS
         if node is not None:
             await self._restart_units(node)
         text = base64.b64decode(secret["data"][_SECRET_KEY])
@@ -114,7 +114,7 @@ class NodeAgent:
                 return period
             log.info("operating system config %s applied", checksum[:12])
         if node is None:
-            return _AGAIN_SECONDS
+            return _RETRY_SECONDS
         self._forget_bootstrap()
         if applied != checksum:
             await self._tell_node(checksum)

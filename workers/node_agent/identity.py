@@ -17,7 +17,7 @@ from workers.node_agent.init import Credentials, signing_request, write_private
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 60.0
+_UNDECIDED_SECONDS = 60.0
 """How long a request may stay undecided before another request is created."""
 _RENEW_AT = 0.8
 """Fraction of its validity after which a certificate is renewed."""
@@ -126,7 +126,7 @@ async def _issued(client: KubeClient, name: str) -> bytes:
     except NotFound:
         raise Denied(f"request {name} is gone") from None
     async with Cache(client, CERTIFICATE_SIGNING_REQUEST, fields=f"metadata.name={name}") as cache:
-        return await cache.wait_for(name, None, _certificate, _PATIENCE_SECONDS)
+        return await cache.wait_for(name, None, _certificate, _UNDECIDED_SECONDS)
 
 
 def _certificate(request: Object | None) -> bytes | None:

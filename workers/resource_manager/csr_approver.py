@@ -37,9 +37,9 @@ _NODES = "system:nodes"
 _BOOTSTRAP_USER = "system:bootstrap:"
 _NODE_AGENT_ACCOUNT = "system:serviceaccount:kube-system:gardener-node-agent"
 
-_PATIENCE = 15.0
+_NODE_TIMEOUT_SECONDS = 15.0
 """Seconds that a request may wait until its Node is registered with all its addresses. Then it is denied."""
-_LOOK_AGAIN = 0.5
+_NODE_POLL_SECONDS = 0.5
 
 
 def decide_kubelet_serving(
@@ -158,8 +158,8 @@ class CSRApprover:
         verdict = await self._verdict(csr)
         if verdict is None:
             return None
-        if verdict.may_pass and _age(csr) < _PATIENCE:
-            return Requeue(_LOOK_AGAIN)
+        if verdict.may_pass and _age(csr) < _NODE_TIMEOUT_SECONDS:
+            return Requeue(_NODE_POLL_SECONDS)
         await decide(self._target, csr, verdict)
         return None
 

@@ -50,7 +50,7 @@ _SETTLE_RETRY = 1.0
 """Seconds until pods of a rolled out Deployment are counted again, if its status does not hold their number."""
 _APPLY_MARGIN = 0.1
 """Seconds added to the time of the next apply, so that this time has passed when the object is reconciled again."""
-_SYNC_PATIENCE = 10.0
+_CACHE_SYNC_SECONDS = 10.0
 _PARALLEL_WRITES = 8
 _BY_SECRET = "secretRefs"
 """Index of ManagedResources by the Secrets that they are applied from."""
@@ -112,8 +112,10 @@ class ManagedResourceController:
         self._written: dict[Reference, int] = {}
         """Resource versions of objects as this process wrote them; a cache may still be behind."""
         self._watched: dict[Resource, Cache] = {}
-        klass = config.resource_class or DEFAULT_CLASS
-        self._finalizer = names.FINALIZER if klass in (DEFAULT_CLASS, ANY_CLASS) else f"{names.FINALIZER}-{klass}"
+        own_class = config.resource_class or DEFAULT_CLASS
+        self._finalizer = (
+            names.FINALIZER if own_class in (DEFAULT_CLASS, ANY_CLASS) else f"{names.FINALIZER}-{own_class}"
+        )
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -502,7 +504,7 @@ class ManagedResourceController:
             cache = self._watched[resource] = self._target_caches.of(resource, labels=label)
             cache.subscribe(self._on_target)
         try:
-            await cache.synced(_SYNC_PATIENCE)
+            await cache.synced(_CACHE_SYNC_SECONDS)
         except TimeoutError as error:
             raise TryAgain(str(error)) from None
         return cache

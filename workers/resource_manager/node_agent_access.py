@@ -22,7 +22,7 @@ NAMESPACE = "kube-system"
 _RBAC = "rbac.authorization.k8s.io"
 _MANAGER = "gardener-resource-manager"
 _LABELS = {"gardener.cloud/role": "node-agent-access"}
-_LOOK_AGAIN = 60.0
+_RETRY_SECONDS = 60.0
 
 
 class NodeAgentAccess:
@@ -74,7 +74,7 @@ class NodeAgentAccess:
         if live is None:
             return None
         if await self._target.find(NODE, machine) is not None:
-            return Requeue(_LOOK_AGAIN)
+            return Requeue(_RETRY_SECONDS)
         for kind in (CLUSTER_ROLE_BINDING, CLUSTER_ROLE):
             await self._target.delete(kind, _name(machine))
         await self._delete(live)

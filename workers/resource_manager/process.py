@@ -83,7 +83,7 @@ async def _controllers(
             source_caches=source_caches,
             target=target,
             namespaces=namespaces,
-            klass=wanted.token_requestor.class_,
+            secret_class=wanted.token_requestor.class_,
             workers=wanted.token_requestor.concurrent_syncs,
         )
         parts.append(requestor.run())

@@ -51,14 +51,14 @@ class TokenRequestor:
         source_caches: Caches,
         target: KubeClient,
         namespaces: Iterable[str | None],
-        klass: str,
+        secret_class: str,
         workers: int = 5,
     ) -> None:
         self._source = source
         self._caches = source_caches
         self._target = target
         self._namespaces = tuple(namespaces)
-        self._class = klass
+        self._class = secret_class
         self._controller = Controller(
             "token-requestor", self._reconcile, workers=workers, first_delay=0.2, longest_delay=15.0
         )

@@ -12,7 +12,7 @@ from kube.controller import Requeue
 from tests.unit.api.shoots import SEED, SHOOT, changed
 from tests.unit.garden_controllers.conftest import CORE, Garden
 from workers.controller_manager import gardenlet_lifecycle
-from workers.controller_manager.gardenlet_lifecycle import GardenletLifecycleConfig, _Listener
+from workers.controller_manager.gardenlet_lifecycle import GardenletLifecycleConfig, _LifecycleReconciler
 
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 NAME = SEED["metadata"]["name"]
@@ -30,7 +30,7 @@ class World:
         status = {"conditions": [{"type": "GardenletReady", **WELL}, {"type": "BackupBucketsReady", **WELL}]}
         garden.api.put(f"{CORE}/seeds", changed(changed(SEED, "status", status), "metadata.uid", "5eed"))
         self.renew("1")
-        self.listener = _Listener(garden.client, garden.caches, GardenletLifecycleConfig())
+        self.reconciler = _LifecycleReconciler(garden.client, garden.caches, GardenletLifecycleConfig())
 
     def renew(self, at: str) -> None:
         lease = {"metadata": {"name": NAME}, "spec": {"renewTime": at}}
@@ -56,7 +56,7 @@ class World:
                 if live is not None:
                     metadata = live["metadata"]
                     await self.garden.becomes(resource, metadata["name"], metadata.get("namespace"), live.__eq__)
-            assert await self.listener.reconcile(Key(None, NAME)) == Requeue(10.0)
+            assert await self.reconciler.reconcile(Key(None, NAME)) == Requeue(10.0)
 
     @property
     def seed(self) -> Any:
@@ -143,7 +143,7 @@ async def test_other_shoots_wait_for_it(world: World, wanted: str, metadata: dic
 
 async def test_no_source_is_abandoned_automatically_if_disabled(world: World) -> None:
     config = GardenletLifecycleConfig(lost_source_patience=timedelta())
-    world.listener = _Listener(world.garden.client, world.garden.caches, config)
+    world.reconciler = _LifecycleReconciler(world.garden.client, world.garden.caches, config)
     world.order(wanted="seed-2")
     await world.look()
     await world.look(10, 61)

@@ -68,7 +68,9 @@ async def requestor(source, target, clients):
     other._endpoint = dataclasses.replace(other._endpoint, ca=CA)
     caches = Caches(one)
     task = asyncio.create_task(
-        TokenRequestor(source=one, source_caches=caches, target=other, namespaces=[NAMESPACE], klass="shoot").run()
+        TokenRequestor(
+            source=one, source_caches=caches, target=other, namespaces=[NAMESPACE], secret_class="shoot"
+        ).run()
     )
     yield Requestor(source, target)
     task.cancel()

@@ -43,7 +43,7 @@ from workflows.shoot.maintenance import MaintainShoot
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN = timedelta(hours=1)
+_SCHEDULE_LIST_PERIOD = timedelta(hours=1)
 _NOT_TAKEN_SECONDS = 30.0
 """After which we ask once more for a maintenance whose annotation is still there."""
 
@@ -72,11 +72,11 @@ class ScheduleWatcher:
 
     async def _learn_again(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+            await asyncio.sleep(_SCHEDULE_LIST_PERIOD.total_seconds())
             try:
                 await self._learn()
             except RPCError as error:
-                log.warning("listing schedules: %s; trying again in %s", error.status.name, _LOOK_AGAIN)
+                log.warning("listing schedules: %s; trying again in %s", error.status.name, _SCHEDULE_LIST_PERIOD)
 
     async def _learn(self) -> None:
         """Schedules that others, or we in an earlier life, left: also of Shoots that are gone."""
