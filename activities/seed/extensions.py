@@ -30,7 +30,7 @@ from activities.seed.namespace import write_shoot_status
 from activities.seed.retention import Retention, is_marked
 from activities.seed.secrets import ssh_public_keys
 from activities.seed.shoot_state import ShootStateView, not_restorable, read_shoot_state
-from api import resources, ssh
+from api import resources
 from api.constants import (
     BACKUP_ENTRY_TAKEN_OVER,
     FINALIZER,
@@ -39,17 +39,19 @@ from api.constants import (
     SHOOT_TASKS,
     WORKER_POOL,
 )
-from api.errors import ErrorCode
-from api.names import (
+from api.contracts.operations import (
+    OperationType,
+    ShootTask,
+    TaskResult,
+    Wait,
     backup_entry_name,
-    dns_record_type,
-    internal_api_domain,
-    node_agent_secret_name,
     source_backup_entry_name,
 )
-from api.operations import OperationType, ShootTask, TaskResult, Wait
-from api.registrations import Phase
-from api.shoot_state import NotRestorable
+from api.decisions import ssh
+from api.decisions.registrations import Phase
+from api.decisions.shoot_state import NotRestorable
+from api.errors import ErrorCode
+from api.names import dns_record_type, internal_api_domain, node_agent_secret_name
 from kube.errors import AlreadyExists, NotFound
 
 CLOUD_SECRET = "cloudprovider"

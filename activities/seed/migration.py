@@ -26,9 +26,8 @@ from activities.seed.extension_objects import MANAGER, ExtensionObject
 from activities.seed.extensions import Extensions, is_taken_over, says_taken_over
 from activities.seed.sidecar import ask_sidecar
 from api import constants, resources
+from api.contracts.operations import ShootTask, TaskResult, backup_entry_name, source_backup_entry_name
 from api.errors import ErrorCode
-from api.names import backup_entry_name, source_backup_entry_name
-from api.operations import ShootTask, TaskResult
 from etcd import snapshots
 from etcd.store import StoreError, open_store
 from kube.errors import NotFound

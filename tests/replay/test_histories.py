@@ -9,10 +9,10 @@ from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, WorkflowRunner
 
-from api.flows import FlowInput, FlowOutcome, TaskState
-from workers.callers import Callers
+from api.contracts.flows import FlowInput, FlowOutcome, TaskState
 from workers.cli.flow_view import FlowHistory, FlowView
-from workers.sandbox import workflow_runner
+from workers.lib.callers import Callers
+from workers.lib.sandbox import workflow_runner
 from workflows.flow import Flow
 from workflows.seed import ReconcileSeed
 from workflows.shoot import WORKFLOWS

@@ -18,8 +18,9 @@ from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extensions import Extensions
 from activities.seed.secrets import SecretActivities
 from activities.seed.shoot_state import ShootStateActivities
-from api import compression, shoot_state
-from api.operations import OperationType, ShootRef, ShootTask
+from api import compression
+from api.contracts.operations import OperationType, ShootRef, ShootTask
+from api.decisions import shoot_state
 from etcd import delta
 from etcd.snapshots import parse
 from tests.security.memory import less_memory_than

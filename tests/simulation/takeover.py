@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from api.flows import FlowInput, ShootFacts
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.flows import FlowInput, ShootFacts
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from etcd import snapshots
 from tests.simulation.machinery import Container, Machine
 from tests.simulation.world import DELTA_PERIOD, PREFIX, Variant, World, Write

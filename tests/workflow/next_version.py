@@ -9,8 +9,8 @@ from datetime import timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from api.flows import FlowInput, FlowOutcome, ShootView
-    from api.rotation import RotationInput
+    from api.contracts.flows import FlowInput, FlowOutcome, ShootView
+    from api.contracts.rotation import RotationInput
     from workflows.shoot import WORKFLOWS
     from workflows.shoot.lifecycle import LifecycleInput, ShootLifecycle
     from workflows.shoot.reconcile import ReconcileShoot

@@ -28,7 +28,7 @@ from etcd.client import EtcdClient, EtcdError, client_tls
 from etcd.snapshots import Snapshot
 from etcd.store import Store, open_store
 from workers.etcd.snapshotter import Schedule, SnapshotError, Snapshotter
-from workers.runtime import load_config, run_until_signal
+from workers.lib.runtime import load_config, run_until_signal
 
 log = logging.getLogger(__name__)
 

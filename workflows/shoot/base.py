@@ -7,9 +7,9 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from activities.garden.flows import FlowActivities
     from activities.seed.secrets import CleanupSecrets
-    from api.flows import FlowInput, FlowOutcome, FlowProgress, ReportProgress, Survey
-    from api.operations import ResealShootState, ShootTask, seed_queue
-    from api.repair import Repair
+    from api.contracts.flows import FlowInput, FlowOutcome, FlowProgress, ReportProgress, Survey
+    from api.contracts.operations import ResealShootState, ShootTask, seed_queue
+    from api.contracts.repair import Repair
     from workflows import options
     from workflows.flow import Flow, Skip
 

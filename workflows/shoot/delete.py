@@ -7,7 +7,7 @@ volumes. Tasks and order: spec/flows.md 3.
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from api.flows import FlowInput, FlowOutcome, Survey
+    from api.contracts.flows import FlowInput, FlowOutcome, Survey
     from workflows import options
     from workflows.flow import EVERYTHING, Flow
     from workflows.shoot.base import OperationWorkflow, shoot_flow

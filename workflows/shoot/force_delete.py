@@ -7,7 +7,7 @@ drop their finalizers without deleting resources. Tasks and order: spec/flows.md
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from api.flows import FlowInput, FlowOutcome
+    from api.contracts.flows import FlowInput, FlowOutcome
     from workflows import options
     from workflows.flow import Flow
     from workflows.shoot.base import OperationWorkflow, shoot_flow

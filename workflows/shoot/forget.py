@@ -12,8 +12,8 @@ If the Shoot was deleted meanwhile, it has no other seed, and this seed deletes 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from api.flows import FlowInput, FlowOutcome
-    from api.operations import OperationType, ShootRef, lifecycle_id, seed_queue
+    from api.contracts.flows import FlowInput, FlowOutcome
+    from api.contracts.operations import OperationType, ShootRef, lifecycle_id, seed_queue
     from workflows import options
     from workflows.flow import Flow
     from workflows.shoot.base import OperationWorkflow, shoot_flow
@@ -89,7 +89,7 @@ def forget_flow(request: FlowInput) -> Flow:
 
 @workflow.defn
 class ForgetShoot(OperationWorkflow):
-    """Started by the controller-manager (``workers.watchers.remains``), when the seed's gardenlet requests it.
+    """Started by the controller-manager (``watchers.remains``), when the seed's gardenlet requests it.
 
     Workflow id: ``<lifecycle id>/forget/<seed>``.
 

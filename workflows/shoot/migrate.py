@@ -15,8 +15,8 @@ from typing import Any
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from api.flows import FlowInput, FlowOutcome, Survey
-    from api.operations import ForwardTask, OperationType, seed_queue
+    from api.contracts.flows import FlowInput, FlowOutcome, Survey
+    from api.contracts.operations import ForwardTask, OperationType, seed_queue
     from workflows import options
     from workflows.flow import EVERYTHING, Flow
     from workflows.shoot.base import OperationWorkflow, add_reseal, shoot_flow

@@ -34,8 +34,8 @@ ROOMS = (
     "tests/unit/docs",
     "tests/unit/examples",
     "tests/unit/temporal_server",
-    "workers/metrics",
-    "workers/watchers",
+    "workers/lib/metrics",
+    "workers/controller_manager/watchers",
     "workflows",
 )
 """Folders of Python code whose texts are checked."""

@@ -16,11 +16,11 @@ from activities.seed import extension_kinds as kinds
 from activities.seed.extension_kinds import Kind
 from activities.seed.extension_objects import ExtensionObject
 from activities.seed.extensions import ExtensionActivities, Extensions
-from api.operations import OperationType, ShootRef, ShootTask
+from api.contracts.operations import OperationType, ShootRef, ShootTask
 from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
-from workers import registry
+from workers.lib import registry
 
 NAMESPACE = "shoot--local--demo"
 SHOOT: dict[str, Any] = {

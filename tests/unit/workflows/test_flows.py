@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.flows import FlowInput, ShootFacts, Survey
-from api.operations import OperationType, ShootRef, ShootTask
-from api.rotation import ActiveRotation, Kind, Phase
+from api.contracts.flows import FlowInput, ShootFacts, Survey
+from api.contracts.operations import OperationType, ShootRef, ShootTask
+from api.contracts.rotation import ActiveRotation, Kind, Phase
 from workflows.flow import Flow, GraphError, title_of
 from workflows.options import garden_call
 from workflows.shoot.delete import delete_flow
@@ -406,7 +406,7 @@ def test_every_activity_that_a_flow_names_is_offered_by_the_seeds_worker(flow: F
     from typing import cast
 
     from activities.clusters import Clusters
-    from workers import registry
+    from workers.lib import registry
 
     offered = {
         registry.activity_name(each) for each in registry.seed_activities(cast(Clusters, None), vpn_network="")
