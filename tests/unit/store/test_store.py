@@ -13,6 +13,7 @@ from etcd.snapshots import directory
 from etcd.store import Store, StoredObject, StoreError, open_store
 from landscape.pki import Authority
 from tests.object_stores import SECRET, ObjectStore, as_mounted, seaweedfs, versitygw
+from tests.unit.kube.waiting import until
 from workers.etcd.store_reader import StoreReader, Unreadable
 
 pytestmark = [
@@ -152,9 +153,16 @@ async def test_an_upload_whose_content_breaks_off_leaves_nothing(store: Store, s
     assert await content(store, "a") == b"complete"
 
 
-@pytest.mark.parametrize("size", [4, 3 * PART])
-async def test_a_cancelled_upload_leaves_nothing(served: Served, store: Store, size: int) -> None:
+@pytest.mark.parametrize(("size", "parts"), [(4, 0), (2 * PART + 4, 2)])
+async def test_a_cancelled_upload_leaves_nothing(served: Served, store: Store, size: int, parts: int) -> None:
     waits = asyncio.Event()
+    client = served.server.account._client("s3")
+
+    def arrived() -> int:
+        """Number of parts in the store: a part that arrives after the end of its upload would stay."""
+        found = client.list_multipart_uploads(Bucket=BUCKET).get("Uploads") or ()
+        listed = (client.list_parts(Bucket=BUCKET, Key=each["Key"], UploadId=each["UploadId"]) for each in found)
+        return sum(len(each.get("Parts") or ()) for each in listed)
 
     async def standing() -> AsyncIterator[bytes]:
         for _ in range(4):
@@ -164,10 +172,12 @@ async def test_a_cancelled_upload_leaves_nothing(served: Served, store: Store, s
 
     upload = asyncio.create_task(store.put("a", standing()))
     await waits.wait()
+    await until(lambda: arrived() == parts)
     upload.cancel()
     with pytest.raises(asyncio.CancelledError):
         await upload
     assert await store.list("") == []
+    assert not client.list_multipart_uploads(Bucket=BUCKET).get("Uploads")
 
 
 async def test_a_missing_object_is_an_error_with_a_status(served: Served, store: Store, tmp_path: Path) -> None:
