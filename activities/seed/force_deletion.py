@@ -13,7 +13,7 @@ from activities.clusters import Clusters
 from activities.components import base, machine_controller_manager
 from activities.seed import rollout
 from activities.seed.extension_kinds import Kind, all_of
-from activities.seed.extensions import Extensions
+from activities.seed.extension_operations import Extensions
 from api import resources
 from api.operations import ShootTask, TaskResult
 from api.resources import Resource
