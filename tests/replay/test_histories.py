@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from temporalio import workflow
+from temporalio import activity, workflow
 from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, WorkflowRunner
 
 from api.flows import FlowInput, FlowOutcome, TaskState
+from api.operations import ShootTask, TaskResult
 from workers.callers import Callers
 from workers.cli.flow_view import FlowHistory, FlowView
 from workers.sandbox import workflow_runner
@@ -75,13 +76,19 @@ def test_every_workflow_and_every_kind_of_end_is_recorded() -> None:
     }
 
 
+class NewActivities:
+    @activity.defn
+    async def one_more(self, task: ShootTask) -> TaskResult:
+        return TaskResult()
+
+
 class NextRelease(OperationWorkflow):
     """The flow of a release to come: one task more, which starts at once."""
 
     def __init__(self, request: FlowInput, *, changed: bool) -> None:
         self.graph: Flow = reconcile_flow(request)
         if changed:
-            self.graph.add("one_more")
+            self.graph.add(NewActivities.one_more)
 
 
 @workflow.defn(name="ReconcileShoot")

@@ -19,7 +19,7 @@ from api.flows import FlowInput, Survey, TaskState
 from api.model import ApiModel
 from api.operations import TaskResult
 from api.repair import Repair
-from workflows.flow import Flow
+from workflows.shoot.base import ShootFlow
 from workflows.shoot.delete import DeleteShoot, delete_flow
 from workflows.shoot.delete_backups import DeleteBackups, delete_backups_flow
 from workflows.shoot.force_delete import ForceDeleteShoot, force_delete_flow
@@ -236,7 +236,7 @@ class FlowHistory:
                 run.error = f"out of time; last error: {getattr(last, 'message', last)}"
                 run.code = _code(last)
 
-    def graph(self) -> Flow | None:
+    def graph(self) -> ShootFlow | None:
         """The flow's graph; None while a flow whose tasks depend on its survey has no result of the survey yet."""
         graph = self._graph()
         if graph is not None:
@@ -244,7 +244,7 @@ class FlowHistory:
                 graph.note(repair)
         return graph
 
-    def _graph(self) -> Flow | None:
+    def _graph(self) -> ShootFlow | None:
         if self._input is None:
             return None
         if self._kind in _SURVEYED:
@@ -299,7 +299,7 @@ class FlowHistory:
         told = [str(each) for each in await self._converter.decode(payloads)]
         run.waits_for, run.sees = (told[0], told[1]) if len(told) >= 2 else ("", "; ".join(told))
 
-    def _tasks_of(self, graph: Flow) -> tuple[TaskView, ...]:
+    def _tasks_of(self, graph: ShootFlow) -> tuple[TaskView, ...]:
         views = []
         states: dict[str, TaskState] = {}
         for indent, name in graph.tree():
@@ -391,12 +391,12 @@ _ACTIVITY_EVENTS = frozenset(
         EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
     }
 )
-_SURVEYED: dict[str, Callable[[FlowInput, Survey], Flow]] = {
+_SURVEYED: dict[str, Callable[[FlowInput, Survey], ShootFlow]] = {
     DeleteShoot.__name__: delete_flow,
     MigrateShoot.__name__: migrate_flow,
 }
 """Flows whose tasks depend on the result of their survey."""
-_OTHERS: dict[str, Callable[[FlowInput], Flow]] = {
+_OTHERS: dict[str, Callable[[FlowInput], ShootFlow]] = {
     ForceDeleteShoot.__name__: force_delete_flow,
     ForgetShoot.__name__: forget_flow,
     DeleteBackups.__name__: delete_backups_flow,

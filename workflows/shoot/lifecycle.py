@@ -41,8 +41,9 @@ with workflow.unsafe.imports_passed_through():
     from api.operations import GARDEN_QUEUE, OperationType, ShootRef, ShootTask, lifecycle_id
     from api.repair import UNKNOWN_USER, Action, Repair
     from workflows import options, visibility
-    from workflows.flow import Flow, failed_outcome
+    from workflows.flow import failed_outcome
     from workflows.shoot import decision
+    from workflows.shoot.base import ShootFlow
     from workflows.shoot.decision import (
         Abandon,
         Decision,
@@ -74,7 +75,7 @@ ALL_EXISTS = Survey(
     namespace=True, cluster=True, control_plane=True, controller_manager=True, api_server=True, backups=True
 )
 """Survey of a seed that has everything: with it a flow has all its tasks, so that names of tasks can be checked."""
-_GRAPHS: dict[FlowKind, Callable[[FlowInput], Flow]] = {
+_GRAPHS: dict[FlowKind, Callable[[FlowInput], ShootFlow]] = {
     FlowKind.RECONCILE: reconcile_flow,
     FlowKind.RESTORE: reconcile_flow,
     FlowKind.MIGRATE: lambda request: migrate_flow(request, ALL_EXISTS),
@@ -505,7 +506,7 @@ class ShootLifecycle:
             return ""
         return f"nothing to retry: no operation of Shoot {self._shoot} has failed or was canceled in this generation"
 
-    def _graph(self) -> Flow:
+    def _graph(self) -> ShootFlow:
         """The graph of the running operation, or of the last one, for its tasks' names."""
         operation, kind = self._memory.operation or OperationType.RECONCILE, self._memory.flow or FlowKind.RECONCILE
         task = ShootTask(shoot=self._shoot, technical_id="", seed="", generation=0, operation=operation)

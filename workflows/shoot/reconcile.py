@@ -8,6 +8,23 @@ it needs, it waits here only for those that it needs, because users wait for the
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from activities.seed.autoscaler import AutoscalerActivities as Autoscaler
+    from activities.seed.control_plane import ControlPlaneActivities as ControlPlane
+    from activities.seed.etcd import EtcdActivities as Etcds
+    from activities.seed.extensions import ExtensionActivities as Extensions
+    from activities.seed.hibernation import HibernationActivities as Hibernation
+    from activities.seed.issuer import IssuerActivities as Issuer
+    from activities.seed.migration import MigrationActivities as Migration
+    from activities.seed.namespace import NamespaceActivities as Namespace
+    from activities.seed.observability import ObservabilityActivities as Observability
+    from activities.seed.operating_system_configs import OperatingSystemConfigActivities as OperatingSystemConfigs
+    from activities.seed.references import ReferenceActivities as References
+    from activities.seed.required_extensions import RequiredExtensionActivities as RequiredExtensions
+    from activities.seed.secrets import SecretActivities as Secrets
+    from activities.seed.static_manifests import StaticManifestActivities as StaticManifests
+    from activities.seed.vpa import VpaActivities as Vpa
+    from activities.shoot.rotation import RotationActivities as Rotation
+    from activities.shoot.system import ShootSystemActivities as ShootSystem
     from api.constants import TASK_RESTART_CONTROL_PLANE_PODS
     from api.flows import FlowInput, FlowOutcome
     from api.operations import OperationType
@@ -15,11 +32,11 @@ with workflow.unsafe.imports_passed_through():
     from api.rotation import Kind
     from api.rotation import Phase as RotationPhase
     from workflows import options
-    from workflows.flow import EVERYTHING, Flow
-    from workflows.shoot.base import OperationWorkflow, add_reseal, cleanup_argument, shoot_flow
+    from workflows.flow import EVERYTHING
+    from workflows.shoot.base import OperationWorkflow, ShootFlow, add_cleanup, add_reseal, shoot_flow
 
 
-def reconcile_flow(request: FlowInput) -> Flow:
+def reconcile_flow(request: FlowInput) -> ShootFlow:
     """The whole flow; read it from top to bottom."""
     flow, facts = shoot_flow(request), request.facts
     add, wait = flow.add, options.wait
@@ -42,53 +59,101 @@ def reconcile_flow(request: FlowInput) -> Flow:
     no_extension = "no such extension"
 
     # Desired state, namespace and credentials of the operation.
-    add("sync_cluster")
-    add("wait_required_extensions", after=["sync_cluster"], **wait(minutes=2))
+    add(Namespace.sync_cluster)
+    add(RequiredExtensions.wait_required_extensions, after=["sync_cluster"], **wait(minutes=2))
     # The ShootState may be encrypted for another seed: encrypt it for this one before the first task reads it.
     resealed = ["reseal_shoot_state"] if restoring and request.sources else []
     if resealed:
         add_reseal(flow, request, request.task.seed, resealed[0])
-    add("deploy_namespace", after=["wait_required_extensions", *resealed])
-    add("ensure_cluster_identity", after=["deploy_namespace"])
-    add("deploy_cloud_secret", after=["deploy_namespace"], unless=workerless, inputs=[facts.credentials])
-    add("init_secrets", after=["deploy_namespace"], completes=resealed[0] if resealed else "")
-    add("deploy_references", after=["deploy_namespace"])
+    add(Namespace.deploy_namespace, after=["wait_required_extensions", *resealed])
+    add(Namespace.ensure_cluster_identity, after=["deploy_namespace"])
+    add(Namespace.deploy_cloud_secret, after=["deploy_namespace"], unless=workerless, inputs=[facts.credentials])
+    add(Secrets.init_secrets, after=["deploy_namespace"], completes=resealed[0] if resealed else "")
+    add(References.deploy_references, after=["deploy_namespace"])
     base = ["init_secrets"] if workerless else ["init_secrets", "deploy_cloud_secret"]
 
     # Networks, addresses, DNS records, and the BackupEntry.
-    add("deploy_infrastructure", after=[*base, "deploy_references"], unless=workerless, inputs=[facts.credentials])
-    add("wait_infrastructure", after=["deploy_infrastructure"], completes="deploy_infrastructure",
-        unless=workerless or skip_readiness, inputs=[facts.credentials], **wait(minutes=10))  # fmt: skip
-    add("deploy_api_service", after=["ensure_cluster_identity", "init_secrets"])
-    add("wait_api_service", after=["deploy_api_service"], unless=asleep, **wait(minutes=10))
-    add("update_advertised_addresses", after=["wait_api_service"])
-    add("deploy_internal_dns", after=["wait_api_service", "deploy_references"], unless=asleep, **wait(minutes=2))
-    add("deploy_external_dns", after=["wait_api_service", "deploy_references"], unless=asleep, **wait(minutes=2))
+    add(
+        Extensions.deploy_infrastructure,
+        after=[*base, "deploy_references"],
+        unless=workerless,
+        inputs=[facts.credentials],
+    )
+    add(
+        Extensions.wait_infrastructure,
+        completes="deploy_infrastructure",
+        unless=workerless or skip_readiness,
+        inputs=[facts.credentials],
+        **wait(minutes=10),
+    )
+    add(ControlPlane.deploy_api_service, after=["ensure_cluster_identity", "init_secrets"])
+    add(ControlPlane.wait_api_service, after=["deploy_api_service"], unless=asleep, **wait(minutes=10))
+    add(ControlPlane.update_advertised_addresses, after=["wait_api_service"])
+    add(
+        Extensions.deploy_internal_dns,
+        after=["wait_api_service", "deploy_references"],
+        unless=asleep,
+        **wait(minutes=2),
+    )
+    add(
+        Extensions.deploy_external_dns,
+        after=["wait_api_service", "deploy_references"],
+        unless=asleep,
+        **wait(minutes=2),
+    )
     no_backup = not facts.backup and "the seed has no backup"
-    add("deploy_source_backup_entry", after=["deploy_namespace"], unless=staying or no_backup)
-    add("wait_source_backup_entry", after=["deploy_source_backup_entry"], completes="deploy_source_backup_entry",
-        unless=staying or no_backup, **wait(minutes=10))  # fmt: skip
-    add("deploy_backup_entry", after=["deploy_namespace", "wait_source_backup_entry"], unless=no_backup)
-    add("wait_backup_entry", after=["deploy_backup_entry"], completes="deploy_backup_entry",
-        unless=no_backup or skip_readiness, **wait(minutes=10))  # fmt: skip
+    add(Migration.deploy_source_backup_entry, after=["deploy_namespace"], unless=staying or no_backup)
+    add(
+        Extensions.wait_source_backup_entry,
+        completes="deploy_source_backup_entry",
+        unless=staying or no_backup,
+        **wait(minutes=10),
+    )
+    add(Extensions.deploy_backup_entry, after=["deploy_namespace", "wait_source_backup_entry"], unless=no_backup)
+    add(
+        Extensions.wait_backup_entry,
+        completes="deploy_backup_entry",
+        unless=no_backup or skip_readiness,
+        **wait(minutes=10),
+    )
 
     # The control plane: etcd, then the API server, then the components that need the API server.
-    add("copy_etcd_backups", after=["wait_backup_entry", "wait_source_backup_entry"], unless=staying or no_backup)
-    add("wait_etcd_backups_copied", after=["copy_etcd_backups"], completes="copy_etcd_backups",
-        unless=staying or no_backup, **wait(minutes=11))  # fmt: skip
-    add("delete_copy_task", after=["wait_etcd_backups_copied"], unless=staying or no_backup)
+    add(
+        Migration.copy_etcd_backups,
+        after=["wait_backup_entry", "wait_source_backup_entry"],
+        unless=staying or no_backup,
+    )
+    add(
+        Migration.wait_etcd_backups_copied,
+        completes="copy_etcd_backups",
+        unless=staying or no_backup,
+        **wait(minutes=11),
+    )
+    add(Migration.delete_copy_task, after=["wait_etcd_backups_copied"], unless=staying or no_backup)
     # On restore, etcd replicates from the source seed's bucket, and starts to serve once the source's takeover
     # tolerance has passed. So this task waits for the copied backups only if the Shoot is hibernated.
     copied = ["wait_etcd_backups_copied"] if asleep else []
     # Several members take longer: each must trust the new CA of its peers before one presents a new certificate.
-    add("deploy_etcds", after=[*base, "wait_backup_entry", *copied],
-        **(options.seed_call(minutes=6) if facts.failure_tolerance else {}))  # fmt: skip
-    add("wait_etcds", after=["deploy_etcds"], completes="deploy_etcds", unless=ready_unneeded, **wait(minutes=5))
-    add("deploy_extensions_before_apiserver", after=["wait_infrastructure", *base], inputs=[before or ""],
-        unless=asleep or (not before and no_extension))  # fmt: skip
-    add("wait_extensions_before_apiserver", after=["deploy_extensions_before_apiserver"], inputs=[before or ""],
-        completes="deploy_extensions_before_apiserver", unless=ready_unneeded or (not before and no_extension),
-        **wait(minutes=facts.extension_minutes))  # fmt: skip
+    add(
+        Etcds.deploy_etcds,
+        after=[*base, "wait_backup_entry", *copied],
+        **(options.seed_call(minutes=6) if facts.failure_tolerance else {}),
+    )
+    add(Etcds.wait_etcds, completes="deploy_etcds", unless=ready_unneeded, **wait(minutes=5))
+    add(
+        Extensions.deploy_extensions_before_apiserver,
+        after=["wait_infrastructure", *base],
+        inputs=[before or ""],
+        unless=asleep or (not before and no_extension),
+    )
+    add(
+        Extensions.wait_extensions_before_apiserver,
+        after=["deploy_extensions_before_apiserver"],
+        inputs=[before or ""],
+        completes="deploy_extensions_before_apiserver",
+        unless=ready_unneeded or (not before and no_extension),
+        **wait(minutes=facts.extension_minutes),
+    )
     # A new API server waits 20 s for its etcd by itself, so its pod may start at the same time as etcd's. Once there is
     # data, the API server starts only after `wait_etcds` has found etcd ready. On restore this is not needed: etcd does
     # not listen before its restored data are complete.
@@ -96,182 +161,330 @@ def reconcile_flow(request: FlowInput) -> Flow:
     if tunnel_first:
         # CA rotation, in this order: the VPN server trusts the new CA; the API server presents a certificate from it;
         # the VPN server presents one; the API server stops trusting the old CA.
-        add("deploy_vpn_server", after=["wait_infrastructure"])
-        add("wait_vpn_server", after=["deploy_vpn_server"], **wait(minutes=3))
+        add(ControlPlane.deploy_vpn_server, after=["wait_infrastructure"])
+        add(ControlPlane.wait_vpn_server, after=["deploy_vpn_server"], **wait(minutes=3))
         prerequisites.append("wait_vpn_server")
-    add("deploy_apiserver", after=[*prerequisites, *(["wait_extensions_before_apiserver"] if before else [])])
-    add("wait_apiserver", after=["deploy_apiserver", "wait_etcds"], unless=ready_unneeded, **wait(minutes=5))
+    add(
+        ControlPlane.deploy_apiserver, after=[*prerequisites, *(["wait_extensions_before_apiserver"] if before else [])]
+    )
+    add(ControlPlane.wait_apiserver, after=["deploy_apiserver", "wait_etcds"], unless=ready_unneeded, **wait(minutes=5))
     # One member restores the backup; the other members join it afterwards.
     alone = asleep or staying or (not facts.failure_tolerance and "etcd has one member")
-    add("scale_etcd_after_restore", after=["wait_etcds", "wait_apiserver", "wait_etcd_backups_copied"], unless=alone,
-        **options.seed_call(minutes=6))  # fmt: skip
-    add("wait_etcd_scaled", activity="wait_etcds", after=["scale_etcd_after_restore"],
-        completes="scale_etcd_after_restore", unless=alone or skip_readiness, **wait(minutes=5))  # fmt: skip
+    add(
+        Etcds.scale_etcd_after_restore,
+        after=["wait_etcds", "wait_apiserver", "wait_etcd_backups_copied"],
+        unless=alone,
+        **options.seed_call(minutes=6),
+    )
+    add(
+        Etcds.wait_etcds,
+        name="wait_etcd_scaled",
+        completes="scale_etcd_after_restore",
+        unless=alone or skip_readiness,
+        **wait(minutes=5),
+    )
     # Create the route early: a route to a Service without endpoints is harmless, and users do not wait for it later.
     # Exception, restore: while etcd replicates it can already be read, so route no traffic until `wait_etcds` has
     # found that the source has stopped.
-    add("deploy_apiserver_sni", after=["deploy_api_service", "init_secrets", *(["wait_etcds"] if restoring else [])])
-    add("deploy_resource_manager", after=["wait_apiserver"])
-    add("wait_resource_manager", after=["deploy_resource_manager"], unless=ready_unneeded, **wait(minutes=5))
-    add("deploy_control_plane_extension", after=["wait_infrastructure", "wait_apiserver"], unless=workerless,
-        inputs=[facts.credentials])  # fmt: skip
-    add("wait_control_plane_extension", after=["deploy_control_plane_extension"],
-        completes="deploy_control_plane_extension", unless=workerless or skip_readiness,
-        **wait(minutes=3))  # fmt: skip
-    add("deploy_gardener_access", after=["wait_resource_manager", "deploy_internal_dns"])
-    add("init_shoot_client", after=["deploy_gardener_access"])
+    add(
+        ControlPlane.deploy_apiserver_sni,
+        after=["deploy_api_service", "init_secrets", *(["wait_etcds"] if restoring else [])],
+    )
+    add(ControlPlane.deploy_resource_manager, after=["wait_apiserver"])
+    add(ControlPlane.wait_resource_manager, after=["deploy_resource_manager"], unless=ready_unneeded, **wait(minutes=5))
+    add(
+        Extensions.deploy_control_plane_extension,
+        after=["wait_infrastructure", "wait_apiserver"],
+        unless=workerless,
+        inputs=[facts.credentials],
+    )
+    add(
+        Extensions.wait_control_plane_extension,
+        completes="deploy_control_plane_extension",
+        unless=workerless or skip_readiness,
+        **wait(minutes=3),
+    )
+    add(ControlPlane.deploy_gardener_access, after=["wait_resource_manager", "deploy_internal_dns"])
+    add(ControlPlane.init_shoot_client, after=["deploy_gardener_access"])
     other_issuer = not facts.managed_issuer and "no managed issuer"
-    add("sync_public_sa_keys", after=["init_shoot_client"], unless=asleep or other_issuer)
+    add(Issuer.sync_public_sa_keys, after=["init_shoot_client"], unless=asleep or other_issuer)
     # Delete the source's backups once etcd has restored the data, and the backups are copied.
-    add("delete_source_backup_entry", after=["wait_etcds", "wait_etcd_backups_copied", "init_shoot_client"],
-        unless=staying or no_backup)  # fmt: skip
-    add("wait_source_backup_entry_deleted", after=["delete_source_backup_entry"],
-        completes="delete_source_backup_entry", unless=staying or no_backup, **wait(minutes=10))  # fmt: skip
+    add(
+        Extensions.delete_source_backup_entry,
+        after=["wait_etcds", "wait_etcd_backups_copied", "init_shoot_client"],
+        unless=staying or no_backup,
+    )
+    add(
+        Extensions.wait_source_backup_entry_deleted,
+        completes="delete_source_backup_entry",
+        unless=staying or no_backup,
+        **wait(minutes=10),
+    )
     # In a new cluster the controllers start at the same time as the resource manager, with first tokens of their own:
     # a machine that starts before them waits for its certificate.
     controllers = ["wait_apiserver" if creating else "wait_resource_manager"]
-    add("deploy_kube_controller_manager", after=[*controllers, *base])
+    add(ControlPlane.deploy_kube_controller_manager, after=[*controllers, *base])
     nothing_new = not (new_ca or token_key.preparing) and "no rotation needs it"
-    add("restart_control_plane_pods", after=["deploy_kube_controller_manager", "wait_control_plane_extension"],
-        unless=TASK_RESTART_CONTROL_PLANE_PODS not in facts.tasks and "not asked for")  # fmt: skip
-    add("wait_kube_controller_manager", after=["deploy_kube_controller_manager"], unless=nothing_new,
-        **wait(minutes=3))  # fmt: skip
+    add(
+        ControlPlane.restart_control_plane_pods,
+        after=["deploy_kube_controller_manager", "wait_control_plane_extension"],
+        unless=TASK_RESTART_CONTROL_PLANE_PODS not in facts.tasks and "not asked for",
+    )
+    add(
+        ControlPlane.wait_kube_controller_manager,
+        after=["deploy_kube_controller_manager"],
+        unless=nothing_new,
+        **wait(minutes=3),
+    )
     # Publish the new CA in ConfigMaps before new machines start pods: a pod must trust it from its first request on.
     root_ca_unneeded = ready_unneeded or workerless or (not new_ca and "no new CA")
-    add("wait_root_ca_configmaps", after=["init_shoot_client", "wait_kube_controller_manager"],
-        unless=root_ca_unneeded, **wait(minutes=5))  # fmt: skip
+    add(
+        Rotation.wait_root_ca_configmaps,
+        after=["init_shoot_client", "wait_kube_controller_manager"],
+        unless=root_ca_unneeded,
+        **wait(minutes=5),
+    )
     old_clients_kept = authorities is not RotationPhase.COMPLETING and "no old CA is dropped"
-    add("drop_old_client_authorities", after=["init_shoot_client"], unless=asleep or old_clients_kept)
+    add(Rotation.drop_old_client_authorities, after=["init_shoot_client"], unless=asleep or old_clients_kept)
     no_new_token_key = not token_key.preparing and "no new service account key"
-    add("renew_access_tokens", after=["wait_resource_manager"], unless=asleep or no_new_token_key)
-    add("create_sa_secrets", after=["init_shoot_client", "wait_kube_controller_manager"],
-        unless=asleep or no_new_token_key, **wait(minutes=10))  # fmt: skip
+    add(Rotation.renew_access_tokens, after=["wait_resource_manager"], unless=asleep or no_new_token_key)
+    add(
+        Rotation.create_sa_secrets,
+        after=["init_shoot_client", "wait_kube_controller_manager"],
+        unless=asleep or no_new_token_key,
+        **wait(minutes=10),
+    )
     old_token_key_kept = token_key is not RotationPhase.COMPLETING and "no old service account key is dropped"
-    add("delete_old_sa_secrets", after=["init_shoot_client", "deploy_kube_controller_manager"],
-        unless=old_token_key_kept, **wait(minutes=10))  # fmt: skip
+    add(
+        Rotation.delete_old_sa_secrets,
+        after=["init_shoot_client", "deploy_kube_controller_manager"],
+        unless=old_token_key_kept,
+        **wait(minutes=10),
+    )
     # Rewrite all encrypted resources with the new key before the old key is dropped.
     no_new_encryption = encryption_key is not RotationPhase.PREPARING and "no new encryption key"
     old_encryption_kept = encryption_key is not RotationPhase.COMPLETING and "no old encryption key is dropped"
-    add("encrypt_with_new_key", after=["wait_apiserver"], unless=no_new_encryption, **wait(minutes=10))
-    add("rewrite_add_label", after=["encrypt_with_new_key", "init_shoot_client"], unless=no_new_encryption,
-        **wait(minutes=10))  # fmt: skip
-    add("snapshot_after_rewrite", after=["rewrite_add_label"], unless=no_new_encryption or no_backup,
-        **wait(minutes=10))  # fmt: skip
-    add("rewrite_remove_label", after=["wait_apiserver", "init_shoot_client"], unless=old_encryption_kept,
-        **wait(minutes=10))  # fmt: skip
-    add("deploy_scheduler", after=controllers, unless=workerless)
+    add(ControlPlane.encrypt_with_new_key, after=["wait_apiserver"], unless=no_new_encryption, **wait(minutes=10))
+    add(
+        Rotation.rewrite_add_label,
+        after=["encrypt_with_new_key", "init_shoot_client"],
+        unless=no_new_encryption,
+        **wait(minutes=10),
+    )
+    add(
+        Etcds.snapshot_after_rewrite,
+        after=["rewrite_add_label"],
+        unless=no_new_encryption or no_backup,
+        **wait(minutes=10),
+    )
+    add(
+        Rotation.rewrite_remove_label,
+        after=["wait_apiserver", "init_shoot_client"],
+        unless=old_encryption_kept,
+        **wait(minutes=10),
+    )
+    add(ControlPlane.deploy_scheduler, after=controllers, unless=workerless)
     if not tunnel_first:
         # The tunnel leads to the machines' network, which the status of the Infrastructure names.
-        add("deploy_vpn_server", after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
+        add(ControlPlane.deploy_vpn_server, after=["wait_infrastructure", "wait_resource_manager"], unless=workerless)
 
     # Extensions that need the API server. They come before the OperatingSystemConfigs, which they may change.
-    add("deploy_extensions_after_apiserver", after=["deploy_references", "init_shoot_client"], inputs=[after or ""],
-        unless=not after and no_extension)  # fmt: skip
-    add("wait_extensions_after_apiserver", after=["deploy_extensions_after_apiserver"], inputs=[after or ""],
+    add(
+        Extensions.deploy_extensions_after_apiserver,
+        after=["deploy_references", "init_shoot_client"],
+        inputs=[after or ""],
+        unless=not after and no_extension,
+    )
+    add(
+        Extensions.wait_extensions_after_apiserver,
+        after=["deploy_extensions_after_apiserver"],
+        inputs=[after or ""],
         completes="deploy_extensions_after_apiserver",
         unless=skip_readiness or (not after and no_extension),
-        **wait(minutes=facts.extension_minutes))  # fmt: skip
+        **wait(minutes=facts.extension_minutes),
+    )
     extended = ["wait_extensions_after_apiserver"] if after else []
-    add("delete_stale_extensions", after=["init_shoot_client"])
-    add("wait_stale_extensions_deleted", after=["delete_stale_extensions"], completes="delete_stale_extensions",
-        unless=asleep, **wait(minutes=facts.extension_minutes))  # fmt: skip
+    add(Extensions.delete_stale_extensions, after=["init_shoot_client"])
+    add(
+        Extensions.wait_stale_extensions_deleted,
+        completes="delete_stale_extensions",
+        unless=asleep,
+        **wait(minutes=facts.extension_minutes),
+    )
     no_runtime = workerless or (not facts.container_runtimes and "no container runtimes")
-    add("deploy_container_runtimes", after=["init_shoot_client"], unless=no_runtime)
-    add("wait_container_runtimes", after=["deploy_container_runtimes"], completes="deploy_container_runtimes",
-        unless=no_runtime, **wait(minutes=3))  # fmt: skip
-    add("delete_stale_container_runtimes", after=["init_shoot_client"], unless=workerless)
-    add("wait_stale_container_runtimes_deleted", after=["delete_stale_container_runtimes"],
-        completes="delete_stale_container_runtimes", unless=machines_unneeded, **wait(minutes=3))  # fmt: skip
+    add(Extensions.deploy_container_runtimes, after=["init_shoot_client"], unless=no_runtime)
+    add(Extensions.wait_container_runtimes, completes="deploy_container_runtimes", unless=no_runtime, **wait(minutes=3))
+    add(Extensions.delete_stale_container_runtimes, after=["init_shoot_client"], unless=workerless)
+    add(
+        Extensions.wait_stale_container_runtimes_deleted,
+        completes="delete_stale_container_runtimes",
+        unless=machines_unneeded,
+        **wait(minutes=3),
+    )
 
     # System components in the shoot.
-    add("deploy_shoot_namespaces", after=["wait_resource_manager"])
-    add("wait_shoot_namespaces", after=["deploy_shoot_namespaces"], unless=ready_unneeded, **wait(minutes=2))
+    add(ShootSystem.deploy_shoot_namespaces, after=["wait_resource_manager"])
+    add(ShootSystem.wait_shoot_namespaces, after=["deploy_shoot_namespaces"], unless=ready_unneeded, **wait(minutes=2))
     ssh = facts.ssh_access and "nodes are reached by SSH"
-    add("delete_bastions", after=["wait_infrastructure", "wait_control_plane_extension"], unless=workerless or ssh)
-    add("deploy_os_configs", unless=workerless,
-        after=["wait_infrastructure", "wait_control_plane_extension", "delete_bastions", *extended])  # fmt: skip
-    add("wait_os_configs", after=["deploy_os_configs"], completes="deploy_os_configs",
-        unless=workerless, **wait(minutes=3))  # fmt: skip
-    add("deploy_shoot_system", after=["wait_apiserver", *extended], unless=asleep)
-    add("deploy_cluster_identity", after=["ensure_cluster_identity", "wait_shoot_namespaces"], unless=asleep)
-    add("populate_static_manifests", after=["wait_shoot_namespaces"])
+    add(
+        Extensions.delete_bastions,
+        after=["wait_infrastructure", "wait_control_plane_extension"],
+        unless=workerless or ssh,
+    )
+    add(
+        OperatingSystemConfigs.deploy_os_configs,
+        unless=workerless,
+        after=["wait_infrastructure", "wait_control_plane_extension", "delete_bastions", *extended],
+    )
+    add(Extensions.wait_os_configs, completes="deploy_os_configs", unless=workerless, **wait(minutes=3))
+    add(ShootSystem.deploy_shoot_system, after=["wait_apiserver", *extended], unless=asleep)
+    add(ShootSystem.deploy_cluster_identity, after=["ensure_cluster_identity", "wait_shoot_namespaces"], unless=asleep)
+    add(StaticManifests.populate_static_manifests, after=["wait_shoot_namespaces"])
     prepared = ["wait_control_plane_extension", "wait_shoot_namespaces", "deploy_scheduler", *extended]
-    add("deploy_network", after=["wait_infrastructure", "init_shoot_client", *prepared], unless=workerless)
-    add("wait_network", after=["deploy_network"], completes="deploy_network", unless=workerless or skip_readiness,
-        **wait(minutes=3))  # fmt: skip
-    add("deploy_kube_proxy", after=["init_shoot_client", *prepared], unless=machines_unneeded)
-    add("deploy_coredns", after=["wait_network"], unless=machines_unneeded)
-    add("deploy_node_local_dns", after=["wait_network"], unless=machines_unneeded)
-    add("deploy_apiserver_proxy", after=prepared, unless=workerless)
-    add("deploy_vpn_shoot", after=["deploy_vpn_server", *prepared], unless=machines_unneeded)
-    add("deploy_metrics_server", after=["wait_os_configs", *prepared], unless=machines_unneeded)
-    add("deploy_node_problem_detector", after=["wait_os_configs", *prepared], unless=machines_unneeded)
-    add("deploy_node_exporter", after=prepared, unless=machines_unneeded)
-    add("deploy_blackbox_exporter", after=prepared, unless=machines_unneeded)
+    add(Extensions.deploy_network, after=["wait_infrastructure", "init_shoot_client", *prepared], unless=workerless)
+    add(Extensions.wait_network, completes="deploy_network", unless=workerless or skip_readiness, **wait(minutes=3))
+    add(ShootSystem.deploy_kube_proxy, after=["init_shoot_client", *prepared], unless=machines_unneeded)
+    add(ShootSystem.deploy_coredns, after=["wait_network"], unless=machines_unneeded)
+    add(ShootSystem.deploy_node_local_dns, after=["wait_network"], unless=machines_unneeded)
+    add(ShootSystem.deploy_apiserver_proxy, after=prepared, unless=workerless)
+    add(ShootSystem.deploy_vpn_shoot, after=["deploy_vpn_server", *prepared], unless=machines_unneeded)
+    add(ShootSystem.deploy_metrics_server, after=["wait_os_configs", *prepared], unless=machines_unneeded)
+    add(ShootSystem.deploy_node_problem_detector, after=["wait_os_configs", *prepared], unless=machines_unneeded)
+    add(ShootSystem.deploy_node_exporter, after=prepared, unless=machines_unneeded)
+    add(ShootSystem.deploy_blackbox_exporter, after=prepared, unless=machines_unneeded)
 
     # Machines, and the tunnel from the control plane to them.
-    add("deploy_node_agent_resources", after=["wait_os_configs", "wait_apiserver"], unless=machines_unneeded)
-    add("scale_autoscaler_to_zero", after=["deploy_namespace"], unless=workerless or awake)
+    add(
+        OperatingSystemConfigs.deploy_node_agent_resources,
+        after=["wait_os_configs", "wait_apiserver"],
+        unless=machines_unneeded,
+    )
+    add(Hibernation.scale_autoscaler_to_zero, after=["deploy_namespace"], unless=workerless or awake)
     manager = "deploy_machine_controller_manager"
     if not restoring:
-        add(manager, unless=workerless,
-            after=["wait_infrastructure", "wait_apiserver",
-                   *([] if no_new_token_key else ["create_sa_secrets"])])  # fmt: skip
-    add("deploy_worker", unless=workerless, inputs=[facts.credentials],
-        after=["wait_infrastructure", "deploy_shoot_system", "deploy_node_agent_resources", "scale_autoscaler_to_zero",
-               *([] if restoring else [manager]),
-               *([] if root_ca_unneeded else ["wait_root_ca_configmaps"])])  # fmt: skip
-    add("wait_machine_deployments", after=["deploy_worker"], completes="deploy_worker",
-        unless=workerless or ready_unneeded, **wait(minutes=10))  # fmt: skip
-    add("deploy_extensions_after_worker", after=["wait_machine_deployments", "deploy_references", "init_shoot_client"],
-        inputs=[after_worker or ""], unless=workerless or (not after_worker and no_extension))  # fmt: skip
-    add("wait_extensions_after_worker", after=["deploy_extensions_after_worker"], inputs=[after_worker or ""],
+        add(
+            ControlPlane.deploy_machine_controller_manager,
+            unless=workerless,
+            after=["wait_infrastructure", "wait_apiserver", *([] if no_new_token_key else ["create_sa_secrets"])],
+        )
+    add(
+        Extensions.deploy_worker,
+        unless=workerless,
+        inputs=[facts.credentials],
+        after=[
+            "wait_infrastructure",
+            "deploy_shoot_system",
+            "deploy_node_agent_resources",
+            "scale_autoscaler_to_zero",
+            *([] if restoring else [manager]),
+            *([] if root_ca_unneeded else ["wait_root_ca_configmaps"]),
+        ],
+    )
+    add(
+        Extensions.wait_machine_deployments,
+        completes="deploy_worker",
+        unless=workerless or ready_unneeded,
+        **wait(minutes=10),
+    )
+    add(
+        Extensions.deploy_extensions_after_worker,
+        after=["wait_machine_deployments", "deploy_references", "init_shoot_client"],
+        inputs=[after_worker or ""],
+        unless=workerless or (not after_worker and no_extension),
+    )
+    add(
+        Extensions.wait_extensions_after_worker,
+        after=["deploy_extensions_after_worker"],
+        inputs=[after_worker or ""],
         completes="deploy_extensions_after_worker",
         unless=workerless or skip_readiness or (not after_worker and no_extension),
-        **wait(minutes=facts.extension_minutes))  # fmt: skip
-    add("wait_worker", after=["deploy_worker", "wait_extensions_after_worker"], completes="deploy_worker",
-        unless=workerless or (not restoring and skip_readiness), **wait(minutes=10))  # fmt: skip
+        **wait(minutes=facts.extension_minutes),
+    )
+    add(
+        Extensions.wait_worker,
+        after=["deploy_worker", "wait_extensions_after_worker"],
+        completes="deploy_worker",
+        unless=workerless or (not restoring and skip_readiness),
+        **wait(minutes=10),
+    )
     if restoring:
         # The machine-controller-manager starts after the Worker has restored all machine objects: it would create
         # each machine again whose object it does not find (invariant 9).
-        add(manager, after=["wait_worker"], unless=workerless)
+        add(ControlPlane.deploy_machine_controller_manager, after=["wait_worker"], unless=workerless)
     # On restore, the cluster autoscaler starts after all machines are restored: before, it would count too few.
-    add("deploy_autoscaler", after=["wait_worker" if restoring else "wait_machine_deployments", "init_shoot_client"],
-        unless=machines_unneeded)  # fmt: skip
+    add(
+        Autoscaler.deploy_autoscaler,
+        after=["wait_worker" if restoring else "wait_machine_deployments", "init_shoot_client"],
+        unless=machines_unneeded,
+    )
     # Delete old OperatingSystemConfigs only now: machines that use them are gone after `wait_worker`.
-    add("delete_stale_os_configs", after=["wait_worker"], unless=workerless)
-    add("wait_stale_os_configs_deleted", after=["delete_stale_os_configs"], completes="delete_stale_os_configs",
-        unless=machines_unneeded, **wait(minutes=3))  # fmt: skip
-    add("wait_vpn_shoot", after=["deploy_vpn_shoot", "wait_worker"], unless=machines_unneeded,
-        **wait(minutes=2))  # fmt: skip
-    add("wait_tunnel", unless=workerless or ready_unneeded,
-        after=["wait_worker", "wait_vpn_shoot", "deploy_coredns", "deploy_kube_proxy", "deploy_metrics_server",
-               "deploy_apiserver_proxy"], **wait(minutes=15))  # fmt: skip
+    add(Extensions.delete_stale_os_configs, after=["wait_worker"], unless=workerless)
+    add(
+        Extensions.wait_stale_os_configs_deleted,
+        completes="delete_stale_os_configs",
+        unless=machines_unneeded,
+        **wait(minutes=3),
+    )
+    add(
+        ShootSystem.wait_vpn_shoot,
+        after=["deploy_vpn_shoot", "wait_worker"],
+        unless=machines_unneeded,
+        **wait(minutes=2),
+    )
+    add(
+        ShootSystem.wait_tunnel,
+        unless=workerless or ready_unneeded,
+        after=[
+            "wait_worker",
+            "wait_vpn_shoot",
+            "deploy_coredns",
+            "deploy_kube_proxy",
+            "deploy_metrics_server",
+            "deploy_apiserver_proxy",
+        ],
+        **wait(minutes=15),
+    )
     # Users need not wait for observability when the cluster is created or restored. Otherwise the task waits, so that a
     # rotation of its passwords ends only after the old password is refused.
-    add("deploy_observability", after=["wait_tunnel", "init_shoot_client"])
+    add(Observability.deploy_observability, after=["wait_tunnel", "init_shoot_client"])
     wait_unneeded = (creating or restoring) and "users need not wait for it"
-    add("wait_observability", after=["deploy_observability"], unless=ready_unneeded or wait_unneeded,
-        **wait(minutes=3))  # fmt: skip
-    add("deploy_vpa", after=["wait_tunnel", "init_shoot_client"], unless=workerless)
-    add("wait_vpa", after=["deploy_vpa"], unless=workerless or ready_unneeded or wait_unneeded, **wait(minutes=3))
+    add(
+        Observability.wait_observability,
+        after=["deploy_observability"],
+        unless=ready_unneeded or wait_unneeded,
+        **wait(minutes=3),
+    )
+    add(Vpa.deploy_vpa, after=["wait_tunnel", "init_shoot_client"], unless=workerless)
+    add(Vpa.wait_vpa, after=["deploy_vpa"], unless=workerless or ready_unneeded or wait_unneeded, **wait(minutes=3))
     # Nodes apply a new configuration one after another, within the time that the Shoot allows: 30 minutes at most.
-    add("wait_os_configs_applied", after=["wait_tunnel"], unless=machines_unneeded, **wait(minutes=33))
+    add(
+        OperatingSystemConfigs.wait_os_configs_applied,
+        after=["wait_tunnel"],
+        unless=machines_unneeded,
+        **wait(minutes=33),
+    )
 
     # Hibernation: no machines, no machine-controller-manager and no control plane run. etcd's data stay.
-    add("scale_machine_controller_manager_to_zero", after=["wait_worker"], unless=workerless or awake)
-    add("hibernate_control_plane", after=EVERYTHING, unless=awake, **wait(minutes=10))
-    add("hibernate_extensions_before_apiserver", activity="deploy_extensions_before_apiserver",
-        after=["hibernate_control_plane"], unless=awake or (not before and no_extension))  # fmt: skip
-    add("wait_extensions_before_apiserver_hibernated", activity="wait_extensions_before_apiserver",
-        after=["hibernate_extensions_before_apiserver"], completes="hibernate_extensions_before_apiserver",
-        unless=awake or (not before and no_extension), **wait(minutes=facts.extension_minutes))  # fmt: skip
-    add("delete_external_dns", after=["hibernate_control_plane"], unless=awake, **wait(minutes=2))
-    add("delete_internal_dns", after=["hibernate_control_plane"], unless=awake, **wait(minutes=2))
+    add(Hibernation.scale_machine_controller_manager_to_zero, after=["wait_worker"], unless=workerless or awake)
+    add(Hibernation.hibernate_control_plane, after=EVERYTHING, unless=awake, **wait(minutes=10))
+    add(
+        Extensions.deploy_extensions_before_apiserver,
+        name="hibernate_extensions_before_apiserver",
+        after=["hibernate_control_plane"],
+        unless=awake or (not before and no_extension),
+    )
+    add(
+        Extensions.wait_extensions_before_apiserver,
+        name="wait_extensions_before_apiserver_hibernated",
+        completes="hibernate_extensions_before_apiserver",
+        unless=awake or (not before and no_extension),
+        **wait(minutes=facts.extension_minutes),
+    )
+    add(Extensions.delete_external_dns, after=["hibernate_control_plane"], unless=awake, **wait(minutes=2))
+    add(Extensions.delete_internal_dns, after=["hibernate_control_plane"], unless=awake, **wait(minutes=2))
 
     # Delete Secrets that no task reported, after all other tasks (invariant 12).
-    add("cleanup_secrets", after=EVERYTHING, argument=cleanup_argument(flow, request.task),
-        skip_after_manual_repair=True)  # fmt: skip
+    add_cleanup(flow, request.task)
     return flow
 
 
@@ -281,7 +494,7 @@ class ReconcileShoot(OperationWorkflow):
 
     @workflow.init
     def __init__(self, request: FlowInput) -> None:
-        self.graph: Flow = reconcile_flow(request)
+        self.graph: ShootFlow = reconcile_flow(request)
 
     @workflow.run
     async def run(self, request: FlowInput) -> FlowOutcome:

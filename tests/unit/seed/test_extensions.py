@@ -22,6 +22,7 @@ from kube.cache import Caches
 from tests.unit.kube.api_server import ApiServer
 from tests.unit.kube.garden_server import GardenServer
 from workers import registry
+from workflows.flow import activity_name
 
 NAMESPACE = "shoot--local--demo"
 SHOOT: dict[str, Any] = {
@@ -130,7 +131,7 @@ def test_an_activity_has_the_name_of_its_method(clusters: Any) -> None:
     clusters.garden_caches = clusters.seed_caches
     for each in registry.seed_activities(clusters, vpn_network="192.168.1.0/24"):
         owner = each.__self__  # type: ignore[attr-defined]
-        assert getattr(owner, registry.activity_name(each), None) == each
+        assert getattr(owner, activity_name(each), None) == each
 
 
 async def test_clouds_hear_of_the_newest_key_of_those_who_may_come_in(clusters: Any, seed: ApiServer) -> None:
@@ -286,5 +287,5 @@ async def test_what_did_not_change_is_reconciled_only_when_it_is_asked_for(
 async def test_no_two_activities_of_a_seed_have_one_name(clusters: Any) -> None:
     """A gardenlet would not start."""
     clusters.garden_caches = clusters.seed_caches
-    names = [registry.activity_name(each) for each in registry.seed_activities(clusters, vpn_network="192.168.1.0/24")]
+    names = [activity_name(each) for each in registry.seed_activities(clusters, vpn_network="192.168.1.0/24")]
     assert len(names) == len(set(names))
