@@ -24,7 +24,7 @@ from activities.secrets.crypto import CLOCK_SKEW, KeyAlgorithm, KeyPair, self_si
 from api import resources
 from api.constants import ADMISSION_WEBHOOK_AUTHORITY, OPERATION, OPERATION_RENEW
 from api.model import ApiModel
-from api.server import webhook_configurations
+from api.server.webhooks import webhook_configurations
 from api.times import timestamp
 from kube.cache import Cache, Key
 from kube.client import KubeClient, Object

@@ -27,7 +27,7 @@ from api.crds import crds
 from api.labels import pod_security
 from api.model import ApiModel
 from api.policies import deletion_protection
-from api.server import webhook_configurations
+from api.server.webhooks import webhook_configurations
 from kube.cache import Caches
 from kube.client import KubeClient
 from workers.runtime import ClientConnection, ConfigError, kube_client, load_config

@@ -12,10 +12,10 @@ from aiohttp import web
 from prometheus_client import Histogram
 from pydantic import ValidationError
 
-from api.server import MUTATE_PATH, RESTRICT_PATH, VALIDATE_PATH
-from api.server.kinds import MUTATORS, VALIDATORS
+from api.server.kinds import DELETION_VALIDATORS, MUTATORS, VALIDATORS
 from api.server.review import Garden, Object, Refusal, Review
 from api.server.seed_writes import check_write, is_gardenlet
+from api.server.webhooks import MUTATE_PATH, RESTRICT_PATH, VALIDATE_PATH
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,8 @@ Patch = list[dict[str, Any]]
 
 def application(garden: Garden) -> web.Application:
     """The server's routes."""
+    mutators = {(each.group, each.plural): handler for each, handler in MUTATORS.items()}
+    validators = {(each.group, each.plural): handler for each, handler in (VALIDATORS | DELETION_VALIDATORS).items()}
 
     async def mutate(review: Review) -> dict[str, Any]:
         if review.object is None:
@@ -38,14 +40,14 @@ def application(garden: Garden) -> web.Application:
         if review.operation == "UPDATE" and is_gardenlet(review.user):
             return {}  # defaults of a new version would be changes that a gardenlet may not make
         try:
-            wanted = await MUTATORS[review.group, review.plural](review, garden)
+            wanted = await mutators[review.group, review.plural](review, garden)
         except ValidationError:
             return {}  # the schema is validated next, and its message is clearer
         changes = patch(review.object, wanted)
         return {"patchType": "JSONPatch", "patch": b64encode(json.dumps(changes).encode()).decode()} if changes else {}
 
     async def validate(review: Review) -> dict[str, Any]:
-        warnings = await VALIDATORS[review.group, review.plural](review, garden)
+        warnings = await validators[review.group, review.plural](review, garden)
         return {"warnings": warnings} if warnings else {}
 
     async def restrict(review: Review) -> dict[str, Any]:

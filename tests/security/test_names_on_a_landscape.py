@@ -11,7 +11,8 @@ import pytest
 
 from activities.components import gateway
 from activities.components.gateway import ApiServerExposure, Upstream
-from api.server import MUTATE_PATH, VALIDATE_PATH, seed_authorizer
+from api.server import seed_authorizer
+from api.server.webhooks import MUTATE_PATH, VALIDATE_PATH
 from tests.landscape.conftest import BIN, Landscape, run
 from tests.landscape.https import get
 from tests.landscape.shoots import NAMESPACE, Shoot, eventually, refused

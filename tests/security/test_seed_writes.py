@@ -15,8 +15,9 @@ from activities.seed import observability, secrets
 from api import resources
 from api.constants import SEEDS_GROUP
 from api.operations import OperationType, ShootRef
-from api.server import seed_authorizer, webhook_configurations
+from api.server import seed_authorizer
 from api.server.app import application
+from api.server.webhooks import webhook_configurations
 from tests.unit.api.test_seed_authorizer import GARDEN, Garden, bastion, bucket
 from tests.unit.api.webhooks import FakeGarden
 from tests.unit.garden.test_shoot_activities import World

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from activities.secrets.crypto import KeyAlgorithm, KeyPair, Usage, load_private, private_pem, self_signed_ca, signed
 from api.resources import SECRET
-from api.server import MUTATE_PATH, VALIDATE_PATH
 from api.server.seed_authorizer import PATH, Request, allows
+from api.server.webhooks import MUTATE_PATH, VALIDATE_PATH
 from kube.client import load_certificate
 from tests.unit.api.shoots import SEED, changed
 from tests.unit.kube.api_server import ApiServer
